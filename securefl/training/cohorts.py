@@ -41,13 +41,13 @@ from torch import Tensor
 from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError, DataError
 from securefl.dp.noise import Source
+from securefl.training.clipped import Outer, scales
 from securefl.training.devices import as_tensor, one_thread
 from securefl.training.factored import steps_factored
 from securefl.training.fit import Fit, Fitted, Trainer
 from securefl.training.local import LocalTraining, diverged, optimizer_of, passes
 from securefl.training.losses import records, require_records
 from securefl.training.models import MLP, ModelConfig
-from securefl.training.per_record import SLACK
 from securefl.training.private_steps import DPSGD, Records, private_steps
 from securefl.training.private_steps import diverged as diverged_privately
 from securefl.training.probes import probes_of, stay_apart
@@ -477,16 +477,12 @@ def clipped_sums(stack: Stack, batches: Sequence[Records], config: DPSGD) -> Ten
     layers = stack.layout.layers(sums)
     for at in range(0, max(len(x) for x, _ in batches), config.chunk):
         x, y, there = _chunk(batches, at, (stack.slots, config.chunk))
-        # Zero times nan is nan, so a dropped record must not enter the products at all.
         if not (known := stack.known(y)).all():
-            _drop(~known, x, y, there)
-        parts, usable = _clipped(stack, x, y, there, config)
-        if not usable[there].all():
-            _drop(~usable, x, y, there)
-            parts, _ = _clipped(stack, x, y, there, config)
-        for (given, slope), layer in zip(parts, layers, strict=True):
-            layer.weight.baddbmm_(slope.transpose(1, 2), given)
-            layer.bias.add_(slope.sum(1))
+            there[~known] = False
+            x[~known], y[~known] = 0, 0
+        for part, layer in zip(_clipped(stack, x, y, there, config), layers, strict=True):
+            layer.weight.baddbmm_(part.slope.transpose(1, 2), part.input)
+            layer.bias.add_(part.slope.sum(1))
     return sums
 
 
@@ -503,25 +499,19 @@ def _chunk(batches: Sequence[Records], at: int, shape: tuple[int, int]) -> tuple
     return x, y, there
 
 
-def _drop(rows: Tensor, x: Tensor, y: Tensor, there: Tensor) -> None:
-    """Turn the rows of this mask (slots, rows) into rows without a record."""
-    there[rows] = False
-    x[rows] = 0
-    y[rows] = 0
-
-
-def _clipped(
-    stack: Stack, x: Tensor, y: Tensor, there: Tensor, config: DPSGD
-) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Each record's clipped gradient as factors in float64, by layer, and a mask of the usable records."""
+def _clipped(stack: Stack, x: Tensor, y: Tensor, there: Tensor, config: DPSGD) -> list[Outer]:
+    """Each record's clipped gradient as factors, by layer. Those of a dropped record are zero."""
     weights = there.float()
     back = stack.back(widened(x), y, weights, weights[:, :, None])
-    # |slope x input|^2 = |slope|^2 |input|^2. A bias counts as one more input that is always 1.
-    squares = [slope.square().sum(2) * (given.square().sum(2) + 1) for given, slope in back.layers]
-    norms = torch.stack(squares).sum(0).sqrt()
-    scale = (config.clip_norm * (1 - SLACK) / norms).clamp_(max=1)[:, :, None]
-    parts = [(given.double(), (slope * scale).double()) for given, slope in back.layers]
-    return parts, torch.isfinite(norms) & torch.isfinite(back.losses)
+    parts = [Outer.of(given, slope) for given, slope in back.layers]
+    scale, finite = scales([part.squares() for part in parts], config.clip_norm)
+    # Rows without a record too: under weights that are not finite, they are nan.
+    usable = finite & torch.isfinite(back.losses)
+    if not usable.all():
+        for part in parts:  # zero times nan is nan
+            part.input[~usable], part.slope[~usable] = 0, 0
+        scale[~usable] = 0
+    return [part.scaled(scale) for part in parts]
 
 
 def require_alike(fit: Fit, rows: int, slots: int) -> None:

@@ -17,8 +17,8 @@ package that no longer installs.
 The sum of clipped gradients keeps this guarantee in floating point. Kernels depend on the number of rows, and
 so one record could move others: without a countermeasure, records on the kink of a ReLU flipped together and
 moved the sum by 22 C. So gradients are computed in chunks of a fixed, public number of rows (`chunks`), where
-a record's gradient has the same bits in every batch. They are summed in float64. One record moves the sum by
-at most (1 + 1e-12) C. `securefl audit` tests it.
+a record's gradient has the same bits in every batch. They are clipped and summed in float64 (`clipped`). One
+record moves the sum by at most C, whatever the weights are. `securefl audit` tests it.
 
 Caveat: noise is added in float64 and not on a grid. The last bits of a noised float can reveal more than the
 mechanism permits (Mironov, CCS 2012). Time and memory also depend on the records, and a process on the client

@@ -1,8 +1,8 @@
 """Per-record gradients, clipped and summed in one backward pass.
 
 Batches are computed in chunks of a fixed number of rows (`chunks`), so a record's clipped gradient has the
-same bits in every batch. Sums are in float64, in which the product of two float32 is exact. The error of a
-sum is 1e-16 of it for each record, so one more record moves it by its own gradient.
+same bits in every batch. Norms, products and sums are in float64 (`clipped`). The error of a sum is 1e-16 of
+it for each record, so one more record moves it by its own gradient.
 
 Only gradients with respect to the layers' outputs are propagated. With a layer's input they give each
 record's gradient of the layer's parameters. For a dense layer it is an outer product, whose norm needs no
@@ -19,13 +19,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from securefl.core.errors import ConfigError
+from securefl.training.clipped import Outer, Whole, scales
 from securefl.training.devices import one_thread
 from securefl.training.draws import Drawing, Length, Taken, Tape
 from securefl.training.isolation import RECORD_ERRORS, Gradients, LoneGradients, raising
@@ -34,11 +35,6 @@ from securefl.training.products import ROWS, RowsAlike, padded
 
 Sampler = Callable[[nn.Module, Tensor, Tensor], dict[nn.Parameter, Tensor]]
 """(layer, input (n, ...), gradient of its output (n, ...)) -> gradients (n, *shape) of its parameters."""
-
-SLACK: Final = 1e-5
-"""Norms are clipped to (1 - SLACK) C. The error of a float32 norm is smaller, so no norm exceeds C."""
-_AT_A_TIME: Final = 16
-"""The number of rows whose gradients are held in float64 at a time."""
 
 
 @dataclass(frozen=True)
@@ -64,48 +60,36 @@ class _Use:
 
 @dataclass(frozen=True)
 class _Dense:
-    """Each row's gradient of a dense layer as factors: slope (rows, outputs) and input (rows, inputs)."""
+    """Each row's gradient of a dense layer, as factors."""
 
     layer: nn.Linear
-    input: Tensor
-    slope: Tensor
+    factors: Outer
 
     def squares(self) -> Tensor:
         """Squared norms (rows,)."""
-        # |slope x input|^2 = |slope|^2 |input|^2. A bias counts as one more input that is always 1.
-        bias = float(_trains(self.layer.bias))
-        factor = self.input.square().sum(1) + bias if self.layer.weight.requires_grad else bias
-        return self.slope.square().sum(1) * factor
+        return self.factors.squares(weight=self.layer.weight.requires_grad, bias=_trains(self.layer.bias))
 
     def add(self, scale: Tensor, sums: dict[Tensor, Tensor]) -> None:
-        n = len(scale)
-        scaled = (self.slope[:n] * scale[:, None]).double()
+        clipped = self.factors.scaled(scale)
         if self.layer.weight.requires_grad:
-            sums[self.layer.weight].addmm_(scaled.T, self.input[:n].double())
+            sums[self.layer.weight].addmm_(clipped.slope.T, clipped.input)
         if _trains(self.layer.bias):
-            sums[self.layer.bias].add_(scaled.sum(0))
+            sums[self.layer.bias].add_(clipped.slope.sum(0))
 
 
 @dataclass(frozen=True)
 class _Explicit:
-    """Each row's gradient of one parameter, (rows, *shape)."""
+    """Each row's gradient of one parameter."""
 
     parameter: nn.Parameter
-    gradients: Tensor
+    whole: Whole
 
     def squares(self) -> Tensor:
         """Squared norms (rows,)."""
-        norms: Tensor = torch.linalg.vector_norm(self.gradients.flatten(1), dim=1)
-        return norms.square()
+        return self.whole.squares()
 
     def add(self, scale: Tensor, sums: dict[Tensor, Tensor]) -> None:
-        own, factors = self.gradients[: len(scale)].flatten(1), scale.double()
-        total = sums[self.parameter].view(-1)
-        # A few rows at a time, in a buffer: all gradients of a chunk in float64 would be large.
-        held = own.new_empty((min(_AT_A_TIME, len(own)), own.shape[1]), dtype=torch.float64)
-        for start in range(0, len(own), _AT_A_TIME):
-            rows = own[start : start + _AT_A_TIME]
-            total.addmv_(held[: len(rows)].copy_(rows).T, factors[start : start + _AT_A_TIME])
+        self.whole.add(scale, sums[self.parameter].view(-1))
 
 
 def _trains(parameter: Tensor | None) -> bool:
@@ -155,7 +139,7 @@ class ClippedSum:
     ) -> None:
         self._model, self._trained, self._loss, self._sampler = model, trained, loss, sampler
         self._rows, self.length = rows, length
-        self._bound = clip_norm * (1 - SLACK)
+        self._clip_norm = clip_norm
         self.uses: list[_Use] = []
 
     def __call__(self, x: Tensor, y: Tensor, tape: Tape | None = None) -> Tensor:
@@ -202,11 +186,10 @@ class ClippedSum:
                 raise ConfigError(
                     "Expected the loss to depend on a trained layer's output, got one that depends on none."
                 )
-            norms = torch.stack([part.squares() for part in parts]).sum(0).sqrt()
-            scale = (self._bound / norms).clamp_(max=1)
+            scale, finite = scales([part.squares() for part in parts], self._clip_norm)
             for part in parts:
                 part.add(scale[:n], sums)
-            return (torch.isfinite(norms) & torch.isfinite(losses))[:n]
+            return (finite & torch.isfinite(losses))[:n]
 
     def _drawing(self, tape: Tape | None) -> AbstractContextManager[Any]:
         if tape is None:
@@ -224,12 +207,12 @@ class ClippedSum:
                 continue
             alone = all(times[parameter] == 1 for parameter in use.parameters())
             if type(use.layer) is nn.Linear and taken.ndim == 2 and alone:
-                dense.append(_Dense(use.layer, taken, slope))
+                dense.append(_Dense(use.layer, Outer.of(taken, slope)))
                 continue
             for parameter, found in self._sampler(use.layer, taken, slope).items():
                 if parameter.requires_grad:
                     explicit[parameter] = explicit[parameter] + found if parameter in explicit else found
-        return [*dense, *(_Explicit(parameter, found) for parameter, found in explicit.items())]
+        return [*dense, *(_Explicit(parameter, Whole(found)) for parameter, found in explicit.items())]
 
 
 def _rows_of(tape: Tape | None, at: int, rows: int) -> Tape | None:
@@ -255,7 +238,7 @@ class LoneSum:
         rows: int,
     ) -> None:
         self._gradients, self._trained, self._rows = gradients, trained, rows
-        self._bound = clip_norm * (1 - SLACK)
+        self._clip_norm = clip_norm
 
     @property
     def length(self) -> Length:
@@ -285,16 +268,15 @@ class LoneSum:
             x[bad], y[bad] = 0, 0
             found = compute(slice(0, n))
         parts = [
-            _Explicit(self._trained[name], each[:n].detach().contiguous())
+            _Explicit(self._trained[name], Whole(each[:n].detach().contiguous()))
             for name, each in found.each.items()
         ]
-        norms = torch.stack([part.squares() for part in parts]).sum(0).sqrt()
-        usable = torch.isfinite(norms) & torch.isfinite(found.losses[:n])
+        scale, finite = scales([part.squares() for part in parts], self._clip_norm)
+        usable = finite & torch.isfinite(found.losses[:n])
         usable[bad] = False
-        scale = torch.where(usable, (self._bound / norms).clamp_(max=1), 0)
         for part in parts:
-            part.gradients[~usable] = 0  # zero times nan is nan
-            part.add(scale, sums)
+            part.whole.gradients[~usable] = 0  # zero times nan is nan
+            part.add(torch.where(usable, scale, 0), sums)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from securefl.core.abstaining import Abstains, Reason
 from securefl.core.errors import DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
+from securefl.training.clipped import LEAST, MOST
 from securefl.training.products import UNIT, check_rows
 from securefl.training.vector import SGD, Adam
 
@@ -66,7 +67,7 @@ class DPSGD:
     32
 
     Args:
-        clip_norm: C, the largest L2 norm of a record's clipped gradient.
+        clip_norm: C, the largest L2 norm of a record's clipped gradient, from 1e-30 to 1e30.
         noise_multiplier: z. The noise on the sum of clipped gradients has deviation z C in every coordinate.
         sampling_rate: q in (0, 1]. Each record enters each step with this probability, independently.
         expected_batch: The divisor of the noised sum, such as q times a declared nominal size of a client.
@@ -100,7 +101,9 @@ class DPSGD:
     chunk: int = None  # type: ignore[assignment]  # a number as soon as the object is made
 
     def __post_init__(self) -> None:
-        for name in ("clip_norm", "noise_multiplier", "expected_batch", "learning_rate"):
+        within = LEAST <= self.clip_norm <= MOST
+        self._require("clip_norm", within, f"from {LEAST:g} to {MOST:g}, in which sums are exact enough")
+        for name in ("noise_multiplier", "expected_batch", "learning_rate"):
             value = getattr(self, name)
             self._require(name, value > 0 and isfinite(value), "> 0, finite")
         self._require("sampling_rate", 0 < self.sampling_rate <= 1, "in (0, 1]")

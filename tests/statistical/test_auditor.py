@@ -12,13 +12,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import auditor
-from support.audited_defects import ATTACKS, PLANTS
+from support.audited_defects import ATTACKS, FEDAVG, PLANTS
 from support.audited_grid import (
+    BROADCASTS,
     COUNT,
     DELTA,
     MODELS,
@@ -42,7 +45,7 @@ import securefl
 
 TESTS = Path(__file__).parents[1]
 OLD = os.environ.get("SECUREFL_OLD", "")
-"""A checkout of a version that has the five defects (cc6f0c7)."""
+"""A checkout of a version that has the six defects (cc6f0c7)."""
 _PART = 11
 
 
@@ -118,7 +121,7 @@ def test_an_attack_on_the_old_version_is_refused_or_harmless_here(name: str) -> 
 
 
 @pytest.mark.skipif(not OLD, reason="SECUREFL_OLD names no checkout of the old version")
-def test_all_five_attacks_are_red_on_the_old_version(tmp_path: Path) -> None:
+def test_all_six_attacks_are_red_on_the_old_version(tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "support.audited_defects"],
         env=os.environ | {"PYTHONPATH": f"{OLD}{os.pathsep}{TESTS}", "OMP_NUM_THREADS": "1"},
@@ -195,8 +198,13 @@ def test_the_grid_is_the_same_everywhere_and_has_every_level() -> None:
     assert cases()[0].name == "fedbabu/digits/holdout/mlp/clear/dpsgd/record add-remove/short"
 
 
-def _require_honest(part: Sequence[Case], runs: int, measures: bool) -> None:
-    findings = [found for case in part for found in tried(case, runs=runs, measures=measures)]
+def _require_honest(part: Sequence[Case], runs: int, measures: bool, sent: Sequence[str] = ("",)) -> None:
+    """sent: what the servers of these cases broadcast, by turns."""
+    findings = [
+        found
+        for case, kind in zip(part, cycle(sent))
+        for found in tried(case, runs=runs, measures=measures, sent=kind)
+    ]
     red = holm(findings, LEVEL * len(part) / COUNT)
     assert not red, auditor.table(red)
 
@@ -211,6 +219,21 @@ def test_quick_studies_of_the_grid_are_honest(part: int) -> None:
 @pytest.mark.parametrize("part", range(COUNT // 10))
 def test_all_studies_of_the_grid_are_honest(part: int) -> None:
     _require_honest(cases()[part * 10 : (part + 1) * 10], runs=3, measures=True)
+
+
+def test_a_few_studies_are_honest_whatever_the_server_broadcasts() -> None:
+    """Private training of a dense model, under each kind of broadcast."""
+    odd_ones = cycle(("first", "far", "twin"))
+    part = [replace(FEDAVG, neighbour=neighbour) for _, neighbour in zip(BROADCASTS, odd_ones, strict=False)]
+    _require_honest(part, runs=2, measures=False, sent=list(BROADCASTS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(COUNT // 10))
+def test_all_studies_are_honest_whatever_the_server_broadcasts(part: int) -> None:
+    kinds = list(BROADCASTS)
+    turned = [kinds[(10 * part + number) % len(kinds)] for number in range(10)]
+    _require_honest(cases()[part * 10 : (part + 1) * 10], runs=3, measures=False, sent=turned)
 
 
 @pytest.mark.slow

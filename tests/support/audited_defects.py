@@ -1,6 +1,6 @@
-"""Defects that the auditor must find: five that were in the package, and thirteen that tests plant in it.
+"""Defects that the auditor must find: six that were in the package, and thirteen that tests plant in it.
 
-By hand, on any version: `PYTHONPATH=<its checkout>:tests python -m support.audited_defects` audits the five.
+By hand, on any version: `PYTHONPATH=<its checkout>:tests python -m support.audited_defects` audits the six.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from securefl.core.errors import ConfigError, DataError
 from support.audited_grid import DELTA, MODELS, Case, neighbours, text_of
 from support.audited_models import CODES, Dropping, Mixing, MixingWords
 from support.auditor import Finding, audit, holm
-from support.observed_runs import Records
+from support.observed_runs import Records, Sent
 
 FEDAVG: Final = Case(
     protocol="fedavg",
@@ -32,7 +32,7 @@ FEDAVG: Final = Case(
 FEDLOG: Final = replace(FEDAVG, protocol="fedlog", noise="local")
 
 
-# The five that were in the package -----------------------------------------------------------------
+# The six that were in the package ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,6 +43,7 @@ class Attack:
     one: Records
     other: Records
     model: Callable[..., Any] | None = None
+    broadcast: Callable[[Sent], Sent] | None = None
 
     def findings(self, name: str, runs: int = 4, measures: bool = True) -> list[Finding] | None:
         """What the auditor says; None for a study that is refused. measures: as in `observed`."""
@@ -56,6 +57,7 @@ class Attack:
                 name=name,
                 delta=DELTA,
                 measures=measures,
+                broadcast=self.broadcast,
             )
         except ConfigError:
             return None
@@ -102,6 +104,23 @@ def _dropout() -> Attack:
     return Attack(text=text_of(replace(FEDAVG, model="dropping")), one=one, other=other, model=Dropping)
 
 
+def _norms() -> Attack:
+    """Slopes below 2.6e-23 at activations of 1e19: in float32 the square of a gradient's norm is 0."""
+
+    def steep(own: Sent) -> Sent:
+        body, classes = 5 * 4, 3
+        found = np.zeros_like(own)
+        found[body : body + 4] = 9e18
+        found[-classes] = 53.0
+        return found
+
+    one, other = _of_first((np.zeros((8, 5), np.float32), np.zeros(8, np.int64)))
+    # A rate at which a step moves the model by more than its grid's step.
+    text = text_of(FEDAVG).replace("clip_norm = 1.0", "clip_norm = 1e-5")
+    text = text.replace("learning_rate = 0.01", "learning_rate = 1000.0")
+    return Attack(text=text, one=one, other=other, broadcast=steep)
+
+
 def _of_first(first: tuple[Any, Any], place: int = 0) -> tuple[Records, Records]:
     """Neighbours whose first client has these records, and these without one."""
     whole, _ = neighbours(FEDAVG)
@@ -129,6 +148,7 @@ ATTACKS: Final[Mapping[str, Callable[[], Attack]]] = {
     "the default test split": _split,
     "a client's silence": _silence,
     "dropout": _dropout,
+    "squares that vanish": _norms,
 }
 
 

@@ -25,7 +25,7 @@ from securefl.data import Dataset, Split
 from securefl.study.data_section import DataSection
 from support.audited_models import CODES, Dense, Dropping, Pictures, Words
 from support.auditor import Finding, audit
-from support.observed_runs import Records
+from support.observed_runs import Records, Sent
 
 COUNT: Final = 200
 QUICK: Final = 22
@@ -199,16 +199,19 @@ def _pairs(case: Case) -> frozenset[tuple[tuple[str, str], ...]]:
     return frozenset(combinations([(axis, getattr(case, axis)) for axis in AXES], 2))
 
 
-def tried(case: Case, *, runs: int = 3, measures: bool = True) -> list[Finding]:
-    """The auditor's findings on this case; none where the study is refused."""
+def tried(case: Case, *, runs: int = 3, measures: bool = True, sent: str = "") -> list[Finding]:
+    """The auditor's findings on this case; none where the study is refused. sent: as in `audited`."""
     try:
-        return audited(case, runs=runs, measures=measures)
+        return audited(case, runs=runs, measures=measures, sent=sent)
     except ConfigError:
         return []
 
 
-def audited(case: Case, *, runs: int = 3, measures: bool = True) -> list[Finding]:
-    """The same. runs, measures: as in `audit`. Raises ConfigError for a refused study."""
+def audited(case: Case, *, runs: int = 3, measures: bool = True, sent: str = "") -> list[Finding]:
+    """The same. runs, measures: as in `audit`. sent: a kind of `BROADCASTS`, or the server's own model.
+
+    Raises ConfigError for a refused study.
+    """
     one, other = neighbours(case)
     return audit(
         text_of(case),
@@ -216,9 +219,10 @@ def audited(case: Case, *, runs: int = 3, measures: bool = True) -> list[Finding
         other,
         runs=runs,
         model=MODELS.get(case.model),
-        name=case.name,
+        name=f"{case.name} {sent}",
         delta=DELTA,
         measures=measures,
+        broadcast=BROADCASTS.get(sent),
     )
 
 
@@ -227,6 +231,41 @@ MODELS: Final[Mapping[str, Callable[..., Any]]] = {
     "pictures": Pictures,
     "words": Words,
     "dropping": Dropping,
+}
+
+
+# What a server sends in place of its model ---------------------------------------------------------
+
+
+def _times(factor: float) -> Callable[[Sent], Sent]:
+    return lambda own: (own.astype(np.float64) * factor).astype(np.float32)
+
+
+def _any_bits(own: Sent) -> Sent:
+    return np.random.default_rng(len(own)).integers(0, 2**32, len(own), dtype=np.uint32).view(np.float32)
+
+
+def _scales(own: Sent) -> Sent:
+    """Each value has a magnitude of its own, from denormals to 1e30."""
+    return (own * 10 ** np.random.default_rng(len(own)).uniform(-44, 30, len(own))).astype(np.float32)
+
+
+def _holed(own: Sent) -> Sent:
+    """An infinity and a nan among values that stay."""
+    found = own.copy()
+    found[:1], found[len(own) // 2 : len(own) // 2 + 1] = np.inf, np.nan
+    return found
+
+
+BROADCASTS: Final[Mapping[str, Callable[[Sent], Sent]]] = {
+    "1e-30": _times(1e-30),
+    "denormal": _times(1e-42),
+    "1e15": _times(1e15),
+    "1e30": _times(1e30),
+    "scales": _scales,
+    "any bits": _any_bits,
+    "not finite": _holed,
+    "infinite": lambda own: np.full_like(own, np.inf),
 }
 
 

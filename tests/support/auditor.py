@@ -49,7 +49,7 @@ from scipy import stats
 
 from securefl.core.errors import ConfigError
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
-from support.observed_runs import Records, Seen, observed
+from support.observed_runs import Records, Seen, Sent, observed
 
 Floats = NDArray[np.float64]
 LEVEL: Final = 1e-3
@@ -89,19 +89,23 @@ def audit(
     delta: float = 1e-3,
     first_key: int = 0,
     measures: bool = True,
+    broadcast: Callable[[Sent], Sent] | None = None,
 ) -> list[Finding]:
     """All distinguishers on one study and one pair of neighbours.
 
     delta: the study's. runs: keys, with a run of each side under each, 2 or more. parties: against whom;
-    those to whom the run tells no finite epsilon are left out. measures: as in `observed`. Raises ConfigError
-    for a study that is refused, and ValueError for fewer than 2 runs.
+    those to whom the run tells no finite epsilon are left out. measures, broadcast: as in `observed`. Raises
+    ConfigError for a study that is refused, and ValueError for fewer than 2 runs.
     """
     if runs < 2:
         raise ValueError(f"Expected two keys or more, got {runs}: under one, all that is noised is constant.")
     keys = [b"audit %d" % (first_key + number) for number in range(runs)]
     pairs = []
     for key in keys:
-        sides = [observed(text, side, model=model, key=key, measures=measures) for side in (one, other)]
+        sides = [
+            observed(text, side, model=model, key=key, measures=measures, broadcast=broadcast)
+            for side in (one, other)
+        ]
         if all(side.refused for side in sides):
             raise ConfigError(sides[0].began)
         pairs.append((sides[0], sides[1]))

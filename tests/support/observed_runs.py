@@ -32,6 +32,7 @@ from securefl.data import Split
 from securefl.dp.noise import Source
 
 Floats = NDArray[np.float64]
+Sent = NDArray[np.float32]
 Place = tuple[int, int]
 """Round and stage."""
 
@@ -106,8 +107,11 @@ def observed(
     model: Callable[..., Any] | None = None,
     key: bytes | None = None,
     measures: bool = True,
+    broadcast: Callable[[Sent], Sent] | None = None,
 ) -> Seen:
     """Run a study on these records and say what it showed.
+
+    broadcast: what a server sends in place of its model, to all clients in every question.
 
     key: what all secrets are drawn from; without one they are the operating system's. measures: whether the
     observer of the simulation trains models of its own when the run has ended, which no party sees.
@@ -120,7 +124,7 @@ def observed(
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
-        _watch(patch, seen)
+        _watch(patch, seen, broadcast)
         _without_pages(patch)
         if not measures:
             patch.setattr("securefl.study.observed.observed", lambda *args, **named: ())
@@ -168,7 +172,7 @@ def _fastest() -> str | None:
 # Observing ----------------------------------------------------------------------------------------
 
 
-def _watch(patch: pytest.MonkeyPatch, seen: Seen) -> None:
+def _watch(patch: pytest.MonkeyPatch, seen: Seen, broadcast: Callable[[Sent], Sent] | None) -> None:
     from securefl.engine.drive import Driver
     from securefl.engine.inprocess import InProcess
     from securefl.study.run import Turn
@@ -183,6 +187,8 @@ def _watch(patch: pytest.MonkeyPatch, seen: Seen) -> None:
 
     def asking(engine: InProcess, question: Any, header: Any, network: Any) -> Any:
         place = (header.round, header.stage)
+        if broadcast is not None:
+            question = replace(question, broadcast=broadcast(question.broadcast))
         _note_ask(seen, place, question)
         answers, log = query(engine, question, header, network)
         _note_answers(seen, place, question, answers)

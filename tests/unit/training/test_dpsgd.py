@@ -57,8 +57,6 @@ def test_an_empty_batch_is_a_noised_step_too() -> None:
 BAD: dict[str, tuple[Any, int]] = {
     "nan": (np.nan, 0),
     "infinite": (np.inf, 0),
-    "overflowing": (3e38, 0),
-    "a norm that overflows": (1e25, 0),
     "a label too large": (1.0, 99),
     "a label below 0": (1.0, -1),
     "the label torch ignores": (1.0, -100),
@@ -71,8 +69,6 @@ def test_a_bad_record_counts_as_none_bit_by_bit(kind: Any, bad: str) -> None:
     model = ModelConfig(kind=kind).build((1, 28, 28), 10, 0)
     x, y = images((1, 28, 28), 9)
     fill, label = BAD[bad]
-    if bad == "a norm that overflows" and kind == "lenet5":
-        fill = 1e30
     spoilt = (np.concatenate([x, np.full_like(x[:1], fill)]), np.append(y, label))
     settings = config(sampling_rate=0.7, steps=4)
     assert np.array_equal(trained(settings, spoilt, start=model), trained(settings, (x, y), start=model))

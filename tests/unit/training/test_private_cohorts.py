@@ -148,7 +148,14 @@ def test_clipping_is_per_record() -> None:
         assert 0.999e-3 < np.linalg.norm(alone) <= 1e-3
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e38])
+@pytest.mark.parametrize("bad", [1e19, 1e30, 1e36])
+def test_a_record_whose_squares_overflow_in_float32_is_clipped(bad: float) -> None:
+    here, (x, y) = problem(config()), RECORDS[1]
+    large = np.full_like(x[:1], bad)
+    assert 0.49 < np.linalg.norm(sums(here, [(large, y[:1])])[0]) <= 0.5
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_an_unusable_record_leaves_no_bit(bad: float) -> None:
     here, (x, y) = problem(config()), RECORDS[0]
     spoilt, labels = x.copy(), y.copy()

@@ -1,0 +1,110 @@
+"""Clipping of per-record gradients: the numbers whose norm is taken are the numbers that are added.
+
+The server chooses weights, and so the magnitude of activations and slopes. In float32 their squares can
+vanish or overflow while their products do not: a slope of 1e-24 at an activation of 1e19 would pass with a
+norm of 0. So gradients are float32 (`wide`), and then everything is float64: squares, norms, scales and
+products. Every number that occurs lies between 1e-250 and 1e250, and float64 keeps it to 2^-53 of itself.
+
+A caller may have set torch to flush denormals to zero. Those of float32 are then zeros from `wide` on, for
+the norm and for the sum. No denormals of float64 occur.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+SLACK: Final = 1e-5
+"""Norms are clipped to (1 - SLACK) C, for the rounding of sums in float64.
+
+A sum of n clipped gradients has errors of n additions, each of at most 2^-53 n C. One more record changes
+all of them, by at most 2 n^2 2^-53 C: less than SLACK C for 200,000 records of a step. A norm's own error is
+below 1e-9.
+"""
+LEAST: Final = 1e-30
+MOST: Final = 1e30
+"""Clip norms are from LEAST to MOST. Beyond them, products of C and gradients could leave float64's range."""
+_HELD: Final = 2**16
+"""The number of values of gradients that are held in float64 at a time: 512 kB."""
+_ROWS: Final = 16
+"""The least number of rows that are held at a time."""
+
+
+def wide(of: Tensor) -> Tensor:
+    """These values in float64, rounded to float32 before if they are of another type."""
+    return of.float().double()
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Each record's gradient of a dense layer as factors: slope (..., outputs) and input (..., inputs).
+
+    Both are `wide`. `of` makes them.
+    """
+
+    input: Tensor
+    slope: Tensor
+
+    @classmethod
+    def of(cls, given: Tensor, slope: Tensor) -> Outer:
+        return cls(wide(given), wide(slope))
+
+    def squares(self, *, weight: bool = True, bias: bool = True) -> Tensor:
+        """Squared norms (...,). weight, bias: whether each is trained."""
+        # |slope x input|^2 = |slope|^2 |input|^2. A bias counts as one more input that is always 1.
+        factor = _squares(self.input) + float(bias) if weight else float(bias)
+        return _squares(self.slope) * factor
+
+    def scaled(self, scale: Tensor) -> Outer:
+        """The first records' gradients times `scale` (...,)."""
+        n = scale.shape[-1]
+        return Outer(self.input[..., :n, :], self.slope[..., :n, :] * scale[..., None])
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Each record's gradient of one parameter: (rows, *shape)."""
+
+    gradients: Tensor
+
+    def squares(self) -> Tensor:
+        """Squared norms (rows,)."""
+        return torch.cat([_squares(block) for _, block in self._blocks(len(self.gradients))])
+
+    def add(self, scale: Tensor, total: Tensor) -> None:
+        """Add the first records' gradients times `scale` to `total`, flat float64."""
+        for at, block in self._blocks(len(scale)):
+            total.addmv_(block.T, scale[at : at + len(block)])
+
+    def _blocks(self, count: int) -> Iterator[tuple[int, Tensor]]:
+        """The first rows from each place, `wide`. All of a chunk in float64 would be large."""
+        flat = self.gradients[:count].flatten(1).float()
+        rows = max(_ROWS, _HELD // max(1, flat.shape[1]))
+        held = flat.new_empty((min(rows, len(flat)), flat.shape[1]), dtype=torch.float64)
+        for at in range(0, len(flat), rows):
+            part = flat[at : at + rows]
+            yield at, held[: len(part)].copy_(part)
+
+
+def _squares(of: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(of, dim=-1).square()
+
+
+def scales(squares: Sequence[Tensor], clip_norm: float) -> tuple[Tensor, Tensor]:
+    """Compute the factors that clip records to `clip_norm`.
+
+    Args:
+        squares: the squared norms of each part of the records' gradients, float64 (...,).
+        clip_norm: C, from LEAST to MOST.
+
+    Returns:
+        The factors (...,), at most 1, and a mask of the records whose norm is finite.
+
+    Raises nothing.
+    """
+    norms = torch.stack(list(squares)).sum(0).sqrt()
+    return (clip_norm * (1 - SLACK) / norms).clamp_(max=1), torch.isfinite(norms)
