@@ -57,6 +57,7 @@ class Schedule:
     window: the most earlier changes that an update of the embeddings reads in the warm-up.
     window_after: the same after the warm-up.
     discount: theta, the factor on the weight of a change for each round that it is old.
+    rounds: the number of rounds of the run. None if it is unknown.
     """
 
     warm_up: int
@@ -65,6 +66,7 @@ class Schedule:
     window: int
     window_after: int
     discount: float
+    rounds: int | None = None
 
     def trial(self, number: int) -> bool:
         """Whether this round has a trial."""
@@ -72,10 +74,18 @@ class Schedule:
         return passed > 0 and passed % self.interval == 0 and passed // self.interval <= self.updates
 
     @property
+    def trials(self) -> int:
+        """The number of trials in a run."""
+        if self.rounds is None:
+            return self.updates
+        return min(self.updates, max(0, self.rounds - self.warm_up - 1) // self.interval)
+
+    @property
     def losses(self) -> int:
         """The number of queries for a client's loss in a run."""
         # A change takes the losses before and after: warm_up + 1 queries in a row, and 2 for each trial.
-        return self.warm_up + 1 + 2 * self.updates
+        in_a_row = self.warm_up + 1
+        return (in_a_row if self.rounds is None else min(self.rounds, in_a_row)) + 2 * self.trials
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -219,7 +229,7 @@ class FedCor:
     warm_up: the number of rounds with uniform cohorts. After each, all clients send their losses (20).
     interval: the number of rounds between two trials after the warm-up (50).
     updates: the most trials in a run. Each asks all clients for two losses and K clients for an update. Noise
-        is calibrated for that many.
+        is calibrated for those that the run's rounds have.
     annealing: beta, the factor on a client's gain for each time that it was chosen since the last update of
         the embeddings (0.9).
     discount: theta, the factor on the weight of a change for each round that it is old (0.99).
@@ -265,7 +275,6 @@ class FedCor:
     def build(self, problem: Problem) -> Algorithm:
         # One contribution serves both, so that a trial asks for the same value as a round.
         count = cohort_size(self.fraction, problem.clients)
-        update = Update(problem, sampling(count, "partial", trials=self.updates))
         schedule = Schedule(
             warm_up=self.warm_up,
             interval=self.interval,
@@ -273,7 +282,9 @@ class FedCor:
             window=self.window,
             window_after=self.window_after,
             discount=self.discount,
+            rounds=problem.rounds,
         )
+        update = Update(problem, sampling(count, "partial", trials=schedule.trials))
         selection = ByCorrelation(
             problem=problem,
             update=update,
@@ -288,5 +299,5 @@ class FedCor:
             selection=selection,
             fraction=self.fraction,
             aggregation="partial",
-            trials=self.updates,
+            trials=schedule.trials,
         )

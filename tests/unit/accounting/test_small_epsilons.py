@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from math import expm1, inf, sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from dp_accounting import get_epsilon_gaussian, get_sigma_gaussian
 from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import assume, given, settings
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from securefl.accounting import composition
 from securefl.accounting.composition import COARSE, FINE, compose, epsilon, running_epsilon
 from securefl.accounting.events import History, steps_event
+from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
 from securefl.dp.calibration import multiplier_beside, shared_training_noise, sigma, training_noise
 
@@ -140,3 +144,22 @@ def test_what_the_window_leaves_out_counts_as_infinite(count: int, monkeypatch: 
     exact = get_epsilon_gaussian(2.0, 1e-6)
     monkeypatch.setattr(composition, "_LOG_CUT", np.log(1e-2))
     assert exact < composition._by_losses(history, 1e-6, FINE) < inf
+
+
+@pytest.mark.parametrize("target", [0.001, 0.02, 0.3])
+def test_the_commands_go_both_ways_at_small_targets(target: float, tmp_path: Path) -> None:
+    """`calibrate`, the study's plan and `ledger epsilon` have one figure; the last one printed 0."""
+
+    def said(*words: object) -> dict[str, float]:
+        result = CliRunner().invoke(cli, [*map(str, words), "--json"], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return dict(json.loads(result.stdout))
+
+    schedule = {"--delta": 1e-6, "--sampling-rate": 0.02, "--steps": 300}
+    there = said("calibrate", "--epsilon", target, *[word for pair in schedule.items() for word in pair])
+    event = {"event": "poisson_gaussian", "sampling_probability": 0.02, "count": 300}
+    events = tmp_path / "events.json"
+    events.write_text(json.dumps([{**event, "noise_multiplier": there["noise_multiplier"]}]))
+    told = said("ledger", "epsilon", "--events", events, "--delta", 1e-6)
+    assert 0.99 * target < told["epsilon"] <= target
+    assert told["epsilon"] <= told["rdp_epsilon"]
