@@ -239,13 +239,13 @@ def test_no_line_changes_another(place: int, added: list[int]) -> None:
 
 def test_a_damaged_line_of_a_clients_file_is_its_unusable_record(tmp_path: Path) -> None:
     for name, more in (("x", b"b\n"), ("y", b"")):
-        (tmp_path / f"{name}.csv").write_bytes(b"feature,label\na,0\nb,1\n" + more)
-    layout = Layout(target=("label",), classes=2, columns=LAYOUT.columns)
+        (tmp_path / f"{name}.csv").write_bytes(b"feature,label\na,None\nb,mild\n" + more)
+    layout = Layout(target=("label",), classes=("None", "mild"), columns=LAYOUT.columns)
     found = from_files(tmp_path, None, layout, lenient=True)
     train = own(found, layout, name="people", sides=Sides(0), share=0.0, claimed=True).split.train
     assert train.groups is not None
     assert train.groups.tolist() == [0, 0, 0, 1, 1]
-    # Not the value that `missing` declares: the cell is not empty.
+    # Not the value that `missing` declares, and not the word of Python's None: its cells are not empty.
     assert np.isnan(train.x).all(1).tolist() == [False, False, True, False, False]
 
 
