@@ -8,6 +8,7 @@ import io
 import string
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -344,3 +345,11 @@ def test_the_types_of_a_face_decide_over_a_width(odd: Any, place: int) -> None:
 class _Columns(dict[str, Any]):
     def __getitem__(self, key: Any) -> Any:
         return self if isinstance(key, slice) else super().__getitem__(key)
+
+
+def test_arrays_of_a_face_without_their_declared_client_are_refused() -> None:
+    columns = _Columns({"e": np.ones((2, 3)), "label": [0, 1]})
+    face = SimpleNamespace(column_names=["e", "label"], with_format=lambda _kind: columns)
+    layout = replace(EMBEDDED, client_column="client")
+    with pytest.raises(DataError, match="client"):
+        own(brought(face, layout, "e"), layout, name="e", sides=Sides(0))
