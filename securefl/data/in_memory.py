@@ -190,7 +190,7 @@ def _from_columns(thing: Any, layout: Layout, where: str) -> pd.DataFrame | Arra
         )
     target = layout.target[0]
     y = _objects(cells[target]) if layout.count else array_of(numbers[target], f"{where}, column {target!r}")
-    whose = _objects(cells[layout.client_column]) if layout.client_column else None
+    whose = _objects(cells[layout.client_column]) if layout.client_column in names else None
     return Arrays(x=arrays[inputs[0]], y=y, clients=whose, by_name=True)
 
 

@@ -8,6 +8,7 @@ import io
 import string
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -239,13 +240,13 @@ def test_no_line_changes_another(place: int, added: list[int]) -> None:
 
 def test_a_damaged_line_of_a_clients_file_is_its_unusable_record(tmp_path: Path) -> None:
     for name, more in (("x", b"b\n"), ("y", b"")):
-        (tmp_path / f"{name}.csv").write_bytes(b"feature,label\na,0\nb,1\n" + more)
-    layout = Layout(target=("label",), classes=2, columns=LAYOUT.columns)
+        (tmp_path / f"{name}.csv").write_bytes(b"feature,label\na,None\nb,mild\n" + more)
+    layout = Layout(target=("label",), classes=("None", "mild"), columns=LAYOUT.columns)
     found = from_files(tmp_path, None, layout, lenient=True)
     train = own(found, layout, name="people", sides=Sides(0), share=0.0, claimed=True).split.train
     assert train.groups is not None
     assert train.groups.tolist() == [0, 0, 0, 1, 1]
-    # Not the value that `missing` declares: the cell is not empty.
+    # Not the value that `missing` declares, and not the word of Python's None: its cells are not empty.
     assert np.isnan(train.x).all(1).tolist() == [False, False, True, False, False]
 
 
@@ -344,3 +345,11 @@ def test_the_types_of_a_face_decide_over_a_width(odd: Any, place: int) -> None:
 class _Columns(dict[str, Any]):
     def __getitem__(self, key: Any) -> Any:
         return self if isinstance(key, slice) else super().__getitem__(key)
+
+
+def test_arrays_of_a_face_without_their_declared_client_are_refused() -> None:
+    columns = _Columns({"e": np.ones((2, 3)), "label": [0, 1]})
+    face = SimpleNamespace(column_names=["e", "label"], with_format=lambda _kind: columns)
+    layout = replace(EMBEDDED, client_column="client")
+    with pytest.raises(DataError, match="client"):
+        own(brought(face, layout, "e"), layout, name="e", sides=Sides(0))
