@@ -26,8 +26,6 @@ from securefl.data.sides import Sides, parted
 from securefl.data.tables import files_in, read_table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from securefl.data.in_memory import Portion
 from typing import Any
 

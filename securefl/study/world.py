@@ -251,9 +251,7 @@ def _dealing(study: Study) -> Marks:
     )
 
 
-def _shares(
-    study: Study, test: Dataset, kept: Sequence[Records], held: Sequence[Records] | None
-) -> Marks:
+def _shares(study: Study, test: Dataset, kept: Sequence[Records], held: Sequence[Records] | None) -> Marks:
     """How many records of each class are on each side of the splits by content, for the records' owner."""
     sides = {"trained on": [y for _, y in kept]}
     if held is not None:
