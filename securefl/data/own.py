@@ -87,8 +87,10 @@ def from_files(source: Path, test: Path | None, layout: Layout, *, lenient: bool
     # An empty file is a client without records. An error would reveal that the client has none.
     full = [path for path in files if not _is_blank(path)] or files
     read = {path: read_table(path, lenient=lenient) for path in full}
-    parts = {path.name: read[path] if path in read else _without_rows(read[full[0]]) for path in files}
-    return InMemory(parts=parts, test=own, divided=True, network=one_network([*full, *apart]))
+    by_file: dict[str, Portion] = {
+        path.name: read[path] if path in read else _without_rows(read[full[0]]) for path in files
+    }
+    return InMemory(parts=by_file, test=own, divided=True, network=one_network([*full, *apart]))
 
 
 def _is_blank(path: Path) -> bool:
@@ -102,11 +104,9 @@ def _without_rows(part: Portion) -> Portion:
     return replace(part, x=part.x[:0], y=part.y[:0]) if isinstance(part, Arrays) else part.iloc[:0]
 
 
-def _is_shapeless(part: Portion | None) -> bool:
+def _is_shapeless(part: Portion) -> bool:
     """Whether a portion has no record that tells its shape, such as a torch data set of length 0."""
-    if not isinstance(part, Arrays):
-        return part is None
-    return not len(part.x) and (part.x.ndim < 2 or not prod(part.x.shape[1:]))
+    return isinstance(part, Arrays) and not len(part.x) and (part.x.ndim < 2 or not prod(part.x.shape[1:]))
 
 
 def own(
@@ -135,7 +135,8 @@ def own(
         raise ConfigError("Expected `test_share` or a test part of its own, got both. Leave one out.")
     if claimed:
         # An error would reveal that a client has no record. If nothing tells a shape, it is one number.
-        shaped = [part for part in (*found.parts.values(), found.test) if not _is_shapeless(part)]
+        given = (*found.parts.values(), *(() if found.test is None else (found.test,)))
+        shaped = [part for part in given if not _is_shapeless(part)]
         blank = _without_rows(shaped[0]) if shaped else Arrays(x=np.empty((0, 1)), y=np.empty(0))
         parts_of = {key: blank if _is_shapeless(part) else part for key, part in found.parts.items()}
         found = replace(found, parts=parts_of)

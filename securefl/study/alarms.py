@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, nan
+from math import isfinite, isnan, nan
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,12 @@ def _of(run: ArmRun) -> Iterator[_Found]:
     diverged = _divergence(run)
     found = [own for own in (silent, diverged) if own is not None]
     yield from found
-    if all(own.learnt for own in found) and (constant := _no_better(run)) is not None:
+    # Without test records no accuracy is known, and an exit code must not reveal that there are none.
+    if (
+        all(own.learnt for own in found)
+        and not isnan(floor(run))
+        and (constant := _no_better(run)) is not None
+    ):
         yield constant
 
 
@@ -96,7 +101,7 @@ def _silence(records: Records) -> _Found | None:
 def _divergence(run: ArmRun) -> _Found | None:
     tested = [record for record in run.records if record["accuracy"] is not None]
     bad = [record for record in tested if not _finite(record)]
-    if not bad:
+    if not bad or isnan(floor(run)):
         return None
     where = f"{len(bad)} of {len(tested)} tested rounds ({_listed([record['round'] for record in bad])})"
     if _finite(tested[-1]) or tested[-1]["accuracy"] > floor(run):

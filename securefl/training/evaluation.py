@@ -64,9 +64,9 @@ def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> 
     if len(x) and not fits.any():
         return Evaluation(accuracy=0.0, loss=0.0)
     outputs, targets, raised = _outputs(model, x[fits], y[fits], loss)
-    known = torch.ones(len(targets), dtype=torch.bool)
-    if task == "classification":
-        known = targets < outputs.shape[1]
+    known = (
+        targets < outputs.shape[1] if task == "classification" else torch.ones(len(targets), dtype=torch.bool)
+    )
     known[raised] = False
     share = int(known.sum()) / len(x)
     if not share:

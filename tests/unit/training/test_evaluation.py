@@ -5,10 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from securefl.core.errors import DataError
 from securefl.training import evaluate, mean_loss, relative_accuracy
+from securefl.training.evaluation import Task
 
 
 def identity(n: int) -> nn.Linear:
@@ -102,3 +105,43 @@ def test_read_only_records_are_taken_without_a_warning() -> None:
     x, y = np.eye(2, dtype=np.float32), np.array([0, 1])
     x.flags.writeable = y.flags.writeable = False
     assert evaluate(identity(2), x, y, "classification").accuracy == 1.0
+
+
+class Coded(nn.Module):
+    """A model of codes: it raises for a code beyond its embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(5, 4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(self.embedding(x).mean(1))
+        return found
+
+
+@settings(max_examples=30)
+@given(
+    bad=st.lists(st.sampled_from(["", "", "value", "label"]), min_size=1, max_size=12),
+    form=st.sampled_from(["classes", "targets", "codes"]),
+    odd=st.sampled_from([np.nan, np.inf, -np.inf]),
+)
+def test_an_unusable_record_counts_as_zero(bad: list[str], form: str, odd: float) -> None:
+    """It is not correct, and adds nothing to the sum of losses: both are over all records."""
+    rng, n = np.random.default_rng(0), len(bad)
+    torch.manual_seed(0)
+    model = Coded() if form == "codes" else nn.Linear(4, 3)
+    x = rng.integers(0, 5, (n, 6)) if form == "codes" else rng.normal(size=(n, 4)).astype(np.float32)
+    y = rng.random((n, 3)).astype(np.float32) if form == "targets" else np.arange(n) % 3
+    for row, what in enumerate(bad):
+        if what == "value":
+            x[row, 1] = 99 if form == "codes" else odd
+        elif what == "label":
+            y[row] = odd if form == "targets" else (-1, 3)[row % 2]
+    task: Task = "regression" if form == "targets" else "classification"
+    found, fits = evaluate(model, x, y, task), np.array([not what for what in bad])
+    if not fits.any():
+        assert (found.accuracy, found.loss) == (0.0, 0.0)
+        return
+    own = evaluate(model, x[fits], y[fits], task)
+    assert found.accuracy * n == pytest.approx(own.accuracy * fits.sum())
+    assert found.loss * n == pytest.approx(own.loss * fits.sum())
