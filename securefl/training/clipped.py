@@ -91,7 +91,8 @@ class Whole:
 
 
 def _squares(of: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(of, dim=-1).square()
+    norms: Tensor = torch.linalg.vector_norm(of, dim=-1)
+    return norms.square()
 
 
 def scales(squares: Sequence[Tensor], clip_norm: float) -> tuple[Tensor, Tensor]:
