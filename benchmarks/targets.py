@@ -8,12 +8,14 @@ have local noise. Writes benchmarks/results/targets.csv and prints the table of 
 
 from __future__ import annotations
 
-import csv
 from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pandas as pd
+
 from securefl.errors import ConfigError
+from securefl.report.tables import write_csv
 from securefl.study.composition import composition
 from securefl.study.config import parse
 from securefl.study.run import run_arm
@@ -101,8 +103,7 @@ def main() -> None:
     names = sorted(point.name for point in entry_points(group="securefl.protocols"))
     rows = [row(name) for name in names]
     heading = ("protocol", "steps", "noise multiplier", "epsilon told")
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows([heading, *rows])
+    write_csv(RESULTS, pd.DataFrame(rows, columns=heading))
     for cells in (heading, ("---",) * 4, *rows):
         print("| " + " | ".join(cells) + " |")
 
