@@ -191,6 +191,12 @@ def test_nor_does_it_under_many_broadcasts(way: str, seed: int, flush: bool) -> 
     hold(way, seed, flush)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_rows_without_a_record_add_nothing_under_weights_that_are_not_finite(bad: float) -> None:
+    weights = np.full(size(dense()), bad, np.float32)
+    assert not in_a_stack(weights, (np.ones((1, 4), np.float32), np.zeros(1, np.int64)), config()).any()
+
+
 def attack(outputs: int) -> tuple[NDArray[np.float32], Batch]:
     """A dense model whose slopes are below 2.6e-23, at activations near 1e19, and its record."""
     body = [np.zeros((4, 4)), np.full(4, 9e18)]
