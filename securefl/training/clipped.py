@@ -28,10 +28,8 @@ below 1e-9.
 LEAST: Final = 1e-30
 MOST: Final = 1e30
 """Clip norms are from LEAST to MOST. Beyond them, products of C and gradients could leave float64's range."""
-_HELD: Final = 2**16
-"""The number of values of gradients that are held in float64 at a time: 512 kB."""
-_ROWS: Final = 16
-"""The least number of rows that are held at a time."""
+_ENTRIES: Final = 2**14
+"""The entries of each record's gradient that are held in float64 at a time: 8 MB of 64 records."""
 
 
 def wide(of: Tensor) -> Tensor:
@@ -73,21 +71,26 @@ class Whole:
 
     def squares(self) -> Tensor:
         """Squared norms (rows,)."""
-        return torch.cat([_squares(block) for _, block in self._blocks(len(self.gradients))])
+        found = self.gradients.new_zeros(len(self.gradients), dtype=torch.float64)
+        for _, block in self._blocks(len(self.gradients)):
+            found += _squares(block)
+        return found
 
     def add(self, scale: Tensor, total: Tensor) -> None:
         """Add the first records' gradients times `scale` to `total`, flat float64."""
         for at, block in self._blocks(len(scale)):
-            total.addmv_(block.T, scale[at : at + len(block)])
+            total[at : at + block.shape[1]].addmv_(block.T, scale)
 
     def _blocks(self, count: int) -> Iterator[tuple[int, Tensor]]:
-        """The first rows from each place, `wide`. All of a chunk in float64 would be large."""
+        """The first rows, some entries at a time, `wide`. All entries in float64 would be large.
+
+        How many does not depend on the rows: a record's norm has the same bits in every batch.
+        """
         flat = self.gradients[:count].flatten(1).float()
-        rows = max(_ROWS, _HELD // max(1, flat.shape[1]))
-        held = flat.new_empty((min(rows, len(flat)), flat.shape[1]), dtype=torch.float64)
-        for at in range(0, len(flat), rows):
-            part = flat[at : at + rows]
-            yield at, held[: len(part)].copy_(part)
+        held = flat.new_empty((len(flat), min(_ENTRIES, flat.shape[1])), dtype=torch.float64)
+        for at in range(0, flat.shape[1], _ENTRIES):
+            part = flat[:, at : at + _ENTRIES]
+            yield at, held[:, : part.shape[1]].copy_(part)
 
 
 def _squares(of: Tensor) -> Tensor:
