@@ -201,8 +201,8 @@ def test_the_grid_is_the_same_everywhere_and_has_every_level() -> None:
 def _require_honest(part: Sequence[Case], runs: int, measures: bool, sent: Sequence[str] = ("",)) -> None:
     """sent: what the servers of these cases broadcast, by turns.
 
-    `reuse` compares runs under several keys. Where the key also splits the records, these differ between runs,
-    and under a broadcast of another scale their values differ by more than the noise.
+    `reuse` compares runs under several keys. Where the key also splits the records, these differ between
+    runs, and under a broadcast of another scale their values differ by more than the noise.
     """
     findings = [
         found
