@@ -158,8 +158,8 @@ def test_a_packaged_split_by_content_moves_one_record(name: str, monkeypatch: py
     x, y = (np.concatenate([getattr(own, part) for own in (whole.train, whole.test)]) for part in "xy")
     apart = held(x, y, purpose=TEST)
     rows = [
-        np.column_stack([own_x, own_y])
-        for own_x, own_y in ((x[apart], y[apart]), (whole.test.x, whole.test.y))
+        np.column_stack([some.reshape(len(some), -1), targets])
+        for some, targets in ((x[apart], y[apart]), (whole.test.x, whole.test.y))
     ]
     assert np.array_equal(*(own[np.lexsort(own.T)] for own in rows))
 
