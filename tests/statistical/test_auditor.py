@@ -198,7 +198,9 @@ def test_the_grid_is_the_same_everywhere_and_has_every_level() -> None:
     assert cases()[0].name == "fedbabu/digits/holdout/mlp/clear/dpsgd/record add-remove/short"
 
 
-def _require_honest(part: Sequence[Case], runs: int, measures: bool, sent: Sequence[str] = ("",)) -> None:
+def _require_honest(
+    part: Sequence[Case], runs: int, measures: bool, sent: Sequence[str] = ("",)
+) -> list[Finding]:
     """sent: what the servers of these cases broadcast, by turns.
 
     `reuse` compares runs under several keys. Where the key also splits the records, these differ between
@@ -212,6 +214,7 @@ def _require_honest(part: Sequence[Case], runs: int, measures: bool, sent: Seque
     ]
     red = holm(findings, LEVEL * len(part) / COUNT)
     assert not red, auditor.table(red)
+    return findings
 
 
 @pytest.mark.parametrize("part", range(QUICK // _PART))
@@ -230,7 +233,10 @@ def test_a_few_studies_are_honest_whatever_the_server_broadcasts() -> None:
     """Private training of a dense model, under each kind of broadcast."""
     odd_ones = cycle(("first", "far", "twin"))
     part = [replace(FEDAVG, neighbour=neighbour) for _, neighbour in zip(BROADCASTS, odd_ones, strict=False)]
-    _require_honest(part, runs=2, measures=False, sent=list(BROADCASTS))
+    findings = _require_honest(part, runs=2, measures=False, sent=list(BROADCASTS))
+    assert len({found.study for found in findings}) == len(BROADCASTS), (
+        "a study that is refused tells nothing"
+    )
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.private_studies import DPSGD
 from support.tiny_study import run, text, with_privacy, world
+from targets import OPTIONS
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import steps_event
@@ -25,22 +26,6 @@ from securefl.study.config import Study, parse
 from securefl.study.seeded import World
 
 TARGET, ROUNDS = 5.0, 3
-CLIP = "clip = { outputs = 20.0, squares = 400.0 }"
-OPTIONS = {
-    "active_fl": "loss_bound = 3.0",
-    "adds": "fewest = 4",
-    "cs_fl": "sparsity = 0.01",
-    "fedbabu": "fine_tune_epochs = 1",
-    "fedcor": "warm_up = 1\ninterval = 1\nloss_bound = 3.0",
-    "feddbe": "mean_bound = 4.0",
-    "fedlog": 'body = "dp-sgd"',
-    "fedprof": f"alpha = 1.0\n{CLIP}",
-    "fedproto": 'clip = { kind = "unit-l2" }',
-    "heads": 'head = "prototypes"',
-    "pfedme": "lamda = 2.0\neta = 0.5",
-    "pow_d": "loss_bound = 3.0",
-    "stc": "p = 0.1",
-}
 PROTOCOLS = sorted(point.name for point in entry_points(group="securefl.protocols"))
 NOT_PRIVATELY = ("adds", "feddbe", "feddrop", "fedproto", "pfedme")
 """Their training has no form of [dpsgd]: they are refused with it, whatever the epsilon."""

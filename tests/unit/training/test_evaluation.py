@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.tiny_dpsgd import seeded
 from torch import nn
 
 from securefl.core.errors import DataError
@@ -128,8 +129,7 @@ class Coded(nn.Module):
 def test_an_unusable_record_counts_as_zero(bad: list[str], form: str, odd: float) -> None:
     """It is not correct, and adds nothing to the sum of losses: both are over all records."""
     rng, n = np.random.default_rng(0), len(bad)
-    torch.manual_seed(0)
-    model = Coded() if form == "codes" else nn.Linear(4, 3)
+    model = seeded(Coded if form == "codes" else lambda: nn.Linear(4, 3))
     x = rng.integers(0, 5, (n, 6)) if form == "codes" else rng.normal(size=(n, 4)).astype(np.float32)
     y = rng.random((n, 3)).astype(np.float32) if form == "targets" else np.arange(n) % 3
     for row, what in enumerate(bad):
