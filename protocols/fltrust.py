@@ -52,7 +52,6 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
-from securefl.dp import clipping
 from securefl.errors import ConfigError, DataError
 from securefl.linear import LinearBounds, LinearQuery
 from securefl.protocols.averaging import Uniform, check_fraction, cohort_size
@@ -207,8 +206,7 @@ class UnitUpdate:
         return _fit(self.problem, context)
 
     def value(self, context: ClientContext, trained: Fitted) -> Value:
-        found = _direction(context, trained)
-        return Value(integers=clipping.to_grid(found[None], _GRID.step, round(1 / _GRID.step))[0])
+        return Value.summed(_direction(context, trained)[None], _GRID, 1.0)
 
     def compute(self, context: ClientContext) -> Value:
         return self.value(context, fitted(self.fit(context)))

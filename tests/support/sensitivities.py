@@ -295,9 +295,9 @@ def of_clients(contribution: Any, pair: Pair, draws: int) -> Iterator[tuple[Valu
     """Values of two clients, whatever they have trained; or of one and of nobody."""
     rng = np.random.default_rng(6)
     values = list(_contributions(contribution, rng, draws))
-    zero = np.zeros_like(values[0].integers) if values[0].integers is not None else np.zeros(1, np.int64)
     if pair[1] == "zero-out":
-        yield from ((value, Value(integers=zero)) for value in values)
+        zero = replace(values[0], integers=np.zeros_like(values[0].integers))
+        yield from ((value, zero) for value in values)
     else:
         yield from combinations(values[: 24 + isqrt(draws)], 2)
 
@@ -320,7 +320,9 @@ def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> I
             else contribution.problem.initial
         )
         if isinstance(contribution, Map):
-            yield Value(integers=np.zeros(contribution.supernet.groups, np.int64))  # of nobody
+            yield Value(
+                integers=np.zeros(contribution.supernet.groups, np.int64), step=contribution.spec.grid.step
+            )  # of nobody
             yield contribution.compute(asked(contribution, some, broadcast=model))
         diverged = [] if isinstance(contribution, Map) else [DataError("it diverged")]
         for trained in (*diverged, *_models(model, rng, draws)):
