@@ -35,7 +35,7 @@ from securefl.protocols.contributions import Count, Loss, Size, Update
 from securefl.protocols.fedbabu import Tuned
 from securefl.protocols.feddbe import BiasedUpdate, Consensus
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
-from securefl.protocols.fltrust import UnitUpdate
+from securefl.protocols.fltrust import Direction, UnitUpdate
 from securefl.protocols.heads.contribution import Bounding
 from securefl.protocols.heads.contribution import Statistic as HeadStatistic
 from securefl.protocols.personal import SharedUpdate
@@ -313,7 +313,13 @@ def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> I
                 yield contribution.compute(asked(contribution, (x, np.zeros(n, np.int64))))
         return
     model = contribution.supernet.problem.initial if hasattr(contribution, "supernet") else None
-    if isinstance(contribution, Map | Update | UnitUpdate):
+    if isinstance(contribution, UnitUpdate):  # it sends what its client kept of its direction
+        scored = Direction(contribution.problem)
+        model = scored.problem.initial
+        for trained in (DataError("it diverged"), *_models(model, rng, draws)):
+            kept = scored.value(asked(scored, some, broadcast=model), trained).new_state
+            yield contribution.compute(asked(contribution, nobody, broadcast=model, kept=kept))
+    elif isinstance(contribution, Map | Update):
         model = (
             contribution.supernet.problem.initial
             if isinstance(contribution, Map)
