@@ -187,10 +187,8 @@ class Anchors:
         asked = broadcast.tobytes()
         if self._newest is None or self._newest[0] != asked:
             problem = self._problem
-            # A model of text puts out a number for each character that it reads.
-            characters = problem.outputs if problem.model.reads_text else None
-            model = problem.to_read(broadcast)
-            probed = probe_profile(model, problem.layer, problem.shape, problem.seed, characters=characters)
+            model, codes = problem.to_read(broadcast), problem.codes
+            probed = probe_profile(model, problem.layer, problem.shape, problem.seed, characters=codes)
             self._newest = asked, Anchor.of(probed)
         return self._newest[1]
 
