@@ -29,7 +29,7 @@ from securefl.core.errors import ConfigError, LocalProtocolError, UnsupportedEve
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
-from securefl.mechanisms.base import Headroom, Kind, Mechanism, Participation
+from securefl.mechanisms.mechanism import Headroom, Kind, Mechanism, Participation
 
 
 def require_kind(word: str, kind: Any) -> Kind:

@@ -40,9 +40,8 @@ from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
 from securefl.mechanisms import registry
-from securefl.mechanisms.base import BaseMechanism, Headroom, NoNoise, Participation
 from securefl.mechanisms.charges import charge_of
-from securefl.mechanisms.local import Local
+from securefl.mechanisms.mechanism import Headroom, Local, Mechanism, NoNoise, Participation
 from securefl.mechanisms.protecting import protect
 from securefl.mechanisms.registry import OURS, kind_of, mechanism_of, names
 from securefl.storage.journal import Journal
@@ -72,7 +71,7 @@ PLAN = Plan(
 # A mechanism from outside ---------------------------------------------------------------------------
 
 
-class Twice(BaseMechanism):
+class Twice(Mechanism):
     """Each client noises its value, and the server noises the total once more, before others see it.
 
     The server sees at least a client's own noise, sigma. The others see that and the server's: sqrt(2) sigma.
@@ -610,7 +609,7 @@ def test_two_distributions_with_one_word_are_refused(monkeypatch: pytest.MonkeyP
         kind_of("mine")
 
 
-@pytest.mark.parametrize("value", ["nothing.there:Mine", "securefl.mechanisms.local:Nobody"])
+@pytest.mark.parametrize("value", ["nothing.there:Mine", "securefl.mechanisms.mechanism:Nobody"])
 def test_a_distribution_that_is_broken_is_named(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("mine", value, registry.GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
