@@ -16,7 +16,7 @@ TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as 
 if TYPE_CHECKING:
     from securefl.core.release import Charge
     from securefl.mechanisms.charges import charge_of
-    from securefl.mechanisms.mechanism import Headroom, Mechanism, Participation
+    from securefl.mechanisms.mechanism import Headroom, Mechanism
     from securefl.mechanisms.protecting import protect
     from securefl.mechanisms.registry import mechanism_of, names
 
@@ -24,7 +24,6 @@ __all__ = [
     "Charge",
     "Headroom",
     "Mechanism",
-    "Participation",
     "charge_of",
     "mechanism_of",
     "names",
@@ -34,7 +33,6 @@ _HOMES = {
     "Charge": "securefl.core.release",
     "Headroom": "securefl.mechanisms.mechanism",
     "Mechanism": "securefl.mechanisms.mechanism",
-    "Participation": "securefl.mechanisms.mechanism",
     "charge_of": "securefl.mechanisms.charges",
     "mechanism_of": "securefl.mechanisms.registry",
     "names": "securefl.mechanisms.registry",

@@ -1,8 +1,8 @@
 """Privacy mechanisms: rounded Gaussian noise by each client, by the server or by the key holder, and none.
 
 A mechanism is made from a plan and a value's spec, which are public. It states which party draws noise, how
-much, what a release then costs against each party, and which party must be trusted. No method of it is given
-records. PROOF.md beside this file has the proofs.
+much, and what a release then costs against each party. No method of it is given records. PROOF.md beside
+this file has the proofs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import ClassVar, Final
 
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 
-from securefl.accounting.events import EXPOSED, NON_PRIVATE
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
@@ -46,25 +45,6 @@ class Headroom:
     total: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Participation:
-    """The releases of a value that one client may be in. The charge of each release assumes no more.
-
-        >>> from securefl.mechanisms import Participation
-        >>> Participation(most=5).separation
-        1
-
-    Attributes:
-        most: the most releases of one client.
-        separation: the least number of rounds from one of its releases to the next.
-
-    Raises nothing.
-    """
-
-    most: int
-    separation: int = 1
-
-
 @dataclass(frozen=True)
 class Mechanism:
     """The noise on one value under one plan, rounded and Gaussian unless a subclass has another.
@@ -86,9 +66,7 @@ class Mechanism:
         mutual: whether a client's privacy depends on the noise of other clients. The plan then states how
             many of them may collude.
         noised: whether noise is added at all.
-        exposed: the charge of a release if `charge` is None and the plan names the value as non-private.
         participation: the most releases of a client that the charges assume. None if they assume no limit.
-        trusts: the reason why `charge` is None, as words that follow "would leave its client without noise".
         total_by: the party that draws noise for the total: server, key holder or None.
 
     Raises:
@@ -102,9 +80,7 @@ class Mechanism:
     legend: ClassVar[str] = "noise of another mechanism"
     mutual: ClassVar[bool] = False
     noised: ClassVar[bool] = True
-    exposed: ClassVar[Charge] = NON_PRIVATE
-    participation: ClassVar[Participation | None] = None
-    trusts: ClassVar[str] = ""
+    participation: ClassVar[int | None] = None
     total_by: ClassVar[str | None] = None
 
     @property
@@ -208,7 +184,6 @@ class Central(Mechanism):
 
     word: Final = "central"
     legend: ClassVar[str] = "noise by the server"
-    trusts: ClassVar[str] = "for the server, which central noise trusts"
     total_by: ClassVar[str | None] = SERVER
 
     def learns(self, party: str) -> str:
@@ -222,10 +197,6 @@ class KeyHolder(Mechanism):
 
     word: Final = "key-holder"
     legend: ClassVar[str] = "noise by the key holder"
-    exposed: ClassVar[Charge] = EXPOSED
-    trusts: ClassVar[str] = (
-        "for the key holder, which draws that noise and could subtract it from a published total"
-    )
     total_by: ClassVar[str | None] = KEY_HOLDER
 
     def headroom(self) -> Headroom:

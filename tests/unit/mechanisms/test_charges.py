@@ -349,14 +349,14 @@ def test_the_place_is_the_client_for_what_nobody_sums() -> None:
         (
             replace(HOLDER, adversaries=PARTIES),
             SUM,
-            "'own' would leave its client without noise for the key holder, which draws that noise and could "
-            "subtract it from a published total: leave it out of `adversaries`. Name it in [privacy] ",
+            "'own' would leave its client without noise for the key-holder that draws it and could subtract "
+            "it: leave it out of `adversaries`. Name it in [privacy] ",
         ),
         (
             replace(CENTRAL, adversaries=PARTIES),
             SUM,
-            "'own' would leave its client without noise for the server, which central noise trusts: leave it "
-            "out of `adversaries`. Name it in [privacy] ",
+            "'own' would leave its client without noise for the server that draws it and could subtract it: "
+            "leave it out of `adversaries`. Name it in [privacy] ",
         ),
         (
             replace(PLAN, adjacency="replace-one"),
