@@ -169,7 +169,7 @@ def _agree(db: Database, terms: Terms) -> None:
 
 def written(terms: Terms) -> dict[str, str]:
     """Return the terms as a ledger's file stores them."""
-    return {word: repr(getattr(terms, name)) for name, word in file_words(Terms).items()}
+    return {word: f"{getattr(terms, name)!r}" for name, word in file_words(Terms).items()}
 
 
 KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"
