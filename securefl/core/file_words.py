@@ -23,7 +23,7 @@ def file_words(kind: type[Any]) -> dict[str, str]:
 
 
 def by_field(kind: type[Any], table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table of a file by the names of fields. A word beside its field's name stays, which is then unknown."""
+    """A table of a file by the names of fields. A word beside its field's name stays: it is then unknown."""
     names = {word: name for name, word in file_words(kind).items()}
     return {
         name if (name := names.get(word, word)) not in table else word: own for word, own in table.items()

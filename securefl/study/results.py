@@ -28,7 +28,7 @@ from securefl.study.accounted import sentence
 from securefl.study.alarms import Alarm, alarms, floor
 from securefl.study.arm import ArmRun, arm_folder, checkpoint_file
 from securefl.study.attended import presences
-from securefl.study.checkpoint import Checkpoint
+from securefl.study.checkpoint import Checkpoint, rounds_in
 from securefl.study.config import Arm, Study
 from securefl.study.observed import ALONE, ARM, POOLED, Observed
 from securefl.study.seeded import World
@@ -300,7 +300,7 @@ def _aggregation(arm: Arm) -> str:
 def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
     """The number of finished rounds of an arm and seed in a run folder; `sys.maxsize` if budgets ended it."""
     path = checkpoint_file(arm_folder(folder, arm, seed))
-    if not path.is_file():
+    if not path.is_file() or not rounds_in(path):
         return 0
     with Checkpoint(path) as checkpoint:
         records = checkpoint.load()[1]

@@ -12,10 +12,8 @@ from securefl.core.errors import ConfigError
 from securefl.core.file_words import by_field, file_words
 from securefl.deployment import plan_file
 from securefl.deployment.plan_file import HolderTerms, PlanFile
-from securefl.study.config import parse
 
 PLAN = Plan(delta=1e-5, max_rounds=1, encrypted_baseline=True)
-FOLDERS = Path(__file__).parents[2] / "vectors" / "folders"
 
 
 def test_every_field_comes_back() -> None:
@@ -38,8 +36,3 @@ def test_a_field_under_two_names_in_a_file_is_refused(tmp_path: Path) -> None:
         path.write_text(text.replace(first, f"{first}\n{second}"), encoding="utf-8")
         with pytest.raises(ConfigError, match=first.partition(" ")[0]):
             plan_file.read(tmp_path)
-
-
-def test_a_study_in_words_of_files_is_refused_at_its_key() -> None:
-    with pytest.raises(ConfigError, match=r"\[privacy\] Unknown key `against`"):
-        parse((FOLDERS / "study.toml").read_text(encoding="utf-8"))
