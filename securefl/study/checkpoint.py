@@ -258,11 +258,10 @@ def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
     # Converted for the check alone: the tables at the end need these, and must not fail then.
     for name in ("bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"):
         float(record[name])
-    for name in ("blamed", "abstained"):
+    for name in ("blamed", "abstained", "reasons", "blank"):
         if not all(isinstance(why, str) for why in record[name].values()):
             raise ValueError("a record has a reason that is no text")
-    if "seen" in record:  # earlier versions noted none
-        Seen.of(record["seen"])
+    Seen.of(record["seen"])
     if (record["accuracy"], record["loss"]) != (None, None):  # both are None if models were not tested
         float(record["accuracy"]), float(record["loss"])
     return Stands(
