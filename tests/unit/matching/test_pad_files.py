@@ -463,22 +463,9 @@ def test_the_cap_counts_scores() -> None:
 # Keys ------------------------------------------------------------------------------------------------
 
 
-def test_keys_of_a_release_without_pads_go_on_and_say_what_they_lack() -> None:
-    keys, server = KeyHolder.generate(openings=9), Evaluator.generate()
-    older = {name: value for name, value in keys.public.to_document().header.items() if name != "pads"}
-    public = PublicKeys.from_document(Document("public-key", older, keys.public.to_document().body))
-    secret = KeyHolder.from_document(Document("secret-key", older, keys.to_document().body))
-    assert public.session == keys.public.session
-    sealed = owned(1).encrypt(public, server.public)
-    assert secret.reveal(server.match(public, owned(9), [sealed]), server.public).scores
-    with pytest.raises(DataError, match="an earlier release made"):
-        owned(1).encrypt(public, server.public, options=PADS)
-    padded = owned(1).encrypt(keys.public, server.public, options=PADS)
-    with pytest.raises(DataError, match="an earlier release made"):
-        secret.reveal(server.match(keys.public, owned(9), [padded]), server.public)
-
-
-@pytest.mark.parametrize("spoil", ["another key", "another session", "another signer", "no hexadecimal"])
+@pytest.mark.parametrize(
+    "spoil", ["another key", "another session", "another signer", "no hexadecimal", "none"]
+)
 def test_a_key_for_pads_that_its_holder_did_not_sign_is_refused(spoil: str) -> None:
     keys, other = (KeyHolder.generate(openings=9, parameters="pads") for _ in range(2))
     agreement = keys.public.agreement.raw
@@ -487,9 +474,12 @@ def test_a_key_for_pads_that_its_holder_did_not_sign_is_refused(spoil: str) -> N
         "another session": agreement + keys.signing.sign(pads_statement(other.public.session, agreement)).raw,
         "another signer": agreement + other.signing.sign(pads_statement(keys.public.session, agreement)).raw,
         "no hexadecimal": b"",
+        "none": b"",
     }[spoil]
     content = keys.public.to_document()
     header = {**content.header, "pads": said.hex() or "x"}
+    if spoil == "none":
+        del header["pads"]
     with pytest.raises(DataError):
         PublicKeys.from_document(Document("public-key", header, content.body))
     with pytest.raises(DataError):
@@ -511,12 +501,6 @@ def test_a_weak_key_for_pads_is_refused_though_its_holder_signed_it() -> None:
     public = PublicKeys(b"", keys.signing.public, 9, signature, pads)
     with pytest.raises(CryptoError, match="cannot be agreed with"):
         owned(1).encrypt(public, server.public, options=PADS)
-
-
-def test_no_keys_at_all_are_none() -> None:
-    keys = KeyHolder.generate(openings=9, parameters="pads")
-    with pytest.raises(DataError, match="a key holder's keys of"):
-        PublicKeys(b"", keys.signing.public, 9, keys.public.signature)
 
 
 def test_bounds_without_room_name_what_would_fit() -> None:
