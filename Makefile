@@ -81,7 +81,7 @@ $(LOWEST)/.installed: pyproject.toml  # 6 GB: a torch this old comes with its CU
 check-lowest: $(LOWEST)/.installed  ## the tests of single modules, with the oldest packages that pyproject.toml allows
 	$(LOWEST)/bin/pytest -n 2 -m "not slow" -W default tests/unit tests/contracts tests/vectors
 
-# Environments outside of the checkout, which `make clean` leaves: ~/.cache/securefl/newest-*, 5 GB each with CUDA.
+# Outside of the checkout, where `make clean` leaves it: 5 GB in uv's cache, to which ~/.cache/securefl links.
 check-newest: $(VENV)/.tested  ## the wheel with the newest packages that resolve, on each of Python 3.11 to 3.13
 	$(BIN)/python tools/newest.py
 
