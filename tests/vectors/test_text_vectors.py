@@ -95,8 +95,8 @@ CASES: dict[str, Callable[[Path], bytes]] = {
     "scores, strong": lambda _: LinearTerms(
         parameters=STRONG, bounds=BOUNDS.linear(5, Variant.FULL), scores=9
     ).digest(),
-    "scores, batches": lambda _: LinearTerms(
-        parameters=COMPACT, bounds=Bounds().linear(5, Variant.MEAN_ONLY), scores=9, classes=4
+    "scores, compact": lambda _: LinearTerms(
+        parameters=COMPACT, bounds=Bounds().linear(5, Variant.MEAN_ONLY), scores=9
     ).digest(),
     "scores, encrypted baseline": lambda _: LinearTerms(
         parameters=STRONG_ENCRYPTED, bounds=BOUNDS.linear(5, Variant.MEAN_ONLY), scores=9

@@ -117,7 +117,7 @@ def test_kinds_of_profiles_without_end_do_not_fill_the_key_holder(monkeypatch: p
 ENDS = (5e-324, 1e-100, 1.0, 1e100, 1.7e308)
 
 
-@pytest.mark.parametrize("how", ["ckks", "batches", "pads", "dealt-pads"])
+@pytest.mark.parametrize("how", ["ckks", "pads", "dealt-pads"])
 def test_sizes_at_the_ends_of_a_float_cost_the_call_and_no_process(how: Any) -> None:
     """Scales follow from logarithms and quotients of the sizes, which these make infinite or 0."""
     whole, party = engine(replace(OPEN, scores=how))
@@ -200,14 +200,14 @@ def asked(
     return at.work(), at, party
 
 
-@pytest.mark.parametrize("how", ["ckks", "batches", "pads"])
+@pytest.mark.parametrize("how", ["ckks", "pads"])
 def test_a_client_that_is_called_without_a_key_does_not_tell_its_profile(how: Any) -> None:
     out, at, _ = asked(how, ("profile",), scores(), bare=True)
     assert out == []
     assert "Expected a key for ['profile']" in at.traffic.rejected_from[SERVER]
 
 
-@pytest.mark.parametrize("how", ["ckks", "batches", "pads"])
+@pytest.mark.parametrize("how", ["ckks", "pads"])
 @pytest.mark.parametrize(
     ("wants", "wrong"),
     [

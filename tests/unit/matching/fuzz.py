@@ -15,7 +15,7 @@ import random
 import resource
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from securefl.linear import evaluator as match_of
 from securefl.linear import pads as pads_of
 from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import Arrived, LinearEvaluator
+from securefl.linear.evaluator import LinearEvaluator
 from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, framed, mask
@@ -84,9 +84,7 @@ def doors() -> list[SecureAggregator]:
 
 
 def ciphertext_doors() -> list[SecureAggregator]:
-    terms = LinearTerms(
-        parameters=COMPACT, bounds=BOUNDS.linear(Q, Variant.MEAN_ONLY), scores=10**6, classes=2
-    )
+    terms = LinearTerms(parameters=COMPACT, bounds=BOUNDS.linear(Q, Variant.MEAN_ONLY), scores=10**6)
     keys, anchor = KeyPair.generate(COMPACT), Anchor(np.zeros(Q), np.ones(Q))
     client, evaluator = Encryptor(keys.public, terms), LinearEvaluator(keys.public, terms, SIGNING)
     opener = Opener(keys, terms, SIGNING.public)
@@ -94,11 +92,7 @@ def ciphertext_doors() -> list[SecureAggregator]:
     baseline = evaluator.baseline(linear_query(some, anchor, BOUNDS, Variant.MEAN_ONLY))
     split = features(some, anchor, BOUNDS).split(Variant.MEAN_ONLY)
     ciphertext = client.encrypt(split.hidden)
-    one = Arrived(ciphertext, split.clear)
-    blinded, batch = (
-        evaluator.match(ciphertext, baseline, split.clear),
-        evaluator.match_batch([one] * 2, baseline),
-    )
+    blinded = evaluator.match(ciphertext, baseline, split.clear)
     addressed = evaluator.addressed(ciphertext, baseline, split.clear)
     clear = split.clear.tobytes()
 
@@ -108,22 +102,13 @@ def ciphertext_doors() -> list[SecureAggregator]:
 
     return [
         SecureAggregator("match", lambda raw: evaluator.match(raw, baseline, split.clear), ciphertext),
-        SecureAggregator(
-            "batch",
-            lambda raw: evaluator.match_batch([replace(one, ciphertext=raw), one], baseline),
-            ciphertext,
-        ),
         SecureAggregator("admit", evaluator.admit, ciphertext, weight=30),
         SecureAggregator("clear", plaintext_part, clear, weight=2),
         SecureAggregator("open", opener.open, blinded.request, weight=30),
         SecureAggregator("open signed", opener.open, blinded.request, signed, weight=8),
-        SecureAggregator("open batch", opener.open, batch.request, signed, weight=8),
         SecureAggregator("read", opener.read, addressed, signed, weight=8),
         SecureAggregator(
             "unblind", partial(evaluator.unblind, blinded), opener.open(blinded.request), weight=60
-        ),
-        SecureAggregator(
-            "unblind batch", partial(evaluator.unblind_batch, batch), opener.open(batch.request), weight=60
         ),
         SecureAggregator(
             "key",

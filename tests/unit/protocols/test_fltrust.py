@@ -134,7 +134,7 @@ SPOILT: dict[int, Any] = {
     2: lambda start: np.full(len(start), np.inf),
     3: lambda start: np.where(np.arange(len(start)) == 5, np.nan, start),
 }
-EVERY = ("clear", "ckks", "batches", "pads", "dealt-pads")
+EVERY = ("clear", "ckks", "pads", "dealt-pads")
 
 
 @pytest.mark.parametrize("scores", EVERY)
