@@ -179,7 +179,6 @@ CASES = (
     _profile('profile, `scores = "ckks"`', '"ckks"'),
     replace(_profile("the same, mean-only", '"ckks"', 'variant = "mean-only"'), pages=_MODEL),
     replace(_profile('the same, `parameters = "strong-encrypted"`', '"ckks"', **_MODE_E), pages=_MODEL),
-    _profile('profile, `scores = "batches"`', '"batches"'),
     _profile('profile, `scores = "pads"`', '"pads"'),
     replace(_profile('profile, `scores = "dealt-pads"`', '"dealt-pads"'), pages=_MODEL),
     replace(_profile("profile, clear, noise", '"clear"', _CLIP, noise='"local"', **_NOISED), pages=_MODEL),

@@ -31,7 +31,7 @@ from securefl.core.wire import Header, Limit
 from securefl.he.parameters import STRONG
 from securefl.linear import dealt_pads
 from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
-from securefl.linear.opener import KeyHolder, open_each
+from securefl.linear.opener import KeyHolder
 from securefl.linear.pad_terms import DIGEST, PadTerms
 from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, mask
 from securefl.linear.scheme import (
@@ -118,7 +118,7 @@ class RequestSums:
                 messages = tuple(masked[one.place] for one in own_sent)
                 requested.append(Requested(server, own_sent, messages))
         if not requested:
-            return Found({})
+            return {}
         items = tuple(own.server.request(own.masked) for own in requested)
         return Asked(items, partial(Unpad, self.part, tuple(requested)))
 
@@ -149,7 +149,7 @@ class Unpad:
                     with blaming(self.part.report):
                         score = own.server.score(masked, reply[at * size : (at + 1) * size])
                         found[one.place] = score.value
-        return Found(found)
+        return found
 
 
 class Pads:
@@ -287,7 +287,8 @@ class PadKeyHolderSide:
         holder = kind(self._agreement, terms, names, asked.cohort, self._own.directory.server.identity)
         largest = terms.request_bytes(asked.cohort) + 8
         most = Limit(largest * len(names) + OVERHEAD, len(names))
-        return KeyHolder(header=header, most=most, turns=1, part=OpensPads(holder, self._report)), self._key
+        open_ = partial(holder.open, sender=SERVER)
+        return KeyHolder(header=header, most=most, open_=open_, report=self._report), self._key
 
 
 def _public(directory: Directory, key: bytes) -> PublicKey:
@@ -304,14 +305,3 @@ def _masked(terms: PadTerms, name: str, told: bytes, to: PublicKey, hidden: Floa
 
 def _dealt(terms: PadTerms, name: str, to: PublicKey, hidden: Floats) -> Concealed:
     return Concealed("encrypted", sealed=dealt_pads.mask(hidden, NOTHING_CLEAR, terms, name, to).packed)
-
-
-@dataclass(frozen=True, eq=False)
-class OpensPads:
-    """The key holder's use of its key: the sums of each query's pads."""
-
-    holder: PadKeyHolder
-    report: Report
-
-    def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        return open_each(partial(self.holder.open, sender=SERVER), items, self.report)

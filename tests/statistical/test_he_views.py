@@ -175,7 +175,7 @@ def test_the_encryption_noise_is_what_t_claims(parameters: Parameters) -> None:
     noise = []
     for _ in range(count):
         blinded = evaluator.match(client.encrypt(np.zeros(made.hidden_length)), baseline)
-        noise.append(float(parameters.centre(integer(opener.open(blinded.request)) - blinded.masks[0])))
+        noise.append(float(parameters.centre(integer(opener.open(blinded.request)) - blinded.mask)))
     share = float(np.linalg.norm(weights.hidden)) / made.weight_norm
     low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], count)
     assert low < np.sum((np.array(noise) / (share * made.noise_bound / 8)) ** 2) < high

@@ -162,7 +162,8 @@ NAMED: list[tuple[Any, int]] = [
     (STRONG, STRONG.text().count("=")),
     (PLACE, PLACE.text().count("=")),
     (SUM, SUM.text().count("=") - STRONG.text().count("=") - PLACE.text().count("=")),
-    (SCORES, SCORES.text().count("=") - STRONG.text().count("=") - LINEAR.text().count("=")),
+    # less the word for the clients in one opening, of which there is one
+    (SCORES, SCORES.text().count("=") - STRONG.text().count("=") - LINEAR.text().count("=") - 1),
     (PADS, PADS.text().count("=") - LINEAR.text().count("=") - bool(LINEAR.weights_text())),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,17 +15,23 @@ from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.integers import coefficient_rows
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.linear.ckks import CiphertextScoring, Match
+from securefl.linear.ckks import CiphertextScoring
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import Arrived, Baseline, LinearEvaluator
+from securefl.linear.evaluator import Baseline, LinearEvaluator
 from securefl.linear.opener import Opener
-from securefl.linear.scheme import Found, Sent
+from securefl.linear.scheme import Sent
 from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Variant, divergence, features, linear_query
 
 Q = 10
 ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
 BASE = MeanVariance(np.linspace(1, -1, Q), np.linspace(2, 0.5, Q), 50)
+
+
+class Arrived(NamedTuple):
+    ciphertext: bytes
+    clear: np.ndarray
+    sender: str
 
 
 class Parties:
@@ -107,7 +114,6 @@ def scoring(parties: Parties, clients: int, told: dict[str, str]) -> CiphertextS
         queries={"profile": linear_query(BASE, ANCHOR, BOUNDS)},
         cohort=clients,
         report=told.__setitem__,
-        first=Match,
     )
 
 
@@ -119,19 +125,13 @@ def test_many_are_matched_whatever_some_of_them_send() -> None:
     good, junk = [one.ciphertext for one in arrived], parties.junk(arrived[0]).ciphertext
     spent = parties.opener.opened
     crowd = [*good[:2], junk, *good[2:]]
-    turns: list[int] = []
-    found = converse(
-        exchange,
-        parties.opener,
-        told.__setitem__,
-        [Sent(k, "profile", one, np.zeros(0)) for k, one in enumerate(crowd)],
-        turns,
-    )
-    assert turns == [7]
+    sent = [Sent(k, "profile", one, np.zeros(0)) for k, one in enumerate(crowd)]
+    found, items = converse(exchange, parties.opener, told.__setitem__, sent)
+    assert items == 7
     assert set(told) == {"client-0002"}
-    assert set(found.numbers) == {(k, "profile") for k in (0, 1, 3, 4, 5, 6)}
+    assert set(found) == {(k, "profile") for k in (0, 1, 3, 4, 5, 6)}
     for k, own in zip((0, 1, 3, 4, 5, 6), owners, strict=True):
-        assert abs(found.numbers[k, "profile"] - divergence(own, BASE)) <= parties.terms.error_bound(8)
+        assert abs(found[k, "profile"] - divergence(own, BASE)) <= parties.terms.error_bound(8)
     assert parties.opener.opened - spent == 7
 
 
@@ -142,13 +142,12 @@ def test_variances_outside_the_bounds_are_never_sent_to_the_key_holder() -> None
     exchange = replace(exchange, queries={"profile": query})
     arrived = [parties.arrived(profile(k, Q)) for k in range(2)]
     clear = [np.full(Q + 1, 1e9), np.asarray(arrived[1].clear)]
-    turns: list[int] = []
     sent = [
         Sent(k, "profile", one.ciphertext, own)
         for k, (one, own) in enumerate(zip(arrived, clear, strict=True))
     ]  # type: ignore[arg-type]
-    assert set(converse(exchange, parties.opener, told.__setitem__, sent, turns).numbers) == {(1, "profile")}
-    assert (turns, set(told)) == ([1], {"client-0000"})
+    found, items = converse(exchange, parties.opener, told.__setitem__, sent)
+    assert (set(found), items, set(told)) == ({(1, "profile")}, 1, {"client-0000"})
 
 
 def test_a_junk_reply_is_the_key_holders_doing_and_has_nothing_opened_again() -> None:
@@ -156,7 +155,7 @@ def test_a_junk_reply_is_the_key_holders_doing_and_has_nothing_opened_again() ->
     exchange = scoring(parties, 3, told)
     owners = [parties.arrived(profile(k, Q)).ciphertext for k in range(3)]
     asked = exchange.score(tuple(Sent(k, "profile", one, np.zeros(0)) for k, one in enumerate(owners))).run()
-    assert asked.then((b"junk",) * 3).run() == Found({})
+    assert asked.then((b"junk",) * 3).run() == {}
     assert set(told) == {"key-holder"}
 
 

@@ -57,6 +57,13 @@ def test_a_way_of_scoring_says_which_parameters_it_cannot_use(scores: str, param
         assert parse(of).privacy.plan(1).scores == scores
 
 
+@every("scores", ["batches", "pad"])
+def test_a_way_of_scoring_that_there_is_not_is_refused_with_those_that_there_are(scores: str) -> None:
+    message = told(text(scores=scores))
+    assert scores in message
+    assert all(word in message for word in ("clear", "ckks", "pads"))
+
+
 def test_an_infinite_budget_is_no_limit() -> None:
     assert parse(GOOD).privacy.budget == math.inf
     assert parse(GOOD).privacy.plan(1).budget is None
