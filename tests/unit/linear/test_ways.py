@@ -64,14 +64,14 @@ def test_a_profile_costs_the_same_whatever_hides_its_score() -> None:
             noise_multiplier=multiplier,
             non_private=() if multiplier else ("profile",),
         )
-        words = ("clear", "ckks", "pads", "dealt-pads")
+        words = ("clear", "ckks", "pads")
         charges = [charge_of(replace(plan, scores=word), spec) for word in words]  # type: ignore[arg-type]
         assert charges == charges[:1] * len(words)
 
 
 def test_a_word_that_is_no_way_is_refused_with_those_that_are() -> None:
     plan = Plan(delta=1e-5, max_rounds=1, scores="pad")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="dealt-pads, got 'pad'"):
+    with pytest.raises(ConfigError, match="pads, got 'pad'"):
         scheme_of(plan.scores, parameters="strong", asks=1, clients=1)
 
 

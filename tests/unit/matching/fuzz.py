@@ -33,10 +33,8 @@ from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
 from securefl.linear import addressed_pads as addressed_of
 from securefl.linear import addressed_told as told_of
-from securefl.linear import dealt_pads
 from securefl.linear import evaluator as match_of
 from securefl.linear import pads as pads_of
-from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import LinearEvaluator
 from securefl.linear.opener import Opener
@@ -131,42 +129,32 @@ def encrypted_baseline_doors() -> list[SecureAggregator]:
 def pad_doors() -> list[SecureAggregator]:
     some, anchor = MeanVariance(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q))
     query, split = linear_query(some, anchor, BOUNDS), features(some, anchor, BOUNDS).split(Variant.FULL)
-    found = []
-    for dealt in (False, True):
-        terms = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"fuzz", dealt=dealt)
-        agreement, what = AgreementKey.generate(), "dealt pad" if dealt else "pad"
-        own = (agreement, terms, ("profile",), 9, SIGNING.public)
-        server: PadServer | DealtServer
-        if dealt:
-            server = DealtServer(terms, 0, SIGNING, query)
-            masked = dealt_pads.mask(split.hidden, split.clear, terms, "profile", agreement.public)
-        else:
-            server = PadServer(terms, 0, "profile", SIGNING, query)
-            masked = mask(split.hidden, split.clear, terms, "profile", server.told, agreement.public)
-        request = server.request([masked])
-        reply = PadDoors(DealtKeyHolder if dealt else PadKeyHolder, own, terms, server, masked)
-        found += [
-            SecureAggregator(f"{what} request", reply.open, request, weight=30),
-            SecureAggregator(f"{what} request signed", reply.open, request, reply.signed, weight=6),
-            SecureAggregator(f"{what} sums", reply.score, reply.open(request), weight=60),
-            SecureAggregator(f"{what} words", reply.words, masked.words, weight=60),
-            SecureAggregator(f"{what} message", reply.message, masked.packed, weight=30),
-        ]
-    return found
+    terms = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"fuzz")
+    agreement = AgreementKey.generate()
+    server = PadServer(terms, 0, "profile", SIGNING, query)
+    masked = mask(split.hidden, split.clear, terms, "profile", server.told, agreement.public)
+    request = server.request([masked])
+    reply = PadDoors((agreement, terms, ("profile",), 9, SIGNING.public), terms, server, masked)
+    return [
+        SecureAggregator("pad request", reply.open, request, weight=30),
+        SecureAggregator("pad request signed", reply.open, request, reply.signed, weight=6),
+        SecureAggregator("pad sums", reply.score, reply.open(request), weight=60),
+        SecureAggregator("pad words", reply.words, masked.words, weight=60),
+        SecureAggregator("pad message", reply.message, masked.packed, weight=30),
+    ]
 
 
 @dataclass(frozen=True)
 class PadDoors:
     """What reads bytes under pads. A key holder is made anew for each request: it answers one of a query."""
 
-    kind: type[PadKeyHolder]
     own: tuple[Any, ...]
     terms: PadTerms
-    server: PadServer | DealtServer
+    server: PadServer
     masked: Masked
 
     def open(self, raw: bytes) -> bytes:
-        return self.kind(*self.own).open(raw)
+        return PadKeyHolder(*self.own).open(raw)
 
     def signed(self, raw: bytes) -> bytes:
         return raw[:-64] + SIGNING.sign(framed(self.terms, raw[:-64])).raw

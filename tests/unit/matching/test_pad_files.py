@@ -277,6 +277,17 @@ def test_one_fresh_key_twice_in_a_request_is_read_for_neither() -> None:
     assert parties.keys.opened.opened == 1
 
 
+def test_a_second_share_under_another_encoding_of_a_fresh_key_opens_nothing() -> None:
+    """X25519 ignores the highest bit, so two texts are one point. The pad's key and the tag have the text."""
+    parties = Parties()
+    own = parties.message(parties.sealed[0])
+    twin = own[: PLACE + KEY - 1] + bytes([own[PLACE + KEY - 1] ^ 0x80]) + own[PLACE + KEY :]
+    scores = parties.match([parties.resealed(parties.sealed[0], twin), parties.sealed[1]])
+    found = parties.keys.reveal(scores, parties.server.public)
+    assert list(found.scores) == ["p1"]
+    assert "made for us, this server and 'p0'" in found.refused["p0"]
+
+
 @pytest.mark.parametrize("fresh", [WEAK, b"\1" + bytes(31), (2**255 - 19).to_bytes(32, "little")])
 def test_a_fresh_key_of_small_order_costs_its_own_score(fresh: bytes) -> None:
     parties = Parties()
