@@ -28,7 +28,6 @@ import numpy as np
 import tenseal as ts
 from matching_baselines import ElementWise, Paillier, SecretSharing, System
 
-from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
 from securefl.he import gate
@@ -36,10 +35,8 @@ from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.he.ring import Ring
-from securefl.linear import dealt_pads
 from securefl.linear.checked import CheckedKeyHolder, CheckedServer, Declared, Question
 from securefl.linear.checks import Checks
-from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
 from securefl.linear.encryptor import Encryptor, admitted
 from securefl.linear.evaluator import LinearEvaluator
 from securefl.linear.opener import Opener
@@ -193,24 +190,18 @@ def _fail(sender: str, why: str) -> None:
 class Pads:
     """Masked words up, fresh keys and weights to the key holder, one word a client back."""
 
-    def __init__(self, q: int, clients: int, word_bits: int = 64, dealt: bool = False) -> None:
-        self.name = f"{'dealt ' if dealt else ''}pads{'' if word_bits == 64 else f', words of {word_bits}'}"
+    def __init__(self, q: int, clients: int, word_bits: int = 64) -> None:
+        self.name = f"pads{'' if word_bits == 64 else f', words of {word_bits}'}"
         self.q, self.batch, self.clients = q, clients, clients
         bounds = Bounds().linear(q, Variant.FULL)
-        self.terms = PadTerms(bounds=bounds, context=b"benchmark", word_bits=word_bits, dealt=dealt)
+        self.terms = PadTerms(bounds=bounds, context=b"benchmark", word_bits=word_bits)
         self.agreement = AgreementKey.generate()
         self.anchor, self.tally = Anchor(np.zeros(q), np.ones(q)), Tally()
 
     def start(self, base: MeanVariance) -> None:
         self.base, query = base, linear_query(base, self.anchor, Bounds())
-        kind = DealtKeyHolder if self.terms.dealt else PadKeyHolder
-        self.key_holder = kind(self.agreement, self.terms, ("profile",), self.clients, SIGNING.public)
-        self.server: Any = self.tally.spend("server", lambda: self._server(query))
-
-    def _server(self, query: LinearQuery) -> Any:
-        if self.terms.dealt:
-            return DealtServer(self.terms, 0, SIGNING, query)
-        return PadServer(self.terms, 0, "profile", SIGNING, query)
+        self.key_holder = PadKeyHolder(self.agreement, self.terms, ("profile",), self.clients, SIGNING.public)
+        self.server = self.tally.spend("server", lambda: PadServer(self.terms, 0, "profile", SIGNING, query))
 
     def run(self, owners: list[MeanVariance]) -> None:
         tally, size = self.tally, self.terms.word_bytes
@@ -228,8 +219,6 @@ class Pads:
 
     def _masked(self, own: MeanVariance) -> Any:
         split = features(own, self.anchor, Bounds()).split(Variant.FULL)
-        if self.terms.dealt:
-            return dealt_pads.mask(split.hidden, split.clear, self.terms, "profile", self.agreement.public)
         told = self.server.told
         return mask(split.hidden, split.clear, self.terms, "profile", told, self.agreement.public)
 
@@ -273,7 +262,6 @@ def ours(q: int, clients: int) -> list[Any]:
         EncryptedBaseline("strong E", q, min(clients, 40)),
         Pads(q, clients),
         Pads(q, clients, word_bits=128),
-        Pads(q, clients, dealt=True),
     ]
 
 

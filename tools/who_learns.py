@@ -180,7 +180,6 @@ CASES = (
     replace(_profile("the same, mean-only", '"ckks"', 'variant = "mean-only"'), pages=_MODEL),
     replace(_profile('the same, `parameters = "strong-encrypted"`', '"ckks"', **_MODE_E), pages=_MODEL),
     _profile('profile, `scores = "pads"`', '"pads"'),
-    replace(_profile('profile, `scores = "dealt-pads"`', '"dealt-pads"'), pages=_MODEL),
     replace(_profile("profile, clear, noise", '"clear"', _CLIP, noise='"local"', **_NOISED), pages=_MODEL),
     replace(_profile("profile, pads, noise", '"pads"', _CLIP, noise='"local"', **_NOISED), pages=_MODEL),
     Case('direction (FLTrust), `scores = "pads"`', "direction", _TRUST, {"scores": '"pads"'}, _MODEL),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CLEAR: Final = "clear"
 """The value of `scores` if the server sees the clients' vectors."""
-_WORDS: Final = (CLEAR, "ckks", "pads", "dealt-pads")
+_WORDS: Final = (CLEAR, "ckks", "pads")
 
 
 def require(word: str, parameters: str) -> None:
@@ -89,8 +89,4 @@ def _named(word: str, encrypted: bool) -> Kind:
             from securefl.linear.padded import Pads
 
             return Pads
-        case "dealt-pads":
-            from securefl.linear.padded import DealtPads
-
-            return DealtPads
     raise ConfigError(f"Expected scores among {', '.join(_WORDS)}, got {word!r}.")

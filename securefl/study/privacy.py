@@ -41,7 +41,6 @@ _SCORES = {
     "clear": "scores in the clear",
     "ckks": "encrypted scores",
     "pads": "scores under pads",
-    "dealt-pads": "scores under dealt pads",
 }
 _ADJACENCIES = {
     "add-remove": "one added or removed",
@@ -184,7 +183,7 @@ class PrivacySection:
     """
 
     sum: str = field(metadata={"words": _SUMS.get})
-    scores: Literal["clear", "ckks", "pads", "dealt-pads"] = field(metadata={"words": _SCORES.get})
+    scores: Literal["clear", "ckks", "pads"] = field(metadata={"words": _SCORES.get})
     noise: str = field(metadata={"words": mechanisms.legend})
     unit: Unit = field(metadata={"words": _UNITS.get})
     adjacency: Adjacency = field(metadata={"words": _ADJACENCIES.get})

@@ -78,7 +78,7 @@ def test_a_ledger_lets_as_many_scores_out_as_were_declared(tmp_path: Path) -> No
         ({"alpha": 1e308}, "a finite alpha"),
         ({"alpha": "1"}, "`alpha` as a number"),
         ({"bounds": 3}, "`bounds` as Bounds or None"),
-        ({"scores": "clear"}, "'ckks', 'pads' or 'dealt-pads'"),
+        ({"scores": "clear"}, "'ckks' or 'pads'"),
         ({"of": {}}, "a count from 1 to 0"),
         ({"of": "abc", "count": 1}, "as a mapping of names, or a list"),
         ({"of": {"a": ([1.0], [1.0]), "b": NEAR}}, "profiles of 2 elements"),

@@ -15,7 +15,7 @@ from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProt
 from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, seal, unseal
 from securefl.he.openings import Openings
-from securefl.linear import addressed_pads, dealt_pads, words
+from securefl.linear import addressed_pads, words
 from securefl.linear.pad_terms import KEY, PLACE, SEED
 from securefl.linear.pads import Masked, weights_of
 from securefl.matching import (
@@ -211,14 +211,14 @@ def test_the_key_holder_and_a_client_together_learn_the_baseline() -> None:
     parties = Parties()
     item, rho = parties.items(parties.match())[0], parties.masked(parties.sealed[0]).share[:SEED]
     other = words.unpacked(item[AT:-8], 64)
-    weights = words.plus(other, dealt_pads._spread(rho, parties.terms))
+    weights = words.plus(other, addressed_pads.share_of_client(rho, parties.terms))
     assert np.array_equal(weights, weights_of(parties.query(), parties.terms))
 
 
 def test_key_holder_and_evaluator_together_read_every_profile() -> None:
     parties = Parties()
     masked = parties.masked(parties.sealed[0])
-    pad, _ = dealt_pads.pad_and_last(
+    pad, _ = addressed_pads.pad_and_last(
         pads_key(parties.keys.signing), masked.fresh, masked.fresh, parties.terms, "p0"
     )
     hidden = words.to_floats(words.minus(words.unpacked(masked.words, 64), pad)) / parties.terms.data_scale

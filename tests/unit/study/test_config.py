@@ -57,7 +57,7 @@ def test_a_way_of_scoring_says_which_parameters_it_cannot_use(scores: str, param
         assert parse(of).privacy.plan(1).scores == scores
 
 
-@every("scores", ["batches", "pad"])
+@every("scores", ["batches", "dealt-pads"])
 def test_a_way_of_scoring_that_there_is_not_is_refused_with_those_that_there_are(scores: str) -> None:
     message = told(text(scores=scores))
     assert scores in message
