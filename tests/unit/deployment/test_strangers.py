@@ -1,4 +1,4 @@
-"""A flood of connections of a user whom the owner did not name costs no place, and none takes a request at work."""
+"""A flood of a user whom the owner did not name takes no place. No flood ends a request at work."""
 
 from __future__ import annotations
 
