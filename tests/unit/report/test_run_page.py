@@ -14,12 +14,10 @@ from support.every import every
 
 from securefl.accounting.figures import in_words
 from securefl.core.errors import ConfigError
-from securefl.report.pages import APART, POLICY, Picture, number_text, require_page
+from securefl.report.pages import POLICY, Picture, number_text, require_page
 from securefl.report.run_page import (
-    TESTED,
     ArmSummary,
     PrivacyRow,
-    ReasonRow,
     ReportData,
     render,
     write,
@@ -149,38 +147,6 @@ def test_everything_shown_is_escaped() -> None:
     images = [attrs for tag, attrs in page.tags if attrs.get("role") == "img"]
     assert [image["aria-label"] for image in images] == ['" onerror="alert(1)'] * 2
     assert not [attrs for _, attrs in page.tags if "onerror" in attrs]
-
-
-@pytest.mark.parametrize("epsilon", [3.0, math.inf])
-def test_what_no_epsilon_covers_is_marked(epsilon: float) -> None:
-    """The rule is one, with noise and without."""
-    spent = {"server": epsilon, "key-holder": 0.0}
-    page = Page(render(report(summary=[replace(arm(), epsilon=spent)])))
-    tested, apart = ["Finalaccuracy", "Bestaccuracy", "Roundsto target"], ["Modelledtime", "Modelledenergy"]
-    assert [f"{column} ‡" in page.text for column in tested] == [True] * 3
-    assert [f"{column} †" in page.text for column in (*apart, "Ranhere")] == [True] * 3
-    assert f"† {APART}" in page.text
-    assert f"‡ {TESTED}" in page.text
-    assert "Up MB" in page.text
-
-
-def test_figures_and_lists_that_are_not_for_publication_say_so() -> None:
-    plain = picture(title="A", caption="a.", note="Noted.")
-    private = replace(plain, private=True, note="")
-    assert Page(render(report(figures=[plain]))).text.count(APART) == 1
-    assert "a. Noted." in Page(render(report(figures=[plain]))).text
-    assert Page(render(report(figures=[private]))).text.count(APART) == 2
-    assert Page(render(report(alarms=["Nobody."]))).text.count(APART) == 2
-    assert Page(render(report(bought=["Few."]))).text.count(APART) == 2
-    assert Page(render(report(quiet=["Nothing."]))).text.count(APART) == 1
-    row = ReasonRow(arm="x", who="clients", what="silent", reason="Lost.", clients=1, rounds=1, times=1)
-    assert Page(render(report(reasons=[row]))).text.count(APART) == 2
-
-
-def test_accuracies_of_personal_models_are_marked() -> None:
-    page = Page(render(report(summary=[arm(), replace(arm("Own"), models="personal")])))
-    assert page.text.count("0.800 †") == 1
-    assert page.text.count("never †") == 1
 
 
 def test_all_parts_of_the_report_are_there() -> None:

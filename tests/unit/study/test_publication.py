@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import stat
 from fnmatch import fnmatch
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ import securefl
 from securefl.api.callbacks.curves import curves
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
-from securefl.report.pages import APART
 from securefl.report.run_page import TESTED
 from securefl.storage.private_folder import FIELD, NOTICE, PRIVATE, json_text, private_folder
 from securefl.study import results, run_report
@@ -224,43 +221,6 @@ def test_planted_figures_are_in_the_private_folder_alone(tmp_path: Path) -> None
         assert not [mark for mark in PLANTED if mark.encode() in content], name
     apart = b"".join((tmp_path / PRIVATE / name).read_bytes() for name in files_of(tmp_path / PRIVATE))
     assert all(mark.encode() in apart for mark in PLANTED)
-
-
-def _parts(page: str) -> list[str]:
-    """The parts of a page between headings, and the boxes before the first."""
-    body = unescape(re.sub(r'src="data:[^"]*"', "", page[page.index("<body>") :]))
-    return re.split(r'(?=<h2>|<figure>|<div class="alarms">|<ul class="note">)', body)
-
-
-def test_the_page_says_beside_each_private_figure_that_no_epsilon_covers_it(tmp_path: Path) -> None:
-    page = _planted(tmp_path).read_text()
-    assert "0123abcd4567" not in page
-    private = [
-        "FedAvg: nobody answered",
-        MARK,
-        "retired by themselves",
-        "282\u202f842.0",  # it ran here
-        "<h3>Participation by data quality</h3>",
-        "<h3>Bytes and time</h3>",
-        "<h3>Divergence of the clients",
-    ]
-    for figure in private:
-        own = [part for part in _parts(page) if figure in part]
-        assert own, figure
-        assert all(APART in part for part in own), figure
-    (accuracy,) = [part for part in _parts(page) if "<h3>Accuracy</h3>" in part]
-    assert TESTED in accuracy
-    assert APART not in accuracy
-
-
-def test_the_page_says_so_of_personal_models(finished: Path) -> None:
-    page = (finished / "report.html").read_text()
-    personal = "Own # bodies" in page
-    (accuracy,) = [part for part in _parts(page) if "<h3>Accuracy</h3>" in part]
-    assert (APART in accuracy) == personal
-    assert (finished / PRIVATE / "plots" / "accuracy.png").exists() == personal
-    assert (finished / "plots" / "accuracy.png").exists() != personal
-    assert page.count("†</td>") == (3 if personal else 0), "final, best, and rounds to the target"
 
 
 def test_objects_keep_them_apart(finished: Path) -> None:

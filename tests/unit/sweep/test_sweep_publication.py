@@ -10,8 +10,6 @@ from support.tiny_study import text
 from support.tiny_sweep import EPSILONS, fill, sweep
 
 import securefl
-from securefl.report.pages import APART
-from securefl.report.run_page import TESTED
 from securefl.storage.private_folder import NOTICE, PRIVATE
 from securefl.sweep.cells import Sweep
 from securefl.sweep.report import as_json, write
@@ -62,19 +60,6 @@ def test_tables_stand_apart(done: tuple[Path, bool]) -> None:
         assert public[figures].isna().all(axis=None) == personal
         assert "seconds" not in public.columns
     assert "seconds" in pd.read_csv(out / PRIVATE / "results.csv", comment="#").columns
-
-
-def test_the_page_says_so_beside_each(done: tuple[Path, bool]) -> None:
-    out, personal = done
-    page = (out / "sweep.html").read_text().replace("&#39;", "'")
-    assert page.count(TESTED) == 2
-    boxes = [box for box in page.split('class="alarms">')[1:] if MARK in box]
-    assert len(boxes) == 2
-    assert all(APART in box[: box.index(MARK)] for box in boxes)
-    assert page.count("†</td>") == (3 * 6 if personal else 0)
-    figures = [figure.split("</figure>")[0] for figure in page.split("<figure>")[1:]]
-    assert figures
-    assert {APART in figure for figure in figures} == {personal}
 
 
 def test_a_planted_warning_is_in_no_public_table(done: tuple[Path, bool]) -> None:
