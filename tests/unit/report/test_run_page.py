@@ -14,10 +14,12 @@ from support.every import every
 
 from securefl.accounting.figures import in_words
 from securefl.core.errors import ConfigError
-from securefl.report.pages import POLICY, Picture, number_text, require_page
+from securefl.report.pages import APART, POLICY, Picture, number_text, require_page
 from securefl.report.run_page import (
+    TESTED,
     ArmSummary,
     PrivacyRow,
+    ReasonRow,
     ReportData,
     render,
     write,
@@ -149,8 +151,42 @@ def test_everything_shown_is_escaped() -> None:
     assert not [attrs for _, attrs in page.tags if "onerror" in attrs]
 
 
+@pytest.mark.parametrize("epsilon", [3.0, math.inf])
+def test_what_no_epsilon_covers_is_said_or_left_out(epsilon: float) -> None:
+    """The rule is one, with noise and without."""
+    spent = {"server": epsilon, "key-holder": 0.0}
+    for private in (False, True):
+        page = Page(render(report(summary=[replace(arm(), epsilon=spent)], private=private, notice="Noted.")))
+        tested, apart = ["Finalaccuracy", "Bestaccuracy", "Roundsto target"], ["Modelledtime", "Ranhere"]
+        assert [f"{column} ‡" in page.text for column in tested] == [True] * 3
+        assert [column in page.text for column in apart] == [private] * 2
+        assert f"‡ {TESTED}" in page.text
+        assert "Up MB" in page.text
+        assert page.text.index("Noted.") < page.text.index("Answered.")
+
+
+def test_a_figure_that_is_not_for_publication_says_so() -> None:
+    plain = picture(title="A", caption="a.", note="Noted.")
+    assert "a. Noted." in Page(render(report(figures=[plain]))).text
+    assert APART in Page(render(report(figures=[replace(plain, private=True)]))).text
+
+
+def test_warnings_and_reasons_are_shown() -> None:
+    row = ReasonRow(arm="x", who="clients", what="silent", reason="Lost.", clients=1, rounds=1, times=1)
+    said = {"alarms": ["Nobody."], "bought": ["Few."], "quiet": ["Nothing."], "reasons": [row]}
+    page = Page(render(report(**said)))
+    assert all(words in page.text for words in ("Nobody.", "Few.", "Nothing.", "Lost."))
+
+
+def test_no_accuracy_of_personal_models_is_never() -> None:
+    """Where it is not for publication it is a dash, which says nothing of the target."""
+    own = replace(arm("Own", final=math.nan), models="personal", best_accuracy=math.nan)
+    for private in (False, True):
+        assert ("never" in Page(render(report(summary=[own], private=private))).text) == private
+
+
 def test_all_parts_of_the_report_are_there() -> None:
-    page = Page(render(report()))
+    page = Page(render(report(private=True)))
 
     for part in (
         "one.",
