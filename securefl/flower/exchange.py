@@ -35,7 +35,7 @@ _log = logger(__name__)
 
 class GridExchange:
     """An `exchange` over Flower's Grid, for `deployment.transport.RemoteTransport`: frames to
-    parties, replies back.
+    parties, replies back. Requests to enter look for nodes first.
 
         >>> from securefl.flower import GridExchange
         >>> exchange = GridExchange(grid=None, nodes={}, deadline=5.0)
@@ -44,14 +44,17 @@ class GridExchange:
 
     Args:
         grid: Flower's, or an object with its methods.
-        nodes: the node of each party. A party without a node is silent.
+        nodes: the known nodes by party. A party without a node is silent.
         deadline: seconds that a wave may take. A party that has not replied by then is silent.
         entering: the same for a wave of requests to enter, at most `deadline`.
+        say: prints why a party has no node, once, until it is no longer so. By default the log gets a
+            warning.
         clock, pause: read and wait for seconds; tests inject others.
 
-    A node that replies with an error is silent too. Its text is neither trusted nor shown. A reply belongs to
-    the request whose id it has, whatever node it names as its source. A second reply, and a reply after its
-    wave, is dropped.
+    Two nodes that name one party are both left out. A node that Flower lost is forgotten, and may come back
+    under another number. A node that replies with an error is silent too. Its text is neither trusted nor
+    shown. A reply belongs to the request whose id it has, whatever node it names as its source. A second
+    reply, and a reply after its wave, is dropped.
 
     Raises:
         ValueError: a deadline is not positive and finite.
@@ -60,32 +63,56 @@ class GridExchange:
     def __init__(
         self,
         grid: Grid,
-        nodes: Mapping[str, int],
+        nodes: Mapping[str, int] | None = None,
         *,
         deadline: float,
         entering: float = ENTERING,
+        say: Callable[[str], None] | None = None,
         clock: Callable[[], float] = monotonic,
         pause: Callable[[float], None] = sleep,
     ) -> None:
         for seconds in (deadline, entering):
             if not 0 < seconds < float("inf"):
                 raise ValueError(f"Expected a deadline of some seconds for each wave, got {seconds}.")
-        self._nodes = dict(nodes)
+        self._grid, self._say, self._noted = grid, say or _log.warning, set[str]()
+        self._known = {node: name for name, node in (nodes or {}).items()}
+        entering = min(entering, deadline)
         self._post = Post(grid, deadline=deadline, clock=clock, pause=pause)
-        self._entering = Post(grid, deadline=min(entering, deadline), clock=clock, pause=pause)
+        self._entering = Post(grid, deadline=entering, clock=clock, pause=pause)
+        self._hello = Post(grid, deadline=min(_PATIENCE, entering / 2), clock=clock, pause=pause)
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """The node of each party; none where two nodes name the same party."""
+        # Their statements do not show which of them reaches the party.
+        names = list(self._known.values())
+        return {name: node for node, name in self._known.items() if names.count(name) == 1}
 
     def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Send each party its request. Returns the replies that came in time, by party."""
         return self._replies(requests, self._post)
 
     def enter(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        """The same for requests to enter, with their own deadline."""
+        """The same for requests to enter, with their own deadline, after a look for their parties' nodes."""
+        here = set(self._grid.get_node_ids())
+        self._known = {node: name for node, name in self._known.items() if node in here}
+        if set(requests) - set(self.nodes):
+            self._known |= greeted(self._hello, here - set(self._known))
+        missing = [name for name in requests if name not in self.nodes]
+        notes = {
+            f"Several nodes name {name}, so none is used: stop all but one."
+            if name in self._known.values()
+            else f"No node of {name} is connected to the SuperLink."
+            for name in missing
+        }
+        for note in sorted(notes - self._noted):
+            self._say(note)
+        self._noted = notes
         return self._replies(requests, self._entering)
 
     def _replies(self, requests: Mapping[str, bytes], post: Post) -> dict[str, bytes]:
-        posted = {
-            name: (self._nodes[name], wrapped(data)) for name, data in requests.items() if name in self._nodes
-        }
+        nodes = self.nodes
+        posted = {name: (nodes[name], wrapped(data)) for name, data in requests.items() if name in nodes}
         replies: dict[str, bytes] = {}
         for name, content in post.asked(FRAME, posted).items():
             try:

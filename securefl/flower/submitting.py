@@ -1,4 +1,9 @@
-"""Submits the packaged app that carries a coordinator's requests, by Flower's own command `flwr run`."""
+"""Submits the packaged app of a study by Flower's own command `flwr run`, and follows what it says.
+
+Command and app talk by a folder of their own, `flower-*` in the server's folder `run`. The command holds
+`run`, so that there is one command, and the app the folder itself: each sees by the locks whether the other
+still runs. The app appends a line of JSON for each event.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +13,39 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from time import monotonic, sleep
+from typing import IO, Any, Final, NoReturn
 
 import tomli_w
 
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
-from securefl.flower.carrier import SOCKET, Submitted
+from securefl.data.files import data_folder
+from securefl.deployment.folder import RUN
+from securefl.deployment.gathering import RunLost, TooFewParties
 from securefl.storage.files import write
+from securefl.storage.folder_lock import alone, require_idle
+from securefl.study.interruption import Interruption
 
 APP: Final = Path(__file__).parent / "study_app"
+TALK: Final = "talk"
+"""The run config's word for the folder by which command and app talk."""
+EVENTS: Final = "events.jsonl"
+STOP: Final = "stop"
+"""A file whose presence asks the app to stop after the round at hand."""
+SHOWN: Final = ("round", "accuracy", "epsilon", "bytes_up", "bytes_down", "wall_seconds")
+"""What a progress bar shows of a round's record."""
+STARTING: Final = 300.0
+"""Seconds in which a submitted run must start. A busy SuperLink starts an app in about a minute."""
 _OFFLINE: Final = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Nothing is sent to Flower's makers, unless the user's environment says otherwise."""
-_SHOWN: Final = 500
+_MOST: Final = 500
+_LOOK: Final = 0.5
+_ASK: Final = 10.0
 Flwr = Callable[..., Mapping[str, Any]]
 """Runs a command of Flower's with these words. Returns its JSON."""
 
@@ -51,30 +73,166 @@ def flwr(*words: str) -> Mapping[str, Any]:
     if done.returncode or not said.get("success"):
         why = " ".join(str(said.get("error-message", "no reason")).split())
         raise ConfigError(
-            f"Expected `flwr {words[0]}` to succeed, got: {escaped(why)[:_SHOWN]} Name a SuperLink of "
+            f"Expected `flwr {words[0]}` to succeed, got: {escaped(why)[:_MOST]} Name a SuperLink of "
             "$FLWR_HOME/config.toml with --flower, and see that it runs: `flwr ls NAME`."
         )
     return dict(said)
 
 
-def submit(superlink: str, path: Path, *, flwr: Flwr = flwr) -> Submitted:
-    """Submit a run that carries for the coordinator's socket at `path`.
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """A run that was submitted. name: for people. ended: why it is over, or empty; it may take seconds."""
+
+    name: str
+    ended: Callable[[], str] = lambda: ""
+
+
+def submit(superlink: str, config: Mapping[str, Any], *, flwr: Flwr = flwr) -> Submitted:
+    """Submit a run of the packaged app with this run config.
 
     superlink: the name of a connection in $FLWR_HOME/config.toml. Raises ConfigError if Flower refuses.
     """
     with tempfile.TemporaryDirectory() as folder:
         # A file, because a path may have characters that `flwr run` cannot quote.
-        config = Path(folder) / "run.toml"
-        write(config, tomli_w.dumps({SOCKET: str(path.absolute())}), secret=True)
-        said = flwr("run", str(APP), superlink, "--run-config", str(config))
-    number = str(said["run-id"])
-    return Submitted(
-        name=f"run {number} of the SuperLink {superlink!r}", ended=partial(_ended, superlink, number, flwr)
+        file = Path(folder) / "run.toml"
+        write(file, tomli_w.dumps(config), secret=True)
+        number = str(flwr("run", str(APP), superlink, "--run-config", str(file))["run-id"])
+
+    def ended() -> str:
+        (found,) = flwr("ls", superlink, "--run-id", number)["runs"]
+        state, details = str(found["status"]), str(found.get("status-details", ""))
+        return escaped(f"{state} {details}".strip())[:_MOST] if state.startswith("finished") else ""
+
+    return Submitted(name=f"run {number} of the SuperLink {superlink!r}", ended=ended)
+
+
+def held(folder: Path) -> bool:
+    """Whether a process holds this folder (see `storage.folder_lock.alone`)."""
+    try:
+        require_idle(folder)
+    except ConfigError:
+        return True
+    return False
+
+
+@contextmanager
+def talking(server: Path, say: Callable[[str], None]) -> Iterator[Path]:
+    """The folder by which this command and its app talk, in the server's folder. Its end ends the app.
+
+    Raises ConfigError if another command or process runs the study of this server.
+    """
+    run = server.absolute() / RUN
+    with alone(run, say):
+        for old in run.glob("flower-*"):
+            shutil.rmtree(old)
+        require_idle(server)
+        with tempfile.TemporaryDirectory(prefix="flower-", dir=run, ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+
+
+def follow(
+    server: Path,
+    out: Path,
+    submit: Callable[[Mapping[str, Any]], Submitted],
+    *,
+    wait: float,
+    deadline: float,
+    tell: Callable[[Mapping[str, Any]], None],
+    say: Callable[[str], None],
+    stop: Interruption,
+    clock: Callable[[], float] = monotonic,
+    pause: Callable[[float], None] = sleep,
+) -> None:
+    """Run, or resume, the study of a server's folder in a run of Flower, and follow it to its end.
+
+    Args:
+        server: the server's folder.
+        out: the run folder.
+        submit: submits a run with a run config.
+        wait, deadline: seconds, as for `run_deployed` and `GridExchange`.
+        tell: called for each finished round with the part of its record that progress bars show.
+        say: prints a line for a person.
+        stop: asked meanwhile. After a first request to stop, the round at hand is finished.
+        clock, pause: read and wait for seconds; tests inject others.
+
+    Raises:
+        ConfigError: another process runs the study of this server, or Flower refuses the run.
+        TooFewParties: as `run_deployed`.
+        RunLost: the run did not start, or ended before the study did.
+        Interrupted: after the round at hand, or at once before the run has started.
+    """
+    with talking(server, say) as talk:
+        (talk / EVENTS).touch()
+        with (talk / EVENTS).open(encoding="utf-8") as events:
+            run = submit(
+                {
+                    TALK: str(talk),
+                    "server": str(server.absolute()),
+                    "out": str(out.absolute()),
+                    "place": str(Path.cwd()),
+                    "data": str(data_folder()),
+                    "wait": wait,
+                    "deadline": deadline,
+                }
+            )
+            say(f"Submitted {run.name}. Waiting until it starts, up to {STARTING:g} s.")
+            _started(run, talk, stop, clock, pause)
+            with stop.finishing("this round"):
+                _followed(run, talk, events, tell, say, stop, pause)
+
+
+def _started(
+    run: Submitted, talk: Path, stop: Interruption, clock: Callable[[], float], pause: Callable[[float], None]
+) -> None:
+    end, ask = clock() + STARTING, clock() + _ASK
+    while not held(talk) and not (talk / EVENTS).stat().st_size:
+        stop.check()
+        why, now = "", clock()
+        if now >= ask:
+            why, ask = run.ended(), now + _ASK
+        if why or now >= end:
+            raise RunLost(
+                f"Expected {run.name} to start within {STARTING:g} s, got {why or 'nothing'}. The SuperLink "
+                "must run on this machine, as this user, with securefl installed. Its log, and that of "
+                "`flwr log`, say why it did not start."
+            )
+        pause(_LOOK)
+
+
+def _followed(
+    run: Submitted,
+    talk: Path,
+    events: IO[str],
+    tell: Callable[[Mapping[str, Any]], None],
+    say: Callable[[str], None],
+    stop: Interruption,
+    pause: Callable[[float], None],
+) -> None:
+    rest = ""
+    while True:
+        alive = held(talk)  # before reading, so that the last words of a run that ended are read
+        *lines, rest = (rest + events.read()).split("\n")
+        for event in map(json.loads, lines):
+            if "line" in event:
+                say(event["line"])
+            elif "record" in event:
+                tell(event["record"])
+            elif not event["ended"]:
+                return
+            else:
+                _failed(run, event["ended"], event["why"], stop)
+        if not alive:
+            _failed(run, "nothing", "it ended without a word.", stop)
+        if stop.asked:
+            (talk / STOP).touch()
+        pause(_LOOK)
+
+
+def _failed(run: Submitted, kind: str, why: str, stop: Interruption) -> NoReturn:
+    stop.check()
+    if kind == TooFewParties.__name__:
+        raise TooFewParties(why)
+    raise RunLost(
+        f"Expected {run.name} to run the study to its end, got {kind}: {escaped(why)} Its log is that of "
+        "`flwr log`."
     )
-
-
-def _ended(superlink: str, number: str, flwr: Flwr) -> str:
-    """How a run ended, in Flower's words; empty if it has not."""
-    (found,) = flwr("ls", superlink, "--run-id", number)["runs"]
-    state, details = str(found["status"]), str(found.get("status-details", ""))
-    return escaped(f"{state} {details}".strip())[:_SHOWN] if state.startswith("finished") else ""
