@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from typing import IO, Any, Final, NoReturn
+from typing import Any, Final
 
 import tomli_w
 
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.text_safety import escaped
 from securefl.data.files import data_folder
 from securefl.deployment.folder import RUN
@@ -39,8 +39,6 @@ STOP: Final = "stop"
 """A file whose presence asks the app to stop after the round at hand."""
 SHOWN: Final = ("round", "accuracy", "epsilon", "bytes_up", "bytes_down", "wall_seconds")
 """What a progress bar shows of a round's record."""
-STARTING: Final = 300.0
-"""Seconds in which a submitted run must start. A busy SuperLink starts an app in about a minute."""
 _OFFLINE: Final = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Nothing is sent to Flower's makers, unless the user's environment says otherwise."""
 _MOST: Final = 500
@@ -159,80 +157,55 @@ def follow(
         ConfigError: another process runs the study of this server, or Flower refuses the run.
         TooFewParties: as `run_deployed`.
         RunLost: the run did not start, or ended before the study did.
-        Interrupted: after the round at hand, or at once before the run has started.
+        Interrupted: after the round at hand, or before the run has started.
     """
     with talking(server, say) as talk:
         (talk / EVENTS).touch()
-        with (talk / EVENTS).open(encoding="utf-8") as events:
-            run = submit(
-                {
-                    TALK: str(talk),
-                    "server": str(server.absolute()),
-                    "out": str(out.absolute()),
-                    "place": str(Path.cwd()),
-                    "data": str(data_folder()),
-                    "wait": wait,
-                    "deadline": deadline,
-                }
-            )
-            say(f"Submitted {run.name}. Waiting until it starts, up to {STARTING:g} s.")
-            _started(run, talk, stop, clock, pause)
-            with stop.finishing("this round"):
-                _followed(run, talk, events, tell, say, stop, pause)
+        run = submit(
+            {
+                TALK: str(talk),
+                "server": str(server.absolute()),
+                "out": str(out.absolute()),
+                "place": str(Path.cwd()),
+                "data": str(data_folder()),
+                "wait": wait,
+                "deadline": deadline,
+            }
+        )
+        say(f"Submitted {run.name}. Waiting until it starts.")
+        with (talk / EVENTS).open(encoding="utf-8") as events, stop.finishing("this round"):
+            rest, started, ask = "", False, clock() + _ASK
+            while True:
+                alive = held(talk)  # before reading, so that the last words of a run that ended are read
+                *lines, rest = (rest + events.read()).split("\n")
+                for event in map(json.loads, lines):
+                    if "line" in event:
+                        say(event["line"])
+                    elif "record" in event:
+                        tell(event["record"])
+                    elif not event["ended"]:
+                        return
+                    else:
+                        stop.check()
+                        raise _failure(run, event["ended"], escaped(event["why"]))
+                started = started or alive or bool(lines)
+                if started and not alive:
+                    raise _failure(run, "its end", "without a word.")
+                if started and stop.asked:
+                    (talk / STOP).touch()
+                elif not started:
+                    stop.check()
+                    if clock() >= ask:
+                        if why := run.ended():
+                            raise _failure(run, "its end", why)
+                        ask = clock() + _ASK
+                pause(_LOOK)
 
 
-def _started(
-    run: Submitted, talk: Path, stop: Interruption, clock: Callable[[], float], pause: Callable[[float], None]
-) -> None:
-    end, ask = clock() + STARTING, clock() + _ASK
-    while not held(talk) and not (talk / EVENTS).stat().st_size:
-        stop.check()
-        why, now = "", clock()
-        if now >= ask:
-            why, ask = run.ended(), now + _ASK
-        if why or now >= end:
-            raise RunLost(
-                f"Expected {run.name} to start within {STARTING:g} s, got {why or 'nothing'}. The SuperLink "
-                "must run on this machine, as this user, with securefl installed. Its log, and that of "
-                "`flwr log`, say why it did not start."
-            )
-        pause(_LOOK)
-
-
-def _followed(
-    run: Submitted,
-    talk: Path,
-    events: IO[str],
-    tell: Callable[[Mapping[str, Any]], None],
-    say: Callable[[str], None],
-    stop: Interruption,
-    pause: Callable[[float], None],
-) -> None:
-    rest = ""
-    while True:
-        alive = held(talk)  # before reading, so that the last words of a run that ended are read
-        *lines, rest = (rest + events.read()).split("\n")
-        for event in map(json.loads, lines):
-            if "line" in event:
-                say(event["line"])
-            elif "record" in event:
-                tell(event["record"])
-            elif not event["ended"]:
-                return
-            else:
-                _failed(run, event["ended"], event["why"], stop)
-        if not alive:
-            _failed(run, "nothing", "it ended without a word.", stop)
-        if stop.asked:
-            (talk / STOP).touch()
-        pause(_LOOK)
-
-
-def _failed(run: Submitted, kind: str, why: str, stop: Interruption) -> NoReturn:
-    stop.check()
+def _failure(run: Submitted, kind: str, why: str) -> SecureFLError:
     if kind == TooFewParties.__name__:
-        raise TooFewParties(why)
-    raise RunLost(
-        f"Expected {run.name} to run the study to its end, got {kind}: {escaped(why)} Its log is that of "
-        "`flwr log`."
+        return TooFewParties(why)
+    return RunLost(
+        f"Expected {run.name} to run the study to its end, got {kind}: {why} The SuperLink must run on this "
+        "machine, as this user, with securefl installed. Its log, and that of `flwr log`, say more."
     )
