@@ -223,7 +223,7 @@ def _why(plan: Plan, spec: ValueSpec) -> str:
             f"No noise bounds what {spec.name!r} reveals of a record: it reads state that was trained on "
             "the records, and each record can move it without bound"
         )
-    drawn_by = mechanism_of(plan, spec).total_by or "party"
+    drawn_by = (mechanism_of(plan, spec).total_by or "party").replace("-", " ")
     return f"{bare} for the {drawn_by} that draws it and could subtract it: leave it out of `adversaries`"
 
 

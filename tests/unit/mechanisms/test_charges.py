@@ -349,7 +349,7 @@ def test_the_place_is_the_client_for_what_nobody_sums() -> None:
         (
             replace(HOLDER, adversaries=PARTIES),
             SUM,
-            "'own' would leave its client without noise for the key-holder that draws it and could subtract "
+            "'own' would leave its client without noise for the key holder that draws it and could subtract "
             "it: leave it out of `adversaries`. Name it in [privacy] ",
         ),
         (
