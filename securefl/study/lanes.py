@@ -1,15 +1,13 @@
-"""Runs arms and seeds in parallel, each in a lane of its own: a process of this machine, or of a Ray cluster.
+"""Runs arms and seeds in parallel, each in a lane of its own: a forked process.
 
 A lane writes the same files as a single run, and sends the record of each finished round to this process. At
-its end this process gets an exit code and nothing else, since every round is on disk here. A `Crew` runs the
-lanes: `Forks` here, and `remote_lanes.OnCluster` on other machines too.
+its end this process gets an exit code and nothing else, since every round is on disk here.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -45,33 +43,12 @@ _NO_PROCESS: Final = (
 )
 
 
-class Crew(AbstractContextManager["Crew"], Protocol):
-    """The workers that run lanes. The context ends them all, also after an error.
-
-    most: the number of lanes that run at a time.
-    """
-
-    most: int
-
-    @property
-    def running(self) -> Sequence[Lane]:
-        """The lanes that have not ended."""
-
-    def start(self, lane: Lane) -> bool:
-        """Start a lane. Returns False if no further worker can be had now."""
-
-    def stop(self) -> None:
-        """Ask all lanes to stop after their rounds. A second call does nothing."""
-
-    def hear(self) -> Iterator[tuple[Lane, Any]]:
-        """Yield records, and `Ended` for each lane that has ended. Wait a tenth of a second at most.
-
-        A round is on disk in the lane's folder before its record is yielded.
-        """
-
-
 class Forks:
-    """A crew of forked processes. A lane inherits the memory of this process, and with it its world."""
+    """The processes that run lanes. The context ends them all, also after an error.
+
+    A lane inherits the memory of this process, and with it its world. most: the number of lanes that run at a
+    time.
+    """
 
     def __init__(self, play: Play, most: int) -> None:
         self._play, self.most = play, most
@@ -86,15 +63,22 @@ class Forks:
 
     @property
     def running(self) -> Sequence[Lane]:
+        """The lanes that have not ended."""
         return self._forks.running
 
     def start(self, lane: Lane) -> bool:
+        """Start a lane. Returns False if no further process can be had now."""
         return self._forks.start(lane, _forked, lane, self._play)
 
     def stop(self) -> None:
+        """Ask all lanes to stop after their rounds. A second call does nothing."""
         self._forks.stop()
 
     def hear(self) -> Iterator[tuple[Lane, Any]]:
+        """Yield records, and `Ended` for each lane that has ended. Wait a tenth of a second at most.
+
+        A round is on disk in the lane's folder before its record is yielded.
+        """
         return self._forks.hear()
 
 
@@ -129,21 +113,18 @@ class Shift:
     died: dict[Lane, str] = field(default_factory=dict)
 
 
-def side_by_side(
-    lanes: Sequence[Lane], crew: Crew, watch: Watch, *, stop: Stop, one_ends_all: bool = True
-) -> Shift:
+def side_by_side(lanes: Sequence[Lane], crew: Forks, watch: Watch, *, stop: Stop) -> Shift:
     """Run all lanes, `crew.most` of them at a time. The caller has entered the crew.
 
-    one_ends_all: whether a lane that fails, or is ended from outside, ends the others.
-    After a request to `stop`, or such an end, every other lane finishes its round, and no new round begins.
+    After a request to `stop`, or if a lane fails or is ended from outside, every other lane finishes its
+    round, and no new round begins.
     Any other interruption is raised at once. Raises Interrupted after a request to stop, and WorkerDied if no
     worker can be had.
     """
     waiting, stopping, most, shift = deque(lanes), False, crew.most, Shift()
     with stop.finishing("this round"):
         while crew.running or (waiting and not stopping):
-            bad = one_ends_all and (shift.failed or shift.died)
-            if not stopping and (bad or _asked(stop)):
+            if not stopping and (shift.failed or shift.died or _asked(stop)):
                 crew.stop()
                 stopping = True
             while waiting and len(crew.running) < most and not stopping:
@@ -178,6 +159,6 @@ def _hear(lane: Lane, news: Any, shift: Shift, watch: Watch) -> None:
     # Without an exit code (None) the records show how far the lane came. This process runs what is left.
     elif news.code not in (None, FINISHED, STOPPED):
         shift.died[lane] = (
-            f"The process of {lane} {news.why or ending(news.code)}. Finished rounds are kept: "
+            f"The process of {lane} {ending(news.code)}. Finished rounds are kept: "
             "run the same command again, which continues the run. If memory ran out, add --workers 1."
         )
