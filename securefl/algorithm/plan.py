@@ -58,8 +58,8 @@ class Plan:
         sum: "clear", or the scheme by which the server learns totals only, such as "masked", "ckks" or
             "two-server" (`sums`).
         scores: how the server obtains one number per client (`CohortQuery.per_client`): "clear", or the
-            scheme by which it learns only these numbers, and the key holder none of them: "ckks", "batches",
-            "pads" or "dealt-pads" (`linear`).
+            scheme by which it learns only these numbers, and the key holder none of them: "ckks" or
+            "pads" (`linear`).
         encrypted_baseline: whether the weights of linear queries are encrypted too, so that no opening of
             "ckks" can be checked.
         noise: the mechanism that noises values with a sensitivity (`mechanisms`). "local": each client noises
@@ -114,7 +114,7 @@ class Plan:
     """
 
     sum: str = CLEAR
-    scores: Literal["clear", "ckks", "batches", "pads", "dealt-pads"] = "clear"
+    scores: Literal["clear", "ckks", "pads"] = "clear"
     encrypted_baseline: bool = False
     noise: str = NO_NOISE
     noise_multiplier: float = 0.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.commands.printing import echo
-from securefl.commands.telling import end_stopped, end_told, printing, warn
+from securefl.commands.telling import echo_pages, end_stopped, end_told, printing, warn
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.report.terminal import say
 from securefl.study.packaged import text_of
@@ -81,9 +81,9 @@ def sweep(
 
     Keys are dotted paths into the study; "arm.<option>" is an option of every arm. With `panels` under
     [sweep], a list of swept keys, figures have a panel for each of their values. The folder gets a run
-    folder per cell, results.csv, summary.csv, plots, sweep.html (a page of trade-offs), and a folder
-    `private` with results that are not for publication. After an interruption, run the same command again:
-    finished cells are not run again.
+    folder per cell, results.csv, summary.csv, plots, sweep.html (a page of trade-offs that may be published),
+    and a folder `private` with results that are not for publication, and a page of them. After an
+    interruption, run the same command again: finished cells are not run again.
 
     With choice = { trials = "poisson", mean = 10 } under [sweep], one cell is chosen privately: a random
     number of trials is run, the best is kept in chosen/, and its epsilon includes the cost of the choice. No
@@ -145,7 +145,7 @@ def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
     for sentence in chosen.sentences:
         echo(sentence)
     if chosen.cell is not None:
-        echo(f"Report: {chosen.folder / 'report.html'}")
+        echo_pages("Report", chosen.folder / "report.html")
 
 
 def _swept(
@@ -185,7 +185,7 @@ def _swept(
         for sentence in caveats(found):
             echo(sentence)
         echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
-        echo(f"Page: {out / 'sweep.html'}")
+        echo_pages("Page", out / "sweep.html")
     alarming = alarms_of(found, out)
     warnings = [f"{name}: {own['text']}" for name, alarms in alarming.items() for own in alarms]
     if failed:

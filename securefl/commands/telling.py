@@ -215,11 +215,12 @@ def tell(
     found: results.Results, page: Path, as_json: bool, more: Callable[[], Mapping[str, Any]] = dict
 ) -> None:
     """Print a finished run's three sentences, or JSON. more: further private entries of the JSON."""
+    from securefl.storage.private_folder import private_page
     from securefl.study import run_report
 
     if as_json:
         said = run_report.told_json(found)
-        said["private"] |= more()
+        said["private"] |= {"report": str(private_page(page)), **more()}
         click.echo(json.dumps({**said, "report": str(page)}, indent=2))
         return
     for sentence in filter(None, (*run_report.sentences(found), found.price)):
@@ -227,7 +228,15 @@ def tell(
     if rows := run_report.measure_rows(found):
         echo_measures(rows)
     echo(found.accounting)
-    echo(f"Report: {page}")
+    echo_pages("Report", page)
+
+
+def echo_pages(what: str, page: Path) -> None:
+    """Print the path of a page that may be published, and of the one that is for this machine's user."""
+    from securefl.storage.private_folder import private_page
+
+    echo(f"{what}: {page}")
+    echo(f"With all figures, not for publication: {private_page(page)}")
 
 
 def echo_measures(rows: Sequence[MeasureRow]) -> None:

@@ -50,6 +50,11 @@ def private_folder(folder: Path) -> Path:
     return path
 
 
+def private_page(page: Path) -> Path:
+    """The page with all figures, beside a page that may be published."""
+    return page.parent / PRIVATE / page.name
+
+
 def json_text(content: Mapping[str, Any]) -> str:
     """The content as JSON, with the notice as its first field, in the first line."""
     head = "{" + json.dumps(FIELD) + ": " + json.dumps(NOTICE)

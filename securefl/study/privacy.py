@@ -39,9 +39,7 @@ _SUMS = {
 _SCORES = {
     "clear": "scores in the clear",
     "ckks": "encrypted scores",
-    "batches": "encrypted scores in batches",
     "pads": "scores under pads",
-    "dealt-pads": "scores under dealt pads",
 }
 _ADJACENCIES = {
     "add-remove": "one added or removed",
@@ -158,9 +156,9 @@ class PrivacySection:
         budget: the largest epsilon of a client, `inf` for none.
         adversaries: the parties that the budget must hold against.
         non_private: names of values that clients may send without noise. Epsilon is then infinite.
-        parameters: the parameters of CKKS. With "strong-encrypted" the baseline is encrypted too (mode E),
-            which batches cannot have. Pads have no such key: they take "words-64" (the default) or
-            "words-128", under which a score errs by less than 1e-11.
+        parameters: the parameters of CKKS. With "strong-encrypted" the baseline is encrypted too (mode E).
+            Pads have no such key: they take "words-64" (the default) or "words-128", under which a score
+            errs by less than 1e-11.
         epsilon: what all that a client releases in a run may cost, training included, `inf` for no noise. The
             noise of the values follows from it.
         calibration: "exact", or FedLog's theorem ("paper").
@@ -184,7 +182,7 @@ class PrivacySection:
     """
 
     sum: str = field(metadata={"words": _SUMS.get})
-    scores: Literal["clear", "ckks", "batches", "pads", "dealt-pads"] = field(metadata={"words": _SCORES.get})
+    scores: Literal["clear", "ckks", "pads"] = field(metadata={"words": _SCORES.get})
     noise: str = field(metadata={"words": mechanisms.legend})
     unit: Unit = field(metadata={"words": _UNITS.get})
     adjacency: Adjacency = field(metadata={"words": _ADJACENCIES.get})

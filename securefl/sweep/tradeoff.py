@@ -68,6 +68,11 @@ class Series:
         return len(noised) > 0 and bool(np.isinf(noised["epsilon_true"]).all())
 
     @property
+    def known(self) -> bool:
+        """Whether it has an accuracy."""
+        return bool(self.rows["final_accuracy"].notna().any())
+
+    @property
     def personal(self) -> bool:
         """Whether its accuracies are measured on the clients' own models."""
         return bool((self.rows["models"] == "personal").any())

@@ -38,7 +38,6 @@ PRIVATE = {
     "securefl.deployment.updates": _PARTS,
     "securefl.deployment.local": _PARTS,
     "securefl.core.release": _PARTS,
-    "securefl.flower.exchange": _PARTS,
     "securefl.storage.journal": _PARTS,
     "securefl.storage.own_record": _PARTS,
     "securefl.deployment": _PARTS,

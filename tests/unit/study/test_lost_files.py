@@ -354,7 +354,7 @@ def test_a_link_is_not_followed(of: Study, cut: Path, tmp_path: Path) -> None:
     for suffix in SUFFIXES:
         (cut / (FILE + suffix)).unlink(missing_ok=True)
     (cut / FILE).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match=r"ledger\.sqlite is a link"):
+    with pytest.raises(DataError, match=r"\.sqlite is a link"):
         run(of, cut.parents[3])
     assert not (tmp_path / "elsewhere").exists()
 

@@ -68,7 +68,7 @@ def test_a_cell_that_was_damaged_is_named(
     path.unlink()
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(DataError, match=r"Remove .*cell\.json and run the sweep again") as caught:
+    with pytest.raises(DataError, match=r"cell\.json") as caught:
         results_table(swept, tmp_path)
     assert str(path.parent) in str(caught.value)
 
@@ -259,7 +259,8 @@ def test_epsilon_of_training_is_the_axis_though_none_was_asked_for(tmp_path: Pat
     assert first.figure.axes[0].get_xlabel().startswith("true epsilon per record")
     ticks = [tick.get_text() for tick in first.figure.axes[0].get_xticklabels()]
     assert ticks == ["0.5", "1", "2", "5", "10"]
-    words = " ".join([headline(series), *sentences(series), render(found, tmp_path, series, {}, "again")])
+    page = render(found, tmp_path, series, {}, "again", [])
+    words = " ".join([headline(series), *sentences(series), page])
     assert "without noise" not in words
     assert "no noise" not in words
     assert headline(series).startswith("At a true epsilon of 2 per record at delta 0.0001, the best arm is")
