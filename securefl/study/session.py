@@ -10,7 +10,7 @@ from typing import Any
 
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
-from securefl.core.errors import ConfigError, WorkerDied
+from securefl.core.errors import ConfigError
 from securefl.core.logs import logger, to_stderr
 from securefl.storage.folder_lock import alone
 from securefl.storage.private_folder import CONFIG, require_layout
@@ -30,7 +30,7 @@ from securefl.study.folder import (
     study_of,
 )
 from securefl.study.interruption import Interruption, Stop
-from securefl.study.lanes import Forks, Lane, Shift, side_by_side
+from securefl.study.lanes import Pair, Record, in_lanes
 from securefl.study.round_events import logged, told
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
@@ -85,13 +85,11 @@ def run_study(
     with alone(folder, say):
         claim(folder, study, keeper)
         note_device(folder, hardware)
-        # A forked process cannot use its parent's GPU.
-        lanes = _lanes(study, folder) if hardware.gpu is None else []
         telling = told(study, folder, tell, fresh)
         if not reserved:
             # All runs together before one trains: half a study must not spend budget if the rest cannot run.
             _reserve(study, folder, made)
-        runs = _played(study, folder, made, telling, stop, lanes=lanes, backend=backend, reserved=reserved)
+        runs = _played(study, folder, made, telling, stop, backend=backend, reserved=reserved)
         seen: tuple[observed.Observed, ...] = ()
         if backend is None:
             with stop.finishing("this pass"):
@@ -154,7 +152,6 @@ def _played(
     made: _Prepared,
     tell: Tell,
     stop: Stop,
-    lanes: Sequence[Lane] = (),
     backend: Backend | None = None,
     reserved: bool = True,
 ) -> list[ArmRun]:
@@ -164,12 +161,24 @@ def _played(
 
     pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
     once = _once(tell)
-    if lanes:
-        for lane in lanes:
-            here(lane.seed)  # once for all lanes
-        shift = _in_lanes(lanes, _crew(study, here, len(lanes), backend), once, stop)
-        # A failed round runs again in this process, which raises its error to the caller.
-        pairs = sorted(pairs, key=lambda pair: not any(_is(lane, pair) for lane in shift.failed))
+    left = _unfinished(study, folder)
+    lanes = study.runtime.lanes(len(left))
+    # A forked process cannot use its parent's GPU.
+    if lanes > 1 and made.first.problem.hardware.gpu is None:
+        one = replace(study, runtime=study.runtime.lane(lanes))
+        for _, seed in left:
+            here(seed)  # once for all lanes
+
+        def play(pair: Pair, tell: Callable[[Record], None], stop: Stop) -> None:
+            run_arm(one, pair[0], here(pair[1]), folder, tell, stop=stop, backend=backend, reserved=reserved)
+
+        failed = in_lanes(left, lanes, play, once, stop)
+        for arm, seed in failed:
+            _log.warning(
+                "%s, seed %d: a round failed in its process, and is played again here", arm.name, seed
+            )
+        # Its round runs again in this process, which raises its error to the caller.
+        pairs.sort(key=lambda pair: pair not in failed)
     # Rounds that ran in lanes are only read here.
     runs = {
         (arm.name, seed): run_arm(
@@ -185,55 +194,6 @@ def _played(
         for arm, seed in pairs
     }
     return [runs[arm.name, seed] for seed in study.study.seeds for arm in study.arms]
-
-
-def _lanes(study: Study, folder: Path) -> list[Lane]:
-    """The arms and seeds that are left, if they run side by side. Empty if this process runs them."""
-    left = _unfinished(study, folder)
-    if (count := study.runtime.lanes(len(left))) < 2:
-        return []
-    study = replace(study, runtime=study.runtime.lane(count))
-    return [Lane(study=study, folder=folder, arm=arm, seed=seed) for arm, seed in left]
-
-
-def _crew(study: Study, here: Callable[[int], World], lanes: int, backend: Backend | None) -> Forks:
-    """The processes of so many lanes."""
-
-    def play(lane: Lane, tell: Callable[[Mapping[str, Any]], None], stop: Stop) -> None:
-        run_arm(lane.study, lane.arm, here(lane.seed), lane.folder, tell, stop=stop, backend=backend)
-
-    return Forks(play, study.runtime.lanes(lanes))
-
-
-def _in_lanes(lanes: Sequence[Lane], crew: Forks, tell: Tell, stop: Stop) -> Shift:
-    """Run lanes side by side. Raises WorkerDied if one was ended from outside."""
-    with crew:
-        shift = side_by_side(lanes, crew, _Telling(tell), stop=stop)
-    for why in shift.died.values():
-        raise WorkerDied(why)
-    for lane in shift.failed:
-        _log.warning(
-            "%s, seed %d: a round failed in its process, and is played again here", lane.arm.name, lane.seed
-        )
-    return shift
-
-
-def _is(lane: Lane, pair: tuple[Arm, int]) -> bool:
-    return (lane.arm, lane.seed) == pair
-
-
-@dataclass(frozen=True)
-class _Telling:
-    """Passes the records of lanes on (see `lanes.Watch`)."""
-
-    tell: Tell
-
-    def begun(self, lane: Lane) -> None: ...
-
-    def told(self, lane: Lane, record: Mapping[str, Any]) -> None:
-        self.tell(lane.arm, lane.seed, record)
-
-    def ended(self, lane: Lane) -> None: ...
 
 
 def _unfinished(study: Study, folder: Path) -> list[tuple[Arm, int]]:
