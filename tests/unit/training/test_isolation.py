@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import os
 import random
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -545,14 +544,6 @@ class SystemNoise(Net):
         return x * (1 + os.urandom(1)[0]) if self.training else x
 
 
-class Hiding(Net):
-    """Keeps the last chunk where no attribute, closure or global of its own leads."""
-
-    def change(self, x: Tensor) -> Tensor:
-        threading.current_thread().__dict__["kept"] = x * 2
-        return x
-
-
 class OwnRule(torch.autograd.Function):
     """Its vmap rule sees the whole chunk."""
 
@@ -646,7 +637,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
     "numpy": (NumpyNoise, ROWS, "numpy's generator|the same for a batch"),
     "python": (PythonNoise, ROWS, "'random'|the same for a batch"),
     "operating system": (SystemNoise, ROWS, "the same gradients again"),
-    "hidden": (Hiding, ROWS, "keeps a tensor of shape"),
     "own rule": (Ruling, ROWS, "without a vmap rule of their own, got OwnRule"),
     "no rule": (Unruled, ROWS, "setup_context"),
     "values": (Values, ROWS, "takes a value out of a tensor"),
@@ -675,7 +665,6 @@ def test_what_mixes_records_is_refused_by_name(case: str) -> None:
     model = seeded(make)
     if "gru" in case:
         model, _ = make_private(model)
-    threading.current_thread().__dict__.pop("kept", None)
     before = to_vector(model)
     with pytest.raises(ConfigError, match=message):
         train_privately(
