@@ -14,7 +14,7 @@ PARTY = "the name of a party"
 # What these words mean where they do not mean noise.
 OTHERWISE = {
     ("local", "securefl/study/config.py"): "the section of local training",
-    ("local", "securefl/storage/cluster.py"): "Ray's word for a cluster of this machine alone",
+    ("local", "securefl/sweep/on_ray.py"): "Ray's word for a cluster of this machine alone",
     ("key-holder", "securefl/accounting/events.py"): PARTY,
     ("key-holder", "securefl/engine/privacy_card.py"): PARTY,
     ("key-holder", "securefl/commands/keygen.py"): "whose keys",
