@@ -78,11 +78,4 @@ _HOMES = {
     "send": "securefl.deployment.connection",
     "serve": "securefl.deployment.server",
 }
-_RENAMED = {
-    "Apart": "RemoteEngine",
-    "Exchange": "SendAndReceive",
-    "House": "LocalDeployment",
-    "Resident": "PartySession",
-    "run_apart": "run_deployed",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)
+__getattr__, __dir__ = lazy(__name__, _HOMES)
