@@ -67,7 +67,6 @@ REPR = {
     "securefl/sweep/check.py": "groups cells in one process",
     "securefl/sweep/page.py": "groups cells in one process",
     "securefl/sweep/cells.py": "compares cells in one process",
-    "securefl/training/alone.py": "compares a model with itself in one process",
 }
 
 
