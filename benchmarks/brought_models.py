@@ -98,14 +98,11 @@ def rows() -> list[dict[str, object]]:
             torch.manual_seed(0)
             x, y = torch.randn(batch, *shape), torch.randint(CLASSES, (batch,))
             runs = contestants(name, x, y)
-            times = [{way: 1e3 * timed(run) / STEPS for way, run in runs.items()} for _ in range(ROUNDS + 1)][
-                1:
-            ]
+            times = [{way: timed(run) for way, run in runs.items()} for _ in range(ROUNDS + 1)][1:]
             row: dict[str, object] = {"model": name, "batch": batch}
             for way in ("hooks", "alone", "layers"):
-                row[f"{way}_ms"] = (
-                    f"{1e3 * median(one[way] for one in times) / STEPS:.2f}" if way in runs else ""
-                )
+                seconds = median(one.get(way, 0.0) for one in times)
+                row[f"{way}_ms"] = f"{1e3 * seconds / STEPS:.2f}" if way in runs else ""
             for way in ("alone", "layers"):
                 own_ratio = median(one["hooks"] / one[way] for one in times) if way in runs else None
                 row[f"{way}_over_hooks"] = "" if own_ratio is None else f"{own_ratio:.2f}"
