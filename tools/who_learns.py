@@ -69,7 +69,7 @@ steps = 15
 optimizer = "sgd"
 learning_rate = 0.05
 """
-WAYS, SCORES = ("clear", "masked", "ckks", "two-server"), ("clear", "ckks", "batches", "pads")
+WAYS, SCORES = ("clear", "masked", "ckks", "two-server"), ("clear", "ckks", "pads")
 _COHORT = {
     "corrupt": 0.1,
     "dropout": 0.1,
@@ -167,7 +167,6 @@ CASES = (
         {**_CKKS, "parameters": "strong-encrypted"},
         False,
     ),
-    Case('profile, `scores = "dealt-pads"`', "profile", _PROFILE, {"scores": "dealt-pads"}, False),
     Case("profile, clear, noise", "profile", _CLIPPED, _LOCAL, False),
     Case("profile, pads, noise", "profile", _CLIPPED, {**_LOCAL, "scores": "pads"}, False),
     Case(

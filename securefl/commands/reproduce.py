@@ -247,6 +247,7 @@ def _run(asked: _Asked, table: Table, folder: Path, console: Console) -> dict[st
 def _told(asked: _Asked, table: Table, results: Mapping[str, Results], metrics: Any) -> None:
     from securefl.published import beside, traces
     from securefl.published.differences import differences
+    from securefl.storage.private_folder import PRIVATE
 
     pairs = beside.beside(table, metrics)
     path = asked.folder / beside.CSV
@@ -267,6 +268,8 @@ def _told(asked: _Asked, table: Table, results: Mapping[str, Results], metrics: 
         "differences": differences(table),
         "csv": str(path),
         "traces": [str(picture) for picture in drawn],
-        "reports": sorted(str(page) for page in asked.folder.glob("**/report.html")),
+        "reports": sorted(
+            str(page) for page in asked.folder.glob("**/report.html") if page.parent.name != PRIVATE
+        ),
     }
     click.echo(json.dumps(told, indent=2))

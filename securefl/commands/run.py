@@ -56,10 +56,11 @@ def run(
 ) -> None:
     """Run STUDY, a TOML file or the name of a packaged study (see `securefl studies`).
 
-    The run folder gets config, tables (CSV), plots and report.html. Its folder `private` gets results that
-    are not for publication, since no epsilon covers them: which clients answered, reasons, an observer's
-    figures, ledgers and checkpoints. After an interruption, run the same command again: it resumes after the
-    last finished round, and no finished round releases a value again.
+    The run folder gets config, tables (CSV), plots and report.html, which may be published. Its folder
+    `private` gets results that are not for publication, since no epsilon covers them: which clients answered,
+    reasons, an observer's figures, ledgers, checkpoints, and a report.html with all figures. After an
+    interruption, run the same command again: it resumes after the last finished round, and no finished round
+    releases a value again.
 
     The exit code is 4 if the run finished, but an arm learnt nothing or stopped in the first half of its
     rounds, because no client answered or its model diverged. Warnings on stderr, in the report and in --json

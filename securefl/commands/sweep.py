@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.commands.printing import echo
-from securefl.commands.telling import end_stopped, end_told, printing, warn, with_backend
+from securefl.commands.telling import echo_pages, end_stopped, end_told, printing, warn, with_backend
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.report.terminal import say
 from securefl.study.packaged import text_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 def find(study: str) -> Sweep:
     """Read a sweep by its path, or by the name of a packaged one."""
-    from securefl.storage.private_folder import PRIVATE
     from securefl.study.config import home_of
     from securefl.sweep.cells import has_sweep, parse_sweep
 
@@ -35,8 +34,7 @@ def find(study: str) -> Sweep:
         )
     try:
         home = home_of(Path(study)) if Path(study).is_file() else None
-        begun = (Path(study).parent / PRIVATE).is_dir() and Path(study).is_file()
-        return replace(parse_sweep(text, home=home, begun=begun), file=study)
+        return replace(parse_sweep(text, home=home), file=study)
     except ConfigError as error:
         raise ConfigError(f"{study}: {error}") from None
 
@@ -78,9 +76,9 @@ def sweep(
 
     Keys are dotted paths into the study; "arm.<option>" is an option of every arm. With `panels` under
     [sweep], a list of swept keys, figures have a panel for each of their values. The folder gets a run
-    folder per cell, results.csv, summary.csv, plots, sweep.html (a page of trade-offs), and a folder
-    `private` with results that are not for publication. After an interruption, run the same command again:
-    finished cells are not run again.
+    folder per cell, results.csv, summary.csv, plots, sweep.html (a page of trade-offs that may be published),
+    and a folder `private` with results that are not for publication, and a page of them. After an
+    interruption, run the same command again: finished cells are not run again.
 
     With choice = { trials = "poisson", mean = 10 } under [sweep], one cell is chosen privately: a random
     number of trials is run, the best is kept in chosen/, and its epsilon includes the cost of the choice. No
@@ -106,11 +104,11 @@ def sweep(
 
 def _required(found: Sweep, out: Path, backend: RuntimeBackend | None, console: Console) -> Sweep:
     """The sweep as the folder began it. Raises ConfigError, and writes nothing, if it cannot run there."""
-    from securefl.sweep.cells import as_begun, on, require_own
+    from securefl.sweep.cells import on, require_own
     from securefl.sweep.choice import require_choosable
     from securefl.sweep.session import own_code, require_runnable
 
-    found = on(as_begun(found, out), backend)
+    found = on(found, backend)
     require_own(out, found)
     # Printed before the check, which runs this code.
     for line in own_code(found):
@@ -139,7 +137,7 @@ def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
     for sentence in chosen.sentences:
         echo(sentence)
     if chosen.cell is not None:
-        echo(f"Report: {chosen.folder / 'report.html'}")
+        echo_pages("Report", chosen.folder / "report.html")
 
 
 def _swept(found: Sweep, out: Path, workers: int | None, console: Console, as_text: bool) -> None:
@@ -177,7 +175,7 @@ def _swept(found: Sweep, out: Path, workers: int | None, console: Console, as_te
         for sentence in caveats(found):
             echo(sentence)
         echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
-        echo(f"Page: {out / 'sweep.html'}")
+        echo_pages("Page", out / "sweep.html")
     alarming = alarms_of(found, out)
     warnings = [f"{name}: {own['text']}" for name, alarms in alarming.items() for own in alarms]
     if failed:
