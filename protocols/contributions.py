@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import floor, log2
 from typing import Final, Literal
 
 import numpy as np
@@ -115,7 +114,7 @@ def update_sends(problem: Problem, sampling: Sampling) -> ValueSpec:
         ("client", "zero-out"): bound,
         ("client", "replace-one"): 2 * bound,
     }
-    return replace(spec, sensitivity=moved, grid=grid_of(bound))
+    return replace(spec, sensitivity=moved, grid=Grid.around(bound))
 
 
 def to_fit(problem: Problem, context: ClientContext, start: Float32s, *, update: bool = False) -> Fit:
@@ -153,14 +152,7 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
         step -= broadcast
     if not np.isfinite(step).all():
         step = np.zeros(len(broadcast))
-    return Value.summed(step[None], grid_of(bound), bound)
-
-
-def grid_of(bound: float) -> Grid:
-    """A grid for vectors of a bounded norm, on which the bound is 2^14 to 2^15 steps."""
-    # A step is small against any noise, and large enough that noise stays below 2^24 steps.
-    step = float(2.0 ** (floor(log2(bound)) - 14))
-    return Grid(step=step, bound=step * 2**24)
+    return Value.summed(step[None], Grid.around(bound), bound)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.commands.printing import echo
-from securefl.commands.telling import echo_pages, end_stopped, end_told, printing, warn, with_backend
+from securefl.commands.telling import echo_pages, end_stopped, end_told, printing, warn
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.report.terminal import say
 from securefl.study.packaged import text_of
@@ -18,7 +18,6 @@ from securefl.study.packaged import text_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from securefl.study.config import RuntimeBackend
     from securefl.sweep.cells import Sweep
 
 
@@ -41,7 +40,7 @@ def find(study: str) -> Sweep:
 
 _EXAMPLES = """\b
 Example:  securefl sweep my_sweep.toml --out runs/sweep --workers 4
-          RAY_ADDRESS=10.0.0.1:6379 securefl sweep my_sweep.toml --backend ray
+          RAY_ADDRESS=10.0.0.1:6379 securefl sweep my_sweep.toml --ray
 """
 
 
@@ -57,13 +56,19 @@ Example:  securefl sweep my_sweep.toml --out runs/sweep --workers 4
     type=click.IntRange(min=1),
     help="Processes that run cells in parallel, one thread each; default: as many as processors.",
 )
-@with_backend
+@click.option(
+    "--ray",
+    "on_ray",
+    is_flag=True,
+    help="Run cells on the Ray cluster of RAY_ADDRESS; without one, on one of this machine alone. Ray's "
+    "workers read each other's objects by pickle: take a cluster that is yours alone.",
+)
 @click.option("--json", "as_text", is_flag=True, help="Print the results as JSON, and nothing else.")
 def sweep(
     study: str,
     out: Path | None,
     workers: int | None,
-    backend: RuntimeBackend | None,
+    on_ray: bool,
     as_text: bool,
 ) -> None:
     """Run STUDY, a TOML file with a section [sweep], once for every cell of its grid.
@@ -96,27 +101,30 @@ def sweep(
     out = out or Path("runs") / f"{slug(found.name)}-sweep"
     console = Console(stderr=True, quiet=as_text)
     # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
-    found = _required(found, out, backend, console)
+    _require(found, out, on_ray, console)
     # Held before the folder is claimed, so that two sweeps that start at once do not both claim it.
     with alone(out, printing(console)):
-        _swept(found, out, workers, console, as_text)
+        _swept(found, out, workers, on_ray, console, as_text)
 
 
-def _required(found: Sweep, out: Path, backend: RuntimeBackend | None, console: Console) -> Sweep:
-    """The sweep as the folder began it. Raises ConfigError, and writes nothing, if it cannot run there."""
-    from securefl.sweep.cells import on, require_own
+def _require(found: Sweep, out: Path, on_ray: bool, console: Console) -> None:
+    """Raises ConfigError, and writes nothing, if the sweep cannot run in this folder."""
+    from securefl.sweep.cells import require_own
     from securefl.sweep.choice import require_choosable
     from securefl.sweep.session import own_code, require_runnable
 
-    found = on(found, backend)
     require_own(out, found)
     # Printed before the check, which runs this code.
     for line in own_code(found):
         say(console, line)
     if found.choice is not None:
         require_choosable(found)
+        if on_ray:
+            raise ConfigError(
+                "Expected no --ray with `choice`, got it: the number of trials is private, and they run one "
+                "after the other here. Leave it out."
+            )
     require_runnable(found, out, console)
-    return found
 
 
 def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
@@ -140,7 +148,9 @@ def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
         echo_pages("Report", chosen.folder / "report.html")
 
 
-def _swept(found: Sweep, out: Path, workers: int | None, console: Console, as_text: bool) -> None:
+def _swept(
+    found: Sweep, out: Path, workers: int | None, on_ray: bool, console: Console, as_text: bool
+) -> None:
     """Run the unfinished cells of a sweep in its folder, and print the results."""
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.sweep.best import caveats, sentences
@@ -156,14 +166,14 @@ def _swept(found: Sweep, out: Path, workers: int | None, console: Console, as_te
         _chosen(found, out, console, as_text)
         return
     done = sum(finished(found.home(out, cell)) for cell in found.cells)
-    go_on = f"securefl sweep {out / CONFIG} --out {out}"
+    go_on = f"securefl sweep {out / CONFIG} --out {out}{' --ray' if on_ray else ''}"
     if done:
         line = f"Going on with the sweep in {out}: {done} of {len(found.cells)} cells are finished."
         say(console, line)
     stop = Interruption(printing(console))
     try:
         with stop:
-            summary, failed = run_and_write(found, out, workers, console, stop)
+            summary, failed = run_and_write(found, out, workers, console, stop, on_ray=on_ray)
     except Interrupted as interrupted:
         end_stopped(interrupted, go_on)
     if as_text:

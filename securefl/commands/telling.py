@@ -66,17 +66,6 @@ def on_workers(study: Study, workers: int | None) -> Study:
     return study if workers is None else replace(study, runtime=replace(study.runtime, workers=workers))
 
 
-def with_backend(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the option `--backend` to a command that runs studies."""
-    return click.option(
-        "--backend",
-        type=click.Choice(("processes", "ray")),
-        help="Where arms and seeds run, in place of the study's [runtime] backend: in processes here, or on "
-        "the Ray cluster of RAY_ADDRESS (without one, a cluster of this machine alone is started). Ray's "
-        "workers read each other's objects by pickle: take a cluster that is yours alone.",
-    )(command)
-
-
 Play = Callable[["Bars", "Interruption", Callable[[str], None]], "tuple[results.Results, Path]"]
 """Runs a study with these bars and this `Stop`. It prints lines for a person with the third argument."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.accounting import note, store
+from securefl.accounting import store
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import State
 from securefl.algorithm.plan import Plan
@@ -39,9 +39,6 @@ _RUN = joined(
     lost="The record of its releases and its finished rounds are lost with it. Restore the folder it is in "
     "from one backup, or begin a new run in another folder.",
 )
-
-
-FILES: Final = (LEDGER, f"{LEDGER}{note.END}")
 
 
 def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:

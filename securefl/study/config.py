@@ -38,7 +38,6 @@ from securefl.training.task import Problem
 
 _HOME: Final = "home.txt"
 """The file of a run folder that names the folder of its study's own files and modules."""
-RuntimeBackend = Literal["processes", "ray"]
 MOST_ROUNDS = 10**6
 _MOST_PASSES = 10**4
 _LONGEST_NAME = 200
@@ -108,58 +107,24 @@ class RuntimeSection:
     "sequential" trains each by itself. Both draw the same batches and noise. Sums differ in last bits.
     workers: processes that share arms, seeds and local training; by default one for each processor.
     device: the device of models. "auto" takes a GPU if one can be used, and else the CPU.
-    backend: where arms and seeds run. "processes" forks this machine's; "ray" also takes the other machines
-    of a Ray cluster (`pip install 'securefl[ray]'`). Workers are then the arms and seeds that run at a time,
-    by default one for each processor of the cluster, and models are on the CPU. The workers of Ray read
-    each other's objects by pickle, so a cluster is one person's.
-    address: the cluster's, such as "10.0.0.1:6379"; by default that of RAY_ADDRESS. Without either, a cluster
-    of this machine alone is started for the run.
     """
 
     training: Literal["batched", "sequential"] = "batched"
     workers: int | None = None
     device: Wanted = "auto"
-    backend: RuntimeBackend = "processes"
-    address: str | None = None
 
     def __post_init__(self) -> None:
         if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
             raise ValueError(f"Expected 1 to {MOST_WORKERS:,} workers, got {self.workers}.")
-        if self.address is not None and self.backend != "ray":
-            raise ValueError(
-                f'Expected no address with backend = "processes", got {self.address!r}: it is that of a Ray '
-                'cluster. Leave it out, or write backend = "ray".'
-            )
-
-    @property
-    def on_cluster(self) -> bool:
-        """Whether arms and seeds run on a Ray cluster."""
-        return self.backend == "ray"
-
-    @property
-    def models_on(self) -> Wanted:
-        """The device of models. Raises ConfigError for a GPU on a Ray cluster."""
-        if self.on_cluster and self.device == "cuda":
-            raise ConfigError(
-                'Expected device = "cpu" or "auto" with backend = "ray", got "cuda": on a cluster models are '
-                "on the CPU. Leave one of them out."
-            )
-        return "cpu" if self.on_cluster else self.device
 
     @property
     def here(self) -> RuntimeSection:
-        """This section for a run in one process of this machine."""
-        return replace(self, workers=1, backend="processes", address=None)
-
-    def on(self, backend: RuntimeBackend | None) -> RuntimeSection:
-        """This section with another backend, if one is given."""
-        if backend is None:
-            return self
-        return replace(self, backend=backend, address=self.address if backend == "ray" else None)
+        """This section for a run in one process."""
+        return replace(self, workers=1)
 
     @property
     def processes(self) -> int:
-        """The number of worker processes on this machine."""
+        """The number of worker processes."""
         if not processes.can_fork():
             return 1
         return self.workers or processes.processors()

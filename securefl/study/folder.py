@@ -76,7 +76,7 @@ def hardware_of(
 
     began: whether there is a run in the folder. Raises ConfigError if that run was on another device.
     """
-    wanted, last = study.runtime.models_on, devices(folder)[-1]
+    wanted, last = study.runtime.device, devices(folder)[-1]
     if began and last == "cpu" and wanted != "cuda":
         return Hardware()
     hardware = chosen(wanted, say, gpu)

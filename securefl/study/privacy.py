@@ -25,7 +25,7 @@ from securefl.dp.calibration import check_training, multiplier_beside, shared_tr
 from securefl.linear.registry import encrypts_baseline
 from securefl.linear.registry import require as require_scores
 from securefl.mechanisms import registry as mechanisms
-from securefl.mechanisms.base import KEY_HOLDER_ADDS
+from securefl.mechanisms.mechanism import KEY_HOLDER_ADDS
 from securefl.sums.registry import names as sum_names
 from securefl.training.private_steps import DPSGD
 

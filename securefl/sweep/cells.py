@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -30,7 +30,7 @@ from securefl.core.reading import convert, near
 from securefl.dp.choice import Trials
 from securefl.storage.files import write
 from securefl.storage.texts import read_text, toml
-from securefl.study.config import Arm, Brought, RuntimeBackend, Study, note_home, parse, slug
+from securefl.study.config import Arm, Brought, Study, note_home, parse, slug
 
 CONFIG = "sweep.toml"
 _LONGEST = 100
@@ -161,15 +161,6 @@ class Sweep:
 
     def home(self, out: Path, cell: Cell) -> Path:
         return out / "cells" / cell.folder
-
-
-def on(sweep: Sweep, backend: RuntimeBackend | None) -> Sweep:
-    """The sweep with another backend of its cells, if one is given. Texts, as in run folders, stay."""
-    cells = tuple(
-        replace(cell, study=replace(cell.study, runtime=cell.study.runtime.on(backend)))
-        for cell in sweep.cells
-    )
-    return replace(sweep, cells=cells)
 
 
 def has_sweep(text: str) -> bool:

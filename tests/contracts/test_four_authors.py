@@ -60,8 +60,8 @@ class Options:
 MECHANISM = """
 from dp_accounting import NoOpDpEvent
 from securefl.dp import discrete, discrete_event
-from securefl.mechanisms import BaseMechanism, Charge
-class DiscreteLocal(BaseMechanism):
+from securefl.mechanisms import Charge, Mechanism
+class DiscreteLocal(Mechanism):
     noised = True
     def charge(self):
         event = discrete_event(self.sigma, self.sensitivity_on_grid)

@@ -34,7 +34,6 @@ from securefl.training.private_steps import DPSGD
 from securefl.training.row_wise import RowHook
 
 THREADS = (1, 2)
-pytestmark = pytest.mark.usefixtures("nothing_of_others")
 
 
 @contextmanager

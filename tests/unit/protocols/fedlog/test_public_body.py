@@ -111,7 +111,7 @@ def test_charges_follow_from_where_the_noise_is() -> None:
     trusting = replace(PLAN, noise="central", adversaries=("others",))
     central = charge_of(trusting, spec)
     assert (central.server, central.others) == (NonPrivateDpEvent(), GaussianDpEvent(3.0))
-    with pytest.raises(ConfigError, match="central noise trusts"):
+    with pytest.raises(ConfigError, match="for the server that draws it"):
         charge_of(replace(PLAN, noise="central"), spec)
     with pytest.raises(ConfigError, match="one client moves it"):
         charge_of(replace(PLAN, unit="client", adjacency="zero-out"), spec)
