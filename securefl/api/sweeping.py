@@ -25,7 +25,7 @@ from securefl.study.interruption import Interruption
 from securefl.study.publication import public
 from securefl.sweep import tradeoff
 from securefl.sweep.best import caveats, sentences
-from securefl.sweep.cells import Sweep, as_begun, claim, parse_sweep, require_own
+from securefl.sweep.cells import Sweep, claim, parse_sweep, require_own
 from securefl.sweep.page import alarms_of
 from securefl.sweep.session import require_runnable, run_and_write
 from securefl.training.devices import one_thread
@@ -168,7 +168,6 @@ def run_sweep(
     with one_thread(), searches_apart(), ExitStack() as stack:
         stack.enter_context(going_on(folder))
         # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
-        found = as_begun(found, folder)
         require_own(folder, found)
         require_runnable(found, folder, console)
         stack.enter_context(alone(folder, saying(console)))

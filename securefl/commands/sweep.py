@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 def find(study: str) -> Sweep:
     """Read a sweep by its path, or by the name of a packaged one."""
-    from securefl.storage.private_folder import PRIVATE
     from securefl.study.config import home_of
     from securefl.sweep.cells import has_sweep, parse_sweep
 
@@ -35,8 +34,7 @@ def find(study: str) -> Sweep:
         )
     try:
         home = home_of(Path(study)) if Path(study).is_file() else None
-        begun = (Path(study).parent / PRIVATE).is_dir() and Path(study).is_file()
-        return replace(parse_sweep(text, home=home, begun=begun), file=study)
+        return replace(parse_sweep(text, home=home), file=study)
     except ConfigError as error:
         raise ConfigError(f"{study}: {error}") from None
 
@@ -106,11 +104,11 @@ def sweep(
 
 def _required(found: Sweep, out: Path, backend: RuntimeBackend | None, console: Console) -> Sweep:
     """The sweep as the folder began it. Raises ConfigError, and writes nothing, if it cannot run there."""
-    from securefl.sweep.cells import as_begun, on, require_own
+    from securefl.sweep.cells import on, require_own
     from securefl.sweep.choice import require_choosable
     from securefl.sweep.session import own_code, require_runnable
 
-    found = on(as_begun(found, out), backend)
+    found = on(found, backend)
     require_own(out, found)
     # Printed before the check, which runs this code.
     for line in own_code(found):

@@ -118,7 +118,7 @@ def play_and_tell(
     from securefl.storage.private_folder import CONFIG
     from securefl.study import run_report
     from securefl.study.arm import ARMS
-    from securefl.study.folder import as_begun, require_own
+    from securefl.study.folder import require_own
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.own_code import told
     from securefl.study.progress import Bars
@@ -127,7 +127,7 @@ def play_and_tell(
     console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
     if (out / CONFIG).exists():
-        require_own(out, as_begun(study, out))
+        require_own(out, study)
     if (out / ARMS).exists():  # a run that was refused began none
         say(console, f"Going on with the run in {out}.")
     for sentence in told(study):

@@ -35,11 +35,10 @@ from securefl.core.wire import Header, Limit, decode, encode, message
 from securefl.deployment.roster import PinnedRoster
 
 VERSION: Final = 2
-"""Of all envelopes. Version 1 had a coding of its own."""
+"""Of all envelopes."""
 VISIT_BYTES: Final = 16
 _PLACE: Final = Header(session=bytes(32), round=0, attempt=0, stage=0)
 """The place of every envelope. Sessions and rounds stand in the content, where they are signed."""
-_FIRST: Final = b"SFLP\x01"
 _DIGEST: Final = 32
 _LONG: Final = 2**32
 _LAST: Final = 2**62
@@ -366,12 +365,6 @@ def decode_envelope(data: bytes, /, *kinds: type[Any], sender: str) -> Any:
     """
     if data == REFUSED and Refused not in kinds:
         raise RemoteProtocolError("It refused, and tells the reason to its owner alone.", sender=sender)
-    if data[: len(_FIRST)] == _FIRST:
-        raise RemoteProtocolError(
-            f"Expected an envelope of version {VERSION}, got one of version 1, of an older securefl. Update "
-            "the server, the parties and the relays together.",
-            sender=sender,
-        )
     found = decode(data, _PLACE, {kind: _LIMITS[kind] for kind in kinds}, sender)
     if not found.fits():
         kind = type(found).__name__

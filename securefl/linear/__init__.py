@@ -4,7 +4,6 @@ Schemes behind one interface (`scheme`); in the clear the exchange takes the num
 
 checked_ckks  one signed ciphertext a client, opened alone and checked
 ckks        the same without checks, for encrypted weights
-isolation   batches: K clients in one opening, singly if one of them spoils it
 padded      pads: masked integers, for clients without a homomorphic library
 
 Their parts:
@@ -14,7 +13,6 @@ encryptor   values to ciphertexts
 checked     the protocol of checked openings; `checks` are its terms, and weights as integers
 evaluator   the server's part without checks, and the proof that it learns no more than the output
 opener      the key holder's part, blindly, and its machine, under every scheme
-batches     slot classes: many clients in one ciphertext
 pads        client and key holder under pads; `pad_terms` are theirs
 """
 
@@ -51,8 +49,4 @@ _HOMES = {
     "Opener": "securefl.linear.opener",
     "scheme_of": "securefl.linear.registry",
 }
-_RENAMED = {
-    "Way": "LinearScheme",
-    "way_of": "scheme_of",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -42,8 +42,4 @@ _HOMES = {
     "names": "securefl.mechanisms.registry",
     "protect": "securefl.mechanisms.protecting",
 }
-_RENAMED = {
-    "GaussianMechanism": "BaseMechanism",
-    "words": "names",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -16,18 +16,15 @@ from securefl.algorithm.clients import Algorithm, Contribution
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
 from securefl.core.reading import convert, near
-from securefl.core.renamed import new_name
 from securefl.core.text_safety import require_legible
 from securefl.data import Corruption
 from securefl.engine.network import Faults
 from securefl.storage import processes
 from securefl.storage.files import write
-from securefl.storage.private_folder import PRIVATE
 from securefl.storage.processes import MOST_WORKERS
 from securefl.storage.texts import read_text, toml
 from securefl.study.cost import PresetName
 from securefl.study.data_section import DataSection, require_source
-from securefl.study.older_words import with_new_names
 from securefl.study.privacy import DPSGDSection, PrivacySection, with_one_epsilon
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.cohorts import Batched, slots_for
@@ -312,28 +309,17 @@ _OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime", "measures")
 
 
 def read(path: Path) -> Study:
-    """The study in a TOML file. Raises ConfigError if a part of it cannot be used as written.
-
-    In a run folder it may have older words (see `parse`).
-    """
+    """The study in a TOML file. Raises ConfigError if a part of it cannot be used as written."""
     text = read_text(path)
     try:
-        return replace(
-            parse(text, home=home_of(path), begun=(path.parent / PRIVATE).is_dir()), file=str(path)
-        )
+        return replace(parse(text, home=home_of(path)), file=str(path))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def parse(
-    text: str, *, home: Path | None = None, brought: Brought | None = None, begun: bool = False
-) -> Study:
-    """The study in a TOML text. home, brought: see `Study`. Raises ConfigError as `read` does.
-
-    begun: whether it is a run folder's own copy. The copy is never rewritten, since files beside it are bound
-        to its digest. So it is read with the words of its time.
-    """
-    table = with_new_names(toml(text)) if begun else toml(text)
+def parse(text: str, *, home: Path | None = None, brought: Brought | None = None) -> Study:
+    """The study in a TOML text. home, brought: see `Study`. Raises ConfigError as `read` does."""
+    table = toml(text)
     brought = brought or Brought()
     if brought.model is not None:
         table.setdefault("model", {})
@@ -405,7 +391,7 @@ def _require_at_home(name: str, section: Any, kinds: Mapping[str, type[Any]]) ->
     kind = kinds[name]
     for key in section if isinstance(section, dict) else ():
         homes = [f"[{other}]" for other, own in kinds.items() if key in own.__dataclass_fields__]
-        if homes and new_name(kind, key) is None and key not in kind.__dataclass_fields__:
+        if homes and key not in kind.__dataclass_fields__:
             raise ConfigError(f"[{name}] Unknown key `{key}`: it belongs under {' or '.join(homes)}.")
 
 

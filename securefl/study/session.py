@@ -21,7 +21,6 @@ from securefl.study.backends import Backend
 from securefl.study.composition import composition, require_known
 from securefl.study.config import Arm, Brought, Study
 from securefl.study.folder import (
-    as_begun,
     claim,
     devices,
     hardware_of,
@@ -73,7 +72,6 @@ def run_study(
     """
     stop, say = stop or Interruption(), logged(say)
     require_layout(folder)
-    study = as_begun(study, folder)
     # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
     require_own(folder, study)
     hardware = hardware_of(study, folder, (folder / ARMS).exists(), say)

@@ -221,7 +221,7 @@ def _cell(folder: Path, text: str, home: Path | None, line: Line) -> str | None:
     trace.unlink(missing_ok=True)
     try:
         # A sweep's workers run one cell each, so a cell starts no workers of its own.
-        study = parse(text, home=home, begun=True)
+        study = parse(text, home=home)
         own = replace(study, runtime=study.runtime.here)
         run_cell(own, folder, lambda done: line.tell({"done": done}), Told(line.stopping))
     except SecureFLError as error:

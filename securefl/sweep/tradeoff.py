@@ -212,8 +212,7 @@ def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
         "models": own["models"].iloc[0],
         "final_accuracy": own["accuracy"].iloc[-1],
         "best_accuracy": own["accuracy"].max(),
-        # Cells of earlier versions have none.
-        "floor": own["floor"].mean() if "floor" in own.columns else nan,
+        "floor": own["floor"].mean(),
         "target": target,
         "rounds_to_target": rounds_to(target, own),
         "bytes_up": own["bytes_up"].sum(),

@@ -136,7 +136,7 @@ def accuracy_against_key(series: Sequence[Series], measure: Measure, narrow: boo
 
 def _floors(made: Mapping[Panel, Axes], series: Sequence[Series]) -> str:
     """Draw the accuracy of a constant answer in each panel. Returns the sentence of a caption on it."""
-    known = [own for own in series if "floor" in own.rows.columns and own.rows["floor"].notna().any()]
+    known = [own for own in series if own.rows["floor"].notna().any()]
     for own in known:
         # Series over the same records have the same floor: their lines are one.
         draw_floor(made[own.panel], own.rows, labelled=False)

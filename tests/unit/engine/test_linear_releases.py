@@ -250,7 +250,7 @@ def test_a_shared_ledger_reserves_no_more_than_the_number() -> None:
         assert list(allotment(PLAN, [spec(more)]).values()) == [PLAN.max_rounds]
 
 
-@pytest.mark.parametrize("scores", ["pads", "ckks", "batches"])
+@pytest.mark.parametrize("scores", ["pads", "ckks"])
 def test_two_queries_of_one_exchange_are_each_of_their_own_values(tmp_path: Path, scores: Any) -> None:
     plan = replace(PLAN, scores=scores, non_private=("vector", "other"))
     second = spec(1, name="other")

@@ -231,23 +231,6 @@ def test_a_run_that_never_starts_says_where_the_reason_stands(tmp_path: Path) ->
     assert not path.exists()
 
 
-def test_another_users_run_gets_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    path = tmp_path / "run" / "f.sock"
-    monkeypatch.setattr(carrier, "peer_of", lambda connection: 4711)
-
-    def connect(where: Path) -> Submitted:
-        stranger.connect(str(where))
-        return Submitted(name="run 9")
-
-    with socket.socket(socket.AF_UNIX) as stranger:
-        exchange = FlowerExchange(path, connect, deadline=5.0, say=said.append, clock=ticking())
-        with pytest.raises(CarrierLost):
-            exchange.enter({"client-0000": b"secret"})
-        assert stranger.recv(1) == b""
-    assert said[1].startswith("Refused a connection of user 4711 to ")
-
-
 def test_the_carrier_ends_with_its_coordinator_in_the_middle_of_a_wave(tmp_path: Path) -> None:
     """Otherwise a killed coordinator's run would wait for a training of an hour."""
     path, grid = tmp_path / "run" / "f.sock", GridDouble({10: lambda message: message}, {10: silent})
@@ -348,28 +331,3 @@ def test_neither_of_two_nodes_that_name_one_party_gets_its_request(tmp_path: Pat
         carry(grid, path, clock=grid.clock, pause=grid.pause)
         assert coordinator.result() == [b"said to client-0000"]
     assert asked == [10]
-
-
-def test_a_reply_that_nobody_asked_for_is_dropped(tmp_path: Path) -> None:
-    """The run is another process: it may have replies of a party whose turn it is not."""
-
-    def carried(where: Path) -> None:
-        with socket.socket(socket.AF_UNIX) as own:
-            own.connect(str(where))
-            line = carrier.Connection(own)
-            for _ in ("the wave", "its one request"):
-                line.receive()
-            line.send(encode_envelope(Carried(parties=("client-0000", "client-0001"), notes=())))
-            for reply in (b"asked", b"not asked"):
-                line.send(reply)
-            line.receive()
-
-    with ThreadPoolExecutor(1) as pool:
-
-        def begin(where: Path) -> Submitted:
-            pool.submit(carried, where)
-            return Submitted(name="run 7")
-
-        path = tmp_path / "run" / "f.sock"
-        with FlowerExchange(path, begin, deadline=60.0, say=lambda line: None) as exchange:
-            assert exchange({"client-0000": b"a request"}) == {"client-0000": b"asked"}

@@ -20,8 +20,7 @@ from securefl.core.linear import Floats, LinearQuery, Range
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.exchange.server import cohort_of
-from securefl.linear import dealt_pads, pads
-from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
+from securefl.linear import pads
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import PadKeyHolder, PadServer
 from securefl.protocols import fltrust
@@ -90,10 +89,10 @@ def test_a_round_scores_then_sums_those_it_trusts(tmp_path: Path) -> None:
 
 def test_the_cosine_is_that_of_the_vectors_under_every_scheme(tmp_path: Path) -> None:
     found: dict[str, dict[int, float]] = {}
-    for scores in ("clear", "ckks", "pads", "dealt-pads"):
+    for scores in ("clear", "ckks", "pads"):
         spy, _ = spied(study(ARM, rounds=1, clients=4, scores=scores), tmp_path / scores)
         found[scores] = dict(spy.asks[0][1].per_client["direction"])
-    for scores in ("ckks", "pads", "dealt-pads"):
+    for scores in ("ckks", "pads"):
         assert found[scores] == pytest.approx(found["clear"], abs=1e-3)
 
 
@@ -134,7 +133,7 @@ SPOILT: dict[int, Any] = {
     2: lambda start: np.full(len(start), np.inf),
     3: lambda start: np.where(np.arange(len(start)) == 5, np.nan, start),
 }
-EVERY = ("clear", "ckks", "batches", "pads", "dealt-pads")
+EVERY = ("clear", "ckks", "pads")
 
 
 @pytest.mark.parametrize("scores", EVERY)
@@ -169,14 +168,13 @@ def test_a_server_whose_own_step_points_nowhere_asks_nobody(
     assert np.array_equal(spy.states[-1].broadcast, spy.states[0].broadcast)
 
 
-@pytest.mark.parametrize("scores", ["pads", "dealt-pads"])
-def test_a_million_entries_pass_every_message(scores: Any, tmp_path: Path) -> None:
+def test_a_million_entries_pass_every_message(tmp_path: Path) -> None:
     length, rng = 10**6, np.random.default_rng(0)
     bounds, g = cosine_bounds(length), direction(rng.normal(size=length))
     spec = ValueSpec(
         name="direction", reduction="none", reveals="it", reveals_encrypted="a cosine", max_releases=1
     )
-    plan = Plan(scores=scores, delta=1e-5, max_rounds=1, non_private=("direction",))
+    plan = Plan(scores="pads", delta=1e-5, max_rounds=1, non_private=("direction",))
     vectors = [g, -g]
     own = ClientFunction(spec, lambda context: Value(hidden=vectors[context.client]), bounds)
     records = [(np.zeros((1, 1)), np.zeros(1))] * 2
@@ -193,29 +191,20 @@ def test_a_million_entries_pass_every_message(scores: Any, tmp_path: Path) -> No
 # Limits, shown as they are ---------------------------------------------------------------------------
 
 
-def read(own: Floats, query: LinearQuery, *, dealt: bool = False) -> float:
+def read(own: Floats, query: LinearQuery) -> float:
     """The number that a server gets for these weights from a client of this direction, under pads."""
-    signing, agreement, terms = (
-        SigningKey.generate(),
-        AgreementKey.generate(),
-        PadTerms(bounds=query.bounds, context=b"", dealt=dealt),
-    )
-    server: Any
-    if dealt:
-        server, holder = DealtServer(terms, 0, signing, query), DealtKeyHolder
-        sent = dealt_pads.mask(own, np.zeros(0), terms, "direction", agreement.public)
-    else:
-        server, holder = PadServer(terms, 0, "direction", signing, query), PadKeyHolder
-        sent = pads.mask(own, np.zeros(0), terms, "direction", server.told, agreement.public)
-    reply = holder(agreement, terms, ("direction",), 1, signing.public).open(server.request([sent]))
-    return float(server.score(sent, reply).value)
+    signing, agreement = SigningKey.generate(), AgreementKey.generate()
+    terms = PadTerms(bounds=query.bounds, context=b"")
+    server = PadServer(terms, 0, "direction", signing, query)
+    sent = pads.mask(own, np.zeros(0), terms, "direction", server.told, agreement.public)
+    holder = PadKeyHolder(agreement, terms, ("direction",), 1, signing.public)
+    return float(server.score(sent, holder.open(server.request([sent]))).value)
 
 
-@pytest.mark.parametrize("dealt", [False, True])
-def test_a_server_that_lies_reads_one_entry_of_a_direction_per_query(dealt: bool) -> None:
+def test_a_server_that_lies_reads_one_entry_of_a_direction_per_query() -> None:
     """A server's own step has no ranges: a vector with one entry is one, so its cosine is that entry."""
     own = direction(np.random.default_rng(1).normal(size=20))
-    found = read(own, LinearQuery(cosine_bounds(20), np.eye(20)[7]), dealt=dealt)
+    found = read(own, LinearQuery(cosine_bounds(20), np.eye(20)[7]))
     assert found == pytest.approx(own[7], abs=1e-6)
 
 

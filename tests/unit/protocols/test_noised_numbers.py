@@ -55,7 +55,7 @@ def context(problem: Problem, x: NDArray[Any], y: NDArray[Any]) -> ClientContext
 # Whole runs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads"])
+@pytest.mark.parametrize("scores", ["clear", "ckks", "pads"])
 @pytest.mark.parametrize("variant", ["full", pytest.param("mean-only", marks=pytest.mark.slow)])
 def test_a_whole_run_costs_what_was_asked_for(scores: str, variant: str, tmp_path: Path) -> None:
     """Private training and noised profiles of a client that takes part in every round."""

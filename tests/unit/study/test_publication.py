@@ -21,6 +21,7 @@ import securefl
 from securefl.api.callbacks.curves import curves
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
+from securefl.engine.attendance import Seen
 from securefl.report.run_page import TESTED
 from securefl.storage.private_folder import FIELD, NOTICE, PRIVATE, json_text, private_folder, private_page
 from securefl.study import results, run_report
@@ -220,6 +221,9 @@ def _record(number: int) -> dict[str, Any]:
         "figures": {"divergence": [[0, 2], [57721.5, 66260.7]]},
         "error_bound": None,
         "blamed": {},
+        "seen": Seen().record(),
+        "reasons": {},
+        "blank": {},
         "abstained": {"client-0001": MARK},
     }
 
@@ -334,8 +338,8 @@ def test_a_folder_of_before_is_refused_with_what_to_do(tmp_path: Path) -> None:
     ):
         told = CliRunner().invoke(cli, words)
         assert isinstance(told.exception, ConfigError)
-        assert "Move them: mkdir -m 700" in str(told.exception)
-    with pytest.raises(ConfigError, match="Move them"):
+        assert str(tmp_path / "run" / "arms") in str(told.exception)
+    with pytest.raises(ConfigError, match="arms"):
         securefl.run(text(FEDAVG), out=tmp_path / "run")
     (tmp_path / "run" / "arms").rename(tmp_path / "run" / PRIVATE / "arms")
     assert len(securefl.run(text(FEDAVG), out=tmp_path / "run").metrics) == 2

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from support.tiny_study import FEDAVG, FEDPROF, study, world
 
 from securefl.core.installed import versions
+from securefl.engine.attendance import Seen
 from securefl.report import plots
 from securefl.report.style import NARROW, WIDE
 from securefl.storage.private_folder import private_page
@@ -47,6 +48,9 @@ def record(number: int, accuracy: float, *, arm: str = "FedProf", **changes: Any
         "figures": {"divergence": [[0, 2, 3, 4, 5], [0.5, 0.0, 1.0, 2.0, 3.0]]},
         "error_bound": None,
         "blamed": {},
+        "seen": Seen().record(),
+        "reasons": {},
+        "blank": {},
         "abstained": {"client-0001": "no records"},
         **changes,
     }
