@@ -1,0 +1,9 @@
+from securefl.core.release import Charge as Charge
+from securefl.mechanisms.base import BaseMechanism as BaseMechanism
+from securefl.mechanisms.base import Headroom as Headroom
+from securefl.mechanisms.base import Mechanism as Mechanism
+from securefl.mechanisms.base import Participation as Participation
+from securefl.mechanisms.charges import charge_of as charge_of
+from securefl.mechanisms.protecting import protect as protect
+from securefl.mechanisms.registry import mechanism_of as mechanism_of
+from securefl.mechanisms.registry import names as names
