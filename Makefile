@@ -51,9 +51,8 @@ mutants: $(VENV)/.tested  ## sampled faults in a room, ten minutes: make mutants
 mutants-list: $(VENV)/.tested  ## the listed faults (tests/mutants), each with the test that must turn red
 	$(BIN)/python tools/mutants.py list
 
-gpu: $(VENV)/.tested  ## the tests that need a GPU, and its figures
+gpu: $(VENV)/.tested  ## the tests that need a GPU
 	$(BIN)/pytest -m gpu
-	$(BIN)/python benchmarks/device.py
 
 package: $(VENV)/.tested  ## sdist and wheel, and the demo from the wheel in a clean environment
 	$(BIN)/pytest tests/e2e/test_wheel.py
@@ -90,12 +89,11 @@ bench: $(VENV)/.tested  ## figures of docs/results.md, as ratios in one run
 	$(BIN)/python benchmarks/matching_files.py
 	$(BIN)/python benchmarks/encryption_overhead.py
 	$(BIN)/python benchmarks/gas_turbine.py
-	$(BIN)/python benchmarks/fedlog_head.py
 	$(BIN)/python benchmarks/fedlog_synthetic.py
 	$(BIN)/python benchmarks/dpsgd.py
 
 bench-secagg: $(VENV)/.tested  ## secure aggregation beside Flower's
-	$(BIN)/python benchmarks/secagg.py --curves
+	$(BIN)/python benchmarks/secagg.py
 
 federation: $(VENV)/.tested  ## Flower on loopback: TLS, registered nodes, a key holder; who learnt what
 	rm -rf runs/federation

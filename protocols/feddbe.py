@@ -358,7 +358,7 @@ class Consensus:
         total = rows.sum(0)
         # exact: a quotient of floats could be rounded up to the next integer
         mean = np.sign(total) * (np.abs(total) // max(1, len(rows)))
-        return Value(integers=mean)
+        return Value(integers=mean, step=step)
 
 
 def _mean(features: Floats) -> Floats:

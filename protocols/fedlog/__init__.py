@@ -1,6 +1,7 @@
 """FedLog (Yu, Zhang and Poupart): a Bayesian head from one small sufficient statistic per client.
 
-`statistic` and `solve` are functions on arrays, for any training loop. `FedLog` is the options of an arm.
+`statistic_spec` gives the statistic's specification and the function that computes it from arrays. `solve`
+makes the head of a total. `FedLog` is the options of an arm.
 """
 
 from securefl.core.lazy import lazy

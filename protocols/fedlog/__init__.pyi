@@ -1,6 +1,5 @@
 from securefl.protocols.class_sums import Clipping as Clipping
-from securefl.protocols.class_sums import sensitivities as sensitivities
-from securefl.protocols.class_sums import statistic as statistic
+from securefl.protocols.class_sums import statistic_spec as statistic_spec
 from securefl.protocols.fedlog.head import Prior as Prior
 from securefl.protocols.fedlog.head import gradient as gradient
 from securefl.protocols.fedlog.head import objective as objective

@@ -1,6 +1,6 @@
 """FedProf: selection by representation profiles (Wu, He, Lin and Maple, v1 2021, v2 2022).
 
-`profile_value` makes a client's profile from arrays and `profile_spec` describes it, for any training loop.
+`profile_spec` gives the specification of a client's profile and the function that makes it from arrays.
 `FedProf` is the options of an arm.
 """
 

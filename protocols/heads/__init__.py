@@ -1,7 +1,7 @@
 """Heads in closed form on frozen features: one exchange of sums gives a linear classifier.
 
-`statistic`, `choose` and `solve` are functions on arrays, for any training loop. `Heads` is the options of an
-arm.
+`statistic_spec` gives the statistic's specification and the function that computes it from arrays. `choose`
+and `solve` are functions on arrays too. `Heads` is the options of an arm.
 """
 
 from securefl.core.lazy import lazy

@@ -2,8 +2,7 @@ from securefl.protocols.heads.blocks import Blocks as Blocks
 from securefl.protocols.heads.blocks import Parts as Parts
 from securefl.protocols.heads.blocks import grid_of as grid_of
 from securefl.protocols.heads.contribution import Bounding as Bounding
-from securefl.protocols.heads.contribution import sensitivities as sensitivities
-from securefl.protocols.heads.contribution import statistic as statistic
+from securefl.protocols.heads.contribution import statistic_spec as statistic_spec
 from securefl.protocols.heads.options import Choice as Choice
 from securefl.protocols.heads.options import Heads as Heads
 from securefl.protocols.heads.options import choose as choose

@@ -92,16 +92,6 @@ class Connection:
         except OSError as error:
             raise _lost(error) from None
 
-    def ended(self) -> bool:
-        """Whether the other side has ended the connection. Waits for nothing."""
-        try:
-            self._connection.settimeout(0)
-            return not self._connection.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-
     def _exactly(self, count: int, until: float, hold: Callable[[int], None]) -> bytes:
         came = bytearray()
         while len(came) < count:

@@ -263,12 +263,14 @@ class _Server:
         try:
             user = self._peer(connection)
         except OSError as error:
-            return self._note(f"Refused a connection whose user the kernel does not name: {error}.")
+            self._note(f"Refused a connection whose user the kernel does not name: {error}.")
+            return None
         if user not in self._allow:
             may = sorted(self._allow)
-            return self._note(
+            self._note(
                 f"Refused user {user}, which is not among {may}. If it is a relay, name it with --allow."
             )
+            return None
         with self._lock:
             idle = [line for line in self._lines if line.idle is not None]
             if len(self._lines) >= _PLACES and idle:
@@ -278,9 +280,8 @@ class _Server:
             if len(self._lines) < _PLACES:
                 self._lines.add(line := _Line(connection, user, self._most, self._patience))
                 return line
-        return self._note(
-            f"Refused a connection of user {user}: there are {_PLACES} already, with a request each."
-        )
+        self._note(f"Refused a connection of user {user}: there are {_PLACES} already, with a request each.")
+        return None
 
     def _hold(self, line: _Line, count: int) -> None:
         """Count bytes that a connection brings. RemoteProtocolError if there is no memory for them."""

@@ -30,7 +30,6 @@ from securefl.core.release import Adjacency, Unit
 from securefl.core.text_safety import require_legible
 from securefl.deployment.computing import Outside
 from securefl.deployment.messages import Compute, Computed
-from securefl.dp import clipping
 from securefl.mechanisms.charges import charge_of
 
 UPDATE: Final = "update"
@@ -310,8 +309,7 @@ class _Protected:
         bound = self.updates.bound(self.name)
         if bound is None:
             return Value(clear=vector)
-        step = _bounded_grid(bound).step
-        return Value(integers=clipping.to_grid(vector[None], step, int(bound / step))[0])
+        return Value.summed(vector[None], _bounded_grid(bound), bound)
 
     def _vector(self, context: ClientContext) -> Floats:
         kind = "train" if self.name == UPDATE else "evaluate"

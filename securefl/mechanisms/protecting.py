@@ -85,14 +85,15 @@ def protect(
         DataError: the value is not finite, or outside its declared bound or the bounds of its query. The
             client abstains, or sends the value that it would send without records.
         Abstains: `after_noise` refused a noised value, or a noised vector is outside the bounds of its query.
-        LocalProtocolError: a value that must be noised has no grid integers; the plan hides the value and
-            `conceal` is None; or the value answers linear queries and declares no number of releases.
+        LocalProtocolError: a value that must be noised has no grid integers, or they are of another step
+            than the spec's; the plan hides the value and `conceal` is None; or the value answers linear
+            queries and declares no number of releases.
         ConfigError: as for `charge_of`.
     """
     charge = charge_of(plan, spec, trained=trained)
     told: NDArray[Any]
     source = Source(None if secret is None else derived(secret, b"noise" + _place(key)))
-    _require_integers(plan, spec, value)
+    _require_grid(plan, spec, value)
     hidden = None
     if spec.reduction == "sum":
         told = _summand(plan, spec, value, weight, source, speaks)
@@ -127,7 +128,7 @@ def is_cut(plan: Plan, spec: ValueSpec, value: Value, weight: float, *, speaks: 
         integers, inside = value.integers, _inside(plan, spec)
         beyond = _largest(integers) > spec.grid.limit
         return beyond or _largest(_weighted(integers, weight)) > inside
-    return speaks and _largest(value.floats(spec.grid)) > spec.grid.bound
+    return speaks and _largest(value.floats()) > spec.grid.bound
 
 
 def _largest(numbers: NDArray[Any]) -> float:
@@ -141,13 +142,21 @@ def _inside(plan: Plan, spec: ValueSpec) -> int:
     return spec.grid.limit - (mechanism_of(plan, spec).headroom().share or 0)
 
 
-def _require_integers(plan: Plan, spec: ValueSpec, value: Value) -> None:
-    """Raises LocalProtocolError for floats if the value is charged as noised."""
-    if value.integers is None and mechanism_of(plan, spec).noised:
+def _require_grid(plan: Plan, spec: ValueSpec, value: Value) -> None:
+    """Raises LocalProtocolError for integers of another grid, and for floats that are charged as noised."""
+    if value.integers is None:
+        if mechanism_of(plan, spec).noised:
+            raise LocalProtocolError(
+                f"Expected integers of the grid for {spec.name!r}, which is charged as noised, got floats. "
+                "If floats are rounded afterwards, a record moves them by more than was declared. Put each "
+                "record on the grid by itself: Value.summed(rows, spec.grid, bound)."
+            )
+    elif value.step != spec.grid.step:
         raise LocalProtocolError(
-            f"Expected integers of the grid for {spec.name!r}, which is charged as noised, got floats. If "
-            "floats are rounded afterwards, a record moves them by more than was declared. Put each record "
-            "on the grid by itself (`dp.clipping.to_grid`), and send Value(integers=...)."
+            f"Expected integers of step {spec.grid.step!r}, the grid for which the noise of {spec.name!r} is "
+            f"sized, got integers of step {value.step!r}. Make them on that grid: Value.summed(rows, "
+            "spec.grid, bound). `statistic_spec` and `profile_spec` of the protocols give a specification "
+            "and its values together."
         )
 
 
@@ -159,7 +168,7 @@ def _summand(
         raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
     if value.integers is not None and mechanism_of(plan, spec).noised:
         return _noised_sum(plan, spec, value.integers, weight, source)
-    floats = value.floats(spec.grid)
+    floats = value.floats()
     if speaks:  # nan stays and is refused: the client then sends the value that it would without records
         floats = spec.grid.clipped(floats)
     return spec.grid.quantise(floats, weight)

@@ -38,7 +38,6 @@ PRIVATE = {
     "securefl.deployment.updates": _PARTS,
     "securefl.deployment.local": _PARTS,
     "securefl.core.release": _PARTS,
-    "securefl.flower.exchange": _PARTS,
     "securefl.storage.journal": _PARTS,
     "securefl.storage.own_record": _PARTS,
     "securefl.deployment": _PARTS,
@@ -174,7 +173,7 @@ for face in {packages!r}:
 
 
 def test_a_type_checker_sees_the_names_that_a_face_has() -> None:
-    """The stub of a face is read by both: as Python by a type checker, and a line at a time by `core.lazy`."""
+    """A stub is read twice: as Python by a type checker, and a line at a time by `core.lazy`."""
     for module in (importlib.import_module(face) for face in FACES if face not in MODULES):
         stub = ast.parse(Path(str(module.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")).body
         homes = {}

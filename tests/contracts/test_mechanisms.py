@@ -387,7 +387,9 @@ def test_a_study_runs_with_a_mechanism_from_outside(
 @pytest.mark.parametrize("scheme", ["clear", "masked", "ckks", "two-server"])
 def test_an_exchange_goes_with_it(scheme: str, tmp_path: Path) -> None:
     plan = planned("twice", scheme, corrupt=0.0, dropout=0.0)
-    given = ClientFunction(SPEC, lambda context: Value(integers=np.full(2000, 7, np.int64)))
+    given = ClientFunction(
+        SPEC, lambda context: Value(integers=np.full(2000, 7, np.int64), step=SPEC.grid.step)
+    )
     records = [(np.ones((1, 1)), np.zeros(1))] * 10
     query = CohortQuery(cohort=tuple(range(10)), broadcast=np.zeros(0, np.float32), sums=(Sum(SPEC, 2000),))
     with SecureAggregator(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
@@ -407,7 +409,7 @@ def defect(**changes: Any) -> Any:
 
 def released(plan: Plan, value: int = 0) -> Any:
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
-    return protect(plan, SPEC, Value(integers=np.full(50, value)), key=key, weight=1.0)
+    return protect(plan, SPEC, Value(integers=np.full(50, value), step=SPEC.grid.step), key=key, weight=1.0)
 
 
 @pytest.mark.parametrize(
@@ -524,7 +526,9 @@ class ByHolder(Twice):
 def two_server(tmp_path: Path) -> Any:
     plan = planned("twice", "two-server", corrupt=0.0, dropout=0.0)
     spec = replace(SPEC, grid=Grid(step=2.0**-3, bound=2.0**5))
-    given = ClientFunction(spec, lambda context: Value(integers=np.full(3, 200, np.int64)))
+    given = ClientFunction(
+        spec, lambda context: Value(integers=np.full(3, 200, np.int64), step=spec.grid.step)
+    )
     records = [(np.ones((1, 1)), np.zeros(1))] * 10
     query = CohortQuery(cohort=tuple(range(10)), broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),))
     with SecureAggregator(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as aggregator:

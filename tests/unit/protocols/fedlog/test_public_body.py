@@ -50,7 +50,7 @@ def total(made: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         client=0, round=1, x=x.astype(np.float32), y=y, broadcast=np.zeros(0, np.float32), public={},
         rng=np.random.default_rng(0),
     )  # fmt: skip
-    return made.compute(context).floats(made.spec.grid)
+    return made.compute(context).floats()
 
 
 # Sensitivity -------------------------------------------------------------------------------------
