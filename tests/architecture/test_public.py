@@ -41,7 +41,6 @@ PRIVATE = {
     "securefl.storage.journal": _PARTS,
     "securefl.storage.own_record": _PARTS,
     "securefl.deployment": _PARTS,
-    "securefl.deployment.coordinator": _PARTS,
     "securefl.commands.main": "a program that types commands",
     "securefl.study": _RUN,
     "securefl.study.config": _RUN,
