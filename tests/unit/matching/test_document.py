@@ -25,7 +25,7 @@ from securefl.matching import (
     Sealed,
 )
 from securefl.matching.document import LIMITS, Document, read, write
-from securefl.matching.keys import evaluator_statement, statement
+from securefl.matching.keys import evaluator_statement, pads_statement, session_of, statement
 
 ONE = Profile(np.array([0.5, 0.0]), np.array([1.0, 2.0]), 77)
 KEYS, SERVER = KeyHolder.generate(openings=10), Evaluator.generate()
@@ -203,7 +203,7 @@ def test_fingerprints_have_128_bits() -> None:
 def test_signing_keys_of_small_order_are_refused_wherever_they_come_in() -> None:
     """Under the identity everybody signs: keys, caps and scores."""
     with pytest.raises(DataError, match="small order"):
-        PublicKeys(KEYS.public.raw, IDENTITY, 10**9, FORGED)
+        PublicKeys(KEYS.public.raw, IDENTITY, 10**9, FORGED, KEYS.public.pads)
     public = EvaluatorPublic(SERVER.public.sealing, IDENTITY)
     with pytest.raises(DataError, match="small order"):
         EvaluatorPublic.from_document(public.to_document(FORGED))
@@ -222,18 +222,20 @@ def test_a_sealing_key_of_small_order_is_refused() -> None:
 
 
 @pytest.mark.parametrize("half", ["first", "second"])
-@pytest.mark.parametrize("which", ["strong", "compact"])
+@pytest.mark.parametrize("which", ["strong", "compact", "strong-encrypted"])
 def test_a_transparent_public_key_is_refused_though_its_holder_signed_it(half: str, which: str) -> None:
     """A ciphertext under it would show the profile to the evaluator."""
     raw, options = KEYS.public.raw, Options(parameters=which)  # type: ignore[arg-type]
-    if which == "compact":  # which takes signed ciphertexts alone
+    if options.checked:  # which takes signed ciphertexts alone
         options = replace(options, declared="0" * 64)
     parameters = options.parameter_set()
     key = KEYS.public.of(parameters).key.raw
     at, size = raw.index(key), len(key) // 2
     start = at if half == "first" else at + size
     spoilt = raw[:start] + bytes(size) + raw[start + size :]
-    public = PublicKeys(spoilt, KEYS.public.signing, 10, KEYS.signing.sign(statement(spoilt, 10)))
+    agreement, session = KEYS.public.agreement.raw, session_of(KEYS.public.signing, spoilt, 10)
+    pads = agreement + KEYS.signing.sign(pads_statement(session, agreement)).raw
+    public = PublicKeys(spoilt, KEYS.public.signing, 10, KEYS.signing.sign(statement(spoilt, 10)), pads)
     with pytest.raises(RemoteProtocolError, match="transparent"):
         ONE.encrypt(public, SERVER.public, options=options, own=ClientKey.generate())
 
