@@ -14,6 +14,7 @@ command to benchmarks/results/fedcor_embeddings.csv.
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,40 @@ import numpy as np
 import pandas as pd
 import torch
 from cohort_labels import main_labels
-from loss_changes import states
 from numpy.typing import NDArray
 from sklearn.manifold import TSNE
 
+from securefl.algorithm.clients import State
 from securefl.protocols.fedcor import FedCor
 from securefl.report.style import ARM_COLOURS, MARKERS, blank, light_frame
 from securefl.report.tables import write_csv, write_png
 from securefl.storage import files
-from securefl.study.config import read
+from securefl.study.arm import arm_folder, checkpoint_file
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.composition import composition
+from securefl.study.config import Arm, Study, read
+from securefl.study.run import run_arm
+from securefl.study.seeded import World
 from securefl.study.world import build
 
 ROOT = Path(__file__).parents[1]
+
+
+def states(study: Study, arm: Arm, world: World, rounds: list[int]) -> list[State]:
+    """The state before each of these rounds, from the arm played again."""
+    found = []
+    algorithm, _ = composition(study, arm, world)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in rounds:
+            if number == 1:
+                found.append(algorithm.start())
+                continue
+            run_arm(study, arm, world, Path(folder), lambda record: None, rounds=number - 1)
+            with Checkpoint(checkpoint_file(arm_folder(Path(folder), arm, world.seed))) as checkpoint:
+                state, _ = checkpoint.load()
+            assert state is not None
+            found.append(state)
+    return found
 
 
 def directions(embedding: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -37,7 +37,7 @@ from torch import nn
 from securefl.algorithm.clients import Algorithm, ClientContext, Device, Population, State, run_round
 from securefl.algorithm.queries import Answers, ByDraws, ClientState, CohortQuery, Floats, Total
 from securefl.protocols.averaging import Averaging
-from securefl.protocols.class_sums import GRID, Clipping
+from securefl.protocols.class_sums import Clipping
 from securefl.protocols.fedlog.head import solve
 from securefl.protocols.fedlog.options import FedLog, Heads
 from securefl.protocols.lg_fedavg import LGFedAvg
@@ -186,7 +186,7 @@ class Experiment:
         else:
             nothing = np.zeros(0, np.float32)
             total = sum(
-                (self.heads.statistic.compute(self.context(c, nothing)).floats(GRID) for c in (0, 1)),
+                (self.heads.statistic.compute(self.context(c, nothing)).floats() for c in (0, 1)),
                 np.zeros(6),
             )
         return total.astype(np.float32)
@@ -231,7 +231,7 @@ class Experiment:
             values = [
                 statistic.compute(self.context(client, question.broadcast)) for client in question.cohort
             ]
-            sent = [value.floats(statistic.spec.grid) for value in values]
+            sent = [value.floats() for value in values]
             by = question.weights
             weights = [
                 by.weight(client, statistic.spec) if isinstance(by, ByDraws) else 1.0

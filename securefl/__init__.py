@@ -63,7 +63,4 @@ _HOMES = {
     "run_sweep": "securefl.api.sweeping",
     "select_by_profile": "securefl.api.selecting",
 }
-_RENAMED = {
-    "Door": "SecureAggregator",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

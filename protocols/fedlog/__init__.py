@@ -1,6 +1,7 @@
 """FedLog (Yu, Zhang and Poupart): a Bayesian head from one small sufficient statistic per client.
 
-`statistic` and `solve` are functions on arrays, for any training loop. `FedLog` is the options of an arm.
+`statistic_spec` gives the statistic's specification and the function that computes it from arrays. `solve`
+makes the head of a total. `FedLog` is the options of an arm.
 """
 
 from securefl.core.lazy import lazy
@@ -8,7 +9,7 @@ from securefl.core.lazy import lazy
 TYPE_CHECKING = False  # type checkers take it for true
 
 if TYPE_CHECKING:
-    from securefl.protocols.class_sums import Clipping, sensitivities, statistic
+    from securefl.protocols.class_sums import Clipping, statistic_spec
     from securefl.protocols.fedlog.head import Prior, gradient, objective, probabilities, solve
     from securefl.protocols.fedlog.options import FedLog
 
@@ -19,9 +20,8 @@ __all__ = [
     "gradient",
     "objective",
     "probabilities",
-    "sensitivities",
     "solve",
-    "statistic",
+    "statistic_spec",
 ]
 _HOMES = {
     "Clipping": "securefl.protocols.class_sums",
@@ -30,8 +30,7 @@ _HOMES = {
     "gradient": "securefl.protocols.fedlog.head",
     "objective": "securefl.protocols.fedlog.head",
     "probabilities": "securefl.protocols.fedlog.head",
-    "sensitivities": "securefl.protocols.class_sums",
     "solve": "securefl.protocols.fedlog.head",
-    "statistic": "securefl.protocols.class_sums",
+    "statistic_spec": "securefl.protocols.class_sums",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -1,6 +1,6 @@
 """FedProf: selection by representation profiles (Wu, He, Lin and Maple, v1 2021, v2 2022).
 
-`profile_value` makes a client's profile from arrays and `profile_spec` describes it, for any training loop.
+`profile_spec` gives the specification of a client's profile and the function that makes it from arrays.
 `FedProf` is the options of an arm.
 """
 
@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # type checkers take it for true
 
 if TYPE_CHECKING:
     from securefl.protocols.fedprof.options import ByProfile, FedProf, log_weights
-    from securefl.protocols.fedprof.statistic import Clip, profile_spec, profile_value
+    from securefl.protocols.fedprof.statistic import Clip, profile_spec
 
 __all__ = [
     "ByProfile",
@@ -18,7 +18,6 @@ __all__ = [
     "FedProf",
     "log_weights",
     "profile_spec",
-    "profile_value",
 ]
 _HOMES = {
     "ByProfile": "securefl.protocols.fedprof.options",
@@ -26,6 +25,5 @@ _HOMES = {
     "FedProf": "securefl.protocols.fedprof.options",
     "log_weights": "securefl.protocols.fedprof.options",
     "profile_spec": "securefl.protocols.fedprof.statistic",
-    "profile_value": "securefl.protocols.fedprof.statistic",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -1,7 +1,7 @@
 """Heads in closed form on frozen features: one exchange of sums gives a linear classifier.
 
-`statistic`, `choose` and `solve` are functions on arrays, for any training loop. `Heads` is the options of an
-arm.
+`statistic_spec` gives the statistic's specification and the function that computes it from arrays. `choose`
+and `solve` are functions on arrays too. `Heads` is the options of an arm.
 """
 
 from securefl.core.lazy import lazy
@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # type checkers take it for true
 
 if TYPE_CHECKING:
     from securefl.protocols.heads.blocks import Blocks, Parts, grid_of
-    from securefl.protocols.heads.contribution import Bounding, sensitivities, statistic
+    from securefl.protocols.heads.contribution import Bounding, statistic_spec
     from securefl.protocols.heads.options import Choice, Heads, choose
     from securefl.protocols.heads.solvers import lda, prototypes, ridge, solve
 
@@ -25,9 +25,8 @@ __all__ = [
     "lda",
     "prototypes",
     "ridge",
-    "sensitivities",
     "solve",
-    "statistic",
+    "statistic_spec",
 ]
 _HOMES = {
     "Blocks": "securefl.protocols.heads.blocks",
@@ -40,8 +39,7 @@ _HOMES = {
     "lda": "securefl.protocols.heads.solvers",
     "prototypes": "securefl.protocols.heads.solvers",
     "ridge": "securefl.protocols.heads.solvers",
-    "sensitivities": "securefl.protocols.heads.contribution",
     "solve": "securefl.protocols.heads.solvers",
-    "statistic": "securefl.protocols.heads.contribution",
+    "statistic_spec": "securefl.protocols.heads.contribution",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)

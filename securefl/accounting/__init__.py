@@ -34,7 +34,4 @@ _HOMES = {
     "statement": "securefl.accounting.statements",
     "steps_event": "securefl.accounting.events",
 }
-_RENAMED = {
-    "UNPROTECTED": "NON_PRIVATE",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

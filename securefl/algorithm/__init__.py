@@ -106,15 +106,4 @@ _HOMES = {
     "sample_without_replacement": "securefl.core.draws",
     "to_grid": "securefl.dp.clipping",
 }
-_RENAMED = {
-    "Ask": "CohortQuery",
-    "Each": "PerClient",
-    "Given": "ClientFunction",
-    "Job": "ClientContext",
-    "Kept": "ClientState",
-    "Offer": "Contribution",
-    "Played": "RoundResult",
-    "Sends": "ValueSpec",
-    "play": "run_round",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -35,17 +35,13 @@ def loading(module: str) -> Iterator[None]:
         gc.enable()
 
 
-def lazy(
-    face: str, homes: Mapping[str, str], renamed: Mapping[str, str] | None = None
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+def lazy(face: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a face.
 
     Args:
         face: the module's own name.
         homes: the module that each public name lives in.
-        renamed: the new name of each name that the face had before. It gives the same object, and warns.
     """
-    older = renamed or {}
 
     def get(name: str) -> object:
         if name in homes:
@@ -53,12 +49,6 @@ def lazy(
                 found: object = getattr(import_module(homes[name]), name)
             setattr(sys.modules[face], name, found)
             return found
-        if name in older:
-            import warnings
-
-            said = f"{face}.{name} has a new name: import `{older[name]}` in its place."
-            warnings.warn(said, DeprecationWarning, stacklevel=2)
-            return get(older[name])
         raise AttributeError(f"module {face!r} has no attribute {name!r}")
 
     def names() -> list[str]:

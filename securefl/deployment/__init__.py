@@ -10,11 +10,10 @@ session_store     a party's store of sessions, refusals, fingerprints of records
 computing         training or evaluation in another process, by the app that carries a party's envelopes
 updates           model updates of a caller's own app, and the mean of their sum
 local             the party of such updates, and a local deployment of all parties for simulations
-framing           a length and an envelope on a Unix socket, and a relay's end of a connection
+framing           a length and an envelope on a Unix socket, and either end of a connection
 peers             who is at the other end of a socket, and who could have put a socket at a path
 connection        a relay's side of a party's socket: it checks who listens, and sends a request
-limits            a server's places and memory, shared fairly between users
-server            a party's side of its socket: access by user, and one request at a time in one thread
+server            a party's side of its socket: access by user, limits, one request at a time in one thread
 files             a party's files on disk, which one process holds
 engine            the engine that runs a server's queries over waves: a study's, and an app's updates
 transport         the server's transport over `exchange({party: bytes}) -> {party: bytes}`
@@ -79,11 +78,4 @@ _HOMES = {
     "send": "securefl.deployment.connection",
     "serve": "securefl.deployment.server",
 }
-_RENAMED = {
-    "Apart": "RemoteEngine",
-    "Exchange": "SendAndReceive",
-    "House": "LocalDeployment",
-    "Resident": "PartySession",
-    "run_apart": "run_deployed",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

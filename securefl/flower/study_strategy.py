@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.logs import logger
 from securefl.deployment.visits import SendAndReceive
-from securefl.flower.exchange import GridExchange, found
+from securefl.flower.exchange import GridExchange
 
 Tell = Callable[[Mapping[str, Any]], None]
 """Is called with the record of every finished round: its `round`, and figures by name."""
@@ -72,7 +72,7 @@ class StudyStrategy(OwnRounds):
         names: the parties beside the server.
         play: see `Play`; for a server's folder, `securefl.deployment.coordinator.playing` makes it.
         deadline: seconds that a wave may take. A party that has not replied by then is silent.
-        patience: seconds within which the parties' nodes must connect. Later nodes are left out.
+        patience: seconds within which the parties' nodes must connect. Later nodes take part from then on.
 
     Raises nothing. Its method `start` raises ConfigError if it gets more than the grid.
     """
@@ -121,8 +121,9 @@ class StudyStrategy(OwnRounds):
             result.evaluate_metrics_serverapp[int(record["round"])] = MetricRecord(dict(figures))
 
         self.summary()
-        nodes = found(grid, self._names, deadline=self._patience)
-        arrays = self._play(GridExchange(grid, nodes, deadline=self._deadline), tell)
+        exchange = GridExchange(grid, deadline=self._deadline)
+        exchange.look(self._names, self._patience)
+        arrays = self._play(exchange, tell)
         result.arrays = ArrayRecord({name: Array(np.asarray(own)) for name, own in arrays.items()})
         return result
 

@@ -49,8 +49,4 @@ _HOMES = {
     "Opener": "securefl.linear.opener",
     "scheme_of": "securefl.linear.registry",
 }
-_RENAMED = {
-    "Way": "LinearScheme",
-    "way_of": "scheme_of",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -15,35 +15,27 @@ TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as 
 
 if TYPE_CHECKING:
     from securefl.core.release import Charge
-    from securefl.mechanisms.base import BaseMechanism, Headroom, Mechanism, Participation
     from securefl.mechanisms.charges import charge_of
+    from securefl.mechanisms.mechanism import Headroom, Mechanism
     from securefl.mechanisms.protecting import protect
     from securefl.mechanisms.registry import mechanism_of, names
 
 __all__ = [
-    "BaseMechanism",
     "Charge",
     "Headroom",
     "Mechanism",
-    "Participation",
     "charge_of",
     "mechanism_of",
     "names",
     "protect",
 ]
 _HOMES = {
-    "BaseMechanism": "securefl.mechanisms.base",
     "Charge": "securefl.core.release",
-    "Headroom": "securefl.mechanisms.base",
-    "Mechanism": "securefl.mechanisms.base",
-    "Participation": "securefl.mechanisms.base",
+    "Headroom": "securefl.mechanisms.mechanism",
+    "Mechanism": "securefl.mechanisms.mechanism",
     "charge_of": "securefl.mechanisms.charges",
     "mechanism_of": "securefl.mechanisms.registry",
     "names": "securefl.mechanisms.registry",
     "protect": "securefl.mechanisms.protecting",
 }
-_RENAMED = {
-    "GaussianMechanism": "BaseMechanism",
-    "words": "names",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -74,11 +74,4 @@ _HOMES = {
     "names": "securefl.sums.registry",
     "scheme_of": "securefl.sums.registry",
 }
-_RENAMED = {
-    "Envelope": "Outgoing",
-    "Hide": "ComputeAndConceal",
-    "Way": "SumScheme",
-    "way_of": "scheme_of",
-    "words": "names",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -20,6 +20,7 @@ not depend on the other rows.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -43,12 +44,13 @@ from securefl.training.products import ROWS, RowsAlike, check_rows, padded
 from securefl.training.row_wise import RowHook
 
 
-def apart(model: nn.Module, read: Read, *columns: Tensor, rows: int = ROWS) -> Tensor:
+def apart(model: nn.Module, what: Hashable, read: Read, *columns: Tensor, rows: int = ROWS) -> Tensor:
     """The result of `read` for each record in evaluation mode, (n, ...). Other records change no bit of it.
 
     If the model raises an error for a record, such as a code beyond an embedding, the record's values are
     nan.
 
+    what: names the function that `read` computes from the model: equal names are equal functions.
     columns: records (n, *shape), and further columns such as targets (n, ...). n may be 0 or 1. Columns and
         result are on the CPU; the model may be on another device.
 
@@ -56,18 +58,18 @@ def apart(model: nn.Module, read: Read, *columns: Tensor, rows: int = ROWS) -> T
     be kept apart.
     """
     check_rows(rows)
-    return computed(model, lambda: _apart(model, read, columns, rows))
+    return computed(model, lambda: _apart(model, what, read, columns, rows))
 
 
-def _apart(model: nn.Module, read: Read, columns: tuple[Tensor, ...], rows: int) -> Tensor:
+def _apart(model: nn.Module, what: Hashable, read: Read, columns: tuple[Tensor, ...], rows: int) -> Tensor:
     device = device_of(model)
     here = [column.to(device) for column in columns]
     with in_mode(model, training=False), one_thread(), records_apart(device):
         if scheme_of(model).alone:
             with torch.no_grad():
-                return _read(lone_reader(model, read, here, rows), here, rows)
+                return _read(lone_reader(model, what, read, here, rows), here, rows)
         with torch.inference_mode():
-            require_apart(model, read, *here, rows=rows)
+            require_apart(model, what, read, *here, rows=rows)
             with RowsAlike():
                 return _read(read, here, rows)
 
@@ -114,7 +116,7 @@ def body_features(
 
     handle = last_dense(model).register_forward_pre_hook(RowHook(note))
     try:
-        return np.asarray(apart(model, read, as_tensor(x)).numpy())
+        return np.asarray(apart(model, ("features", activation), read, as_tensor(x)).numpy())
     finally:
         handle.remove()
 
@@ -149,4 +151,4 @@ def record_losses(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss
         outputs = model(rows)
         return torch.cat([losses_of(outputs, wanted, loss)[:, None], outputs], dim=1)
 
-    return np.asarray(apart(model, read, inputs, targets)[:, 0].double().numpy())
+    return np.asarray(apart(model, ("losses", loss), read, inputs, targets)[:, 0].double().numpy())

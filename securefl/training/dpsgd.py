@@ -125,7 +125,7 @@ def _summing(model: nn.Module, x: Tensor, y: Tensor, config: DPSGD, loss: Loss) 
         return
     trained = [one for one in model.parameters() if one.requires_grad]
     with torch.no_grad():
-        require_apart(model, model, x, rows=config.chunk)
+        require_apart(model, "outputs", model, x, rows=config.chunk)
     require_slopes_apart(model, x, y, loss, config.chunk)
     length = length_of(model, x, config.chunk)
     with (

@@ -20,8 +20,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError
@@ -79,10 +78,9 @@ class Taken:
     """The position of one pass on a tape. Without a tape it counts the draws and returns middle values.
 
     rows: the number of records that the pass computes at a time, which is the first dimension of every draw.
-    None in a pass of one record, whose tape has no rows.
     """
 
-    def __init__(self, tape: Tape | None, rows: int | None = None) -> None:
+    def __init__(self, tape: Tape | None, rows: int) -> None:
         self._tape, self._rows = tape, rows
         self._at = {"uniform": 0, "normal": 0}
 
@@ -93,10 +91,9 @@ class Taken:
 
     def take(self, kind: str, shape: Sequence[int]) -> Tensor:
         shape = tuple(shape)
-        if self._rows is not None and (not shape or shape[0] != self._rows):
+        if not shape or shape[0] != self._rows:
             raise ConfigError(f"Expected draws of one row a record ({self._rows}), got shape {shape}.")
-        own = shape if self._rows is None else shape[1:]
-        start, count = self._at[kind], prod(own)
+        start, count = self._at[kind], prod(shape[1:])
         self._at[kind] += count
         if self._tape is None:
             return torch.full(shape, 0.5 if kind == "uniform" else 0.0)
@@ -106,223 +103,80 @@ class Taken:
                 "Expected a model that draws as many values in every pass, got one that draws more. Let "
                 "shapes alone decide the draws."
             )
-        return values[..., start : start + count].reshape(shape)
-
-    def uniform(self, shape: Sequence[int]) -> Tensor:
-        return self.take("uniform", shape)
-
-    def normal(self, shape: Sequence[int]) -> Tensor:
-        return self.take("normal", shape)
+        return values[:, start : start + count].reshape(shape)
 
 
-class Drawing(TorchFunctionMode):
-    """A context in which a model of listed layers (`row_wise`) draws from a tape."""
+class Drawing(TorchDispatchMode):
+    """A context in which a model draws from a tape, and from nothing else.
+
+    It sees what torch's functions consist of, below `vmap`: a draw has the records' dimension first, and
+    dropout, attention and others draw by the same few operators.
+    """
 
     def __init__(self, taken: Taken) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._taken = taken
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if (rule := RULES.get(func)) is not None:
-            return rule(self._taken, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-# Rules for functions of torch that draw ---------------------------------------------------------------
-# Each has the parameters of torch's own function. They replace it in evaluation too, and use no generator of
-# torch.
-
-_ALPHA: Final = -1.7580993408473766
-"""The value that alpha dropout writes over a dropped one: minus the product of SELU's two constants."""
-
-
-def _mask(taken: Taken, shape: Sequence[int], p: float) -> Tensor:
-    """A mask that is 1 with probability 1 - p, and 0 otherwise."""
-    return (taken.uniform(shape) >= p).to(torch.float32)
-
-
-def _dropout(
-    taken: Taken, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **_: Any
-) -> Tensor:
-    return _dropped(taken, input, p, training, inplace, tuple(input.shape))
-
-
-def _dropped(
-    taken: Taken, input: Tensor, p: float, training: bool, inplace: bool, shape: Sequence[int]
-) -> Tensor:
-    _require_share(p)
-    if not training or p == 0:
-        return input
-    scale = _mask(taken, shape, p).to(input.device) / (1 - p) if p < 1 else input.new_zeros(tuple(shape))
-    return input.mul_(scale) if inplace else input * scale
-
-
-def _feature_dropout(
-    taken: Taken, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **_: Any
-) -> Tensor:
-    return _dropped(taken, input, p, training, inplace, _channels(input))
-
-
-def _channels(input: Tensor) -> tuple[int, ...]:
-    """The shape of one value a channel and row."""
-    return (*input.shape[:2], *(1 for _ in input.shape[2:]))
-
-
-def _alpha_dropout(
-    taken: Taken, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
-) -> Tensor:
-    return _alpha(taken, input, p, training, inplace, tuple(input.shape))
-
-
-def _feature_alpha_dropout(
-    taken: Taken, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
-) -> Tensor:
-    return _alpha(taken, input, p, training, inplace, _channels(input))
-
-
-def _alpha(
-    taken: Taken, input: Tensor, p: float, training: bool, inplace: bool, shape: Sequence[int]
-) -> Tensor:
-    _require_share(p)
-    if not training or p == 0:
-        return input
-    if p == 1:
-        return input.mul_(0) if inplace else input * 0
-    # Klambauer et al., "Self-normalizing neural networks" (2017): this keeps mean and variance.
-    scale = ((1 - p) * (1 + p * _ALPHA**2)) ** -0.5
-    mask = _mask(taken, shape, p).to(input.device)
-    found = scale * (input * mask + _ALPHA * (1 - mask)) - scale * _ALPHA * p
-    return input.copy_(found) if inplace else found
-
-
-def _require_share(p: float) -> None:
-    if not 0 <= p <= 1:
-        raise ConfigError(f"Expected a share of dropout in [0, 1], got {p}.")
-
-
-def _attention(
-    taken: Taken,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    # Also without dropout: vmap would call torch's kernels once for each record, since they take a batch.
-    if enable_gqa:
-        heads = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(heads, -3), value.repeat_interleave(heads, -3)
-    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
-        scores = torch.where(seen, scores, -torch.inf)
-    if attn_mask is not None:
-        boolean = attn_mask.dtype == torch.bool
-        scores = torch.where(attn_mask, scores, -torch.inf) if boolean else scores + attn_mask
-    return _dropout(taken, scores.softmax(-1), dropout_p) @ value
-
-
-def _size(given: Sequence[Any]) -> tuple[int, ...]:
-    """The shape in (2, 3) and in ((2, 3),)."""
-    return tuple(given[0] if len(given) == 1 and not isinstance(given[0], int) else given)
-
-
-def _kind(drawn: Tensor, dtype: torch.dtype | None, device: Any, **_: Any) -> Tensor:
-    return drawn.to(dtype=dtype or torch.get_default_dtype(), device=device)
-
-
-def _rand(taken: Taken, *size: Any, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor:
-    shape = kwargs.pop("size", None)
-    return _kind(taken.uniform(_size(size) if shape is None else shape), dtype, device)
-
-
-def _randn(taken: Taken, *size: Any, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor:
-    shape = kwargs.pop("size", None)
-    return _kind(taken.normal(_size(size) if shape is None else shape), dtype, device)
-
-
-def _rand_like(taken: Taken, input: Tensor, *, dtype: Any = None, **_: Any) -> Tensor:
-    return _kind(taken.uniform(input.shape), dtype or input.dtype, input.device)
-
-
-def _randn_like(taken: Taken, input: Tensor, *, dtype: Any = None, **_: Any) -> Tensor:
-    return _kind(taken.normal(input.shape), dtype or input.dtype, input.device)
-
-
-def _bernoulli(taken: Taken, input: Tensor, p: float | None = None, **_: Any) -> Tensor:
-    return (taken.uniform(input.shape).to(input.device) < (input if p is None else p)).to(input.dtype)
-
-
-def _normal(taken: Taken, mean: Any, std: Any = 1.0, size: Any = None, **_: Any) -> Tensor:
-    shape = size if size is not None else np.broadcast_shapes(_shape(mean), _shape(std))
-    found: Tensor = mean + std * taken.normal(shape)
-    return found
-
-
-def _shape(of: Any) -> tuple[int, ...]:
-    return tuple(of.shape) if isinstance(of, Tensor) else ()
-
-
-def _gumbel_softmax(
-    taken: Taken, logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
-) -> Tensor:
-    # torch's own function fills a new tensor in place, which vmap does not permit.
-    drawn = taken.uniform(logits.shape).to(logits.device).clamp(min=2**-25)
-    soft = ((logits - (-drawn.log()).log()) / tau).softmax(dim)
-    if not hard:
-        return soft
-    one = (soft == soft.amax(dim, keepdim=True)).to(soft.dtype)
-    return one - soft.detach() + soft
-
-
-def _of_own_generator(rule: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def checked(taken: Taken, *args: Any, **kwargs: Any) -> Tensor:
-        given = [*args, *kwargs.values()]
-        if any(isinstance(one, torch.Generator) for one in given):
+        given = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **given)
+        if (rule := _RULES.get(func)) is None or isinstance(given.get("generator"), torch.Generator):
             raise ConfigError(
-                "Expected draws from torch's default generator, got a generator of the model's own. Its "
-                "stream is public and continues from record to record. Leave `generator` out: private "
-                "training then draws from the secret source."
+                "Expected draws by dropout, rand, randn or bernoulli from torch's default generator, got "
+                f"{func}{' of its own' if rule else ''}. The secret source cannot replace it: "
+                "draw by one of these, without `generator`."
             )
-        if kwargs.get("out") is not None:
-            raise ConfigError("Expected draws into new tensors, got `out`. Leave it out.")
-        kwargs.pop("generator", None)
-        kwargs.pop("out", None)
-        return rule(taken, *args, **kwargs)
-
-    return checked
+        return rule(self._taken, *args, **given)
 
 
-RULES: Final[Mapping[Callable[..., Any], Callable[..., Tensor]]] = {
-    function: _of_own_generator(rule)  # type: ignore[arg-type]  # rules take what torch's functions take
-    for rule, functions in {
-        _dropout: (functional.dropout, torch.dropout),
-        _feature_dropout: (
-            functional.dropout1d,
-            functional.dropout2d,
-            functional.dropout3d,
-            torch.feature_dropout,
-        ),
-        _alpha_dropout: (functional.alpha_dropout, torch.alpha_dropout),
-        _feature_alpha_dropout: (functional.feature_alpha_dropout, torch.feature_alpha_dropout),
-        _attention: (functional.scaled_dot_product_attention,),
-        _rand: (torch.rand,),
-        _randn: (torch.randn,),
-        _rand_like: (torch.rand_like,),
-        _randn_like: (torch.randn_like,),
-        _bernoulli: (torch.bernoulli, Tensor.bernoulli),
-        _normal: (torch.normal,),
-        _gumbel_softmax: (functional.gumbel_softmax,),
-    }.items()
-    for function in functions
+# Rules for operators of torch that draw ---------------------------------------------------------------
+
+_LEAST: Final = 2**-25
+"""In place of a uniform value 0, whose logarithm is infinite."""
+
+
+def _bernoulli(taken: Taken, input: Tensor, p: float | None = None) -> Tensor:
+    return (taken.take("uniform", input.shape).to(input.device) < (input if p is None else p)).to(input.dtype)
+
+
+def _bernoulli_(taken: Taken, input: Tensor, p: float = 0.5) -> Tensor:
+    return input.copy_(_bernoulli(taken, input, p))
+
+
+def _exponential_(taken: Taken, input: Tensor, rate: float = 1.0) -> Tensor:
+    return input.copy_(taken.take("uniform", input.shape).clamp(min=_LEAST).log() / -rate)
+
+
+def _native_dropout(taken: Taken, input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """Dropout of a GPU: the outputs, and the mask for their gradient."""
+    keep = 1 - p if train or train is None else 1.0
+    mask = _bernoulli(taken, input, keep)
+    return input * mask / keep if keep else input * 0, mask.bool()
+
+
+def _made(kind: str) -> Callable[..., Tensor]:
+    def rule(taken: Taken, like: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+        """like: a shape, or a tensor of it."""
+        own = like if isinstance(like, Tensor) else torch.empty(0, dtype=dtype, device=device)
+        shape = like.shape if isinstance(like, Tensor) else like
+        return taken.take(kind, shape).to(dtype=dtype or own.dtype, device=own.device)
+
+    return rule
+
+
+_ATEN: Final = torch.ops.aten
+_RULES: Final[Mapping[Any, Callable[..., Any]]] = {
+    _ATEN.bernoulli.default: _bernoulli,
+    _ATEN.bernoulli.p: _bernoulli,
+    _ATEN.bernoulli_.float: _bernoulli_,
+    _ATEN.exponential_.default: _exponential_,
+    _ATEN.native_dropout.default: _native_dropout,
+    _ATEN.rand.default: _made("uniform"),
+    _ATEN.rand_like.default: _made("uniform"),
+    _ATEN.randn.default: _made("normal"),
+    _ATEN.randn_like.default: _made("normal"),
 }
-"""For each function of torch that draws: the function that replaces it and draws from a tape."""
+"""For each operator of torch that draws: the function that replaces it and draws from a tape."""

@@ -15,23 +15,26 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import grad_and_value
+from torch.utils._pytree import tree_leaves
 
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.keys import SecretKey
 from securefl.training import row_wise
-from securefl.training.alone import Alone, Isolation, require_none_kept, wrapped_now
+from securefl.training.alone import Call, Entries, Graph, entries_of, once, same, traced, under
 from securefl.training.devices import in_mode, of_memory
 from securefl.training.draws import Drawing, Length, Taken, Tape, tape_of
 from securefl.training.losses import Loss, losses_of
 from securefl.training.probes import Probe, all_probes, codes_of, mixed, probes_of, stay_apart
 from securefl.training.products import RowsAlike
 
+T = TypeVar("T")
 Read = Callable[..., Tensor]
 """Columns (rows, *shape) -> (rows, ...), by a pass through a model."""
 
@@ -39,6 +42,8 @@ RECORD_ERRORS: Final = (IndexError, RuntimeError, ValueError)
 """The errors of kernels for a record that they cannot compute, such as a code beyond an embedding."""
 _PUBLIC: Final = SecretKey(bytes(32))
 """The key of the draws of public passes."""
+_TRIED_ALONE: Final = ("usual", "large", "around zero")
+"""The kinds of probes of a model whose records are computed alone."""
 _NEAR: Final = 1e-3
 """The permitted difference of a record's outputs in a batch and alone, relative to the largest of them."""
 
@@ -59,29 +64,32 @@ def scheme_of(model: nn.Module) -> Way:
 
 # Models that passed their tests -----------------------------------------------------------------------
 
-_TRIED: Final[WeakKeyDictionary[nn.Module, dict[Hashable, Isolation]]] = WeakKeyDictionary()
+_TRIED: Final[WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Hashable, Any]]]] = WeakKeyDictionary()
 
 
-def _key(model: nn.Module, columns: Sequence[Tensor], *more: Hashable) -> Hashable:
+def _key(model: nn.Module, columns: Sequence[Tensor], rows: int) -> Hashable:
+    """What the findings for a model hang on: its layers, hooks, settings and shapes, but no values."""
     layers = tuple(
-        (name, type(layer), layer.training, len(layer._forward_hooks), len(layer._forward_pre_hooks))
+        (name, type(layer), len(layer._forward_hooks), len(layer._forward_pre_hooks), *_settings(layer))
         for name, layer in model.named_modules()
     )
     entries = tuple((name, tuple(one.shape), one.requires_grad) for name, one in model.named_parameters())
     shapes = tuple((tuple(one.shape[1:]), one.dtype, str(one.device)) for one in columns)
-    return layers, entries, shapes, more
+    return layers, entries, shapes, rows
 
 
-def _once(
-    model: nn.Module, key: Hashable, explore: Callable[[], Isolation], again: Callable[[], object]
-) -> Isolation:
-    """The findings of `explore`, which is called once a model and key. Later calls run only `again`."""
+def _settings(layer: nn.Module) -> Iterator[Hashable]:
+    for key, value in vars(layer).items():
+        yield key, value if isinstance(value, bool | int | float | str) else id(value)
+
+
+def _once(model: nn.Module, what: Hashable, key: Hashable, explore: Callable[[], T]) -> T:
+    """The findings of `explore`, which is called again if the key differs from that of the last call."""
     tried = _TRIED.setdefault(model, {})
-    if key not in tried:
-        tried[key] = explore()
-    else:
-        again()
-    return tried[key]
+    if what not in tried or tried[what][0] != key:
+        tried[what] = key, explore()
+    found: T = tried[what][1]
+    return found
 
 
 @contextmanager
@@ -89,13 +97,16 @@ def _public(model: nn.Module) -> Iterator[None]:
     """Turn an error of a public pass into a ConfigError, since the model causes it. Errors of memory pass."""
     try:
         yield
-    except RECORD_ERRORS as error:
+    except SecureFLError:
+        raise
+    except Exception as error:  # the model is the caller's code: it can raise any exception
         if isinstance(error, RuntimeError) and of_memory(error):
             raise
         text = str(error).strip().partition("\n")[0]
         raise ConfigError(
-            f"Expected {type(model).__name__} to compute made-up records of this shape, got "
-            f"{type(error).__name__}: {text[:300]}. Correct the model."
+            f"Expected {type(model).__name__} to compute made-up records of this shape, each on its own, got "
+            f"{type(error).__name__}: {text[:300]}. Correct the model: it may compute with tensors alone, by "
+            "functions that torch.func.vmap can follow, and torch.where in place of a branch on values."
         ) from error
 
 
@@ -123,26 +134,24 @@ def _restored(model: nn.Module) -> Iterator[None]:
 # By layers --------------------------------------------------------------------------------------------
 
 
-def require_apart(model: nn.Module, read: Read, *columns: Tensor, rows: int) -> None:
+def require_apart(model: nn.Module, what: Hashable, read: Read, *columns: Tensor, rows: int) -> None:
     """Test a model of listed layers: the shapes of its layers' inputs, and probes of all kinds.
 
-    columns: only their shapes, types and device are used.
+    what: names the function that `read` computes. columns: only their shapes, types and device are used.
 
     Dropout is off during the test: a row's mask is random and does not depend on other rows. Raises
-    ConfigError that names the first layer in which a row depends on its place, or on other rows.
+    ConfigError if a row depends on its place, or on other rows.
     """
     codes = codes_of(model)
-    usual = probes_of(columns, rows, codes=codes)
 
-    def explore() -> Isolation:
-        _require_rows(model, read, usual, rows)
+    def explore() -> None:
+        _require_rows(model, read, probes_of(columns, rows, codes=codes), rows)
         for _, probe in all_probes(columns, rows, codes):
-            _try(model, read, probe)
-        return Isolation()
+            if not stay_apart(*(read(*part) for part in probe)):
+                raise _refused(model, "compute each row of a chunk on its own")
 
     with _undrawn(model), RowsAlike(), _public(model):
-        key = _key(model, columns, "layers", rows, getattr(read, "__qualname__", ""))
-        _once(model, key, explore, lambda: _try(model, read, usual))
+        _once(model, ("layers", what), _key(model, columns, rows), explore)
 
 
 @contextmanager
@@ -186,38 +195,6 @@ def _require_rows(model: nn.Module, read: Read, probe: Probe, rows: int) -> None
             f"Expected layers that take one row a record, {found[0]}. Give it inputs with rows first, and "
             "work along other dimensions."
         )
-
-
-def _try(model: nn.Module, read: Read, probe: Probe) -> None:
-    if stay_apart(*(read(*part) for part in probe)):
-        return
-    raise ConfigError(
-        "Expected a model that computes each row of a chunk on its own, got one whose "
-        f"{_culprit(model, read, probe)} does not do so. A record's result would depend on the others, "
-        "and the noise would be too small. Use another model, or train without record-level privacy."
-    )
-
-
-def _culprit(model: nn.Module, read: Read, probes: Probe) -> str:
-    """A text that names the first innermost layer that mixes rows."""
-    seen: list[tuple[str, nn.Module, Any]] = []
-
-    def note(name: str) -> Callable[..., None]:
-        return lambda layer, _, output: seen.append((name, layer, output))
-
-    handles = [layer.register_forward_hook(note(name)) for name, layer in model.named_modules() if name]
-    try:
-        for probe in probes:
-            read(*probe)
-    finally:
-        for handle in handles:
-            handle.remove()
-    half = len(seen) // 2
-    for (name, layer, full), (_, _, alone) in zip(seen[:half], seen[half:], strict=True):
-        # Hooks run when a layer ends, so an inner layer comes before its outer layer.
-        if not stay_apart(full, alone):
-            return f"layer {name!r} ({layer})"
-    return f"the forward of {type(model).__name__}"
 
 
 def require_slopes_apart(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int) -> None:
@@ -274,47 +251,16 @@ class Gradients:
     losses: Tensor
 
 
+@dataclass(frozen=True)
 class LoneGradients:
     """Per-record gradients of a model's trained parameters, with each record computed alone."""
 
-    def __init__(self, model: nn.Module, loss: Loss, found: Isolation) -> None:
-        self._loss = loss
-        self._alone = Alone(model, found)
-        self.found = found
+    model: nn.Module
+    graph: Graph
 
-    def __call__(self, columns: Sequence[Tensor], tape: Tape | None, *, public: bool = False) -> Gradients:
-        """Compute the gradients of one chunk.
-
-        columns: records (rows, *shape) and targets (rows, ...), in memory that no other tensor shares.
-        """
-        model = self._alone.model
-        # Copies: a forward that changes a parameter in place changes only these, and is refused below.
-        entries = {name: one.detach().clone() for name, one in model.named_parameters()}
-        free = {name for name, one in model.named_parameters() if one.requires_grad}
-        kept = {name: one.detach().clone() for name, one in model.named_buffers()}
-        versions = {name: one._version for name, one in (entries | kept).items()}
-
-        def call(watched: Any, record: Tensor, target: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-            def value(trained: dict[str, Tensor]) -> Tensor:
-                given = {**entries, **kept, **trained}
-                # A copy, since the pass may change it.
-                one = record[None].clone()
-                with watched([one, *given.values()]):
-                    outputs = functional_call(model, given, (one,))
-                if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 1:
-                    raise ConfigError("Expected one row of outputs for one record, got something else.")
-                return losses_of(outputs, target[None], self._loss)[0]
-
-            return grad_and_value(value)({name: entries[name] for name in free})
-
-        each, losses = self._alone.mapped(call, columns, tape, public=public)
-        for name, one in (entries | kept).items():
-            if one._version != versions[name]:
-                raise ConfigError(
-                    "Expected a forward pass that changes no parameter or buffer in place, got one that "
-                    f"changes {name!r}. Make a new tensor."
-                )
-        return Gradients({name: each[name] for name in entries if name in free}, losses)
+    def __call__(self, columns: Sequence[Tensor], tape: Tape | None) -> Gradients:
+        """Compute the gradients of one chunk. columns: records (rows, *shape) and targets (rows, ...)."""
+        return Gradients(*self.graph(entries_of(self.model), columns, tape))
 
 
 def lone_gradients(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int) -> LoneGradients:
@@ -323,129 +269,91 @@ def lone_gradients(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int
     x, y: only their shapes, types and device are used. Raises ConfigError if the model's records cannot be
     kept apart, or if it computes a batch otherwise than its records one by one.
     """
-    codes, columns = codes_of(model), (x, y)
+    free = [name for name, one in model.named_parameters() if one.requires_grad]
 
-    def explore() -> Isolation:
-        before = wrapped_now()
-        found = Isolation()
-        gradients = LoneGradients(model, loss, found)
-        full, _ = probes_of(columns, rows, codes=codes)
-        # In this pass the model may create tensors that it keeps for good, such as a mask.
-        with torch.no_grad(), in_mode(model, training=False):
-            model(full[0][:1].clone())
-        gradients(_copies(full), None, public=True)
-        tape = tape_of(full[0], full[1], found.length, _PUBLIC)
-        first = gradients(_copies(full), tape, public=True)
-        _require_again(model, first, gradients(_copies(full), tape, public=True))
-        for kind, probe in all_probes(columns, rows, codes):
-            if kind in ("usual", "large", "around zero"):
-                _require_places(model, gradients, probe)
-        _require_same_model(model, columns, rows, codes, found)
-        require_none_kept(before)
+    def call(entries: Entries, record: Tensor, target: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        def value(trained: Entries) -> Tensor:
+            # A copy, since the pass may change it.
+            outputs = under({**entries, **trained}, model, model, record[None].clone())
+            if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 1:
+                raise ConfigError("Expected one row of outputs for one record, got something else.")
+            return losses_of(outputs, target[None], loss)[0]
+
+        return grad_and_value(value)({name: entries[name] for name in free})
+
+    return LoneGradients(model, _graph(model, ("gradients", loss), call, (x, y), rows))
+
+
+def lone_reader(model: nn.Module, what: Hashable, read: Read, columns: Sequence[Tensor], rows: int) -> Read:
+    """The function `read` with each record computed alone, after public passes tested the model.
+
+    The model is in evaluation mode. columns: only their shapes, types and device are used. Raises ConfigError
+    as `lone_gradients` does, and if the model draws.
+    """
+
+    def call(entries: Entries, *record: Tensor) -> Tensor:
+        return under(entries, model, read, *(one[None].clone() for one in record))[0]
+
+    graph = _graph(model, (what,), call, columns, rows)
+    if graph.length:
+        raise ConfigError(
+            f"Expected no random draws in evaluation mode, got draws of {type(model).__name__}."
+        )
+
+    def mapped(*given: Tensor) -> Tensor:
+        found: Tensor = graph(entries_of(model), given)
         return found
 
-    with _public(model), _restored(model):
-        found = _once(model, _key(model, columns, "gradients", rows, loss), explore, lambda: None)
-    return LoneGradients(model, loss, found)
+    return mapped
 
 
-def _copies(columns: Sequence[Tensor]) -> list[Tensor]:
-    return [column.clone() for column in columns]
+def _graph(model: nn.Module, what: Hashable, call: Call, columns: Sequence[Tensor], rows: int) -> Graph:
+    """The graph of this call, after tests on public records, or that of an earlier call of this kind."""
+    codes = codes_of(model)
+
+    def explore() -> Graph:
+        full, _ = probes_of(columns, rows, codes=codes)
+        graph, entries = traced(model, call, full), entries_of(model)
+
+        def passed(part: Sequence[Tensor]) -> list[Tensor]:
+            return tree_leaves(graph(entries, part, _tape(part, graph.length)))
+
+        others = mixed(columns, rows, codes)
+        again, _ = once(partial(call, entries), others, _tape(others, graph.length))
+        if not all(map(same, passed(others), tree_leaves(again))):
+            raise _refused(model, "give the same results again, without state and generators of its own")
+        for kind, probe in all_probes(columns, rows, codes):
+            if kind in _TRIED_ALONE and not all(map(stay_apart, *map(passed, probe))):
+                raise _refused(model, "compute a record by the same bits in every place of a chunk")
+        _require_same_model(model, columns, rows, codes, draws=bool(graph.length))
+        return graph
+
+    with _restored(model), _public(model):
+        return _once(model, what, _key(model, columns, rows), explore)
 
 
-def _require_places(model: nn.Module, gradients: LoneGradients, probe: Probe) -> None:
-    found = []
-    for part in probe:
-        tape = tape_of(part[0], part[1], gradients.found.length, _PUBLIC)
-        came = gradients(_copies(part), tape, public=True)
-        found.append([came.losses, *came.each.values()])
-    if not all(stay_apart(*pair) for pair in zip(*found, strict=True)):
-        raise ConfigError(
-            "Expected a model whose records have the same bits in every place of a chunk, got "
-            f"{type(model).__name__}, whose kernels differ by place here. Use another model, or train "
-            "without record-level privacy."
-        )
+def _tape(columns: Sequence[Tensor], length: Length) -> Tape | None:
+    return tape_of(columns[0], columns[-1], length, _PUBLIC) if length else None
 
 
-def _require_again(model: nn.Module, first: Gradients, again: Gradients) -> None:
-    pairs = zip([first.losses, *first.each.values()], [again.losses, *again.each.values()], strict=True)
-    if not all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs):
-        raise ConfigError(
-            "Expected the same gradients again for the same records, got others from "
-            f"{type(model).__name__}. It keeps state from one pass to the next, or draws from its own "
-            "generator. Remove that."
-        )
+def _refused(model: nn.Module, what: str) -> ConfigError:
+    return ConfigError(
+        f"Expected a model that can {what}, got {type(model).__name__}, which does not. Its records would "
+        "see each other: compute each on its own, without a norm, maximum, order or attention over rows."
+    )
 
 
 def _require_same_model(
-    model: nn.Module, columns: Sequence[Tensor], rows: int, codes: int, found: Isolation
+    model: nn.Module, columns: Sequence[Tensor], rows: int, codes: int, *, draws: bool
 ) -> None:
     """Raises ConfigError if the model's outputs for a batch differ from those of its records one by one."""
     x = mixed(columns, rows, codes)[0]
-    modes = (False, True) if not found.length else (False,)
-    for training in modes:
+    for training in {False, model.training and not draws}:
         with in_mode(model, training=training), torch.no_grad():
-            try:
-                together = model(x.clone())
-            except RECORD_ERRORS as error:
-                raise ConfigError(
-                    f"Expected a model that takes batches, got {type(error).__name__}: {error}"
-                ) from error
-            reader = Alone(model, Isolation(length=Length(), constants=dict(found.constants)))
-
-            def call(watched: Any, record: Tensor) -> Tensor:
-                one = record[None].clone()
-                with watched([one]):
-                    outputs: Tensor = model(one)
-                return outputs[0]
-
-            by_one = reader.mapped(call, (x.clone(),), None, public=True)
-            found.constants.update(reader.found.constants)
+            together = model(x.clone())
+            by_one, _ = once(lambda record: model(record[None].clone())[0], (x,), None)
         if not _alike(together, by_one):
-            with torch.no_grad(), in_mode(model, training=training), _undrawn(model):
-                culprit = _first_unlike(model, x)
-            raise ConfigError(
-                "Expected a model that computes the same for a batch as for its records one by one, "
-                f"{culprit} does not{' in training' if training else ''}. Its records would see each other "
-                "in a batch, and not in private training. Compute each record on its own: no norm, maximum, "
-                "order or attention over rows."
-            )
-
-
-def _first_unlike(model: nn.Module, x: Tensor) -> str:
-    """A text that names the first innermost layer with other outputs for a batch than record by record."""
-    seen: list[tuple[str, nn.Module, tuple[Any, ...]]] = []
-
-    def note(name: str) -> Callable[..., None]:
-        return lambda layer, given, output: seen.append((name, layer, (*given, output)))
-
-    whole = f"the forward of {type(model).__name__}"
-    handles = [layer.register_forward_hook(note(name)) for name, layer in model.named_modules() if name]
-    try:
-        model(x.clone())
-        batch = list(seen)
-        seen.clear()
-        for row in x:
-            model(row[None].clone())
-    except RECORD_ERRORS:
-        return whole
-    finally:
-        for handle in handles:
-            handle.remove()
-    for at, (name, layer, values) in enumerate(batch):
-        own = zip(*(one for _, _, one in seen[at :: len(batch)]), strict=False)
-        *given, output = (_unlike(one, parts) for one, parts in zip(values, own, strict=False))
-        if any(given):
-            return whole  # no earlier layer differs, so the code between the layers does
-        if output:
-            return f"layer {name!r} ({layer})"
-    return whole
-
-
-def _unlike(together: Any, parts: Sequence[Any]) -> bool:
-    if not all(isinstance(one, Tensor) and one.ndim > 0 for one in (together, *parts)):
-        return False
-    return len({one.shape[1:] for one in parts}) == 1 and not _alike(together, torch.cat(list(parts)))
+            raise _refused(model, "compute a batch as it computes its records one by one")
 
 
 def _alike(together: Any, by_one: Any) -> bool:
@@ -457,59 +365,6 @@ def _alike(together: Any, by_one: Any) -> bool:
     one, other = one.nan_to_num(), other.nan_to_num()
     room = _NEAR * torch.maximum(one.abs().amax(1), other.abs().amax(1)) + 1e-6
     return bool(((one - other).abs().amax(1) <= room).all())
-
-
-def lone_reader(model: nn.Module, read: Read, columns: Sequence[Tensor], rows: int) -> Read:
-    """The function `read` with each record computed alone, after public passes tested the model.
-
-    The model is in evaluation mode. columns: only their shapes, types and device are used. Raises ConfigError
-    as `lone_gradients` does.
-    """
-    codes = codes_of(model)
-
-    def reader(found: Isolation, *, public: bool) -> Read:
-        def call(watched: Any, *record: Tensor) -> Tensor:
-            given = [one[None].clone() for one in record]
-            with watched(given):
-                came = read(*given)
-            return came[0]
-
-        def mapped(*given: Tensor) -> Tensor:
-            came: Tensor = Alone(model, found).mapped(call, given, None, public=public)
-            return came
-
-        return mapped
-
-    def explore() -> Isolation:
-        found = Isolation()
-        tried = reader(found, public=True)
-        full, _ = probes_of(columns, rows, codes=codes)
-        read(*(column[:1].clone() for column in full))
-        first = tried(*_copies(full))
-        if found.length:
-            raise ConfigError(
-                f"Expected no random draws in evaluation mode, got draws of {type(model).__name__}."
-            )
-        for kind, probe in all_probes(columns, rows, codes):
-            if kind in ("usual", "large", "around zero") and not stay_apart(
-                *(tried(*_copies(part)) for part in probe)
-            ):
-                raise ConfigError(
-                    f"Expected a model whose records have the same bits in every place of a chunk, got "
-                    f"{type(model).__name__}, whose kernels differ by place here. Use another model."
-                )
-        if not torch.equal(first.nan_to_num(), tried(*_copies(full)).nan_to_num()):
-            raise ConfigError(
-                "Expected the same outputs again for the same records, got others from "
-                f"{type(model).__name__}. It keeps state from one pass to the next. Remove that."
-            )
-        _require_same_model(model, columns, rows, codes, Isolation(Length(1), dict(found.constants)))
-        return found
-
-    with _public(model), _restored(model):
-        key = _key(model, columns, "read", rows, getattr(read, "__qualname__", ""))
-        found = _once(model, key, explore, lambda: None)
-    return reader(found, public=False)
 
 
 # Records that a kernel refuses ------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def _part(x: NDArray[Any], model: nn.Module, network: str, folder: Path, lenient
     if path.is_file():
         return _kept(path, len(x), network)
     # Chunks of a fixed number of rows: no record's features depend on the number of other records.
-    made = apart(model, model, as_tensor(x), rows=UNIT).numpy().astype(np.float32)
+    made = apart(model, "outputs", model, as_tensor(x), rows=UNIT).numpy().astype(np.float32)
     if not lenient and not np.isfinite(made).all():
         raise DataError("Expected finite features, got some that are not. Clean the records.")
     with suppress(OSError), replacing(path) as target:  # without a cache the next run computes them again

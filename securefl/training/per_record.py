@@ -242,7 +242,7 @@ class LoneSum:
 
     @property
     def length(self) -> Length:
-        return self._gradients.found.length
+        return self._gradients.graph.length
 
     def __call__(self, x: Tensor, y: Tensor, tape: Tape | None = None) -> Tensor:
         total, sums = _parts_of(list(self._trained.values()), x.device)

@@ -118,7 +118,9 @@ def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64
     if not len(x):
         raise DataError("Expected at least one record, got none.")
     with _reading(model, layer) as read:
-        return np.asarray(apart(model, lambda rows: read(rows).double(), as_tensor(x)).numpy())
+        return np.asarray(
+            apart(model, ("outputs", layer), lambda rows: read(rows).double(), as_tensor(x)).numpy()
+        )
 
 
 def profiles(

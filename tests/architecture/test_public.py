@@ -11,7 +11,6 @@ import json
 import re
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,7 +38,6 @@ PRIVATE = {
     "securefl.deployment.updates": _PARTS,
     "securefl.deployment.local": _PARTS,
     "securefl.core.release": _PARTS,
-    "securefl.flower.exchange": _PARTS,
     "securefl.storage.journal": _PARTS,
     "securefl.storage.own_record": _PARTS,
     "securefl.deployment": _PARTS,
@@ -186,22 +184,6 @@ def test_a_type_checker_sees_the_names_that_a_face_has() -> None:
         assert set(homes) == set(module.__all__) - {"__version__"}, module
         assert set(module.__all__) <= set(dir(module)), module
         assert not hasattr(module, "nothing"), module
-
-
-def renamed() -> Iterator[tuple[str, str, str]]:
-    for face in FACES:
-        module = sys.modules.get(face) or __import__(face, fromlist=["__all__"])
-        yield from ((face, old, new) for old, new in getattr(module, "_RENAMED", {}).items())
-
-
-def test_an_older_name_warns_and_names_the_new_one() -> None:
-    for face, old, new in renamed():
-        module = sys.modules[face]
-        with pytest.warns(DeprecationWarning, match=rf"{re.escape(face)}.{old} .*`{new}`"):
-            found = getattr(module, old)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert found is getattr(module, new)
 
 
 INSIDE = {

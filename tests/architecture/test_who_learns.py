@@ -8,7 +8,7 @@ import who_learns
 from securefl.engine import privacy_card
 from securefl.linear.checked_ckks import CheckedCkks
 from securefl.mechanisms import charges
-from securefl.mechanisms.local import Local
+from securefl.mechanisms.mechanism import Local
 from securefl.sums.two_server import TwoServer
 
 TEXTS = {page: (who_learns.ROOT / page).read_text(encoding="utf-8") for page in who_learns.PAGES}

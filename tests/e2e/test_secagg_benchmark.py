@@ -22,7 +22,7 @@ def test_a_masked_sum_is_that_of_the_survivors(mode: Mode) -> None:
 
 
 def test_a_sum_by_two_servers_has_a_row() -> None:
-    row = by_two_servers(3, 10, 1, 1)
+    row = by_two_servers(3, 10, 1)
     assert row["error"] <= STEP
     assert row.keys() > {"client_ms", "server_ms", "key_holder_ms", "client_over_floor"}
 

@@ -13,7 +13,6 @@ from flwr.serverapp import Grid, ServerApp
 from securefl.deployment import run_deployed
 from securefl.deployment.coordinator import others_of
 from securefl.flower import GridExchange
-from securefl.flower.exchange import found
 from securefl.study.config import Arm
 
 app = ServerApp()
@@ -26,9 +25,8 @@ def main(grid: Grid, context: Context) -> None:
     names = others_of(folder)
     say = partial(append, out.with_suffix(".log"))
     try:
-        nodes = found(grid, names, deadline=float(config["wait"]))
-        say(f"nodes of {', '.join(nodes)}; none of {', '.join(set(names) - set(nodes)) or 'nobody'}")
-        exchange = GridExchange(grid, nodes, deadline=float(config["deadline"]))
+        exchange = GridExchange(grid, deadline=float(config["deadline"]), say=say)
+        say(f"nodes of {', '.join(exchange.look(names, float(config['wait'])))}")
         _, page = run_deployed(folder, out, exchange, tell=partial(finished, say), say=say)
         say(f"report {page}")
     except Exception as error:  # said and raised again, whatever it is: Flower keeps the reason to itself

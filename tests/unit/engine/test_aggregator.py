@@ -44,7 +44,7 @@ def update(context: ClientContext) -> Value:
 
 def summed(context: ClientContext) -> Value:
     """The same as integers of the noised value's grid."""
-    return Value(integers=np.rint(update(context).clear / GRID.step).astype(np.int64))
+    return Value(integers=np.rint(update(context).clear / GRID.step).astype(np.int64), step=GRID.step)
 
 
 def query(cohort: tuple[int, ...] = EVERYBODY, spec: ValueSpec = UPDATE, model: Any = NOTHING) -> CohortQuery:
@@ -188,9 +188,9 @@ def test_floats_are_refused_under_noise_by_name(tmp_path: Path) -> None:
 )
 def test_integers_are_a_flat_vector_of_int64(given: NDArray[Any]) -> None:
     with pytest.raises(LocalProtocolError, match="flat vector of int64"):
-        Value(integers=given)
+        Value(integers=given, step=1.0)
     with pytest.raises(LocalProtocolError, match="got both"):
-        Value(integers=np.zeros(1, np.int64), clear=np.zeros(1))
+        Value(integers=np.zeros(1, np.int64), step=1.0, clear=np.zeros(1))
     with pytest.raises(LocalProtocolError, match="with `after_noise`"):
         Value(clear=np.zeros(1), after_noise=lambda noised: Value(clear=noised))
 

@@ -233,9 +233,9 @@ def test_a_transparent_public_key_is_refused_though_its_holder_signed_it(half: s
     at, size = raw.index(key), len(key) // 2
     start = at if half == "first" else at + size
     spoilt = raw[:start] + bytes(size) + raw[start + size :]
-    agreement, session = KEYS.public.agreement.raw, session_of(KEYS.public.signing, spoilt, 10)
-    pads = agreement + KEYS.signing.sign(pads_statement(session, agreement)).raw
-    public = PublicKeys(spoilt, KEYS.public.signing, 10, KEYS.signing.sign(statement(spoilt, 10)), pads)
+    signed, own = KEYS.signing.sign, KEYS.public.agreement.raw
+    pads = own + signed(pads_statement(session_of(KEYS.public.signing, spoilt, 10), own)).raw
+    public = PublicKeys(spoilt, KEYS.public.signing, 10, signed(statement(spoilt, 10)), pads)
     with pytest.raises(RemoteProtocolError, match="transparent"):
         ONE.encrypt(public, SERVER.public, options=options, own=ClientKey.generate())
 

@@ -486,7 +486,9 @@ def test_keys_of_a_release_without_pads_are_refused_with_what_to_do() -> None:
             read()
 
 
-@pytest.mark.parametrize("spoil", ["another key", "another session", "another signer", "no hexadecimal"])
+@pytest.mark.parametrize(
+    "spoil", ["another key", "another session", "another signer", "no hexadecimal", "none"]
+)
 def test_a_key_for_pads_that_its_holder_did_not_sign_is_refused(spoil: str) -> None:
     keys, other = (KeyHolder.generate(openings=9, parameters="pads") for _ in range(2))
     agreement = keys.public.agreement.raw
@@ -495,9 +497,12 @@ def test_a_key_for_pads_that_its_holder_did_not_sign_is_refused(spoil: str) -> N
         "another session": agreement + keys.signing.sign(pads_statement(other.public.session, agreement)).raw,
         "another signer": agreement + other.signing.sign(pads_statement(keys.public.session, agreement)).raw,
         "no hexadecimal": b"",
+        "none": b"",
     }[spoil]
     content = keys.public.to_document()
     header = {**content.header, "pads": said.hex() or "x"}
+    if spoil == "none":
+        del header["pads"]
     with pytest.raises(DataError):
         PublicKeys.from_document(Document("public-key", header, content.body))
     with pytest.raises(DataError):

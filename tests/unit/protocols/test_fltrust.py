@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tiny_study import run, spied, study, world
+from support.private_studies import DPSGD
+from support.tiny_study import run, spied, study, text, world
 
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ByDraws, CohortQuery, PerClient, Value, ValueSpec
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.linear import Floats, LinearQuery, Range
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.engine.aggregator import SecureAggregator
@@ -24,7 +26,16 @@ from securefl.linear import pads
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import PadKeyHolder, PadServer
 from securefl.protocols import fltrust
-from securefl.protocols.fltrust import Direction, FLTrust, Trusting, cosine_bounds, direction, trust_weights
+from securefl.protocols.fltrust import (
+    Direction,
+    FLTrust,
+    Trusting,
+    UnitUpdate,
+    cosine_bounds,
+    direction,
+    trust_weights,
+)
+from securefl.study.config import parse
 from securefl.training.vector import to_vector
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fltrust"\nfraction = 1.0\n'
@@ -124,6 +135,63 @@ def test_options_out_of_range_are_refused() -> None:
     for options in ({"fraction": 0.0}, {"fraction": 1.0, "root": 0}, {"fraction": 1.0, "learning_rate": 0.0}):
         with pytest.raises(ValueError, match="Expected"):
             FLTrust(**options)  # type: ignore[arg-type]
+
+
+# One training a round --------------------------------------------------------------------------------
+
+
+def test_the_sum_has_the_vectors_that_were_scored_and_no_client_trains_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under private training the second one drew other noise, and was charged only of those it trusted."""
+    seen: list[tuple[int, int]] = []
+    real = fltrust._direction
+
+    def counted(context: ClientContext, trained: Any) -> Floats:
+        seen.append((context.round, context.client))
+        return real(context, trained)
+
+    monkeypatch.setattr(fltrust, "_direction", counted)
+    spy, _ = spied(study(ARM, rounds=2, clients=4), tmp_path)
+    assert sorted(seen) == [(number, client) for number in (1, 2) for client in range(4)]
+    assert len(spy.asks) == 4, "a sum in each round"
+
+
+def asked_alone(kept: Mapping[str, Any], number: int = 2) -> Value:
+    problem = world(study(ARM, rounds=1, clients=4)).problem
+    context = ClientContext(
+        client=0,
+        round=number,
+        x=problem.server_x,
+        y=problem.server_y,
+        broadcast=problem.initial,
+        public={},
+        rng=np.random.default_rng(0),
+        kept=kept,
+    )
+    return UnitUpdate(problem, 16).compute(context)
+
+
+def test_a_sum_of_another_round_s_directions_is_refused() -> None:
+    """A server that skips the cosines, or comes back to another round, gets no training for nothing."""
+    unit = np.array([3, -4])
+    assert asked_alone({"round": np.array([2]), "unit": unit}).integers is unit
+    for kept in ({}, {"round": np.array([1]), "unit": unit}):
+        with pytest.raises(DataError, match="of round 2"):
+            asked_alone(kept)
+
+
+@pytest.mark.parametrize("records", [0, 1, 99, 100, 101])
+def test_under_a_claim_no_number_of_the_server_s_records_is_refused(records: int) -> None:
+    claiming = text(ARM, rounds=1, non_private="[]", extra=DPSGD)
+    of = parse(claiming.replace('adjacency = "replace-one"', 'adjacency = "add-remove"'))
+    problem = world(of).problem
+    few = replace(problem, server_x=problem.server_x[:records], server_y=problem.server_y[:records])
+    algorithm: Any = of.arms[0].options.build(few)
+    state = algorithm.start()
+    step = algorithm._own_step(state.broadcast, 1, np.random.default_rng(0))
+    assert step.any() == (records > 0)
+    assert np.isnan(algorithm.evaluate(state, ()).accuracy) == (records <= 100)
 
 
 # Bad input -------------------------------------------------------------------------------------------

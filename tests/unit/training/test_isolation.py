@@ -43,9 +43,6 @@ LABELS = RNG.integers(0, CLASSES, 40)
 CLIP = 0.7
 
 
-pytestmark = pytest.mark.usefixtures("nothing_of_others")
-
-
 class Silent(Source):
     """Draws masks from its key as ever, and takes the noise away."""
 
@@ -206,6 +203,14 @@ class OfATable(Net):
         return x * TABLE * self.made
 
 
+class Hiding(Net):
+    """Keeps the last made-up chunk where no attribute, closure or global of its own leads."""
+
+    def change(self, x: Tensor) -> Tensor:
+        threading.current_thread().__dict__["kept"] = x * 2
+        return x
+
+
 class Attention(nn.Module):
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -231,6 +236,19 @@ class Reading(nn.Module):
         values = self.embedding(x)
         found = self.body(values if self.first else values.transpose(0, 1))[0]
         return self.head(found[:, -1] if self.first else found[-1])
+
+
+class OddAttention(nn.Module):
+    """Rows of attention whose width is no multiple of a line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.first, self.last = nn.Linear(FEATURES, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.first(x)
+        return self.last(self.body(x, x, x, need_weights=False)[0].mean(1))
 
 
 class Convolving(nn.Module):
@@ -264,7 +282,9 @@ ACCEPTED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "flattening": (Flattening, ROWS),
     "straight through": (Rounding, ROWS),
     "constants": (OfATable, ROWS),
+    "hidden": (Hiding, ROWS),
     "transformer": (Attention, PLACED),
+    "odd attention": (OddAttention, PLACED),
     "lstm": (lambda: Reading(nn.LSTM, num_layers=2, bidirectional=True), PLACED),
     "gru": (lambda: Reading(nn.GRU), PLACED),
     "gru, places first": (lambda: Reading(nn.GRU, first=False), PLACED),
@@ -337,6 +357,13 @@ class Gumbel(Net):
         return functional.gumbel_softmax(x) if self.training else x.softmax(1)
 
 
+class Fused(Net):
+    """Dropout as a GPU computes it."""
+
+    def change(self, x: Tensor) -> Tensor:
+        return torch.native_dropout(x, 0.4, self.training)[0]
+
+
 def dropped(*layers: nn.Module) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(CLASSES))
 
@@ -355,6 +382,7 @@ DRAWING: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "lstm": (lambda: Reading(nn.LSTM, num_layers=2, dropout=0.3), PLACED),
     "noise": (Noisy, ROWS),
     "gumbel": (Gumbel, ROWS),
+    "fused": (Fused, ROWS),
 }
 
 
@@ -545,14 +573,6 @@ class SystemNoise(Net):
         return x * (1 + os.urandom(1)[0]) if self.training else x
 
 
-class Hiding(Net):
-    """Keeps the last chunk where no attribute, closure or global of its own leads."""
-
-    def change(self, x: Tensor) -> Tensor:
-        threading.current_thread().__dict__["kept"] = x * 2
-        return x
-
-
 class OwnRule(torch.autograd.Function):
     """Its vmap rule sees the whole chunk."""
 
@@ -605,9 +625,9 @@ class Printing(Net):
 
 class Unwrapping(Net):
     def change(self, x: Tensor) -> Tensor:
-        inner = (
-            torch._C._functorch.get_unwrapped(x) if torch._C._functorch.is_functorch_wrapped_tensor(x) else x
-        )
+        inner = x
+        while torch._C._functorch.is_functorch_wrapped_tensor(inner):
+            inner = torch._C._functorch.get_unwrapped(inner)
         return x + inner.mean()
 
 
@@ -628,32 +648,31 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
         "make_private",
     ),
     "instance norm": (lambda: OfInstances(track_running_stats=True), PLACED, "keep records apart, got norm"),
-    "largest": (Largest, ROWS, "the same for a batch as for its records one by one"),
-    "deciding": (Deciding, ROWS, "branches in Python on the values"),
-    "threshold": (Threshold, ROWS, "the same for a batch"),
-    "sorted rows": (SortedRows, ROWS, "the same for a batch"),
-    "attention over rows": (OverRows, ROWS, "the same for a batch"),
-    "centred": (Centred, ROWS, "one by one, the forward of Centred does not in training"),
-    "centred text": (CentredText, TEXT, "the same for a batch"),
-    "seen": (Seen, ROWS, "keeps|changes|kept|made in this pass"),
-    "buffer": (Buffered, ROWS, "the same for a batch|in place|changes"),
-    "adding buffer": (Added, ROWS, "in place|changes"),
-    "class counter": (Counted, ROWS, "changes, got class Counted.passes"),
-    "global counter": (Global, ROWS, "changes, got .*'COUNT'"),
-    "global list": (Listing, ROWS, "made in this pass|'KEPT'"),
-    "closure": (closing, ROWS, "made in this pass|'kept'"),
-    "own generator": (OwnGenerator, ROWS, "generator of the model's own"),
-    "numpy": (NumpyNoise, ROWS, "numpy's generator|the same for a batch"),
-    "python": (PythonNoise, ROWS, "'random'|the same for a batch"),
-    "operating system": (SystemNoise, ROWS, "the same gradients again"),
-    "hidden": (Hiding, ROWS, "keeps a tensor of shape"),
-    "own rule": (Ruling, ROWS, "without a vmap rule of their own, got OwnRule"),
+    "largest": (Largest, ROWS, "a batch .* Largest"),
+    "deciding": (Deciding, ROWS, "Deciding .*branch on values"),
+    "threshold": (Threshold, ROWS, "a batch .* Threshold"),
+    "sorted rows": (SortedRows, ROWS, "a batch .* SortedRows"),
+    "attention over rows": (OverRows, ROWS, "a batch .* OverRows"),
+    "centred": (Centred, ROWS, "a batch .* Centred"),
+    "centred text": (CentredText, TEXT, "a batch .* CentredText"),
+    "seen": (Seen, ROWS, "'seen'"),
+    "buffer": (Buffered, ROWS, "changes, got a parameter or buffer"),
+    "adding buffer": (Added, ROWS, "in place"),
+    "class counter": (Counted, ROWS, "the same results .* Counted"),
+    "global counter": (Global, ROWS, "the same results .* Global"),
+    "global list": (Listing, ROWS, "Listing"),
+    "closure": (closing, ROWS, "Closed"),
+    "own generator": (OwnGenerator, ROWS, "bernoulli.default of its own"),
+    "numpy": (NumpyNoise, ROWS, "the same results .* NumpyNoise"),
+    "python": (PythonNoise, ROWS, "the same results .* PythonNoise"),
+    "operating system": (SystemNoise, ROWS, "the same results .* SystemNoise"),
+    "own rule": (Ruling, ROWS, "OwnRule"),
     "no rule": (Unruled, ROWS, "setup_context"),
-    "values": (Values, ROWS, "takes a value out of a tensor"),
-    "printing": (Printing, ROWS, "prints no tensors"),
-    "unwrapping": (Unwrapping, ROWS, "made in this pass|the same for a batch"),
+    "values": (Values, ROWS, "Values .*branch on values"),
+    "printing": (Printing, ROWS, "Printing"),
+    "unwrapping": (Unwrapping, ROWS, "every place .* Unwrapping"),
     "parameters in place": (Overwritten, ROWS, "(?i)in.?place"),
-    "gru without batch_first": (lambda: Rowless(nn.GRU), PLACED, "the same for a batch"),
+    "gru without batch_first": (lambda: Rowless(nn.GRU), PLACED, "a batch .* Rowless"),
 }
 
 
@@ -675,7 +694,6 @@ def test_what_mixes_records_is_refused_by_name(case: str) -> None:
     model = seeded(make)
     if "gru" in case:
         model, _ = make_private(model)
-    threading.current_thread().__dict__.pop("kept", None)
     before = to_vector(model)
     with pytest.raises(ConfigError, match=message):
         train_privately(
@@ -729,10 +747,88 @@ def test_an_operator_of_others_is_refused() -> None:
             with torch._C.DisableTorchFunction():
                 return torch.ops.securefl_tests.shifted(x)
 
-    with pytest.raises(ConfigError, match="itself, got securefl_test"):
+    with pytest.raises(ConfigError, match="got the operator securefl_test"):
         summed(Registered(), ROWS, LABELS)
-    with pytest.raises(ConfigError, match=r"torch itself|in this pass"):
+    with pytest.raises(ConfigError, match=r"every place .* Out"):
         summed(Out(), ROWS, LABELS)
+
+
+# What code keeps --------------------------------------------------------------------------------------
+
+
+class Scaling(Net):
+    """Changes its scale by what it keeps, late and by little."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: Any = {"passes": 0}
+        self.random = np.random.default_rng(0)
+        self.register_buffer("centre", torch.zeros(FEATURES))
+
+    def scale(self) -> Any:
+        raise NotImplementedError
+
+    def change(self, x: Tensor) -> Tensor:
+        return x * self.scale()
+
+
+class Warming(Scaling):
+    """Counts passes in a dictionary, and changes after twelve."""
+
+    def scale(self) -> Any:
+        self.kept["passes"] += 1
+        return 1.0 if self.kept["passes"] < 12 else 2.0
+
+
+class Skipping(Scaling):
+    """Leaves its input out in one of eight passes, by a generator of its own."""
+
+    def scale(self) -> Any:
+        return float(self.random.random() > 0.125)
+
+
+class Ageing(Scaling):
+    """Changes a buffer in place, past its version."""
+
+    def scale(self) -> Any:
+        self.centre.data += 0.01
+        return 1 + self.centre
+
+
+class Following(Scaling):
+    """Keeps a running mean that it does not use in training."""
+
+    def change(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.centre = 0.9 * self.centre + 0.1 * x.detach().mean(0)
+        return x
+
+
+class Banking(Scaling):
+    """Keeps the records of all passes in a list, and adds one that is long past."""
+
+    def change(self, x: Tensor) -> Tensor:
+        bank = self.kept.setdefault("bank", [])
+        bank.append(x.detach())
+        return x + bank[-12] if len(bank) > 12 else x
+
+
+class Printed(Scaling):
+    def change(self, x: Tensor) -> Tensor:
+        return x * (1 + len(f"{x}") % 2)
+
+
+@pytest.mark.parametrize("kind", [Warming, Skipping, Ageing, Following, Banking, Printed])
+def test_what_code_keeps_carries_no_record_into_another_pass(kind: Callable[[], nn.Module]) -> None:
+    """Refused, or each record's gradient is that of the first pass: in every batch, chunk and step."""
+    model, rows, labels = seeded(kind), np.repeat(ROWS, 8, 0), np.repeat(LABELS, 8)
+    try:
+        once = summed(model, ROWS, LABELS)
+    except ConfigError:
+        return
+    np.testing.assert_allclose(summed(model, rows, labels), 8 * once, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(summed(model, ROWS, LABELS), once)
+    assert max(moves(model, rows, labels)) <= 1 + 1e-6
 
 
 # Listed layers and their traps ------------------------------------------------------------------------

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from trials import facts
-from trials.cases import CASES, Case
-from trials.victim import FATAL, HUNG, Child, Outcome, call
-from trials.workers import spread
+from support.trials import facts
+from support.trials.cases import CASES, Case
+from support.trials.victim import FATAL, HUNG, Child, Outcome, call
+from support.trials.workers import spread
 
 MOST_KILLS = 3
 """In one folder, one after the other."""
@@ -93,13 +93,7 @@ def trials(kills: int, seed: int, names: Sequence[str], workers: int) -> Iterato
             yield result
 
 
-def one(number: int, seed: int, names: Sequence[str]) -> Result:
-    """The trial of this number again."""
-    name = _turn(tuple(names), number)
-    return play(_trial({**dict.fromkeys(names), name: whole(CASES[name])}, seed, number))
-
-
-def _trial(wholes: Mapping[str, Whole | None], seed: int, number: int) -> Trial:
+def _trial(wholes: Mapping[str, Whole], seed: int, number: int) -> Trial:
     name = _turn(tuple(wholes), number)
     expected = wholes[name]
     assert expected is not None
@@ -178,10 +172,10 @@ def _sweep(toml: Path, home: Path, fatal: int, after: float) -> Outcome:
     """A sweep in two workers. It is killed after so many seconds; or its workers at a statement, each."""
     words = ["sweep", str(toml), "--out", str(home), "--workers", "2"]
     environment = {**os.environ, FATAL: str(fatal or "")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
     began = time.perf_counter()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        command = [sys.executable, "-m", "trials.victim", *words]
+        command = [sys.executable, "-m", "support.trials.victim", *words]
         with subprocess.Popen(
             command, env=environment, stdout=out, stderr=err, start_new_session=True
         ) as main:

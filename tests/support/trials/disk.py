@@ -15,14 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trials import facts
-from trials.cases import CASES, Case
-from trials.victim import Outcome, call
+from support.trials import facts
+from support.trials.cases import CASES, Case
+from support.trials.victim import Outcome, call
 
 SIZES = (64, 128, 256, 384, 512, 768, 1024, 2048, 4096)
 """Kilobytes."""
 _NAMES = ("masked", "ckks", "central")
-COUNT = len(_NAMES) * (len(SIZES) + 3)
 _FULL = re.compile(r"disk is full|no space left", re.IGNORECASE)
 _DAMAGED = re.compile(r"restore|lost|damaged", re.IGNORECASE)
 _READ_ONLY = re.compile(r"read-only|cannot be written|not writable", re.IGNORECASE)
@@ -36,16 +35,6 @@ class Result:
     disk: str
     told: str
     wrong: tuple[str, ...]
-
-
-def mountable() -> bool:
-    """Whether this process may mount a disk."""
-    with tempfile.TemporaryDirectory() as name:
-        try:
-            with _disk(Path(name), 64):
-                return True
-        except (OSError, subprocess.CalledProcessError):
-            return False
 
 
 def trials() -> Iterator[Result]:

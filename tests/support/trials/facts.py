@@ -14,7 +14,7 @@ from typing import Any
 
 from safetensors.numpy import load
 
-from trials.victim import Outcome, call
+from support.trials.victim import Outcome, call
 
 Charge = tuple[Any, ...]
 _NAMES = ("holder", "round", "name", "event", "state")

@@ -25,10 +25,6 @@ class Case:
     exact: bool = True
     swept: bool = False
 
-    def of(self, rounds: int) -> str:
-        """The study with so many rounds."""
-        return self.text.replace(f"rounds = {ROUNDS}\n", f"rounds = {rounds}\n")
-
 
 def _study(
     arm: str,

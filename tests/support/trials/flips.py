@@ -19,10 +19,10 @@ from typing import Literal
 
 import numpy as np
 
-from trials import facts
-from trials.cases import CASES
-from trials.victim import HUNG, TRACEBACK, Child, Outcome, call
-from trials.workers import spread
+from support.trials import facts
+from support.trials.cases import CASES
+from support.trials.victim import HUNG, TRACEBACK, Child, Outcome, call
+from support.trials.workers import spread
 
 Verdict = Literal["same", "refused", "traceback", "crash", "hung", "unexplained", "changed", "lower epsilon"]
 GOOD: tuple[Verdict, ...] = ("same", "refused")
@@ -217,7 +217,3 @@ def _spent(shown: Outcome, least: dict[str, float]) -> tuple[Verdict, str]:
         f"ledger show: {', '.join(f'{name} {found.get(name, 0.0)}, not {least[name]}' for name in low[:2])}"
     )
     return ("lower epsilon", told) if low else ("same", "")
-
-
-def failures(results: Sequence[Result]) -> list[Result]:
-    return [result for result in results if result.verdict not in GOOD]

@@ -46,7 +46,9 @@ def _seeded(count: int | None = None) -> bytes:
 
 
 if "securefl" in sys.modules:
-    raise ImportError("Import trials.victim before securefl: it has bound the system's entropy already.")
+    raise ImportError(
+        "Import support.trials.victim before securefl: it has bound the system's entropy already."
+    )
 os.urandom = secrets.token_bytes = _seeded  # type: ignore[assignment]
 secrets.token_hex = lambda nbytes=None: _seeded(nbytes).hex()
 

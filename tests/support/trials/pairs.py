@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trials import facts
-from trials.cases import CASES
-from trials.kills import Whole, whole
-from trials.victim import Child
+from support.trials import facts
+from support.trials.cases import CASES
+from support.trials.kills import Whole, whole
+from support.trials.victim import Child
 
 _NAMES = ("masked", "ckks", "central", "masked", "ckks", "central", "masked", "sweep")
 """In turn: every eighth pair is one of sweeps."""
