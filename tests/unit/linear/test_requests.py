@@ -69,7 +69,7 @@ class Parties:
     def junk(self, like: Arrived, sender: str = "mallory") -> Arrived:
         """A random ciphertext that is no score under this key.
 
-        Under compact 0.8 % of random ones look like a score (12 of 1,500 were counted), and keys differ from run to run.
+        Under compact 0.8 % of random ones look like a score (12 of 1,500 were counted), and keys differ.
         So the first of eight that does not is taken: none is found once in 10^16 runs.
         """
         baseline = self.baseline()
