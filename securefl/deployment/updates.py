@@ -29,6 +29,7 @@ from securefl.core.release import Adjacency, Unit
 from securefl.core.text_safety import require_legible
 from securefl.deployment.computing import Outside
 from securefl.deployment.messages import Compute, Computed
+from securefl.deployment.session_store import BLANK, CUT
 from securefl.mechanisms.charges import charge_of
 
 UPDATE: Final = "update"
@@ -292,11 +293,11 @@ class _Protected:
             # Under a bound the client must not be silent: silence would reveal records and is not charged.
             if self.updates.bound(self.name) is None:
                 raise
-            self.outside.note(str(error))
+            self.outside.note(BLANK, str(error))
             vector = np.zeros(self.size(context))
         bound = self.updates.bound(self.name)
         if bound is not None and np.linalg.norm(vector) > bound:
-            self.outside.note_cut(_cut(self.name, bound))
+            self.outside.note(CUT, _cut(self.name, bound))
         return self.value(vector)
 
     def size(self, context: ClientContext) -> int:

@@ -106,3 +106,21 @@ def test_a_study_over_flower_through_a_kill_a_lost_node_and_a_resumed_run(deploy
     assert third.returncode == 5, third.stderr
     assert "Expected the key holder and 2 clients, of which 1 are present for round 1" in third.stderr
     assert "--flower here" in third.stderr.splitlines()[-1]
+
+    waits = subprocess.Popen(
+        command(own, "--flower", "here", "--wait", "900"),
+        env=own.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert waits.stderr is not None
+    assert any(line.startswith("Asking ") for line in waits.stderr)
+    for beside in (("--flower", "here"), ()):
+        refused = coordinated(own, *beside)
+        assert refused.returncode == 1
+        assert "is in use by process" in refused.stderr
+    own.kill("superlink")
+    rest = waits.stderr.read()
+    waits.stderr.close()
+    assert waits.wait() == 1, rest
+    assert "--flower here" in rest.splitlines()[-1]
