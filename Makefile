@@ -46,14 +46,13 @@ hosts: $(VENV)/.tested  ## the tests that compute by torch, as on other processo
 	done; printf "$$told\n"; exit $$red
 
 mutants: $(VENV)/.tested  ## sampled faults in a room, ten minutes: make mutants ROOM=accounting [SEED=1]
-	$(BIN)/python tools/mutants.py room $(ROOM) --seed $(or $(SEED),1)
+	$(BIN)/python tools/mutants.py room $(ROOM) $(SEED)
 
 mutants-list: $(VENV)/.tested  ## the listed faults (tests/mutants), each with the test that must turn red
 	$(BIN)/python tools/mutants.py list
 
-gpu: $(VENV)/.tested  ## the tests that need a GPU, and its figures
+gpu: $(VENV)/.tested  ## the tests that need a GPU
 	$(BIN)/pytest -m gpu
-	$(BIN)/python benchmarks/device.py
 
 package: $(VENV)/.tested  ## sdist and wheel, and the demo from the wheel in a clean environment
 	$(BIN)/pytest tests/e2e/test_wheel.py
@@ -68,6 +67,7 @@ check: $(VENV)/.tested  ## lint, format, types; and how the house stands, as a r
 	$(BIN)/mypy
 	$(BIN)/python tools/house.py
 	$(BIN)/python tools/files_touched.py
+	@$(BIN)/python tools/weigh.py | grep -E '^room|above$$' || true
 
 LOWEST := .venv-lowest
 $(LOWEST)/.installed: pyproject.toml  # 6 GB: a torch this old comes with its CUDA packages
@@ -80,7 +80,7 @@ $(LOWEST)/.installed: pyproject.toml  # 6 GB: a torch this old comes with its CU
 check-lowest: $(LOWEST)/.installed  ## the tests of single modules, with the oldest packages that pyproject.toml allows
 	$(LOWEST)/bin/pytest -n 2 -m "not slow" -W default tests/unit tests/contracts tests/vectors
 
-# Environments outside of the checkout, which `make clean` leaves: ~/.cache/securefl/newest-*, 5 GB each with CUDA.
+# Outside of the checkout, where `make clean` leaves it: 5 GB in uv's cache, to which ~/.cache/securefl links.
 check-newest: $(VENV)/.tested  ## the wheel with the newest packages that resolve, on each of Python 3.11 to 3.13
 	$(BIN)/python tools/newest.py
 
@@ -89,12 +89,11 @@ bench: $(VENV)/.tested  ## figures of docs/results.md, as ratios in one run
 	$(BIN)/python benchmarks/matching_files.py
 	$(BIN)/python benchmarks/encryption_overhead.py
 	$(BIN)/python benchmarks/gas_turbine.py
-	$(BIN)/python benchmarks/fedlog_head.py
 	$(BIN)/python benchmarks/fedlog_synthetic.py
 	$(BIN)/python benchmarks/dpsgd.py
 
 bench-secagg: $(VENV)/.tested  ## secure aggregation beside Flower's
-	$(BIN)/python benchmarks/secagg.py --curves
+	$(BIN)/python benchmarks/secagg.py
 
 federation: $(VENV)/.tested  ## Flower on loopback: TLS, registered nodes, a key holder; who learnt what
 	rm -rf runs/federation
@@ -111,7 +110,7 @@ bench-peers: $(VENV)/.tested $(PFL)/.installed  ## simulation and private traini
 	$(BIN)/python benchmarks/dpsgd.py
 
 bench-growth: $(VENV)/.tested  ## what a round costs the engine, for 100 to 100,000 clients
-	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/growth.py local
 
 NVFLARE := .venv-nvflare
 NVFLARE_OUT := runs/nvflare

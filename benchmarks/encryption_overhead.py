@@ -20,7 +20,7 @@ from studies import changed, runs
 from securefl.storage import files
 from securefl.study.arm import ArmRun
 
-WORDS = ("ckks", "batches", "pads")
+WORDS = ("ckks", "pads")
 
 
 def compared(clear: ArmRun, concealed: ArmRun) -> dict[str, Any]:

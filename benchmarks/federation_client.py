@@ -8,7 +8,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from securefl.flower.secure_app import PARTY, by_context, in_house, secure
+from securefl.core.messages import client_name
+from securefl.core.release import KEY_HOLDER
+from securefl.deployment.local import socket_of
+from securefl.flower.secure_app import PARTY, by_context, secure
 
 CLIENTS = 3
 inner = ClientApp()
@@ -27,7 +30,9 @@ def beside(context: Context) -> tuple[str, Path]:
     if PARTY in context.node_config:
         return by_context(context)
     house = context.node_config.get("house") or context.run_config["house"]
-    return in_house(Path(str(house)), CLIENTS)(context)
+    number = int(context.node_config["partition-id"])
+    name = client_name(number) if number < CLIENTS else KEY_HOLDER
+    return name, socket_of(Path(str(house)), name)
 
 
 secured = secure(inner, beside=beside)

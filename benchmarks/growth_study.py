@@ -17,7 +17,6 @@ from securefl.core.acts import Act, Begin, RecordAct
 from securefl.core.agreement import Question
 from securefl.core.messages import client_name
 from securefl.core.wire import Header
-from securefl.dp import clipping
 from securefl.protocols.averaging import Averaging, Uniform
 from securefl.protocols.contributions import Sampling, update_sends
 from securefl.protocols.parts import Whole
@@ -83,8 +82,7 @@ class Constant:
         return update_sends(self.problem, self.sampling)
 
     def compute(self, context: ClientContext) -> Value:
-        step = self.spec.grid.step
-        return Value(integers=clipping.to_grid(np.full((1, SIZE), 1e-4), step, int(1.0 / step))[0])
+        return Value.summed(np.full((1, SIZE), 1e-4), self.spec.grid, 1.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,12 +1,12 @@
 """Encrypted matching beside the published way, Paillier and plain secret sharing, in one interleaved run.
 
-    python benchmarks/matching.py [--write] [--curve]
+    python benchmarks/matching.py [--write]
 
 Prints, per profile length and number of clients, the median milliseconds per client of client, server and key
 holder, bytes up and bytes between the servers per client, the largest error, and how many times faster than
 element by element. Of a client's time, `before` is what it can do while it waits for a query (it encrypts
-zeros), and `waits` is the rest, for which the server waits. A simulation spends both. `--curve` adds the cost
-per client up to 10,000 clients; `--write` keeps the figures in benchmarks/results/matching.json.
+zeros), and `waits` is the rest, for which the server waits. A simulation spends both. `--write` keeps the
+figures in benchmarks/results/matching.json.
 
 The systems take turns, a batch of clients each, so that a busy machine slows all of them alike. What is done
 once a round (encoding the baseline) is shared out over its clients; keys and contexts are made once a session
@@ -28,7 +28,6 @@ import numpy as np
 import tenseal as ts
 from matching_baselines import ElementWise, Paillier, SecretSharing, System
 
-from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
 from securefl.he import gate
@@ -36,12 +35,10 @@ from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.he.ring import Ring
-from securefl.linear import dealt_pads
 from securefl.linear.checked import CheckedKeyHolder, CheckedServer, Declared, Question
 from securefl.linear.checks import Checks
-from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
 from securefl.linear.encryptor import Encryptor, admitted
-from securefl.linear.evaluator import Arrived, LinearEvaluator
+from securefl.linear.evaluator import LinearEvaluator
 from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import PadKeyHolder, PadServer, mask
@@ -54,7 +51,6 @@ TIGHT = Bounds(mean=16, variance_high=64, weight=16)
 SIGNING = SigningKey.generate()
 ROLES = ("before", "client", "server", "holder")
 """before: a client's work while it waits for a query. client: its work while the server waits."""
-LARGEST_BATCH = 32
 
 
 @dataclass
@@ -96,70 +92,37 @@ def profiles(q: int, rng: np.random.Generator) -> Iterator[MeanVariance]:
         yield MeanVariance(rng.normal(size=q), rng.uniform(0.2, 4, q), 100)
 
 
-class Ciphertexts:
-    """One packed ciphertext a client, opened without checks: in batches, or singly (always in mode E)."""
+class EncryptedBaseline:
+    """One packed ciphertext a client, multiplied by an encrypted baseline, and opened without checks."""
 
-    def __init__(
-        self,
-        name: str,
-        parameters: Parameters,
-        q: int,
-        clients: int,
-        bounds: Bounds,
-        *,
-        singly: bool = False,
-    ) -> None:
-        self.name, self.q, self.bounds = name, q, bounds
-        rows = 1 if singly or parameters.encrypted_baseline else parameters.slots // (2 * q + 1)
-        self.batch = 1 << max(0, min(rows, clients, LARGEST_BATCH).bit_length() - 1)
-        self.terms = LinearTerms(
-            parameters=parameters,
-            bounds=bounds.linear(q, Variant.FULL),
-            scores=4 * clients,
-            classes=self.batch,
-        )
-        keys = KeyPair.generate(parameters)
-        self.client = Encryptor(keys.public, self.terms)
-        self.evaluator = LinearEvaluator(keys.public, self.terms, SIGNING)
-        self.opener = Opener(keys, self.terms, SIGNING.public)
-        self.anchor = Anchor(np.zeros(q), np.ones(q))
-        self.tally, self.clients = Tally(), clients
+    batch = 1
+
+    def __init__(self, name: str, q: int, clients: int) -> None:
+        self.name, self.q, self.clients, self.bounds = name, q, clients, Bounds()
+        bounds = self.bounds.linear(q, Variant.FULL)
+        terms = LinearTerms(parameters=STRONG_ENCRYPTED, bounds=bounds, scores=4 * clients)
+        keys = KeyPair.generate(STRONG_ENCRYPTED)
+        self.client = Encryptor(keys.public, terms)
+        self.evaluator = LinearEvaluator(keys.public, terms, SIGNING)
+        self.opener = Opener(keys, terms, SIGNING.public)
+        self.anchor, self.tally = Anchor(np.zeros(q), np.ones(q)), Tally()
 
     def start(self, base: MeanVariance) -> None:
         self.base, asked = base, linear_query(base, self.anchor, self.bounds)
-        if self.terms.parameters.encrypted_baseline:
-            message = self.client.encrypt_baseline(asked)
-            self.weights = self.evaluator.encrypted_baseline(message)
-        else:
-            self.weights = self.tally.spend("server", lambda: self.evaluator.baseline(asked))
+        self.weights = self.evaluator.encrypted_baseline(self.client.encrypt_baseline(asked))
 
     def run(self, owners: list[MeanVariance]) -> None:
-        """One batch, through all three parties."""
-        tally = self.tally
-        arrived = []
-        for own in owners:
-            tally.spend("before", lambda: prepare(self.client))
-            arrived.append(tally.spend("client", lambda own=own: self._message(own)))
-        several = len(owners) > 1
-        blinded = tally.spend("server", lambda: self._match(arrived))
+        (own,), tally = owners, self.tally
+        tally.spend("before", lambda: prepare(self.client))
+        hidden = features(own, self.anchor, self.bounds).split(Variant.FULL).hidden
+        message = tally.spend("client", lambda: self.client.encrypt(hidden))
+        blinded = tally.spend("server", lambda: self.evaluator.match(message, self.weights))
         reply = tally.spend("holder", lambda: self.opener.open(blinded.request))
-        opened = self.evaluator.unblind_batch if several else self.evaluator.unblind
-        scores = tally.spend("server", lambda: opened(blinded, reply))
-        for score, own in zip(scores if several else [scores], owners, strict=True):
-            tally.error = max(tally.error, abs(score.value - divergence(own, self.base)))
-        tally.clients += len(owners)
-        tally.up += sum(len(one.ciphertext) for one in arrived)
+        score = tally.spend("server", lambda: self.evaluator.unblind(blinded, reply))
+        tally.error = max(tally.error, abs(score.value - divergence(own, self.base)))
+        tally.clients += 1
+        tally.up += len(message)
         tally.between += len(blinded.request) + len(reply)
-
-    def _message(self, own: MeanVariance) -> Arrived:
-        return Arrived(
-            self.client.encrypt(features(own, self.anchor, self.bounds).split(Variant.FULL).hidden)
-        )
-
-    def _match(self, arrived: list[Arrived]) -> Any:
-        if len(arrived) > 1:
-            return self.evaluator.match_batch(arrived, self.weights)
-        return self.evaluator.match(arrived[0].ciphertext, self.weights)
 
 
 class CheckedOpenings:
@@ -227,24 +190,18 @@ def _fail(sender: str, why: str) -> None:
 class Pads:
     """Masked words up, fresh keys and weights to the key holder, one word a client back."""
 
-    def __init__(self, q: int, clients: int, word_bits: int = 64, dealt: bool = False) -> None:
-        self.name = f"{'dealt ' if dealt else ''}pads{'' if word_bits == 64 else f', words of {word_bits}'}"
+    def __init__(self, q: int, clients: int, word_bits: int = 64) -> None:
+        self.name = f"pads{'' if word_bits == 64 else f', words of {word_bits}'}"
         self.q, self.batch, self.clients = q, clients, clients
         bounds = Bounds().linear(q, Variant.FULL)
-        self.terms = PadTerms(bounds=bounds, context=b"benchmark", word_bits=word_bits, dealt=dealt)
+        self.terms = PadTerms(bounds=bounds, context=b"benchmark", word_bits=word_bits)
         self.agreement = AgreementKey.generate()
         self.anchor, self.tally = Anchor(np.zeros(q), np.ones(q)), Tally()
 
     def start(self, base: MeanVariance) -> None:
         self.base, query = base, linear_query(base, self.anchor, Bounds())
-        kind = DealtKeyHolder if self.terms.dealt else PadKeyHolder
-        self.key_holder = kind(self.agreement, self.terms, ("profile",), self.clients, SIGNING.public)
-        self.server: Any = self.tally.spend("server", lambda: self._server(query))
-
-    def _server(self, query: LinearQuery) -> Any:
-        if self.terms.dealt:
-            return DealtServer(self.terms, 0, SIGNING, query)
-        return PadServer(self.terms, 0, "profile", SIGNING, query)
+        self.key_holder = PadKeyHolder(self.agreement, self.terms, ("profile",), self.clients, SIGNING.public)
+        self.server = self.tally.spend("server", lambda: PadServer(self.terms, 0, "profile", SIGNING, query))
 
     def run(self, owners: list[MeanVariance]) -> None:
         tally, size = self.tally, self.terms.word_bytes
@@ -262,8 +219,6 @@ class Pads:
 
     def _masked(self, own: MeanVariance) -> Any:
         split = features(own, self.anchor, Bounds()).split(Variant.FULL)
-        if self.terms.dealt:
-            return dealt_pads.mask(split.hidden, split.clear, self.terms, "profile", self.agreement.public)
         told = self.server.told
         return mask(split.hidden, split.clear, self.terms, "profile", told, self.agreement.public)
 
@@ -302,15 +257,11 @@ def compared(q: int) -> list[Compared]:
 
 def ours(q: int, clients: int) -> list[Any]:
     return [
-        Ciphertexts("compact P", COMPACT, q, clients, TIGHT),
-        Ciphertexts("strong P", STRONG, q, clients, Bounds()),
-        Ciphertexts("strong P, singly", STRONG, q, clients, Bounds(), singly=True),
         CheckedOpenings("strong, checked", STRONG, q, clients, Bounds()),
         CheckedOpenings("compact, checked", COMPACT, q, clients, TIGHT),
-        Ciphertexts("strong E", STRONG_ENCRYPTED, q, min(clients, 40), Bounds()),
+        EncryptedBaseline("strong E", q, min(clients, 40)),
         Pads(q, clients),
         Pads(q, clients, word_bits=128),
-        Pads(q, clients, dealt=True),
     ]
 
 
@@ -328,13 +279,13 @@ def interleaved(systems: list[Any], rng: np.random.Generator) -> None:
 
 def client_against_tenseal(rng: np.random.Generator, turns: int = 60) -> float:
     """Time of our strong client over TenSEAL's encode + encrypt + serialise of one ciphertext, in turn."""
-    mine = Ciphertexts("strong P", STRONG, 84, 16, Bounds())
+    mine = CheckedOpenings("strong, checked", STRONG, 84, 16, Bounds())
     context = ts.context(ts.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 60, 30])
     context.make_context_public()
     spent: dict[str, list[float]] = {"mine": [], "tenseal": []}
     for own in (next(profiles(84, rng)) for _ in range(turns)):
         hidden = features(own, mine.anchor, mine.bounds).split(Variant.FULL).hidden
-        values = np.repeat(hidden, mine.batch).tolist()
+        values = hidden.tolist()
         for name, work in (
             ("mine", lambda hidden=hidden: mine.client.encrypt(hidden)),
             ("tenseal", lambda values=values: ts.ckks_vector(context, values, 2.0**60).serialize()),
@@ -345,24 +296,11 @@ def client_against_tenseal(rng: np.random.Generator, turns: int = 60) -> float:
     return median(spent["mine"]) / median(spent["tenseal"])
 
 
-def curve(rng: np.random.Generator) -> list[dict[str, float]]:
-    """Cost per client of `compact P` and pads as the number of clients grows."""
-    rows = []
-    for clients in (100, 1000, 10_000):
-        for system in (Ciphertexts("compact P", COMPACT, 84, clients, TIGHT), Pads(84, clients)):
-            interleaved([system], rng)
-            row = {"system": system.name, "clients": clients, "total": system.tally.row()["total"]}
-            rows.append(row)
-            print(f"{row['system']:16}{clients:>8} clients{row['total']:>10.3f} ms per client", flush=True)
-    return rows
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help="keep the figures")
-    parser.add_argument("--curve", action="store_true", help="also up to 10,000 clients (two minutes)")
     chosen = parser.parse_args()
     rng, rows = np.random.default_rng(0), []
     names = ("client", "before", "waits", "server", "holder", "total", "up", "between", "error", "ratio")
@@ -382,15 +320,11 @@ def main() -> None:
                 )
     ratio = client_against_tenseal(rng)
     print(f"strong client over encode + encrypt + serialise of one ciphertext: {ratio:.2f}")
-    found = {
-        "rows": rows,
-        "client_over_tenseal": round(ratio, 3),
-        "curve": curve(rng) if chosen.curve else [],
-    }
+    found = {"rows": rows, "client_over_tenseal": round(ratio, 3)}
     if chosen.write:
         path = Path(__file__).parent / "results" / "matching.json"
-        command = "python benchmarks/matching.py --write" + (" --curve" if chosen.curve else "")
-        files.write(path, json.dumps({"command": command, **found}, indent=1) + "\n")
+        command = {"command": "python benchmarks/matching.py --write"}
+        files.write(path, json.dumps(command | found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

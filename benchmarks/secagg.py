@@ -1,13 +1,13 @@
 """Secure aggregation beside Flower's SecAgg+ and beside the bare keystream, in one interleaved run.
 
-    python benchmarks/secagg.py [--write] [--curves]
+    python benchmarks/secagg.py [--write]
     python benchmarks/secagg.py --cohorts 1000 3000
 
 Prints, per number of clients, length and share that drops out before its masked input: CPU milliseconds per
 client (mean over survivors) and at the server, what the client's quantising takes of it, bytes per survivor,
 the largest error of the sum, and the floor: AES-256-CTR alone, for as many masks as the client or the server
-has. `--curves` adds 30 to 3,000 clients, both modes; `--cohorts` plays some of them alone; `--write` keeps
-the figures in benchmarks/results/secagg.json. Without flwr its columns are left out (see flower_secagg.py).
+has. `--cohorts` plays large cohorts in active mode, 10 % corrupt and 10 % dropped; `--write` keeps the other
+figures in benchmarks/results/secagg.json.
 A second line has the same sum by two servers (`sum = "two-server"`, see two_server.py): its client draws one
 keystream, its key holder one for each survivor, and its server none.
 
@@ -28,7 +28,6 @@ from typing import Any
 
 from flower_secagg import flower
 from masked_round import grid, identities, keystream, ours, update
-from secagg_curves import curves, show
 from two_server import two_server
 
 from securefl.core.memory import keep_freed_memory
@@ -38,49 +37,25 @@ from securefl.storage import files
 CLIENTS, LENGTHS, DROPOUTS = (10, 30), (10**4, 10**5, 10**6), (0.0, 0.1, 0.3)
 
 COLUMNS = (
-    ("client", "client_ms"),
-    ("quantise", "quantise_ms"),
-    ("floor", "floor_client_ms"),
-    ("x floor", "client_over_floor"),
-    ("server", "server_ms"),
-    ("floor", "floor_server_ms"),
-    ("x floor", "server_over_floor"),
-    ("up", "bytes_up"),
-    ("down", "bytes_down"),
-    ("error", "error"),
+    *("client_ms", "quantise_ms", "floor_client_ms", "client_over_floor", "server_ms", "floor_server_ms"),
+    *("server_over_floor", "key_holder_ms", "floor_key_holder_ms", "key_holder_over_floor"),
+    *("bytes_up", "bytes_down", "error"),
 )
-TWO_SERVERS = (
-    ("client", "client_ms"),
-    ("quantise", "quantise_ms"),
-    ("floor", "floor_client_ms"),
-    ("x floor", "client_over_floor"),
-    ("server", "server_ms"),
-    ("holder", "key_holder_ms"),
-    ("floor", "floor_key_holder_ms"),
-    ("x floor", "key_holder_over_floor"),
-    ("up", "bytes_up"),
-    ("down", "bytes_down"),
-    ("error", "error"),
-)
-FLOWERS = (
-    ("client", "client_ms"),
-    ("server", "server_ms"),
-    ("up", "bytes_up"),
-    ("down", "bytes_down"),
-    ("error", "error"),
-)
+FLOWERS = ("client_ms", "server_ms", "bytes_up", "bytes_down", "error")
+TURNS = 2
+"""Rounds of ours before, and after, Flower's."""
 
 
-def compared(clients: int, length: int, dropout: float, turns: int) -> dict[str, Any]:
+def compared(clients: int, length: int, dropout: float) -> dict[str, Any]:
     """Ours, the floor and Flower in turn; the medians, and what follows from them."""
     silent = round(dropout * clients)
     survivors = clients - silent
     policy = Policy(mode="active", corrupt=0.2, dropout=dropout)
     mine: list[dict[str, float]] = []
     floors: list[tuple[float, float]] = []
-    theirs: dict[str, Any] | None = None
-    for turn in range(2 * turns):
-        if turn == turns:
+    theirs: dict[str, float] = {}
+    for turn in range(2 * TURNS):
+        if turn == TURNS:
             theirs = flower(clients, length, dropout)
         mine.append(ours(policy, clients, length, silent))
         # The client adds one mask for each other member and its own; one keystream is too short to time.
@@ -91,20 +66,19 @@ def compared(clients: int, length: int, dropout: float, turns: int) -> dict[str,
     masking = row["client_ms"] - row["quantise_ms"]
     row["client_over_floor"] = masking / row["floor_client_ms"]
     row["server_over_floor"] = row["server_ms"] / row["floor_server_ms"]
-    row["two_server"] = by_two_servers(clients, length, silent, turns)
-    if theirs is not None:
-        row["flower"] = theirs
-        row["flower_over_ours"] = {name: theirs[name] / row[name] for _, name in FLOWERS}
+    row["two_server"] = by_two_servers(clients, length, silent)
+    row["flower"] = theirs
+    row["flower_over_ours"] = {name: theirs[name] / row[name] for name in FLOWERS}
     return row
 
 
-def by_two_servers(clients: int, length: int, silent: int, turns: int) -> dict[str, float]:
+def by_two_servers(clients: int, length: int, silent: int) -> dict[str, float]:
     """The same sum by two servers, beside the keystreams that its client and its key holder draw."""
     chosen = grid(clients)
     vector = Vector(name="update", length=length, bits=32, bound=chosen.limit)
     mine: list[dict[str, float]] = []
     floors: list[tuple[float, float]] = []
-    for _ in range(2 * turns):
+    for _ in range(2 * TURNS):
         mine.append(two_server(identities(clients), vector, chosen, partial(update, length=length), silent))
         floors.append((keystream(10, length) / 10, keystream(clients - silent, length)))
     row = {name: median(one[name] for one in mine) for name in mine[0]}
@@ -114,49 +88,39 @@ def by_two_servers(clients: int, length: int, silent: int, turns: int) -> dict[s
     return row
 
 
+def cohort(clients: int) -> None:
+    """Print what one round of a large cohort takes."""
+    policy = Policy(mode="active", corrupt=0.1, dropout=0.1)
+    identities(clients)
+    costs, near = ours(policy, clients, 10**5, clients // 10), policy.parameters(clients).neighbours
+    each = 1e3 * costs["server_ms"] / clients / near
+    print(f"{clients} clients, {near} neighbours: {costs}, {each:.0f} us of the server each", flush=True)
+
+
+def shown(who: str, row: dict[str, float]) -> str:
+    return f"{who:>22}  " + "  ".join(f"{name} {row[name]:.4g}" for name in COLUMNS if name in row)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help="keep the figures")
-    parser.add_argument("--curves", action="store_true", help="also 30 to 3,000 clients (15 minutes)")
-    parser.add_argument(
-        "--cohorts", type=int, nargs="+", metavar="N", help="only cohorts of these sizes, in active mode"
-    )
-    parser.add_argument("--turns", type=int, default=2, help="rounds of ours before, and after, Flower's")
+    parser.add_argument("--cohorts", type=int, nargs="+", metavar="N", help="only cohorts of these sizes")
     chosen = parser.parse_args()
     keep_freed_memory()  # as each command does
     ours(Policy(mode="active", corrupt=0.0, dropout=0.0), 3, 10, 0)  # loads what is loaded once
-    if chosen.cohorts:
-        curves(chosen.cohorts, ("active",))
-        return
+    for clients in chosen.cohorts or ():
+        cohort(clients)
     rows = []
-    print(f"{'n':>3}{'length':>9}{'drop':>6}" + "".join(f"{title:>10}" for title, _ in COLUMNS))
-    for clients, length, dropout in itertools.product(CLIENTS, LENGTHS, DROPOUTS):
-        row = compared(clients, length, dropout, chosen.turns)
-        rows.append(row)
-        print(
-            f"{clients:>3}{length:>9}{dropout:>6}" + "".join(show(row[name]) for _, name in COLUMNS),
-            flush=True,
-        )
-        two = row["two_server"]
-        print(f"{'two servers:':>18}" + "".join(f"  {title}{show(two[name])}" for title, name in TWO_SERVERS))
-        if "flower" in row:
-            ratios = "".join(f"  {title} {row['flower_over_ours'][name]:.3g}" for title, name in FLOWERS)
-            print(f"{'Flower over ours:':>26}{ratios}", flush=True)
-    found: dict[str, Any] = {"rows": rows}
+    for shape in itertools.product(CLIENTS, LENGTHS, DROPOUTS) if not chosen.cohorts else ():
+        rows.append(row := compared(*shape))
+        print(shown("{} x {}, {}".format(*shape), row), shown("two servers", row["two_server"]), sep="\n")
+        print(shown("Flower over ours", row["flower_over_ours"]), flush=True)
     if chosen.write:
-        keep(found, chosen.curves)
-    if chosen.curves:
-        found["curves"] = curves()
-        if chosen.write:
-            keep(found, chosen.curves)
-
-
-def keep(found: dict[str, Any], with_curves: bool) -> None:
-    path = Path(__file__).parent / "results" / "secagg.json"
-    command = "python benchmarks/secagg.py --write" + (" --curves" if with_curves else "")
-    files.write(path, json.dumps(rounded({"command": command, **found}), indent=1) + "\n")
+        path = Path(__file__).parent / "results" / "secagg.json"
+        found = {"command": "python benchmarks/secagg.py --write", "rows": rows}
+        files.write(path, json.dumps(rounded(found), indent=1) + "\n")
 
 
 def rounded(value: Any) -> Any:

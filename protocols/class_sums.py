@@ -1,12 +1,14 @@
 """Sums of (1, phi(x)) over each class's records, on a grid: the statistic of FedLog and FedProto.
 
-`statistic` computes them from arrays and `sensitivities` bounds them. `Statistic` is a client's contribution.
+`statistic_spec` gives its specification, and the function that computes it from arrays. `Statistic` is a
+client's contribution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from math import isqrt, sqrt
 from typing import Any, Literal, Protocol
 
@@ -135,35 +137,24 @@ class Clipping:
         return clipping.to_grid(features, GRID.step, limit)
 
 
-def sensitivities(
-    clip: Clipping, classes: int, width: int, client_bound: float | None = None
+def _sensitivities(
+    classes: int, width: int, clip: Clipping, client_bound: float | None
 ) -> Mapping[tuple[Unit, Adjacency], float]:
-    """The L2 sensitivities of `statistic`, for a body that was not made from the records.
+    """The L2 sensitivities of the statistic, in units of the features.
 
     Adding or removing a record moves the sum by |(1, phi)|. Replacing one changes two classes by that, or one
     class by twice |phi|. A client whose whole statistic is clipped to `client_bound` moves the sum by that
     bound, or by twice that. A record moves a clipped statistic further than one that is not, since scaling it
     down truncates every entry.
-
-    Args:
-        clip: as in `statistic`.
-        classes: C.
-        width: the number of features, without the constant 1.
-        client_bound: as in `statistic`.
-
-    Returns:
-        The sensitivity by (unit, adjacency), in units of the features. No entry stands for no bound.
-
-    Raises nothing.
-
-    >>> from securefl.protocols.fedlog import Clipping, sensitivities
-    >>> round(sensitivities(Clipping(), classes=3, width=4)["record", "add-remove"], 6)
-    1.414214
     """
     limit, found = clip.limit(width), dict[tuple[Unit, Adjacency], float]()
     if limit is not None:
         entries = classes * (1 + width)
-        more = 0.0 if client_bound is None else clipping.spread(entries, _whole(client_bound)) * GRID.step
+        more = (
+            0.0
+            if client_bound is None
+            else clipping.spread(entries, int(client_bound / GRID.step)) * GRID.step
+        )
         alone = sqrt(_UNIT**2 + limit**2) * GRID.step
         found["record", "add-remove"] = alone + more
         found["record", "replace-one"] = max(sqrt(2) * alone, 2 * limit * GRID.step) + more
@@ -173,80 +164,75 @@ def sensitivities(
     return found
 
 
-def spec(
-    clip: Clipping,
+def statistic_spec(
     classes: int,
     width: int,
-    body: Featurizer,
-    client_bound: float | None,
-    clients: int,
-    bounded_by: Mapping[Unit, str] = _BOUNDED_BY,
-) -> ValueSpec:
-    """The description of the statistic, with its sensitivities."""
-    return ValueSpec(
+    clip: Clipping = Clipping(),
+    client_bound: float | None = None,
+    clients: int = 0,
+) -> tuple[ValueSpec, Callable[[Floats, NDArray[np.integer[Any]]], Value]]:
+    """The specification of FedLog's statistic, and the function that computes it (FedLog, Eqs. 2 and 13).
+
+    T = sum over the records of onehot(y) x (1, phi(x)) leaves a client. The count is a feature, the constant
+    1, so it is noised with the sums and never travels by itself. A record with non-finite features, or with a
+    label that is no class, is left out: an error would tell that the record is there.
+
+    Sensitivity (L2, for features that were not trained on the records): with clip.kind "unit-l2" and bound b,
+    one record moves the statistic by sqrt(1 + b^2) under add-remove, and by max(sqrt(2 + 2 b^2), 2 b) under
+    replace-one. One client moves it by `client_bound` under zero-out, and by twice that under replace-one.
+    With `client_bound`, truncation adds to the two of a record.
+
+    Args:
+        classes: C. Classes are 0 to C - 1.
+        width: the number of features, without the constant 1.
+        clip: the public bound on the features of a record.
+        client_bound: the largest L2 norm of a client's whole statistic, in units of the features. A longer
+            statistic is scaled down. None leaves it as it is.
+        clients: the least number of clients in a sum, if that is known.
+
+    Returns:
+        The specification, and a function of features phi, float64 (n, width), and labels y, integers (n,).
+        Rows of phi are bounded by `clip.bounded`; longer ones are scaled down. Its value has the entries of T
+        (C, 1 + width), row by row. Column 0 counts the records of a class. The function raises DataError
+        unless phi and y fit.
+
+    Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.fedlog import statistic_spec
+    >>> spec, statistic = statistic_spec(classes=2, width=2)
+    >>> round(spec.sensitivity["record", "add-remove"], 6)
+    1.414214
+    >>> phi, y = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), np.array([0, 1, 1])
+    >>> statistic(phi, y).floats().reshape(2, 3).round(1)
+    array([[1. , 1. , 0. ],
+           [2. , 0.6, 1.8]])
+    """
+    spec = ValueSpec(
         name="statistic",
         reduction="sum",
         reveals="the sums of its features by class (of a class that it alone holds, its own sums; and which "
         "classes nobody holds)",
-        depends_on=body.depends_on,
-        training=body.training,
-        sensitivity=sensitivities(clip, classes, width, client_bound),
-        bounded_by=bounded_by,
+        sensitivity=_sensitivities(classes, width, clip, client_bound),
+        bounded_by=_BOUNDED_BY,
         grid=GRID,
         on_model=False,
-        initial_queries=body.initial_queries,
-        once=body.once,
         cohort=clients,
     )
+    return spec, partial(_statistic, classes, width, clip, client_bound)
 
 
-def _whole(bound: float) -> int:
-    """The bound of a client's whole statistic in grid units."""
-    return int(bound / GRID.step)
-
-
-def statistic(
+def _statistic(
+    classes: int,
+    width: int,
+    clip: Clipping,
+    client_bound: float | None,
     features: Floats,
     labels: NDArray[np.integer[Any]],
-    classes: int,
-    clip: Clipping = Clipping(),
-    client_bound: float | None = None,
-) -> NDArray[np.int64]:
-    """T = sum over the records of onehot(y) x (1, phi(x)), which leaves a client (FedLog, Eqs. 2 and 13).
-
-    The count is a feature, the constant 1, so it is noised with the sums and never travels by itself. A
-    record with non-finite features, or with a label that is no class, is left out: an error would tell that
-    the record is there.
-
-    Sensitivity (L2, of the integers times 2^-10; `sensitivities` computes it for every `clip`): with
-    clip.kind "unit-l2" and bound b, one record moves the statistic by sqrt(1 + b^2) under add-remove, and by
-    max(sqrt(2 + 2 b^2), 2 b) under replace-one. One client moves it by `client_bound` under zero-out, and by
-    twice that under replace-one. With `client_bound`, truncation adds to the two of a record.
-
-    Args:
-        features: phi, float64 (n, width), bounded by `clip.bounded`. A longer row is scaled down.
-        labels: y, integers (n,). Classes are 0 to classes - 1.
-        classes: C.
-        clip: the public bound on the features of a record.
-        client_bound: the largest L2 norm of a client's whole statistic, in units of the features. A longer
-            statistic is scaled down. None leaves it as it is.
-
-    Returns:
-        int64 (C, 1 + width), in units of 2^-10. Column 0 counts the records of a class.
-
-    Raises:
-        DataError: features and labels are not of n records.
-
-    >>> import numpy as np
-    >>> from securefl.protocols.fedlog import statistic
-    >>> phi, y = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), np.array([0, 1, 1])
-    >>> (statistic(phi, y, classes=2) / 2**10).round(1)
-    array([[1. , 1. , 0. ],
-           [2. , 0.6, 1.8]])
-    """
-    if features.ndim != 2 or labels.shape != (len(features),):
+) -> Value:
+    if labels.ndim != 1 or features.shape != (len(labels), width):
         raise DataError(
-            f"Expected features (n, width) and labels (n,), got {features.shape} and {labels.shape}."
+            f"Expected features (n, {width}) and labels (n,), got {features.shape} and {labels.shape}."
         )
     known = clipping.finite(features) & (labels >= 0) & (labels < classes)
     integers = clip.integers(features[known])
@@ -254,10 +240,8 @@ def statistic(
     total = np.zeros((classes, rows.shape[1]), dtype=np.int64)
     # Not `total[y] += rows`: with repeated indices that adds one record of a class and drops the others.
     np.add.at(total, labels[known], rows)
-    if client_bound is None:
-        return total
-    whole = total.ravel()[None].astype(np.float64) * GRID.step
-    return clipping.to_grid(whole, GRID.step, _whole(client_bound)).reshape(total.shape)
+    whole = Value(integers=total.ravel(), step=GRID.step)
+    return whole if client_bound is None else Value.summed(whole.floats()[None], GRID, client_bound)
 
 
 def class_means(statistic: Floats) -> Floats:
@@ -272,7 +256,7 @@ def class_means(statistic: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """A client's contribution to FedLog and FedProto: the `statistic` of its records' features.
+    """A client's contribution to FedLog and FedProto: the statistic of its records' features.
 
     `bounded_by` is as in `ValueSpec`, in the words of the system's options.
     """
@@ -285,16 +269,20 @@ class Statistic:
     client_bound: float | None = None
     bounded_by: Mapping[Unit, str] = field(default_factory=lambda: _BOUNDED_BY)
 
-    @property
+    @cached_property
+    def _own(self) -> tuple[ValueSpec, Callable[[Floats, NDArray[np.integer[Any]]], Value]]:
+        return statistic_spec(self.classes, self.width, self.clip, self.client_bound, self.clients)
+
+    @cached_property
     def spec(self) -> ValueSpec:
-        return spec(
-            self.clip,
-            self.classes,
-            self.width,
-            self.body,
-            self.client_bound,
-            self.clients,
-            self.bounded_by,
+        body = self.body
+        return replace(
+            self._own[0],
+            depends_on=body.depends_on,
+            training=body.training,
+            bounded_by=self.bounded_by,
+            initial_queries=body.initial_queries,
+            once=body.once,
         )
 
     def fit(self, context: ClientContext) -> Fit | None:
@@ -307,5 +295,4 @@ class Statistic:
     def value(self, context: ClientContext, trained: Fitted | None) -> Value:
         model, kept = self.body.prepared(context, trained)
         phi = body_features(model, context.x, self.clip.activation())
-        total = statistic(phi, np.asarray(context.y), self.classes, self.clip, self.client_bound)
-        return Value(integers=total.ravel(), new_state=kept)
+        return replace(self._own[1](phi, np.asarray(context.y)), new_state=kept)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import floor, log2
 from typing import Final, Literal
 
 import numpy as np
@@ -25,7 +24,7 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
-from securefl.dp import Losses, clipping
+from securefl.dp import Losses
 from securefl.dp.moments import GRID
 from securefl.errors import DataError
 from securefl.training import Problem, mean_loss, record_losses
@@ -115,7 +114,7 @@ def update_sends(problem: Problem, sampling: Sampling) -> ValueSpec:
         ("client", "zero-out"): bound,
         ("client", "replace-one"): 2 * bound,
     }
-    return replace(spec, sensitivity=moved, grid=grid_of(bound))
+    return replace(spec, sensitivity=moved, grid=Grid.around(bound))
 
 
 def to_fit(problem: Problem, context: ClientContext, start: Float32s, *, update: bool = False) -> Fit:
@@ -153,16 +152,7 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
         step -= broadcast
     if not np.isfinite(step).all():
         step = np.zeros(len(broadcast))
-    grid = grid_of(bound)
-    # to_grid scales down to the bound, so that the integers' norm is within it exactly
-    return Value(integers=clipping.to_grid(step[None], grid.step, int(bound / grid.step))[0])
-
-
-def grid_of(bound: float) -> Grid:
-    """A grid for vectors of a bounded norm, on which the bound is 2^14 to 2^15 steps."""
-    # A step is small against any noise, and large enough that noise stays below 2^24 steps.
-    step = float(2.0 ** (floor(log2(bound)) - 14))
-    return Grid(step=step, bound=step * 2**24)
+    return Value.summed(step[None], Grid.around(bound), bound)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,9 +196,10 @@ class Size:
         return size_sends(self.problem)
 
     def compute(self, context: ClientContext) -> Value:
-        units = round(1 / self.spec.grid.step)  # finer than records, or small noise would round to 0
+        step = self.spec.grid.step  # finer than records, or small noise would round to 0
         records = len(context.x) + (0 if context.held is None else len(context.held[0]))
-        return Value(integers=np.array([records * units], dtype=np.int64), after_noise=self._possible)
+        integers = np.array([records / step]).astype(np.int64)
+        return Value(integers=integers, step=step, after_noise=self._possible)
 
     def _possible(self, noised: Floats) -> Value:
         return Value(clear=np.clip(noised, 1, self.problem.records))
@@ -275,6 +266,7 @@ class Loss:
         own = record_losses(model, x, y, loss) if len(x) else np.zeros(0)
         return Value(
             integers=losses.sums(own),
+            step=GRID.step,
             after_noise=lambda noised: Value(clear=np.array([losses.mean(noised)])),
         )
 

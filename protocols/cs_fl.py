@@ -299,4 +299,4 @@ def signs_value(numbers: Float32s | DataError, size: int) -> Value:
     Signs have a finite sensitivity under every plan, so silence after a failed training would reveal it.
     """
     signs = np.zeros(size) if isinstance(numbers, DataError) else numbers / _SIGNS.step
-    return Value(integers=signs.astype(np.int64))
+    return Value(integers=signs.astype(np.int64), step=_SIGNS.step)

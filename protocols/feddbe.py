@@ -42,6 +42,7 @@ from securefl.algorithm import (
     Evaluation,
     Float32s,
     Floats,
+    Grid,
     Population,
     Sum,
     Unit,
@@ -52,14 +53,7 @@ from securefl.dp import clipping
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import (
-    UNSAMPLED,
-    Sampling,
-    bounded,
-    grid_of,
-    to_fit,
-    update_sends,
-)
+from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
 from securefl.protocols.parts import Gathering, step_of
 from securefl.protocols.personal import accuracies, by_model, each_on_its_own
 from securefl.training import Learnt, Problem
@@ -337,7 +331,7 @@ class Consensus:
         spec = replace(CONSENSUS, cohort=self.problem.clients)
         if self.bound is None:
             return spec
-        grid, width = grid_of(self.bound), last_dense(self.problem.layers).in_features
+        grid, width = Grid.around(self.bound), last_dense(self.problem.layers).in_features
         fraction = sqrt(width) * grid.step
         moved: Mapping[tuple[Unit, Adjacency], float] = {
             ("record", "add-remove"): self.bound + fraction,
@@ -358,7 +352,7 @@ class Consensus:
         total = rows.sum(0)
         # exact: a quotient of floats could be rounded up to the next integer
         mean = np.sign(total) * (np.abs(total) // max(1, len(rows)))
-        return Value(integers=mean)
+        return Value(integers=mean, step=step)
 
 
 def _mean(features: Floats) -> Floats:

@@ -8,8 +8,8 @@
     server   w + ||g|| * (sum of weight_k a_k) / (sum of weight_k), from one sum
 
 The paper has real weights. Here they are draws: whole numbers that every client of the sum checks under its
-own plan, so that no order opens one client. A client trains twice a round, with the same result: once for its
-cosine and once for the sum.
+own plan, so that no order opens one client. A client trains once a round, for its cosine, and keeps its
+direction for the sum.
 
 **What it does not stop.** A client that lies can break the norm, and can have one vector scored and send
 another (`two_faced` in `[corruption]`): nobody sees the vector that is summed. A server that lies can take
@@ -52,7 +52,6 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
-from securefl.dp import clipping
 from securefl.errors import ConfigError, DataError
 from securefl.linear import LinearBounds, LinearQuery
 from securefl.protocols.averaging import Uniform, check_fraction, cohort_size
@@ -180,10 +179,13 @@ class Direction:
         return with_training(DIRECTION, self.problem)
 
     def fit(self, context: ClientContext) -> Fit:
-        return _fit(self.problem, context)
+        return Fit(problem=self.problem, start=context.broadcast, context=usable(self.problem, context))
 
     def value(self, context: ClientContext, trained: Fitted) -> Value:
-        return Value(hidden=_direction(context, trained))
+        found = _direction(context, trained)
+        unit = Value.summed(found[None], _GRID, 1.0).integers
+        assert unit is not None
+        return Value(hidden=found, new_state={"round": np.array([context.round]), "unit": unit})
 
     def linear_bounds(self, broadcast: Float32s, public: Mapping[str, NDArray[Any]]) -> LinearBounds:
         return cosine_bounds(len(self.problem.initial))
@@ -194,28 +196,32 @@ class Direction:
 
 @dataclass(frozen=True, eq=False)
 class UnitUpdate:
-    """A client's contribution to the sum: its update scaled to norm 1, as integers of the grid."""
+    """A client's contribution to the sum: its direction of this round, as integers of the grid.
+
+    With private training it is the output of the training that the direction was charged for.
+    """
 
     problem: Problem
     whole: int
 
     @cached_property
     def spec(self) -> ValueSpec:
-        return replace(with_training(UNIT_UPDATE, self.problem), draws=self.whole)
+        return replace(with_training(UNIT_UPDATE, self.problem), training=None, draws=self.whole)
 
-    def fit(self, context: ClientContext) -> Fit:
-        return _fit(self.problem, context)
+    def fit(self, context: ClientContext) -> None:
+        return None
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
-        found = _direction(context, trained)
-        return Value(integers=clipping.to_grid(found[None], _GRID.step, round(1 / _GRID.step))[0])
+    def value(self, context: ClientContext, trained: Fitted | None) -> Value:
+        return self.compute(context)
 
     def compute(self, context: ClientContext) -> Value:
-        return self.value(context, fitted(self.fit(context)))
-
-
-def _fit(problem: Problem, context: ClientContext) -> Fit:
-    return Fit(problem=problem, start=context.broadcast, context=usable(problem, context))
+        kept = context.kept
+        if "unit" not in kept or int(kept["round"][0]) != context.round:
+            raise DataError(
+                f"Expected a direction of round {context.round}, got a query for its update alone: the "
+                "client abstains. Ask for its direction first."
+            )
+        return Value(integers=kept["unit"], step=_GRID.step)
 
 
 def _direction(context: ClientContext, trained: Fitted) -> Floats:
@@ -343,6 +349,7 @@ class FLTrust:
 
     fraction: C; K = ceil(C N) clients a round. The paper takes all.
     root: the number of the server's records that it trains on, and does not test on. The paper takes 100.
+        Under a finite epsilon a server that has no more than that trains on all, and tests on none.
     learning_rate: of the server (the paper's alpha).
 
     Raises ValueError for options out of range.
@@ -364,7 +371,9 @@ class FLTrust:
             raise ValueError(f"Expected learning_rate > 0 and finite, got {self.learning_rate}.")
 
     def build(self, problem: Problem) -> Algorithm:
-        if len(problem.server_x) <= self.root:
+        # Under a finite epsilon an error would tell how many records became the server's.
+        claimed = problem.private is not None or (problem.planned is not None and problem.planned(()).noisy)
+        if len(problem.server_x) <= self.root and not claimed:
             raise ConfigError(
                 f"Expected more than {self.root} records at the server, to train on `root` of them and test "
                 f"on the others, got {len(problem.server_x)}. Take a smaller root, or a larger test_share."

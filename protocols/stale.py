@@ -69,7 +69,7 @@ class Change:
         if found.integers is None:
             return replace(found, new_state={"model": trained.copy()})
         # Under a bound it keeps what the sum has of it, and not what it trained.
-        sent = (last + found.integers * self.spec.grid.step).astype(np.float32)
+        sent = (last + found.floats()).astype(np.float32)
         return replace(found, new_state={"model": sent})
 
     def compute(self, context: ClientContext) -> Value:

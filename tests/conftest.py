@@ -7,6 +7,9 @@ import itertools
 import os
 import signal
 
+# Before numpy is loaded: its BLAS wakes all cores for each product, in the way of the other worker.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 import torch
 from hypothesis import settings

@@ -1,18 +1,15 @@
 """How many files a value touches on its way: the code that runs with it in hand.
 
-    python tools/files_touched.py [--files]
+    python tools/files_touched.py
 
 Plays the first Ask of a tiny study under a trace. A file counts if one of its functions is given the value or
 gives it back: an object that carries it, or an array or bytes that were made of it. Two ways are followed: a
 profile from its client to the score (FedProf, encrypted scores), and FedLog's phi from its client to the head
-eta (sums in the clear, and masked). The third is of a word, the least cohort, from TOML to its checks: it
-passes the files whose code has the word. `make check` prints the counts, `--files` prints the files, too.
+eta (sums in the clear, and masked). `make check` prints the files.
 """
 
 from __future__ import annotations
 
-import argparse
-import ast
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+
+import securefl
+from securefl.engine.inprocess import InProcess
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (ROOT / "securefl", ROOT / "protocols")
@@ -50,7 +51,7 @@ adjacency = "replace-one"
 delta = 1e-5
 budget = inf
 adversaries = ["server", "key-holder", "others"]
-non_private = ["update", "profile", "statistic"]
+non_private = {values}
 min_cohort_size = 2
 min_honest = 2
 max_client_weight = 0.5
@@ -66,18 +67,22 @@ SCORE = ("OpenRequest", "OpenReply", "Blinded", "Score")
 SUM = ("MaskedInput", "Summed", "Opened", "Total")
 WAYS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "profile to score": (
-        STUDY.format(privacy=CLEAR.format("ckks"), arm='protocol = "fedprof"\nfraction = 0.4\nalpha = 10.0'),
+        STUDY.format(
+            values=["update", "profile"],
+            privacy=CLEAR.format("ckks"),
+            arm='protocol = "fedprof"\nfraction = 0.4\nalpha = 10.0',
+        ),
         (*PROFILE, *VALUE, *SCORE),
     ),
     "phi to eta": (
-        STUDY.format(privacy=CLEAR.format("clear"), arm='protocol = "fedlog"'),
+        STUDY.format(values=["statistic"], privacy=CLEAR.format("clear"), arm='protocol = "fedlog"'),
         (*VALUE, *SUM),
     ),
-    "phi to eta, masked": (STUDY.format(privacy=MASKED, arm='protocol = "fedlog"'), (*VALUE, *SUM)),
+    "phi to eta, masked": (
+        STUDY.format(values=["statistic"], privacy=MASKED, arm='protocol = "fedlog"'),
+        (*VALUE, *SUM),
+    ),
 }
-
-
-WORD = "min_cohort_size"
 
 
 class Trace:
@@ -87,25 +92,21 @@ class Trace:
     """
 
     def __init__(self, carriers: Sequence[str]) -> None:
-        self._carriers = frozenset(carriers)
+        self._carriers = carriers
         self._followed: dict[int, Any] = {}
         self._given: dict[int, bool] = {}
-        self.files: dict[str, set[str]] = {}
+        self.files: set[str] = set()
 
     def __call__(self, frame: FrameType, event: str, result: Any) -> None:
         file = Path(frame.f_code.co_filename)
         if event not in ("call", "return") or not any(room in file.parents for room in ROOMS):
             return
         if event == "call":
-            given = any(map(self.follows, frame.f_locals.values()))
-            self._given[id(frame)] = given
-        else:
-            given = self._given.pop(id(frame), False)
-            if given:
-                self.follow(result)
-            given = given or self.follows(result)
-        if given:
-            self.files.setdefault(str(file.resolve().relative_to(ROOT)), set()).add(frame.f_code.co_name)
+            given = self._given[id(frame)] = any(map(self.follows, frame.f_locals.values()))
+        elif given := self._given.pop(id(frame), False):
+            self.follow(result)
+        if given or (event == "return" and self.follows(result)):
+            self.files.add(str(file.resolve().relative_to(ROOT)))
 
     def follows(self, value: Any) -> bool:
         found = False
@@ -133,65 +134,24 @@ def held(value: Any, depth: int = 2) -> Iterator[Any]:
             yield from held(one, depth - 1)
 
 
-def touched(study: str, carriers: Sequence[str]) -> dict[str, set[str]]:
-    """By file below the root, the functions that have the value in hand."""
-    from securefl.engine.inprocess import InProcess
-    from securefl.study import world
-    from securefl.study.config import parse
-    from securefl.study.run import run_arm
-
-    of, trace = parse(study), Trace(carriers)
-    here = world.build(of, 0)
-    ask = InProcess.query
+def touched(study: str, carriers: Sequence[str]) -> list[str]:
+    """The files below the root that have the value in hand."""
+    trace, query = Trace(carriers), InProcess.query
 
     def traced(*given: Any) -> Any:
         """The first Ask alone: FedProf's is for profiles, before there are updates."""
-        InProcess.query = ask  # type: ignore[method-assign]
-        sys.setprofile(trace)
+        sys.setprofile(None if trace.files else trace)
         try:
-            return ask(*given)
+            return query(*given)
         finally:
             sys.setprofile(None)
 
-    InProcess.query = traced  # type: ignore[method-assign]
-    with tempfile.TemporaryDirectory() as folder:
-        run_arm(of, of.arms[0], here, Path(folder), lambda record: None)
-    return dict(sorted(trace.files.items()))
-
-
-def named(word: str) -> dict[str, set[str]]:
-    """By file below the root, the functions and classes whose code has a word: as a name, or as a string."""
-    found: dict[str, set[str]] = {}
-    for path in sorted(path for room in ROOMS for path in room.rglob("*.py")):
-        for outer in ast.parse(path.read_text(encoding="utf-8")).body:
-            if any(_says(node, word) for node in ast.walk(outer)):
-                name = getattr(outer, "name", "(module)")
-                found.setdefault(str(path.resolve().relative_to(ROOT)), set()).add(name)
-    return found
-
-
-def _says(node: ast.AST, word: str) -> bool:
-    match node:
-        case ast.Name(id=said) | ast.Attribute(attr=said) | ast.arg(arg=said) | ast.keyword(arg=said):
-            return said == word
-        case ast.Constant(value=said):
-            return bool(said == word)
-    return False
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--files", action="store_true", help="print each file with its functions")
-    options = parser.parse_args()
-    counted = {name: touched(*way) for name, way in WAYS.items()}
-    counted["least cohort to its checks"] = named(WORD)
-    for name, files in counted.items():
-        print(f"{name}: {len(files)} files")
-        for file, functions in files.items() if options.files else ():
-            print(f"    {file}: {', '.join(sorted(functions))}")
+    with tempfile.TemporaryDirectory() as folder, patch.object(InProcess, "query", traced):
+        securefl.run(study, out=folder, progress=False)
+    return sorted(trace.files)
 
 
 if __name__ == "__main__":
-    main()
+    for name, way in WAYS.items():
+        files = touched(*way)
+        print(f"{name}: {len(files)} files: {', '.join(files)}")

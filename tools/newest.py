@@ -2,9 +2,10 @@
 
     python tools/newest.py    # make check-newest
 
-The environments are kept in the user's cache: a later run, of another checkout too, asks for newer packages
-alone. Only torch is held back, to what constraints.txt says. PyPI's build of it comes with 4 GB of CUDA
-packages; with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu set, pip takes the other.
+uv resolves in a second, compiles nothing, and links the files of its cache into all environments.
+They stay in the user's cache, so that a later run, of another checkout too, fetches newer packages alone.
+Only torch is held back, to what constraints.txt says; PyPI's build of it comes with 4 GB of CUDA packages.
+Flower's face has an environment of its own, since its pins exclude the newest packages.
 """
 
 from __future__ import annotations
@@ -12,90 +13,69 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
 VERSIONS = ("3.11", "3.12", "3.13")
+UV = Path(sys.executable).with_name("uv")
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
     """What a command says. It sees no stdin, and none of this Python's own settings."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.run(command, cwd=cwd, env=env, check=True, **streams).stdout.decode()
+    return subprocess.run(command, cwd=cwd, env=env, check=True, text=True, **streams).stdout
 
 
-def starts(python: str | Path, *words: str) -> bool:
-    return os.path.exists(python) and not subprocess.run([python, *words], capture_output=True).returncode
-
-
-def found(version: str) -> Path | None:
-    """A Python of this version: of pyenv, or on PATH, where pyenv has shims that start nothing."""
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    here = [*pyenv.glob(f"versions/{version}.*/bin/python{version}"), shutil.which(f"python{version}")]
-    return next((Path(python) for python in here if python and starts(python, "-c", "import venv")), None)
-
-
-def built(folder: Path) -> Path:
-    """The wheel of all tracked files. They are copied first, so that nothing is built in the checkout."""
-    for name in filter(os.path.lexists, run("git", "ls-files").splitlines()):
-        (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, folder / "tree" / name, follow_symlinks=False)
-    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    run(sys.executable, "-c", build, folder, cwd=folder / "tree")
-    return next(folder.glob("*.whl"))
-
-
-def pythons(version: str, python: Path, wheel: Path) -> tuple[Path, Path]:
-    """The Python that has this wheel and the newest packages, and one that has Flower's pins before them."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "securefl"
-    homes = [cache / f"newest-{version}", cache / f"newest-{version}-flower"]
-    newest, flower = (home / "bin" / "python" for home in homes)
-    for own, home in zip((newest, flower), homes, strict=True):
-        if not starts(own, "-m", "pip", "--version"):
-            print(f"Python {version}: making {home}", flush=True)
-            run(python, "-m", "venv", "--clear", home)
-    install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    (torch,) = re.findall("^torch==.*", (ROOT / "constraints.txt").read_text(), re.M)
-    run(newest, *install, "--upgrade", "--upgrade-strategy", "eager", torch, wheel)
-    run(newest, *install, "--force-reinstall", "--no-deps", wheel)  # pip keeps another one of this version
-    packages = Path("lib", f"python{version}", "site-packages")
-    (homes[1] / packages / "newest.pth").write_text(f"{homes[0] / packages}\n")
-    run(flower, *install, f"{wheel}[flower]")
-    return newest, flower
-
-
-def main() -> int:
-    """Check under each Python, and go on where one fails; 1 if one failed, or none is here, else 0."""
+def checked(version: str, wheel: Path) -> str:
+    """What the checks say under one Python, or that it is not here. CalledProcessError if one fails."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "securefl", "check-newest")
     from mistakes import STUDY
 
-    codes = []
-    with tempfile.TemporaryDirectory() as made:
-        wheel = built(Path(made))
-        for version in VERSIONS:
-            if (python := found(version)) is None:
-                print(f"Python {version} is not on this machine: not checked.", flush=True)
-                continue
-            began, here = time.monotonic(), Path(made, version)
-            here.mkdir()
-            (here / "study.toml").write_text(STUDY.replace("rounds = 1", "rounds = 2"))
+    try:
+        base = run(UV, "python", "find", "--no-python-downloads", version).strip()
+    except subprocess.CalledProcessError:
+        return f"Python {version} is not on this machine: not checked."
+    (torch,) = re.findall("^torch==.*", (ROOT / "constraints.txt").read_text(), re.M)
+    here, began, said = wheel.with_name(version), time.monotonic(), []
+    here.mkdir()
+    (here / "study.toml").write_text(STUDY.replace("rounds = 1", "rounds = 2"))
+    for check, extra in (("check", ""), ("check_flower", "[flower]")):
+        home = cache / f"{version}-{check}"
+        python = home / "bin" / "python"
+        run(UV, "venv", "--quiet", "--allow-existing", "--python", base, home)
+        own = ("--upgrade", "--reinstall-package", "securefl")
+        run(UV, "pip", "install", "--python", python, *own, torch, f"securefl{extra} @ file://{wheel}")
+        said += run(python, "-I", __file__, check, cwd=here).splitlines()[-1:]
+    return f"Python {version}: {'; '.join(said)} ({time.monotonic() - began:.0f} s)"
+
+
+def main() -> None:
+    """Check under each Python, and go on where one fails; end with exit code 1 if one failed."""
+    from mutants import Copy
+
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")  # its shims start nothing
+    os.environ["PATH"] = os.pathsep.join([*map(str, pyenv.glob("versions/*/bin")), os.environ["PATH"]])
+    with TemporaryDirectory() as made, ThreadPoolExecutor(2) as pool:
+        run(UV, "build", "--wheel", "--out-dir", made, Copy(Path(made, "tree")).root)
+        (wheel,) = Path(made).glob("*.whl")
+        failed = False
+        for version, future in [(version, pool.submit(checked, version, wheel)) for version in VERSIONS]:
             try:
-                both = zip(pythons(version, python, wheel), ("check", "check_flower"), strict=True)
-                said = [run(own, "-I", __file__, what, cwd=here).splitlines()[-1] for own, what in both]
+                print(future.result(), flush=True)
             except subprocess.CalledProcessError as error:
-                said = [(error.stdout or b"").decode(), f"FAILED: {error}"]
-            codes.append(said[-1].startswith("FAILED"))
-            print(f"Python {version}: {'; '.join(said)} ({time.monotonic() - began:.0f} s)", flush=True)
-    return int(not codes or any(codes))
+                failed = True
+                print(f"{error.stdout}\nPython {version} FAILED: {error}", flush=True)
+    sys.exit(failed)
 
 
-# Inside an environment, in an empty folder with study.toml ------------------------------------------
+# Inside an environment, in an empty folder -----------------------------------------------------------
 
 
 def names(*, flower: bool) -> int:
@@ -143,4 +123,4 @@ def check() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit({"check": check, "check_flower": check_flower}.get(*sys.argv[1:] or ["main"], main)())
+    {"check": check, "check_flower": check_flower}.get("".join(sys.argv[1:]), main)()

@@ -93,11 +93,12 @@ class Map:
             if supernet.problem.local.update_bound is None:
                 raise
             # Under a bound the client sends an empty map: silence would reveal something about its records.
-            return Value(integers=np.zeros(supernet.groups, np.int64), new_state=_nothing(context, supernet))
-        groups = supernet.kept_groups(found.units)
-        one = round(1 / self.spec.grid.step)
-        kept = _kept(context, found, supernet.entries(groups))
-        return Value(integers=groups.astype(np.int64) * one, new_state=kept)
+            groups, kept = np.zeros(supernet.groups, np.bool_), _nothing(context, supernet)
+        else:
+            groups = supernet.kept_groups(found.units)
+            kept = _kept(context, found, supernet.entries(groups))
+        step = self.spec.grid.step
+        return Value(integers=(groups / step).astype(np.int64), step=step, new_state=kept)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """FedProf's representation profile of a client: the plain one, and one of clipped outputs for noise.
 
-`profile_value` makes it from arrays and `profile_spec` describes it. `RepresentationProfile` is a client's
-contribution.
+`profile_spec` gives its specification, and the function that makes it from arrays. `RepresentationProfile` is
+a client's contribution.
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ _CLIPPED: Mapping[tuple[Unit, Adjacency], float] = {
 }
 
 
+_BOUNDS: Final = Bounds()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Clip:
     """Public bounds on a record's anchored outputs, in standard deviations of the anchor.
@@ -78,34 +81,55 @@ class Clip:
 
 
 def profile_spec(
+    clip: Clip,
+    *,
+    bounds: Bounds = _BOUNDS,
     variant: Variant = Variant.FULL,
-    clip: Clip | None = None,
     refresh: int = 1,
     max_releases: int | Literal["schedule"] = "schedule",
-) -> ValueSpec:
-    """The description of a profile as a release (FedProf v2, section 3.2).
+) -> tuple[ValueSpec, Callable[[Floats, Anchor], Value]]:
+    """The specification of a client's profile, and the function that computes it (FedProf v2, section 3.2).
 
-    The server learns a score of the profile, and the variances too with the variant "mean-only".
+    The server learns a score of the profile, and the variances too with the variant "mean-only". Each record
+    becomes integers for a count, its outputs and their squares, and these are summed. A record with outputs
+    that are not finite is left out. Without a record the sums are 0. Means, variances and the parts that a
+    score reads are made after the noise (Eq. 2).
 
-    Sensitivity (L2, of the integers of `profile_value` times 2^-20), only with `clip`: one record moves it by
-    1.5 under add-remove, and by sqrt(6) under replace-one. Without `clip` there is no bound, and no noise.
+    Sensitivity (L2): one record moves the sums by 1.5 under add-remove, and by sqrt(6) under replace-one.
 
     Args:
+        clip: public bounds on a record's anchored outputs.
+        bounds: public bounds on the profile, to which it is clipped after the noise.
         variant: the part of a profile that is concealed if scores are encrypted.
-        clip: the public bounds that `profile_value` clips to.
         refresh: the number of rounds from one profile of a client to its next one.
         max_releases: the most profiles that leave a client, as in `ValueSpec`.
 
     Returns:
-        The description, with the name "profile".
+        The specification, with the name "profile", and a function of the outputs of the profiled layer,
+        float64 (n, q), where n may be 0, and the public anchor of its q outputs. Its value has 2 q + 1
+        `integers`, and `after_noise`, which makes the profile of noised sums. The function raises DataError
+        for outputs that are not of q elements.
 
     Raises:
         LocalProtocolError: `max_releases` is neither a whole number from 1 nor "schedule".
 
+    >>> import numpy as np
+    >>> from securefl.matching.profiles import Anchor
     >>> from securefl.protocols.fedprof import Clip, profile_spec
-    >>> profile_spec(clip=Clip(outputs=1.5, squares=4.0)).sensitivity["record", "add-remove"]
+    >>> spec, profile = profile_spec(Clip(outputs=1.5, squares=4.0))
+    >>> spec.sensitivity["record", "add-remove"]
     1.5
+    >>> value = profile(np.array([[0.5, -0.5], [1.0, 0.0]]), Anchor(np.zeros(2), np.ones(2)))
+    >>> value.after_noise(value.floats()).hidden.round(2)  # means, squares with variances, logarithms
+    array([ 0.75, -0.25,  0.62,  0.12, -5.55])
     """
+    return _spec(variant, clip, refresh, max_releases), partial(_clipped, clip, bounds, variant)
+
+
+def _spec(
+    variant: Variant, clip: Clip | None, refresh: int, max_releases: int | Literal["schedule"]
+) -> ValueSpec:
+    """The specification. Without `clip` there is no bound, and no noise."""
     return ValueSpec(
         name="profile",
         reduction="none",
@@ -120,39 +144,8 @@ def profile_spec(
     )
 
 
-def profile_value(
-    own: Floats, anchor: Anchor, *, bounds: Bounds, variant: Variant = Variant.FULL, clip: Clip
-) -> Value:
-    """A client's profile from its records' outputs: clipped, summed, and ready for noise (FedProf, Eq. 2).
-
-    Each record becomes integers for a count, its outputs and their squares, and these are summed. A record
-    with outputs that are not finite is left out. Without a record the sums are 0. Means, variances and the
-    parts that a score reads are made after the noise.
-
-    Sensitivity (L2, of the integers times 2^-20): one record moves them by 1.5 under add-remove, and by
-    sqrt(6) under replace-one. `profile_spec` declares it.
-
-    Args:
-        own: the outputs of the profiled layer, float64 (n, q). n may be 0.
-        anchor: the public centre and scale of each output, (q,).
-        bounds: public bounds on the profile, to which it is clipped after the noise.
-        variant: the part of the profile that is concealed if scores are encrypted.
-        clip: public bounds on a record's anchored outputs.
-
-    Returns:
-        A value with `integers`, int64 (2 q + 1,), and `after_noise`, which makes the profile of noised sums.
-
-    Raises:
-        DataError: the outputs are not of q elements.
-
-    >>> import numpy as np
-    >>> from securefl.matching.profiles import Anchor, Bounds
-    >>> from securefl.protocols.fedprof import Clip, profile_value
-    >>> anchor, clip = Anchor(np.zeros(2), np.ones(2)), Clip(outputs=1.5, squares=4.0)
-    >>> value = profile_value(np.array([[0.5, -0.5], [1.0, 0.0]]), anchor, bounds=Bounds(), clip=clip)
-    >>> value.after_noise(value.integers / 2**20).hidden.round(2)  # means, squares with variances, logarithms
-    array([ 0.75, -0.25,  0.62,  0.12, -5.55])
-    """
+def _clipped(clip: Clip, bounds: Bounds, variant: Variant, own: Floats, anchor: Anchor) -> Value:
+    """The profile of outputs (n, q): clipped, summed, and ready for noise."""
     q = len(anchor.centre)
     moments = clip.moments(q)
 
@@ -161,7 +154,7 @@ def profile_value(
     def then(noised: Floats) -> Value:
         return _value(moments.profile(noised), Anchor(np.zeros(q), np.ones(q)), bounds, variant)
 
-    return Value(integers=moments.sums(anchor.apply(own)), after_noise=then)
+    return Value(integers=moments.sums(anchor.apply(own)), step=GRID.step, after_noise=then)
 
 
 def _anchor(public: Mapping[str, Floats]) -> Anchor:
@@ -194,10 +187,8 @@ class Anchors:
         asked = broadcast.tobytes()
         if self._newest is None or self._newest[0] != asked:
             problem = self._problem
-            # A model of text puts out a number for each character that it reads.
-            characters = problem.outputs if problem.model.reads_text else None
-            model = problem.to_read(broadcast)
-            probed = probe_profile(model, problem.layer, problem.shape, problem.seed, characters=characters)
+            model, codes = problem.to_read(broadcast), problem.codes
+            probed = probe_profile(model, problem.layer, problem.shape, problem.seed, characters=codes)
             self._newest = asked, Anchor.of(probed)
         return self._newest[1]
 
@@ -221,7 +212,7 @@ class RepresentationProfile:
 
     @property
     def spec(self) -> ValueSpec:
-        return profile_spec(self.variant, self.clip, self.refresh, self.max_releases)
+        return _spec(self.variant, self.clip, self.refresh, self.max_releases)
 
     def anchor(self, broadcast: Float32s) -> Anchor:
         """The public anchor of a broadcast model: its statistics on public random inputs.
@@ -297,4 +288,4 @@ class RepresentationProfile:
         anchor = _anchor(context.public)
         if not len(own):
             own = np.zeros((0, len(anchor.centre)))
-        return profile_value(own, anchor, bounds=self.bounds, variant=self.variant, clip=self.clip)
+        return _clipped(self.clip, self.bounds, self.variant, own, anchor)

@@ -1,14 +1,15 @@
 """The statistic of a closed-form head: sums over records' bounded features, of known sensitivity.
 
-Before they are summed, a record's features are bounded by 1, and become integers of a grid. `statistic`
-computes the sums from arrays. `Statistic` is a client's contribution.
+Before they are summed, a record's features are bounded by 1, and become integers of a grid. `statistic_spec`
+gives the specification of the sums, and the function that computes them from arrays. `Statistic` is a
+client's contribution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from securefl.algorithm import Adjacency, ClientContext, Floats, Unit, Value, ValueSpec
 from securefl.dp import clipping
 from securefl.errors import DataError
-from securefl.protocols.heads.blocks import UNIT, Blocks, Integers
+from securefl.protocols.heads.blocks import UNIT, Blocks
 from securefl.training import Problem
 from securefl.training.chunks import body_features
 from securefl.training.heads import Projection
@@ -85,112 +86,104 @@ _ROWS = 4096
 """The number of records that are put on the grid at a time. Any division gives the same sum of integers."""
 
 
-def statistic(
-    features: Floats,
-    labels: NDArray[np.integer[Any]],
+def statistic_spec(
     blocks: Blocks,
     bounding: Bounding = Bounding(),
     client_bound: float | None = None,
-) -> Integers:
-    """The sums of records' features that leave a client: class counts, class sums and second moments.
+    clients: int = 0,
+    reveals: str = "the sums of its features and their products",
+) -> tuple[ValueSpec, Callable[[Floats, NDArray[np.integer[Any]]], Value]]:
+    """The specification of a head's statistic, and the function that computes it: the sums of features.
 
-    `blocks` says which of the three are sent, and with which weights. A record with features that are not
-    finite, or with a label that is no class, is left out: an error would tell that the record is there.
+    `blocks` says which of class counts, class sums and second moments are sent, and with which weights. A
+    record with features that are not finite, or with a label that is no class, is left out: an error would
+    tell that the record is there.
 
     Source: ridge regression and linear discriminants from their sufficient statistics; the weights and the
     sensitivity are derived at the head of `securefl.protocols.heads.blocks`.
 
-    Sensitivity (L2, of the integers times blocks.grid.step; `sensitivities` computes it): with weights c, s
-    and m of counts, sums and moments, one record moves the statistic by sqrt(c^2 + s^2 + m^2) under
-    add-remove, and by less than twice that under replace-one. Rounding adds a grid step times the root of the
-    number of rounded entries. One client moves it by `client_bound` under zero-out, and by twice that under
-    replace-one.
+    Sensitivity (L2): with weights c, s and m of counts, sums and moments, one record moves the statistic by
+    sqrt(c^2 + s^2 + m^2) under add-remove, and by less than twice that under replace-one. Rounding adds a
+    grid step times the root of the number of rounded entries. One client moves it by `client_bound` under
+    zero-out, and by twice that under replace-one. A record moves a statistic that is scaled down to
+    `client_bound` further, since scaling truncates every entry.
 
     Args:
-        features: float64 (n, k), not yet bounded.
-        labels: integers (n,). Classes are 0 to blocks.classes - 1.
-        blocks: which sums are sent, for k features.
+        blocks: which sums are sent, for k features. Classes are 0 to blocks.classes - 1.
         bounding: how a record's features come to have a norm of at most 1.
         client_bound: the largest L2 norm of a client's whole statistic. A longer one is scaled down. None
             leaves it as it is.
+        clients: the least number of clients in a sum, if that is known.
+        reveals: what the server sees of it in the clear, in words.
 
     Returns:
-        int64 (blocks.size,), in units of blocks.grid.step. `blocks.parts` takes a total apart.
-
-    Raises:
-        DataError: features and labels are not of n records with k features.
-
-    >>> import numpy as np
-    >>> from securefl.protocols.heads import Blocks, grid_of, statistic
-    >>> blocks = Blocks(classes=2, width=2, grid=grid_of(records=4, clients=2), counts=1.0)
-    >>> sums = statistic(np.array([[2.0, 0.0], [3.0, 4.0]]), np.array([0, 1]), blocks)
-    >>> (sums * blocks.grid.step).round(2)
-    array([1. , 1. , 1. , 0. , 0.6, 0.8])
-    """
-    if features.shape != (len(labels), blocks.width) or labels.ndim != 1:
-        raise DataError(
-            f"Expected labels (n,) and features (n, {blocks.width}), got {labels.shape} and {features.shape}."
-        )
-    total = np.zeros(blocks.size, np.int64)
-    for start in range(0, len(labels), _ROWS):
-        rows = slice(start, start + _ROWS)
-        total += _exact(features[rows], labels[rows], blocks, bounding)
-    return _weighted(total, blocks, client_bound)
-
-
-def _known(features: Floats, labels: NDArray[np.integer[Any]], blocks: Blocks) -> NDArray[np.bool_]:
-    """The records (n,) that take part."""
-    return np.asarray(clipping.finite(features) & (labels >= 0) & (labels < blocks.classes))
-
-
-def _exact(
-    features: Floats, labels: NDArray[np.integer[Any]], blocks: Blocks, bounding: Bounding
-) -> Integers:
-    """The exact sums (size,) of some records, before they are weighted."""
-    known = _known(features, labels, blocks)
-    return blocks.exact(bounding.integers(features[known]), labels[known])
-
-
-def _weighted(total: Integers, blocks: Blocks, client_bound: float | None) -> Integers:
-    """The exact sums of all records of a client as its statistic (size,)."""
-    total = blocks.on_grid(total)
-    if client_bound is None:
-        return total
-    step = blocks.grid.step
-    whole = total[None].astype(np.float64) * step
-    clipped: Integers = clipping.to_grid(whole, step, _limit(blocks, client_bound))[0]
-    return clipped
-
-
-def _limit(blocks: Blocks, bound: float) -> int:
-    """The bound of a client's whole vector in grid units."""
-    return int(bound / blocks.grid.step)
-
-
-def sensitivities(
-    blocks: Blocks, client_bound: float | None = None
-) -> Mapping[tuple[Unit, Adjacency], float]:
-    """The L2 sensitivities of `statistic`.
-
-    A record moves a statistic that is scaled down to `client_bound` further than one that is not, since
-    scaling truncates every entry.
-
-    Args:
-        blocks: as in `statistic`.
-        client_bound: as in `statistic`.
-
-    Returns:
-        The sensitivity by (unit, adjacency). No entry stands for no bound.
+        The specification, and a function of features, float64 (n, k), not yet bounded, and labels, integers
+        (n,). `blocks.parts` takes a total of its values apart. The function raises DataError unless features
+        and labels fit.
 
     Raises nothing.
 
-    >>> from securefl.protocols.heads import Blocks, grid_of, sensitivities
-    >>> sensitivities(Blocks(classes=2, width=2, grid=grid_of(records=4, clients=2)))["record", "add-remove"]
-    1.0
+    >>> import numpy as np
+    >>> from securefl.protocols.heads import Blocks, grid_of, statistic_spec
+    >>> blocks = Blocks(classes=2, width=2, grid=grid_of(records=4, clients=2), counts=1.0)
+    >>> spec, statistic = statistic_spec(blocks)
+    >>> round(spec.sensitivity["record", "add-remove"], 6)
+    1.414214
+    >>> statistic(np.array([[2.0, 0.0], [3.0, 4.0]]), np.array([0, 1])).floats().round(2)
+    array([1. , 1. , 1. , 0. , 0.6, 0.8])
     """
-    rescaled = 0.0
+    spec = ValueSpec(
+        name="statistic",
+        reduction="sum",
+        reveals=reveals,
+        sensitivity=_sensitivities(blocks, client_bound),
+        bounded_by=_BOUNDED_BY,
+        grid=blocks.grid,
+        on_model=False,
+        cohort=clients,
+    )
+    return spec, partial(_statistic, blocks, bounding, client_bound)
+
+
+def _statistic(
+    blocks: Blocks,
+    bounding: Bounding,
+    client_bound: float | None,
+    features: Floats,
+    labels: NDArray[np.integer[Any]],
+) -> Value:
+    if labels.ndim != 1 or features.shape != (len(labels), blocks.width):
+        raise DataError(
+            f"Expected labels (n,) and features (n, {blocks.width}), got {labels.shape} and {features.shape}."
+        )
+    cuts = range(0, len(labels), _ROWS)
+    parts = ((features[start : start + _ROWS], labels[start : start + _ROWS]) for start in cuts)
+    return _summed(parts, blocks, bounding, client_bound)
+
+
+def _summed(
+    parts: Iterable[tuple[Floats, NDArray[np.integer[Any]]]],
+    blocks: Blocks,
+    bounding: Bounding,
+    client_bound: float | None,
+) -> Value:
+    """The statistic of features and labels that come in parts, so that few are in memory at a time."""
+    total, beyond = np.zeros(blocks.size, np.int64), 0
+    for features, labels in parts:
+        known = clipping.finite(features) & (labels >= 0) & (labels < blocks.classes)
+        total += blocks.exact(bounding.integers(features[known]), labels[known])
+        beyond += bounding.beyond(features[known])
+    whole = Value(integers=blocks.on_grid(total), step=blocks.grid.step, clipped=beyond)
+    if client_bound is None:
+        return whole
+    return replace(Value.summed(whole.floats()[None], blocks.grid, client_bound), clipped=beyond)
+
+
+def _sensitivities(blocks: Blocks, client_bound: float | None) -> Mapping[tuple[Unit, Adjacency], float]:
+    """The L2 sensitivities of a statistic by (unit, adjacency). No entry stands for no bound."""
+    rescaled, step = 0.0, blocks.grid.step
     if client_bound is not None:
-        rescaled = clipping.spread(blocks.size, _limit(blocks, client_bound)) * blocks.grid.step
+        rescaled = clipping.spread(blocks.size, int(client_bound / step)) * step
     found: dict[tuple[Unit, Adjacency], float] = {
         ("record", "add-remove"): blocks.sensitivity("add-remove") + rescaled,
         ("record", "replace-one"): blocks.sensitivity("replace-one") + rescaled,
@@ -203,7 +196,7 @@ def sensitivities(
 
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """A client's contribution: the `statistic` of its records.
+    """A client's contribution: the statistic of its records.
 
     A record's features are the input of the public model's last dense layer.
     """
@@ -218,29 +211,15 @@ class Statistic:
     @cached_property
     def spec(self) -> ValueSpec:
         """The description of the statistic, with its sensitivities."""
-        return ValueSpec(
-            name="statistic",
-            reduction="sum",
-            reveals=self.reveals,
-            sensitivity=sensitivities(self.blocks, self.client_bound),
-            bounded_by=_BOUNDED_BY,
-            grid=self.blocks.grid,
-            on_model=False,
-            once=True,
-            cohort=self.problem.clients,
-        )
+        own = self.blocks, self.bounding, self.client_bound, self.problem.clients, self.reveals
+        return replace(statistic_spec(*own)[0], once=True)
 
     def features(self, x: NDArray[Any]) -> Floats:
         """Records (n, ...) as projected features (n, k), not yet bounded."""
         return body_features(self.problem.module(self.problem.initial), x, self.projection)
 
     def compute(self, context: ClientContext) -> Value:
-        y = np.asarray(context.y)
-        total, beyond = np.zeros(self.blocks.size, np.int64), 0
-        # `statistic` in parts, so that the features of few records are in memory at a time
-        for start in range(0, len(y), _ROWS):
-            features, labels = self.features(context.x[start : start + _ROWS]), y[start : start + _ROWS]
-            total += _exact(features, labels, self.blocks, self.bounding)
-            beyond += self.bounding.beyond(features[_known(features, labels, self.blocks)])
-        total = _weighted(total, self.blocks, self.client_bound)
-        return Value(integers=total, clipped=beyond, new_state={"clipped": np.array([beyond])})
+        x, y, cuts = context.x, np.asarray(context.y), range(0, len(context.y), _ROWS)
+        parts = ((self.features(x[start : start + _ROWS]), y[start : start + _ROWS]) for start in cuts)
+        found = _summed(parts, self.blocks, self.bounding, self.client_bound)
+        return replace(found, new_state={"clipped": np.array([found.clipped])})

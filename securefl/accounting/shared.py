@@ -42,7 +42,7 @@ from securefl.accounting.events import History, load_charge
 from securefl.accounting.note import HeadNote, noted
 from securefl.accounting.store import IDENTITY, Terms, now, written
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
-from securefl.core.renamed import first_words, renamed, with_new_words
+from securefl.core.file_words import by_field, file_words
 from securefl.core.text_safety import excerpt
 from securefl.storage.database import Damaged, Database, Kind, decoding, explaining, require, seal
 from securefl.storage.read_only import read
@@ -314,7 +314,7 @@ def _stored(db: sqlite3.Connection, path: Path, before: Head | None) -> tuple[Ac
     stored = _terms_of(rows)
     with decoding():
         names = Terms.__dataclass_fields__
-        own = with_new_words(Terms, stored)
+        own = by_field(Terms, stored)
         terms = Terms(**{name: literal_eval(value) for name, value in own.items() if name in names})
     return Account(terms=terms, entries=_entries(rows, before)), stored
 
@@ -324,7 +324,7 @@ _Rows = Callable[[str], Iterable[tuple[Any, ...]]]
 
 def _terms_of(rows: _Rows) -> dict[str, str]:
     found: dict[str, str] = dict(rows("SELECT name, value FROM terms"))
-    if found.keys() != {IDENTITY, _SALT, _RECORDS, *first_words(Terms)}:
+    if found.keys() != {IDENTITY, _SALT, _RECORDS, *file_words(Terms).values()}:
         raise Damaged("its terms are missing")
     return found
 
@@ -360,14 +360,13 @@ def _entries(rows: _Rows, before: Head | None) -> tuple[Entry, ...]:
 
 
 def _agree(path: Path | str, stored: Mapping[str, str], terms: Terms) -> None:
-    for name, asked in written(terms).items():
-        if stored[name] != asked:
-            word = renamed(Terms).get(name, name)
+    asked_of = written(terms)
+    for name, word in file_words(Terms).items():
+        if stored[word] != (asked := asked_of[word]):
             raise ConfigError(
-                f"{path}: expected {word} = {excerpt(stored[name])}, with which this shared ledger was made, "
+                f"{path}: expected {name} = {excerpt(stored[word])}, with which this shared ledger was made, "
                 f"got {asked}: epsilons under different terms cannot be added. Set [privacy] "
-                f"{word} to the old "
-                "value. A new ledger would forget what these records have spent."
+                f"{name} to the old value. A new ledger would forget what these records have spent."
             )
 
 

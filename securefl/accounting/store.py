@@ -13,8 +13,8 @@ from typing import Final
 from securefl.accounting.chain import Head, first, move, replay, whole
 from securefl.accounting.note import noted, noted_in
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.file_words import file_words, written_as
 from securefl.core.release import PARTIES, Adjacency, ReleaseKey, Unit
-from securefl.core.renamed import formerly, renamed
 from securefl.core.text_safety import excerpt
 from securefl.storage.database import Database, Kind
 
@@ -81,8 +81,8 @@ class Terms:
     adjacency: Adjacency
     delta: float
     budget: float | None = None
-    adversaries: tuple[str, ...] = field(default=PARTIES, metadata=formerly("against"))
-    max_releases: Mapping[str, int] | None = field(default=None, metadata=formerly("schedule"))
+    adversaries: tuple[str, ...] = field(default=PARTIES, metadata=written_as("against"))
+    max_releases: Mapping[str, int] | None = field(default=None, metadata=written_as("schedule"))
     adaptive: bool = False
 
     def __post_init__(self) -> None:
@@ -158,27 +158,18 @@ def _begin(db: Database, terms: Terms) -> None:
 
 def _agree(db: Database, terms: Terms) -> None:
     stored = dict(db.rows("SELECT name, value FROM terms"))
-    for name, asked in written(terms).items():
-        if (made := stored.get(name, "nothing")) != asked:
+    asked_of = written(terms)
+    for name, word in file_words(Terms).items():
+        if (made := stored.get(word, "nothing")) != (asked := asked_of[word]):
             raise ConfigError(
-                f"Expected {renamed(Terms).get(name, name)} = {excerpt(made)}, with which this ledger was "
-                f"made, got {asked}. Use the old value, or a new ledger for the new terms."
+                f"Expected {name} = {excerpt(made)}, with which this ledger was made, got {asked}. Use the "
+                "old value, or a new ledger for the new terms."
             )
 
 
 def written(terms: Terms) -> dict[str, str]:
     """Return the terms as a ledger's file stores them."""
-    # The words of the first version: a rename in Python must not change a file.
-    words = {
-        "unit": terms.unit,
-        "adjacency": terms.adjacency,
-        "delta": terms.delta,
-        "budget": terms.budget,
-        "against": terms.adversaries,
-        "schedule": terms.max_releases,
-        "adaptive": terms.adaptive,
-    }
-    return {word: f"{value!r}" for word, value in words.items()}
+    return {word: f"{getattr(terms, name)!r}" for name, word in file_words(Terms).items()}
 
 
 KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"

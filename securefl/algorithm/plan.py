@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, get_args
 from securefl.accounting.store import Terms, require_delta
 from securefl.core.cohort import colluding, dropping, exact, guess_error, share_within
 from securefl.core.errors import ConfigError
+from securefl.core.file_words import file_words, written_as
 from securefl.core.release import OTHERS, PARTIES, Adjacency, Unit, neighbours_missing
-from securefl.core.renamed import formerly, new_name
 
 CLEAR: Final = "clear"
 """The value of `sum` if the server sees each contribution."""
@@ -58,8 +58,8 @@ class Plan:
         sum: "clear", or the scheme by which the server learns totals only, such as "masked", "ckks" or
             "two-server" (`sums`).
         scores: how the server obtains one number per client (`CohortQuery.per_client`): "clear", or the
-            scheme by which it learns only these numbers, and the key holder none of them: "ckks", "batches",
-            "pads" or "dealt-pads" (`linear`).
+            scheme by which it learns only these numbers, and the key holder none of them: "ckks" or
+            "pads" (`linear`).
         encrypted_baseline: whether the weights of linear queries are encrypted too, so that no opening of
             "ckks" can be checked.
         noise: the mechanism that noises values with a sensitivity (`mechanisms`). "local": each client noises
@@ -114,41 +114,34 @@ class Plan:
     """
 
     sum: str = CLEAR
-    scores: Literal["clear", "ckks", "batches", "pads", "dealt-pads"] = "clear"
+    scores: Literal["clear", "ckks", "pads"] = "clear"
     encrypted_baseline: bool = False
     noise: str = NO_NOISE
     noise_multiplier: float = 0.0
     dropout: float = 0.0
     corrupt: float | None = None
-    min_cohort_size: int | None = field(default=None, metadata=formerly("least_cohort"))
-    max_cohort_size: int | None = field(default=None, metadata=formerly("largest_cohort"))
-    min_honest: int | None = field(default=None, metadata=formerly("least_honest"))
-    max_client_weight: float | None = field(default=None, metadata=formerly("largest_share"))
+    min_cohort_size: int | None = field(default=None, metadata=written_as("least_cohort"))
+    max_cohort_size: int | None = field(default=None, metadata=written_as("largest_cohort"))
+    min_honest: int | None = field(default=None, metadata=written_as("least_honest"))
+    max_client_weight: float | None = field(default=None, metadata=written_as("largest_share"))
     weights: Mapping[str, Weighing] = field(default_factory=dict)
     draws: int | None = None
-    min_num_examples: int = field(default=1, metadata=formerly("least_count"))
-    max_num_examples: int = field(default=2**31, metadata=formerly("largest_count"))
-    min_records: int | None = field(default=None, metadata=formerly("least_records"))
-    max_records: int | None = field(default=None, metadata=formerly("largest_records"))
+    min_num_examples: int = field(default=1, metadata=written_as("least_count"))
+    max_num_examples: int = field(default=2**31, metadata=written_as("largest_count"))
+    min_records: int | None = field(default=None, metadata=written_as("least_records"))
+    max_records: int | None = field(default=None, metadata=written_as("largest_records"))
     fixed_batch: int | None = None
-    public_num_examples: int | None = field(default=None, metadata=formerly("public_count"))
+    public_num_examples: int | None = field(default=None, metadata=written_as("public_count"))
     secagg: Literal["active", "semi-honest"] = "active"
-    max_retries: int = field(default=0, metadata=formerly("spare"))
+    max_retries: int = field(default=0, metadata=written_as("spare"))
     unit: Unit = "record"
     adjacency: Adjacency = "replace-one"
     delta: float
-    non_private: tuple[str, ...] = field(default=(), metadata=formerly("unprotected"))
-    adversaries: tuple[str, ...] = field(default=PARTIES, metadata=formerly("against"))
+    non_private: tuple[str, ...] = field(default=(), metadata=written_as("unprotected"))
+    adversaries: tuple[str, ...] = field(default=PARTIES, metadata=written_as("against"))
     budget: float | None = None
-    max_rounds: int = field(metadata=formerly("schedule"))
-    max_releases: Mapping[str, int] = field(default_factory=dict, metadata=formerly("releases"))
-
-    def __new__(cls, **words: Any) -> Plan:
-        # Before the dataclass's own `__init__`, which would say no more than that the word is unexpected.
-        for word in words:
-            if (said := new_name(cls, word)) is not None:
-                raise ConfigError(said)
-        return super().__new__(cls)
+    max_rounds: int = field(metadata=written_as("schedule"))
+    max_releases: Mapping[str, int] = field(default_factory=dict, metadata=written_as("releases"))
 
     def __post_init__(self) -> None:
         require_delta(self.delta)
@@ -418,36 +411,9 @@ class Plan:
         return json.dumps(self.words(), sort_keys=True)
 
     def words(self) -> dict[str, Any]:
-        """Every field by its key in digests and files. If a field is renamed, its key stays."""
-        return {
-            "sum": self.sum,
-            "scores": self.scores,
-            "noise": self.noise,
-            "noise_multiplier": self.noise_multiplier,
-            "dropout": self.dropout,
-            "corrupt": self.corrupt,
-            "least_cohort": self.min_cohort_size,
-            "largest_cohort": self.max_cohort_size,
-            "least_honest": self.min_honest,
-            "largest_share": self.max_client_weight,
-            "weights": dict(self.weights),
-            "draws": self.draws,
-            "least_count": self.min_num_examples,
-            "largest_count": self.max_num_examples,
-            "least_records": self.min_records,
-            "largest_records": self.max_records,
-            "fixed_batch": self.fixed_batch,
-            "public_count": self.public_num_examples,
-            "secagg": self.secagg,
-            "spare": self.max_retries,
-            "unit": self.unit,
-            "adjacency": self.adjacency,
-            "delta": self.delta,
-            "unprotected": self.non_private,
-            "against": self.adversaries,
-            "budget": self.budget,
-            "schedule": self.max_rounds,
-            "releases": dict(self.max_releases),
-            # Only where it holds, so that no other plan has another digest than before.
-            **({"encrypted_baseline": True} if self.encrypted_baseline else {}),
-        }
+        """Every field by its word in digests and files."""
+        words = {word: getattr(self, name) for name, word in file_words(type(self)).items()}
+        words |= {"weights": dict(self.weights), "releases": dict(self.max_releases)}
+        if not self.encrypted_baseline:  # no other plan has the word in its digest
+            del words["encrypted_baseline"]
+        return words

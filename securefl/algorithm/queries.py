@@ -19,6 +19,7 @@ from securefl.core.grid import Grid
 from securefl.core.linear import LinearQuery
 from securefl.core.release import Adjacency, Unit
 from securefl.core.text_safety import require_legible
+from securefl.dp import clipping
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -158,16 +159,21 @@ class Sum:
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """A client's value before protection: integers of its grid, or float vectors without noise.
+    """A client's value before protection: integers of a grid, or float vectors without noise.
 
         >>> import numpy as np
         >>> from securefl.algorithm import Grid, Value
-        >>> Value(integers=np.array([2**20, -(2**21)])).floats(Grid()).tolist()
+        >>> Value(integers=np.array([2, -4]), step=0.25).floats().tolist()
         [0.5, -1.0]
+        >>> rows, grid = np.array([[3.0, 4.0], [0.0, 0.5]]), Grid(step=0.25, bound=8.0)
+        >>> Value.summed(rows, grid, 2.5).floats().tolist()
+        [1.5, 2.5]
 
     Attributes:
-        integers: int64 (d,), in units of the grid of its spec. Noise is added to these only: rounding floats
-            afterwards would add to the sensitivity.
+        integers: int64 (d,), in units of `step`. Noise is added to these only: rounding floats afterwards
+            would add to the sensitivity.
+        step: the step of the grid on which the integers were made. `protect` refuses another than that of
+            the spec, for which the noise is sized.
         clear: floats (d,) that travel in the clear. The floats of a sum are all here: float64, or float32 for
             models.
         hidden: float64 (h,), the vector that the scheme of `[privacy] scores` conceals.
@@ -177,11 +183,12 @@ class Value:
         clipped, floored: the number of entries that were clipped into public bounds. No server learns them.
 
     Raises:
-        LocalProtocolError: both integers and floats, integers that are not int64 (d,), or `after_noise`
-            without integers.
+        LocalProtocolError: both integers and floats, integers that are not int64 (d,) or have no finite step
+            above 0, or `after_noise` without integers.
     """
 
     integers: NDArray[np.int64] | None = None
+    step: float = 0.0
     clear: NDArray[np.floating[Any]] = field(default_factory=lambda: np.zeros(0))
     hidden: Floats = field(default_factory=lambda: np.zeros(0))
     new_state: ClientState | None = None
@@ -199,12 +206,26 @@ class Value:
         if self.integers.dtype != np.int64 or self.integers.ndim != 1:
             raise LocalProtocolError(
                 f"Expected a flat vector of int64 integers of the grid, got {self.integers.dtype} of shape "
-                f"{self.integers.shape}. Put the records on the grid one by one (`dp.clipping.to_grid`)."
+                f"{self.integers.shape}. Put the records on the grid one by one (`Value.summed`)."
+            )
+        if not 0 < self.step < np.inf:
+            raise LocalProtocolError(
+                f"Expected the `step` of the grid on which the integers were made, finite and above 0, got "
+                f"{self.step}."
             )
 
-    def floats(self, grid: Grid) -> NDArray[np.floating[Any]]:
-        """The value in the clear, without noise: integers times the step of this grid."""
-        return self.clear if self.integers is None else self.integers.astype(np.float64) * grid.step
+    @staticmethod
+    def summed(rows: NDArray[np.floating[Any]], grid: Grid, bound: float) -> Value:
+        """The sum of finite rows (n, d) on a grid, each scaled down to a norm of at most `bound`.
+
+        Raises DataError for rows that are not finite, and ConfigError for a bound outside 1 to 2^31 steps.
+        """
+        integers = clipping.to_grid(np.asarray(rows, np.float64), grid.step, int(bound / grid.step))
+        return Value(integers=integers.sum(0), step=grid.step)
+
+    def floats(self) -> NDArray[np.floating[Any]]:
+        """The value in the clear, without noise: integers times their step."""
+        return self.clear if self.integers is None else self.integers.astype(np.float64) * self.step
 
 
 @dataclass(frozen=True)

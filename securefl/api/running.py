@@ -20,6 +20,7 @@ from securefl.core.logs import logger
 from securefl.core.memory import searches_apart
 from securefl.core.release import PARTIES
 from securefl.report.terminal import draws, say
+from securefl.storage.private_folder import private_page
 from securefl.study import run_report, session, split_key, world
 from securefl.study.config import Study, slug
 from securefl.study.export import Taken, require_kind, taken
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 
 _LOG = logger(__name__)
+_PAGE = "report.html"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,7 @@ class PrivateResults:
             trained on all records in one place and on each client alone.
         warnings: important findings: silent clients, diverged models, an arm that is no better than a
             constant answer.
+        report: the path of the page with all figures.
     """
 
     metrics: pd.DataFrame
@@ -58,6 +61,7 @@ class PrivateResults:
     abstentions: pd.DataFrame
     measures: pd.DataFrame
     warnings: tuple[str, ...]
+    report: Path
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +107,7 @@ class Run:
                 results.abstentions,
                 results.measures,
                 tuple(alarm.text for alarm in results.alarms),
+                private_page(folder / _PAGE),
             ),
             pd.DataFrame.from_dict(spent, orient="index", columns=list(PARTIES)).rename_axis("arm"),
             run_report.sentences(results),
@@ -111,8 +116,11 @@ class Run:
         )
 
     def report(self) -> Path:
-        """The path of the run's report, a self-contained HTML page."""
-        return self.folder / "report.html"
+        """The path of the run's report, a self-contained HTML page that may be published.
+
+        `private.report` is that of the page with all figures.
+        """
+        return self.folder / _PAGE
 
     def model(self, arm: str | None = None, *, seed: int | None = None, client: int | None = None) -> Trained:
         """The trained model of an arm, in evaluation mode; `predict` takes records.
@@ -170,7 +178,8 @@ class Run:
         warned = [f"Warning: {text}" for text in self.private.warnings]
         whose = [ON_TERMINAL] if warned else []
         told = [*self.sentences, self.accounting, *warned, *whose]
-        return "\n".join([repr(self), *told, f"Report: {self.report()}"])
+        whole = f"With all figures, not for publication: {self.private.report}"
+        return "\n".join([repr(self), *told, f"Report: {self.report()}", whole])
 
     def _repr_html_(self) -> str:
         """For notebooks: each arm's last accuracy and epsilon, and a link to the report."""
@@ -180,14 +189,20 @@ class Run:
         )
         table = self.epsilon.map(in_words).rename(columns=lambda party: f"ε {party}")
         table.insert(0, "accuracy", last.map("{:.3f}".format))
-        page = escape(str(self.report()))
+        pages = " ".join(
+            f"<a href='{page}'>{page}</a>{after}"
+            for page, after in (
+                (escape(str(self.report())), "<br>"),
+                (escape(str(self.private.report)), "(all figures, not for publication)"),
+            )
+        )
         title = escape(self.study.study.name)
         warned = "".join(f"<p>Warning: {escape(text)}</p>" for text in self.private.warnings)
         personal = (self.metrics["models"] == PERSONAL).any()
         warned += f"<p>{escape(ON_TERMINAL)}</p>" if warned else ""
         warned += f"<p>{escape(PERSONALLY_TESTED)}</p>" if personal else ""
         told = f"<p>{escape(self.accounting)}</p>{warned}"
-        return f"<p><b>{title}</b></p>{table.to_html()}{told}<p>Report: <a href='{page}'>{page}</a></p>"
+        return f"<p><b>{title}</b></p>{table.to_html()}{told}<p>Report: {pages}</p>"
 
 
 def run(

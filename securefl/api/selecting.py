@@ -59,7 +59,7 @@ def select_by_profile(
     *,
     alpha: float,
     rng: np.random.Generator,
-    scores: Literal["ckks", "pads", "dealt-pads"] = "ckks",
+    scores: Literal["ckks", "pads"] = "ckks",
     parameters: str = "strong",
     anchor: Anchor | None = None,
     bounds: Bounds | None = None,
@@ -80,7 +80,7 @@ def select_by_profile(
 
     All parties run in this process, and every message passes as bytes. The server learns one score of each
     client. The key holder must not collude with the server. It learns the baseline, and under "ckks" who
-    takes part; under "dealt-pads" neither.
+    takes part.
 
     Args:
         profiles: each client's profile by name, or a list: a `Profile`, or a pair of mean and variance, (q,)
@@ -89,8 +89,7 @@ def select_by_profile(
         count: the number of clients to select. If fewer have a score, all of these are selected.
         alpha: clients are drawn without replacement with probability proportional to exp(-alpha * score).
         rng: for the draw. Keys and pads come from the operating system.
-        scores: "ckks"; "pads", with which clients mask integers and no party has a homomorphic key; or
-            "dealt-pads", under which the key holder does not see the baseline.
+        scores: "ckks"; or "pads", with which clients mask integers and no party has a homomorphic key.
         parameters: of the key: "strong" or "compact". Of pads: "words-64", which is also
             "strong", or "words-128".
         anchor: a public centre and scale of every element. By default profiles are not standardised.
@@ -185,8 +184,8 @@ def _require(
 ) -> None:
     if not 1 <= whole("count", count) <= len(given):
         raise ConfigError(f"Expected a count from 1 to {len(given)}, the number of clients, got {count}.")
-    if scores not in ("ckks", "pads", "dealt-pads"):
-        raise ConfigError(f"Expected scores as 'ckks', 'pads' or 'dealt-pads', got {scores!r}.")
+    if scores not in ("ckks", "pads"):
+        raise ConfigError(f"Expected scores as 'ckks' or 'pads', got {scores!r}.")
     if not abs(number("alpha", alpha)) <= _STEEPEST:
         raise ConfigError(f"Expected a finite alpha within +-{_STEEPEST:g}, got {alpha}.")
     for name, own in given.items():

@@ -22,7 +22,6 @@ from securefl.core.errors import BudgetExceeded, ConfigError, DataError, Protoco
 from securefl.core.grid import Grid
 from securefl.core.messages import client_name
 from securefl.core.release import PARTIES
-from securefl.dp.clipping import to_grid
 from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.privacy_card import learns
 from securefl.mechanisms.charges import charge_of
@@ -235,7 +234,7 @@ def _summed(
         row = given.rows[place[context.client]]
         if clip is None:
             return Value(clear=row)
-        return Value(integers=to_grid(row[None], spec.grid.step, round(clip / spec.grid.step))[0])
+        return Value.summed(row[None], spec.grid, clip)
 
     records = [RECORDS] * (1 + max(numbers.values()))
     query = CohortQuery(

@@ -18,16 +18,19 @@ from securefl.core.memory import searches_apart
 from securefl.core.reading import near
 from securefl.core.release import PARTIES
 from securefl.storage.folder_lock import alone
+from securefl.storage.private_folder import private_page
 from securefl.storage.processes import scriptless
 from securefl.study.config import Brought, slug
 from securefl.study.interruption import Interruption
 from securefl.study.publication import public
 from securefl.sweep import tradeoff
 from securefl.sweep.best import caveats, sentences
-from securefl.sweep.cells import Sweep, as_begun, claim, parse_sweep, require_own
+from securefl.sweep.cells import Sweep, claim, parse_sweep, require_own
 from securefl.sweep.page import alarms_of
 from securefl.sweep.session import require_runnable, run_and_write
 from securefl.training.devices import one_thread
+
+_PAGE = "sweep.html"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +40,13 @@ class PrivateSweep:
     Attributes:
         metrics, summary: as those of `SweepRun`, with times, answers, and accuracies of personal models.
         failed: the reason for each cell that failed, by name.
+        report: the path of the page with all figures.
     """
 
     metrics: pd.DataFrame
     summary: pd.DataFrame
     failed: Mapping[str, str]
+    report: Path
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +99,11 @@ class SweepRun:
         return run(found[cell].study, out=self.sweep.home(self.folder, found[cell]), progress=False)
 
     def report(self) -> Path:
-        """The path of the sweep's report, a self-contained HTML page."""
-        return self.folder / "sweep.html"
+        """The path of the sweep's report, a self-contained HTML page that may be published.
+
+        `private.report` is that of the page with all figures.
+        """
+        return self.folder / _PAGE
 
     def __repr__(self) -> str:
         done = len(self.sweep.cells) - len(self.private.failed)
@@ -160,7 +168,6 @@ def run_sweep(
     with one_thread(), searches_apart(), ExitStack() as stack:
         stack.enter_context(going_on(folder))
         # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
-        found = as_begun(found, folder)
         require_own(folder, found)
         require_runnable(found, folder, console)
         stack.enter_context(alone(folder, saying(console)))
@@ -177,5 +184,5 @@ def run_sweep(
         warnings.warn(told, RuntimeWarning, stacklevel=2)
     _warn_unlearnt(alarms_of(found, folder))
     metrics = tradeoff.results_table(found, folder)
-    apart = PrivateSweep(metrics, summary, failed)
+    apart = PrivateSweep(metrics, summary, failed, private_page(folder.absolute() / _PAGE))
     return SweepRun(found, folder.absolute(), public(metrics), public(summary), apart)

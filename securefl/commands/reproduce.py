@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from securefl.commands.printing import echo
-from securefl.commands.telling import end_stopped, end_told, printing, with_backend, with_workers
+from securefl.commands.telling import end_stopped, end_told, printing, with_workers
 from securefl.core.errors import SecureFLError
 from securefl.report.terminal import say
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from securefl.published.table import Table
-    from securefl.study.config import RuntimeBackend
     from securefl.study.results import Results
 
 _EXAMPLES = """\b
@@ -29,7 +28,6 @@ Example:  securefl reproduce
           securefl reproduce fedprof_v2_table_3
           securefl reproduce fedprof_v2_table_3 --json --workers 2
           securefl reproduce fedprof_v2_table_3 --tuned
-          RAY_ADDRESS=10.0.0.1:6379 securefl reproduce fedprof_v2_table_3 --backend ray
 """
 
 
@@ -47,7 +45,6 @@ CHOOSING = "choosing"
     help="Folder of all tables. Each table has a subfolder of its name.",
 )
 @with_workers
-@with_backend
 @click.option(
     "--tuned",
     is_flag=True,
@@ -59,7 +56,6 @@ def reproduce(
     table: str | None,
     out: Path,
     workers: int | None,
-    backend: RuntimeBackend | None,
     tuned: bool,
     as_json: bool,
 ) -> None:
@@ -93,7 +89,6 @@ def reproduce(
             table=found,
             out=out,
             workers=workers,
-            backend=backend,
             json=as_json,
             tuned=tuned,
         )
@@ -167,7 +162,6 @@ class _Asked:
     table: Table
     out: Path
     workers: int | None
-    backend: RuntimeBackend | None
     json: bool
     tuned: bool
 
@@ -236,7 +230,6 @@ def _run(asked: _Asked, table: Table, folder: Path, console: Console) -> dict[st
                 folder,
                 bar.tell,
                 workers=asked.workers,
-                backend=asked.backend,
                 stop=stop,
                 say=line,
             )
@@ -247,6 +240,7 @@ def _run(asked: _Asked, table: Table, folder: Path, console: Console) -> dict[st
 def _told(asked: _Asked, table: Table, results: Mapping[str, Results], metrics: Any) -> None:
     from securefl.published import beside, traces
     from securefl.published.differences import differences
+    from securefl.storage.private_folder import PRIVATE
 
     pairs = beside.beside(table, metrics)
     path = asked.folder / beside.CSV
@@ -267,6 +261,8 @@ def _told(asked: _Asked, table: Table, results: Mapping[str, Results], metrics: 
         "differences": differences(table),
         "csv": str(path),
         "traces": [str(picture) for picture in drawn],
-        "reports": sorted(str(page) for page in asked.folder.glob("**/report.html")),
+        "reports": sorted(
+            str(page) for page in asked.folder.glob("**/report.html") if page.parent.name != PRIVATE
+        ),
     }
     click.echo(json.dumps(told, indent=2))

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from securefl.commands.telling import find, on_workers, run_and_tell, with_backend, with_workers
+from securefl.commands.telling import find, on_workers, run_and_tell, with_workers
 
 if TYPE_CHECKING:
-    from securefl.study.config import RuntimeBackend
     from securefl.study.round_events import Callback
     from securefl.training.devices import Wanted
 
 
 _EXAMPLES = """\b
 Example:  securefl run gas_turbine --out runs/gas
-          RAY_ADDRESS=10.0.0.1:6379 securefl run gas_turbine --backend ray
 """
 
 
@@ -31,7 +29,6 @@ Example:  securefl run gas_turbine --out runs/gas
     help="Run folder; default runs/<name of the study>.",
 )
 @with_workers
-@with_backend
 @click.option(
     "--device",
     type=click.Choice(("auto", "cpu", "cuda")),
@@ -48,7 +45,6 @@ def run(
     study: str,
     out: Path | None,
     workers: int | None,
-    backend: RuntimeBackend | None,
     device: Wanted | None,
     tensorboard: Path | None,
     mlflow: str | None,
@@ -56,10 +52,11 @@ def run(
 ) -> None:
     """Run STUDY, a TOML file or the name of a packaged study (see `securefl studies`).
 
-    The run folder gets config, tables (CSV), plots and report.html. Its folder `private` gets results that
-    are not for publication, since no epsilon covers them: which clients answered, reasons, an observer's
-    figures, ledgers and checkpoints. After an interruption, run the same command again: it resumes after the
-    last finished round, and no finished round releases a value again.
+    The run folder gets config, tables (CSV), plots and report.html, which may be published. Its folder
+    `private` gets results that are not for publication, since no epsilon covers them: which clients answered,
+    reasons, an observer's figures, ledgers, checkpoints, and a report.html with all figures. After an
+    interruption, run the same command again: it resumes after the last finished round, and no finished round
+    releases a value again.
 
     The exit code is 4 if the run finished, but an arm learnt nothing or stopped in the first half of its
     rounds, because no client answered or its model diverged. Warnings on stderr, in the report and in --json
@@ -68,7 +65,6 @@ def run(
     from securefl.study.config import slug
 
     found = on_workers(find(study), workers)
-    found = replace(found, runtime=found.runtime.on(backend))
     if device is not None:
         # The study's text does not change, since the run folder is bound to it.
         found = replace(found, runtime=replace(found.runtime, device=device))

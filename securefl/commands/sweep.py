@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.commands.printing import echo
-from securefl.commands.telling import end_stopped, end_told, printing, warn, with_backend
+from securefl.commands.telling import echo_pages, end_stopped, end_told, printing, warn
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.report.terminal import say
 from securefl.study.packaged import text_of
@@ -18,13 +18,11 @@ from securefl.study.packaged import text_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from securefl.study.config import RuntimeBackend
     from securefl.sweep.cells import Sweep
 
 
 def find(study: str) -> Sweep:
     """Read a sweep by its path, or by the name of a packaged one."""
-    from securefl.storage.private_folder import PRIVATE
     from securefl.study.config import home_of
     from securefl.sweep.cells import has_sweep, parse_sweep
 
@@ -35,15 +33,14 @@ def find(study: str) -> Sweep:
         )
     try:
         home = home_of(Path(study)) if Path(study).is_file() else None
-        begun = (Path(study).parent / PRIVATE).is_dir() and Path(study).is_file()
-        return replace(parse_sweep(text, home=home, begun=begun), file=study)
+        return replace(parse_sweep(text, home=home), file=study)
     except ConfigError as error:
         raise ConfigError(f"{study}: {error}") from None
 
 
 _EXAMPLES = """\b
 Example:  securefl sweep my_sweep.toml --out runs/sweep --workers 4
-          RAY_ADDRESS=10.0.0.1:6379 securefl sweep my_sweep.toml --backend ray
+          RAY_ADDRESS=10.0.0.1:6379 securefl sweep my_sweep.toml --ray
 """
 
 
@@ -59,13 +56,19 @@ Example:  securefl sweep my_sweep.toml --out runs/sweep --workers 4
     type=click.IntRange(min=1),
     help="Processes that run cells in parallel, one thread each; default: as many as processors.",
 )
-@with_backend
+@click.option(
+    "--ray",
+    "on_ray",
+    is_flag=True,
+    help="Run cells on the Ray cluster of RAY_ADDRESS; without one, on one of this machine alone. Ray's "
+    "workers read each other's objects by pickle: take a cluster that is yours alone.",
+)
 @click.option("--json", "as_text", is_flag=True, help="Print the results as JSON, and nothing else.")
 def sweep(
     study: str,
     out: Path | None,
     workers: int | None,
-    backend: RuntimeBackend | None,
+    on_ray: bool,
     as_text: bool,
 ) -> None:
     """Run STUDY, a TOML file with a section [sweep], once for every cell of its grid.
@@ -78,9 +81,9 @@ def sweep(
 
     Keys are dotted paths into the study; "arm.<option>" is an option of every arm. With `panels` under
     [sweep], a list of swept keys, figures have a panel for each of their values. The folder gets a run
-    folder per cell, results.csv, summary.csv, plots, sweep.html (a page of trade-offs), and a folder
-    `private` with results that are not for publication. After an interruption, run the same command again:
-    finished cells are not run again.
+    folder per cell, results.csv, summary.csv, plots, sweep.html (a page of trade-offs that may be published),
+    and a folder `private` with results that are not for publication, and a page of them. After an
+    interruption, run the same command again: finished cells are not run again.
 
     With choice = { trials = "poisson", mean = 10 } under [sweep], one cell is chosen privately: a random
     number of trials is run, the best is kept in chosen/, and its epsilon includes the cost of the choice. No
@@ -98,27 +101,30 @@ def sweep(
     out = out or Path("runs") / f"{slug(found.name)}-sweep"
     console = Console(stderr=True, quiet=as_text)
     # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
-    found = _required(found, out, backend, console)
+    _require(found, out, on_ray, console)
     # Held before the folder is claimed, so that two sweeps that start at once do not both claim it.
     with alone(out, printing(console)):
-        _swept(found, out, workers, console, as_text)
+        _swept(found, out, workers, on_ray, console, as_text)
 
 
-def _required(found: Sweep, out: Path, backend: RuntimeBackend | None, console: Console) -> Sweep:
-    """The sweep as the folder began it. Raises ConfigError, and writes nothing, if it cannot run there."""
-    from securefl.sweep.cells import as_begun, on, require_own
+def _require(found: Sweep, out: Path, on_ray: bool, console: Console) -> None:
+    """Raises ConfigError, and writes nothing, if the sweep cannot run in this folder."""
+    from securefl.sweep.cells import require_own
     from securefl.sweep.choice import require_choosable
     from securefl.sweep.session import own_code, require_runnable
 
-    found = on(as_begun(found, out), backend)
     require_own(out, found)
     # Printed before the check, which runs this code.
     for line in own_code(found):
         say(console, line)
     if found.choice is not None:
         require_choosable(found)
+        if on_ray:
+            raise ConfigError(
+                "Expected no --ray with `choice`, got it: the number of trials is private, and they run one "
+                "after the other here. Leave it out."
+            )
     require_runnable(found, out, console)
-    return found
 
 
 def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
@@ -139,10 +145,12 @@ def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
     for sentence in chosen.sentences:
         echo(sentence)
     if chosen.cell is not None:
-        echo(f"Report: {chosen.folder / 'report.html'}")
+        echo_pages("Report", chosen.folder / "report.html")
 
 
-def _swept(found: Sweep, out: Path, workers: int | None, console: Console, as_text: bool) -> None:
+def _swept(
+    found: Sweep, out: Path, workers: int | None, on_ray: bool, console: Console, as_text: bool
+) -> None:
     """Run the unfinished cells of a sweep in its folder, and print the results."""
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.sweep.best import caveats, sentences
@@ -158,14 +166,14 @@ def _swept(found: Sweep, out: Path, workers: int | None, console: Console, as_te
         _chosen(found, out, console, as_text)
         return
     done = sum(finished(found.home(out, cell)) for cell in found.cells)
-    go_on = f"securefl sweep {out / CONFIG} --out {out}"
+    go_on = f"securefl sweep {out / CONFIG} --out {out}{' --ray' if on_ray else ''}"
     if done:
         line = f"Going on with the sweep in {out}: {done} of {len(found.cells)} cells are finished."
         say(console, line)
     stop = Interruption(printing(console))
     try:
         with stop:
-            summary, failed = run_and_write(found, out, workers, console, stop)
+            summary, failed = run_and_write(found, out, workers, console, stop, on_ray=on_ray)
     except Interrupted as interrupted:
         end_stopped(interrupted, go_on)
     if as_text:
@@ -177,7 +185,7 @@ def _swept(found: Sweep, out: Path, workers: int | None, console: Console, as_te
         for sentence in caveats(found):
             echo(sentence)
         echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
-        echo(f"Page: {out / 'sweep.html'}")
+        echo_pages("Page", out / "sweep.html")
     alarming = alarms_of(found, out)
     warnings = [f"{name}: {own['text']}" for name, alarms in alarming.items() for own in alarms]
     if failed:

@@ -66,17 +66,6 @@ def on_workers(study: Study, workers: int | None) -> Study:
     return study if workers is None else replace(study, runtime=replace(study.runtime, workers=workers))
 
 
-def with_backend(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the option `--backend` to a command that runs studies."""
-    return click.option(
-        "--backend",
-        type=click.Choice(("processes", "ray")),
-        help="Where arms and seeds run, in place of the study's [runtime] backend: in processes here, or on "
-        "the Ray cluster of RAY_ADDRESS (without one, a cluster of this machine alone is started). Ray's "
-        "workers read each other's objects by pickle: take a cluster that is yours alone.",
-    )(command)
-
-
 Play = Callable[["Bars", "Interruption", Callable[[str], None]], "tuple[results.Results, Path]"]
 """Runs a study with these bars and this `Stop`. It prints lines for a person with the third argument."""
 
@@ -118,7 +107,7 @@ def play_and_tell(
     from securefl.storage.private_folder import CONFIG
     from securefl.study import run_report
     from securefl.study.arm import ARMS
-    from securefl.study.folder import as_begun, require_own
+    from securefl.study.folder import require_own
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.own_code import told
     from securefl.study.progress import Bars
@@ -127,7 +116,7 @@ def play_and_tell(
     console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
     if (out / CONFIG).exists():
-        require_own(out, as_begun(study, out))
+        require_own(out, study)
     if (out / ARMS).exists():  # a run that was refused began none
         say(console, f"Going on with the run in {out}.")
     for sentence in told(study):
@@ -226,11 +215,12 @@ def tell(
     found: results.Results, page: Path, as_json: bool, more: Callable[[], Mapping[str, Any]] = dict
 ) -> None:
     """Print a finished run's three sentences, or JSON. more: further private entries of the JSON."""
+    from securefl.storage.private_folder import private_page
     from securefl.study import run_report
 
     if as_json:
         said = run_report.told_json(found)
-        said["private"] |= more()
+        said["private"] |= {"report": str(private_page(page)), **more()}
         click.echo(json.dumps({**said, "report": str(page)}, indent=2))
         return
     for sentence in filter(None, (*run_report.sentences(found), found.price)):
@@ -238,7 +228,15 @@ def tell(
     if rows := run_report.measure_rows(found):
         echo_measures(rows)
     echo(found.accounting)
-    echo(f"Report: {page}")
+    echo_pages("Report", page)
+
+
+def echo_pages(what: str, page: Path) -> None:
+    """Print the path of a page that may be published, and of the one that is for this machine's user."""
+    from securefl.storage.private_folder import private_page
+
+    echo(f"{what}: {page}")
+    echo(f"With all figures, not for publication: {private_page(page)}")
 
 
 def echo_measures(rows: Sequence[MeasureRow]) -> None:

@@ -19,6 +19,20 @@ A message says what was expected, what came, and what to do.
 from __future__ import annotations
 
 
+def of_another_version(expected: str, got: str, anew: str = "begin anew in another folder") -> str:
+    """The sentence that refuses a file or folder of another version of its format.
+
+    Args:
+        expected: what the format is here, with its version.
+        got: what was found, with its version.
+        anew: what to do without the release that made it.
+    """
+    return (
+        f"Expected {expected}, got {got}: another release of securefl made it, and this one neither reads "
+        f"nor changes it. Use that release, or {anew}."
+    )
+
+
 class SecureFLError(Exception):
     """Base class of all errors that this package raises on purpose.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import floor, log2
 from typing import Any, Final
 
 import numpy as np
@@ -38,6 +39,13 @@ class Grid:
             raise ConfigError(
                 f"Expected step > 0 and bound > 0 with bound / step < 2^31, got {self.step}, {self.bound}."
             )
+
+    @staticmethod
+    def around(bound: float) -> Grid:
+        """A grid for noised vectors of a norm within `bound`, which is 2^14 to 2^15 of its steps."""
+        # A step is small against any noise, and large enough that noise stays below 2^24 steps.
+        step = float(2.0 ** (floor(log2(bound)) - 14))
+        return Grid(step=step, bound=step * 2**24)
 
     @property
     def limit(self) -> int:

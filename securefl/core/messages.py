@@ -129,9 +129,9 @@ class ContributionMessage:
 @message("open-request", version=2, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class OpenRequest:
-    """The server's request to the key holder to open these items, in one turn. Turns count from 0."""
+    """The server's request to the key holder to open these items. turn: 0, since there is one request."""
 
-    turn: int
+    turn: int = 0
     items: tuple[bytes, ...]
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
 
 from securefl.core.errors import ConfigError
 from securefl.core.lazy import loading
-from securefl.core.renamed import new_name
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -78,9 +77,7 @@ def _unknown_keys(kind: type[Any], table: Mapping[str, Any], where: str) -> dict
     fields: Mapping[str, Any] = kind.__dataclass_fields__
     found = {}
     for key, value in table.items():
-        if (said := new_name(kind, key)) is not None:
-            found[key] = f"[{where}] {said}"
-        elif key not in fields:
+        if key not in fields:
             found[key] = f"[{where}] Unknown key `{key}`{near(key, fields)}; known are {', '.join(fields)}."
         else:
             nested = _dataclass_of(cast(Any, kind), key)

@@ -22,8 +22,7 @@ def stream(seed: int, *labels: str | int) -> np.random.Generator:
 
 def client_stream(seed: int, number: int, client: int, ask: int = 0) -> np.random.Generator:
     """Return a client's own stream for query `ask` of round `number`."""
-    # The name of a round's first query has no number: earlier versions had one query a round, and stored runs
-    # must still reproduce.
+    # The name of a round's first query has no number, so that published results reproduce.
     return stream(seed, "client", number, client, *([ask] if ask else []))
 
 

@@ -236,14 +236,6 @@ class Partition:
             raise ValueError(f"Expected kind to be one of {', '.join(_NEEDED)}, got {self.kind!r}.")
         numbers = ("per_client", "concentration", "alpha", "min_size", "share", "mean", "deviation")
         given = {name for name in numbers if getattr(self, name) is not None}
-        if self.kind == "dirichlet" and self.concentration is not None:
-            raise ValueError(
-                'Expected `alpha` for partition "dirichlet", got `concentration`. It has a new meaning: '
-                "each class is divided between the clients by Dir(alpha), as in Flower and Li et al. (2022), "
-                f'{{ kind = "dirichlet", alpha = {self.concentration:g} }}. Its former meaning, FedCor\'s '
-                f'partition, is {{ kind = "fedcor", concentration = {self.concentration:g} }}, with the same '
-                "splits as before."
-            )
         for name in _NEEDED[self.kind]:
             if name not in given:
                 raise ValueError(f"Expected {name} for partition {self.kind!r}, got none. Add it.")

@@ -10,11 +10,10 @@ session_store     a party's store of sessions, refusals, fingerprints of records
 computing         training or evaluation in another process, by the app that carries a party's envelopes
 updates           model updates of a caller's own app, and the mean of their sum
 local             the party of such updates, and a local deployment of all parties for simulations
-framing           a length and an envelope on a Unix socket, and a relay's end of a connection
+framing           a length and an envelope on a Unix socket, and either end of a connection
 peers             who is at the other end of a socket, and who could have put a socket at a path
 connection        a relay's side of a party's socket: it checks who listens, and sends a request
-limits            a server's places and memory, shared fairly between users
-server            a party's side of its socket: access by user, and one request at a time in one thread
+server            a party's side of its socket: access by user, limits, one request at a time in one thread
 files             a party's files on disk, which one process holds
 engine            the engine that runs a server's queries over waves: a study's, and an app's updates
 transport         the server's transport over `exchange({party: bytes}) -> {party: bytes}`
@@ -36,54 +35,4 @@ status            a summary of one party's folder for its owner
 
 from securefl.core.lazy import lazy
 
-TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
-
-if TYPE_CHECKING:
-    from securefl.deployment.connection import send
-    from securefl.deployment.coordinator import run_deployed
-    from securefl.deployment.engine import RemoteEngine, ServerSide
-    from securefl.deployment.gathering import TooFewParties
-    from securefl.deployment.local import LocalDeployment
-    from securefl.deployment.party import PartySession
-    from securefl.deployment.roster import PinnedRoster
-    from securefl.deployment.server import serve
-    from securefl.deployment.sockets import SocketExchange
-    from securefl.deployment.updates import Updates
-    from securefl.deployment.visits import SendAndReceive
-
-__all__ = [
-    "LocalDeployment",
-    "PartySession",
-    "PinnedRoster",
-    "RemoteEngine",
-    "SendAndReceive",
-    "ServerSide",
-    "SocketExchange",
-    "TooFewParties",
-    "Updates",
-    "run_deployed",
-    "send",
-    "serve",
-]
-_HOMES = {
-    "LocalDeployment": "securefl.deployment.local",
-    "PartySession": "securefl.deployment.party",
-    "PinnedRoster": "securefl.deployment.roster",
-    "RemoteEngine": "securefl.deployment.engine",
-    "SendAndReceive": "securefl.deployment.visits",
-    "ServerSide": "securefl.deployment.engine",
-    "SocketExchange": "securefl.deployment.sockets",
-    "TooFewParties": "securefl.deployment.gathering",
-    "Updates": "securefl.deployment.updates",
-    "run_deployed": "securefl.deployment.coordinator",
-    "send": "securefl.deployment.connection",
-    "serve": "securefl.deployment.server",
-}
-_RENAMED = {
-    "Apart": "RemoteEngine",
-    "Exchange": "SendAndReceive",
-    "House": "LocalDeployment",
-    "Resident": "PartySession",
-    "run_apart": "run_deployed",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -34,26 +34,16 @@ class Outside:
 
     def __init__(self) -> None:
         self._query: Query | None = None
-        self._noted: list[str] = []
-        self._cut: list[str] = []
+        self._noted: list[tuple[str, str]] = []
 
-    def note(self, why: str) -> None:
-        """Note for the party's owner why a result cannot be used."""
-        self._noted.append(why)
+    def note(self, what: str, why: str) -> None:
+        """Note for the party's owner why a result cannot be used, or was cut (see `SessionStore.miss`)."""
+        self._noted.append((what, why))
 
-    def noted(self) -> list[str]:
+    def noted(self) -> list[tuple[str, str]]:
         """The notes since the last call."""
         noted, self._noted = self._noted, []
         return noted
-
-    def note_cut(self, why: str) -> None:
-        """Note for the party's owner why a result was cut to a bound."""
-        self._cut.append(why)
-
-    def cut(self) -> list[str]:
-        """The notes of `note_cut` since the last call."""
-        cut, self._cut = self._cut, []
-        return cut
 
     @contextmanager
     def at(self, query: Query) -> Iterator[None]:

@@ -7,8 +7,6 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from numpy.typing import NDArray
-
 from securefl.accounting.composition import compose
 from securefl.accounting.figures import in_words
 from securefl.algorithm.plan import Plan
@@ -39,8 +37,6 @@ from securefl.study import config
 from securefl.study.attended import Followed
 from securefl.study.backends import ArmContext
 from securefl.study.config import Arm
-from securefl.study.export import taken
-from securefl.study.folder import study_of
 from securefl.study.interruption import Stop
 from securefl.study.results import Results
 from securefl.study.session import Tell, run_study
@@ -276,23 +272,3 @@ def run_deployed(
         for line in (*backend.end(records), *spendings.sentences(spent)):
             say(line)
         return found
-
-
-def playing(
-    folder: Path, out: Path
-) -> Callable[[SendAndReceive, Callable[[Mapping[str, Any]], None]], Mapping[str, NDArray[Any]]]:
-    """A function that runs the study of a server's folder, and returns the arrays of its model by name.
-
-    Its arguments are the exchange, and a callback for the record of each finished round. `folder` and `out`
-    are those of `run_deployed`.
-    """
-
-    def play(
-        exchange: SendAndReceive, tell: Callable[[Mapping[str, Any]], None]
-    ) -> Mapping[str, NDArray[Any]]:
-        run_deployed(folder, out, exchange, tell=lambda arm, seed, record: tell(record))
-        study = study_of(out)
-        learnt = taken(study, out, study.arms[0].name).learnt
-        return dict(learnt.tensors())
-
-    return play

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
 from math import inf
 from time import monotonic
 from typing import Final
@@ -18,22 +19,9 @@ MOST: Final = 2**30
 """The default limit of a frame in bytes."""
 PATIENCE: Final = 60.0
 """Seconds within which a frame must be received or sent whole."""
-CHUNK: Final = 2**20
+_CHUNK: Final = 2**20
 """The most bytes that are read at a time."""
-HEAD: Final = struct.Struct("<Q")
-
-
-def framed(envelope: bytes) -> bytes:
-    """The bytes of a frame."""
-    return HEAD.pack(len(envelope)) + envelope
-
-
-def claimed(head: bytes, most: int) -> int:
-    """The length that the head of a frame claims. Raises RemoteProtocolError if it is above `most`."""
-    (length,) = HEAD.unpack(head)
-    if length > most:
-        raise refusal(f"Expected a frame of at most {most} bytes, got a claim of {length}.")
-    return int(length)
+_HEAD: Final = struct.Struct("<Q")
 
 
 class PeerSilent(RemoteProtocolError):
@@ -48,19 +36,14 @@ def refusal(text: str) -> RemoteProtocolError:
     return RemoteProtocolError(text, sender="peer", phase="line")
 
 
-def cut(count: int, came: int) -> RemoteProtocolError:
-    """The error for a frame whose sender ended the connection in its middle."""
-    return PeerSilent(f"Expected {count} more bytes of a frame, got {came} and the end.")
-
-
-def lost(error: OSError) -> RemoteProtocolError:
+def _lost(error: OSError) -> RemoteProtocolError:
     """The error for a connection that broke, or took too long."""
-    # A TimeoutError of asyncio has no text.
-    return PeerSilent(f"Expected a whole frame in time, got: {str(error) or 'it took too long'}.")
+    why = "it took too long" if isinstance(error, TimeoutError) else str(error)
+    return PeerSilent(f"Expected a whole frame in time, got: {why}.")
 
 
 class Connection:
-    """A relay's end of a connection. It carries whole frames both ways, and waits for them.
+    """One end of a connection, a relay's or a party's. It carries whole frames both ways, and waits.
 
     Its methods raise RemoteProtocolError if the other side sends anything else, or is too slow.
 
@@ -79,45 +62,44 @@ class Connection:
     def send(self, envelope: bytes) -> None:
         """Send a frame."""
         until = self._end(self._patience)
-        left = memoryview(framed(envelope))
+        left = memoryview(_HEAD.pack(len(envelope)) + envelope)
         try:
             while left:
                 self._connection.settimeout(_left(until))
                 left = left[self._connection.send(left) :]
         except OSError as error:
-            raise lost(error) from None
+            raise _lost(error) from None
 
-    def receive(self, *, wait: float | None = None) -> bytes | None:
+    def receive(
+        self, *, wait: float | None = None, hold: Callable[[int], None] = lambda count: None
+    ) -> bytes | None:
         """The next envelope, or None if the other side ended the connection between two frames.
 
-        wait: seconds until it begins, by default without limit.
+        Args:
+            wait: seconds until it begins, by default without limit.
+            hold: is called with 0 as it begins, and then with the number of its bytes as they come.
         """
         try:
             self._connection.settimeout(_left(self._end(wait)))
             if not self._connection.recv(1, socket.MSG_PEEK):
                 return None
+            hold(0)
             until = self._end(self._patience)
-            return self._exactly(claimed(self._exactly(HEAD.size, until), self._most), until)
+            (length,) = _HEAD.unpack(self._exactly(_HEAD.size, until, lambda count: None))
+            if length > self._most:
+                raise refusal(f"Expected a frame of at most {self._most} bytes, got a claim of {length}.")
+            return self._exactly(length, until, hold)
         except OSError as error:
-            raise lost(error) from None
+            raise _lost(error) from None
 
-    def ended(self) -> bool:
-        """Whether the other side has ended the connection. Waits for nothing."""
-        try:
-            self._connection.settimeout(0)
-            return not self._connection.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-
-    def _exactly(self, count: int, until: float) -> bytes:
+    def _exactly(self, count: int, until: float, hold: Callable[[int], None]) -> bytes:
         came = bytearray()
         while len(came) < count:
             self._connection.settimeout(_left(until))
-            piece = self._connection.recv(min(CHUNK, count - len(came)))
+            piece = self._connection.recv(min(_CHUNK, count - len(came)))
             if not piece:
-                raise cut(count, len(came))
+                raise PeerSilent(f"Expected {count} more bytes of a frame, got {len(came)} and the end.")
+            hold(len(piece))
             came += piece
         return bytes(came)
 

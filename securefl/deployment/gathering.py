@@ -38,8 +38,8 @@ class TooFewParties(SecureFLError):
     """
 
 
-class CarrierLost(SecureFLError):
-    """Raised if the run of Flower that carries a coordinator's requests did not start, or has ended.
+class RunLost(SecureFLError):
+    """Raised if the run of Flower that plays a study did not start, or ended before the study's end.
 
     It is no party's fault. Finished rounds are kept, and a later call goes on.
     """

@@ -33,7 +33,6 @@ from securefl.deployment.engine import ServerSide
 from securefl.deployment.party import PartySession
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.server import PartyThread, Relay, Served, listening, serve
-from securefl.deployment.session_store import BLANK, CUT
 from securefl.deployment.updates import Updates
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
@@ -111,10 +110,8 @@ class UpdateParty:
         """The reply to a request that this relay brought. The relay gets orders to compute."""
         with self.outside.at(lambda order: relay.query(order, seconds=self._patience)):
             reply = self.resident.answer(request)
-        for why in self.outside.noted():
-            self.files.diary.miss(BLANK, why)
-        for why in self.outside.cut():
-            self.files.diary.miss(CUT, why)
+        for what, why in self.outside.noted():
+            self.files.diary.miss(what, why)
         self.files.note()
         return reply
 

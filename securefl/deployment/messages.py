@@ -7,8 +7,6 @@
     party   --Compute----->  relay       train or evaluate; the reply is on the same connection
             <--Computed----
     anyone  --Refused----->              the constant reply to a request that is refused or fails
-    server  --Wave-------->  carrier     requests of one wave, which a process beside the server carries
-            <--Carried-----              the replies that came in time
 
 All are envelopes: messages in the coding of `core.wire`, at one constant place. What clients, server and key
 holder say to each other travels inside as bytes, and has its own kinds, sessions and signatures.
@@ -35,11 +33,10 @@ from securefl.core.wire import Header, Limit, decode, encode, message
 from securefl.deployment.roster import PinnedRoster
 
 VERSION: Final = 2
-"""Of all envelopes. Version 1 had a coding of its own."""
+"""Of all envelopes."""
 VISIT_BYTES: Final = 16
 _PLACE: Final = Header(session=bytes(32), round=0, attempt=0, stage=0)
 """The place of every envelope. Sessions and rounds stand in the content, where they are signed."""
-_FIRST: Final = b"SFLP\x01"
 _DIGEST: Final = 32
 _LONG: Final = 2**32
 _LAST: Final = 2**62
@@ -294,48 +291,9 @@ class Refused:
         return True
 
 
-# A carrier beside the server --------------------------------------------------------------------------
-
-
-@message("wave", version=VERSION, sender="envelope")
-@dataclass(frozen=True, kw_only=True)
-class Wave:
-    """A server's order to a carrier: one frame follows for each party, its request.
-
-    Attributes:
-        seconds: in which replies must come.
-        entering: 1 if the requests ask parties to enter, so that new ways to parties are looked for; else 0.
-        parties: the names of the parties, in the order of the frames.
-    """
-
-    seconds: float
-    entering: int
-    parties: tuple[str, ...]
-
-    def fits(self) -> bool:
-        return 0 < self.seconds < float("inf") and self.entering in (0, 1)
-
-
-@message("carried", version=VERSION, sender="envelope")
-@dataclass(frozen=True, kw_only=True)
-class Carried:
-    """A carrier's answer to a wave: one frame follows for each party that replied in time, its reply.
-
-    Attributes:
-        parties: the names of those parties, in the order of the frames.
-        notes: sentences for the person who runs the server, such as which party has no node.
-    """
-
-    parties: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-    def fits(self) -> bool:
-        return len(set(self.parties)) == len(self.parties)
-
-
 # The envelope -----------------------------------------------------------------------------------------
 
-Envelope = Enter | Entered | Turn | SignedTurn | TurnReply | Compute | Computed | Refused | Wave | Carried
+Envelope = Enter | Entered | Turn | SignedTurn | TurnReply | Compute | Computed | Refused
 _LIMITS: Final[Mapping[type[Any], Limit]] = {
     Enter: Limit(2**18, 0),
     Entered: Limit(2**8, 0),
@@ -345,8 +303,6 @@ _LIMITS: Final[Mapping[type[Any], Limit]] = {
     Compute: Limit(_LONG, _MOST_METRICS),
     Computed: Limit(_LONG, 0),
     Refused: Limit(2**8, 0),
-    Wave: Limit(2**26, _MOST_PACKETS),
-    Carried: Limit(2**26, _MOST_PACKETS),
 }
 
 
@@ -366,12 +322,6 @@ def decode_envelope(data: bytes, /, *kinds: type[Any], sender: str) -> Any:
     """
     if data == REFUSED and Refused not in kinds:
         raise RemoteProtocolError("It refused, and tells the reason to its owner alone.", sender=sender)
-    if data[: len(_FIRST)] == _FIRST:
-        raise RemoteProtocolError(
-            f"Expected an envelope of version {VERSION}, got one of version 1, of an older securefl. Update "
-            "the server, the parties and the relays together.",
-            sender=sender,
-        )
     found = decode(data, _PLACE, {kind: _LIMITS[kind] for kind in kinds}, sender)
     if not found.fits():
         kind = type(found).__name__

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ClientState
 from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError, SecureFLError
+from securefl.core.file_words import by_field
 from securefl.core.logs import logger
 from securefl.core.release import SERVER
-from securefl.core.renamed import with_new_words
 from securefl.deployment.messages import (
     REFUSED,
     VISIT_BYTES,
@@ -251,10 +251,10 @@ class PartySession:
             ) from None
         found = differences(
             {
-                **with_new_words(Plan, json.loads(self._plan.text())),
+                **by_field(Plan, json.loads(self._plan.text())),
                 **_digests(self._pinned.digest, self._work),
             },
-            {**with_new_words(Plan, enter.table(sender=SERVER)), **_digests(enter.roster, enter.work)},
+            {**by_field(Plan, enter.table(sender=SERVER)), **_digests(enter.roster, enter.work)},
         )
         if found:
             raise RemoteProtocolError(

@@ -181,8 +181,9 @@ def data_of(made: Made, number: int, records: str) -> OwnData:
         )
     if not records:
         return OwnData(world.records[number], None if world.held is None else world.held[number])
-    x, y = _own(Path(records), world.problem, world.records[number])
-    study, scaled = made.study, scale(made.study, x)
+    study = made.study
+    x, y = _own(Path(records), world.problem, world.records[number], claimed=study.claims)
+    scaled = scale(study, x)
     if world.held is None:
         return OwnData((scaled, y), None)
     # Split by the records as they are in the file, as the study splits those that it deals.
@@ -192,12 +193,18 @@ def data_of(made: Made, number: int, records: str) -> OwnData:
     return OwnData((scaled[~out], y[~out]), (scaled[held], y[held]))
 
 
-def _own(path: Path, problem: Problem, like: Records) -> Records:
+def _own(path: Path, problem: Problem, like: Records, *, claimed: bool) -> Records:
+    """The records of a file, in the study's types. Raises DataError if it does not fit.
+
+    claimed: whether an epsilon is claimed. Then an error would tell that one record is there, so a record
+    with an entry that is no number, or of an unknown class, stays: training leaves it out.
+    """
     x, y = _arrays(path)
     if len(x) != len(y):
         raise DataError(f"{path}: expected as many targets as records, got {len(y)} and {len(x)}.")
-    x, y = _fitting(path, "x", x, like[0]), _fitting(path, "y", y, like[1])
-    if problem.kind == "classification" and len(y) and not 0 <= y.min() <= y.max() < problem.outputs:
+    x, y = _fitting(path, "x", x, like[0], claimed), _fitting(path, "y", y, like[1], claimed)
+    known = claimed or problem.kind != "classification" or not len(y)
+    if not known and not 0 <= y.min() <= y.max() < problem.outputs:
         raise DataError(
             f"{path}: expected classes from 0 to {problem.outputs - 1}, as the study has them, got some from "
             f"{y.min()} to {y.max()}."
@@ -219,14 +226,20 @@ def _arrays(path: Path) -> Records:
         ) from None
 
 
-def _fitting(path: Path, what: str, found: NDArray[Any], like: NDArray[Any]) -> NDArray[Any]:
+def _fitting(path: Path, what: str, found: NDArray[Any], like: NDArray[Any], claimed: bool) -> NDArray[Any]:
     """The array in the study's dtype. Raises DataError for another shape, an unsafe cast, nan or infinity."""
+    if claimed and like.dtype.kind == "i" and found.dtype.kind == "f":
+        # One record without a number makes floats of a whole file.
+        whole = (np.abs(found) < 2.0**62) & (found == np.trunc(found))
+        found = np.where(whole, found, -1).astype(np.int64)
     safe = np.can_cast(found.dtype, like.dtype, casting="same_kind")
     if found.shape[1:] != like.shape[1:] or found.ndim != like.ndim or not safe:
         raise DataError(
             f"{path}: expected {what} of shape (records, *{like.shape[1:]}) as {like.dtype}, as the study's "
             f"model reads it, got {found.shape} as {found.dtype}."
         )
-    if found.dtype.kind == "f" and not np.isfinite(found).all():
+    with np.errstate(over="ignore"):  # too large for the study's type: infinite, as it would be read
+        cast = np.ascontiguousarray(found, dtype=like.dtype)
+    if not claimed and not np.isfinite(cast).all():
         raise DataError(f"{path}: expected finite entries of {what}, got others. Fill or drop them.")
-    return np.ascontiguousarray(found, dtype=like.dtype)
+    return cast

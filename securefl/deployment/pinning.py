@@ -65,7 +65,6 @@ def pin(folder: Path, pinned: PinnedRoster, text: str) -> PlanFile:
                 "the missing clients for their lines."
             )
         write(folder / ROSTER, text, secret=True)
-        note_keys(content, keys.read(folder, content.name))  # a counter of an older release has no note
         content = replace(content, roster=pinned.digest.hex())
         plan_file.write(folder, content)
         return content

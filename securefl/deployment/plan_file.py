@@ -24,9 +24,9 @@ import tomli_w
 from securefl.accounting.store import Terms
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
+from securefl.core.file_words import by_field, written_as
 from securefl.core.reading import convert
 from securefl.core.release import KEY_HOLDER, SERVER, Adjacency, Unit
-from securefl.core.renamed import formerly, with_new_words
 from securefl.storage.files import write as write_file
 from securefl.storage.texts import read_text, toml
 
@@ -41,7 +41,7 @@ class HolderTerms:
     adjacency: Adjacency
     delta: float
     budget: float
-    adversaries: tuple[Literal["server", "key-holder", "others"], ...] = field(metadata=formerly("against"))
+    adversaries: tuple[Literal["server", "key-holder", "others"], ...] = field(metadata=written_as("against"))
 
     @classmethod
     def of(cls, plan: Plan) -> HolderTerms:
@@ -155,10 +155,10 @@ def read(folder: Path) -> PlanFile:
 
 
 def _fields(table: dict[str, Any]) -> dict[str, Any]:
-    """A plan file's table by fields: its words are those of digests, which never change."""
+    """A plan file's table by fields: its words are those of digests."""
     kinds = {"terms": HolderTerms, "plan": Plan}
     return {
-        name: with_new_words(kinds[name], own) if name in kinds and isinstance(own, dict) else own
+        name: by_field(kinds[name], own) if name in kinds and isinstance(own, dict) else own
         for name, own in table.items()
     }
 

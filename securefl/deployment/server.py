@@ -1,42 +1,32 @@
-"""A party's server on a Unix socket: access by user, and one request at a time.
+"""A party's server on a Unix socket: a thread for each connection, and one thread for the party.
 
-    asyncio, one thread          accepts connections, reads and sends frames, keeps the limits
-    `PartyThread`, one thread    opens the party's databases, and runs its requests one after the other
+    serve           accepts connections of the allowed users, and keeps the limits
+    a connection    reads a request, waits for its turn, and sends the reply
+    PartyThread     opens the party's databases, and runs its requests one after the other
 
 The kernel names the user of a connection, and access depends on the user alone. A request that has begun goes
-on to its end. `Limits` shares places and memory fairly between users.
+on to its end.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import select
 import socket
 import stat
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
+from threading import Lock, Thread
+from time import monotonic, sleep
 from typing import Protocol, TypeVar
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
-from securefl.deployment.framing import (
-    CHUNK,
-    HEAD,
-    MOST,
-    PATIENCE,
-    claimed,
-    cut,
-    framed,
-    lost,
-    refusal,
-)
-from securefl.deployment.limits import Guest, Limits
+from securefl.deployment.framing import MOST, PATIENCE, Connection, refusal
 from securefl.deployment.peers import longest_path, peer_of, require_platform
 
 _PLACES = 16
@@ -151,8 +141,7 @@ def serve(
 
     Guarantees:
         - A slow, idle or hostile connection delays only itself. 16 idle connections keep no other one out.
-        - A user holds at most its share of the 16 places and of the memory while another user waits.
-        - Frames that arrive or wait hold at most the memory of two of the longest frames together.
+        - At most 16 connections, 16 threads, and the memory of two of the longest frames are held together.
         - If a connection has ended, its request is not begun. A request that was begun is finished.
 
     Args:
@@ -166,29 +155,47 @@ def serve(
     Raises nothing. An error of the party ends its connection and is told to the owner.
     """
     require_platform()
-    server = _Server(listener, thread, frozenset(allow), most, patience, peer)
-    ended: Future[None] = Future()
+    _Server(listener, thread, frozenset(allow), most, patience, peer).run()
 
-    def run() -> None:
-        try:
-            ended.set_result(asyncio.run(server.run()))
-        except BaseException as error:
-            ended.set_exception(error)
 
-    looping = Thread(target=run, daemon=True)
-    looping.start()
-    try:
-        # Waits have a limit, since a signal just before a wait would not end it.
-        while not wait([ended], timeout=_HEARS).done:
-            pass
-    finally:
-        server.stop(ended)
-        looping.join()
-    ended.result()
+class _Line(Connection):
+    """The party's end of a connection of an allowed user.
+
+    Attributes:
+        user: its number, from the kernel.
+        idle: the time since which it has no request, or None while it has one.
+        held: bytes of its request that arrived and are not answered.
+        ended: whether this side has ended it.
+    """
+
+    def __init__(self, connection: socket.socket, user: int, most: int, patience: float) -> None:
+        super().__init__(connection, most=most, patience=patience)
+        self.user, self.held, self.ended = user, 0, False
+        self.idle: float | None = monotonic()
+
+    @property
+    def gone(self) -> bool:
+        """Whether a side has ended the connection, even if some bytes are still unread."""
+        return self.ended or _hung_up(self._connection)
+
+    def end(self) -> None:
+        """End the connection, from any thread. Its own thread closes it."""
+        self.ended = True
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def query(self, envelope: bytes, *, seconds: float) -> bytes:
+        """In the party's thread: send an envelope, and wait for the answer on this connection."""
+        self.send(envelope)
+        answer = self.receive(wait=seconds)
+        if answer is None:
+            side = " on this side" if self.ended else ""
+            raise refusal(f"Expected an answer, got the end of the connection{side}.")
+        return answer
 
 
 class _Server:
-    """The server's coroutines. All of its methods but `stop` run in the thread of the loop."""
+    """The connections of a party, and their limits."""
 
     def __init__(
         self,
@@ -201,81 +208,58 @@ class _Server:
     ) -> None:
         self._listener, self._thread, self._allow = listener, thread, allow
         self._most, self._patience, self._peer = most, patience, peer
-        self._limits = Limits(places=_PLACES, most=_FRAMES * most, turn_out=self._turn_out)
-        self._tasks: dict[Guest, asyncio.Task[None]] = {}
+        self._lock, self._lines = Lock(), set[_Line]()
+        self._threads: list[Thread] = []
         self._notes: list[Future[None]] = []
         self._preparing: Future[None] | None = None
-        self._begun = Event()
 
-    async def run(self) -> None:
-        """Accept connections until the listener is shut down, or `stop`. Then all connections end."""
-        self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
-        self._begun.set()
+    def run(self) -> None:
+        """Accept connections until the listener is shut down. Then all connections end."""
         self._listener.setblocking(False)
+        poll = select.poll()
+        poll.register(self._listener, select.POLLIN)
         try:
-            async with asyncio.TaskGroup() as group:
-                try:
-                    await self._accept(group)
-                finally:
-                    for task in self._tasks.values():
-                        task.cancel()
-        except asyncio.CancelledError:
-            pass  # `stop` was called
-
-    def stop(self, ended: Future[None]) -> None:
-        """End `run`, from any thread. ended: is done once it has ended."""
-        while not ended.done() and not self._begun.wait(_HEARS):
-            pass
-        if not ended.done():
-            with suppress(RuntimeError):  # the loop has ended meanwhile
-                self._loop.call_soon_threadsafe(self._main.cancel)  # type: ignore[union-attr]
-
-    async def _accept(self, group: asyncio.TaskGroup) -> None:
-        while not _hung_up(self._listener):
-            try:
-                connection, _ = self._listener.accept()
-            except BlockingIOError:
-                await self._somebody()
-                continue
-            except OSError as error:
-                if error.errno in _CLOSED:
-                    return
-                self._note(f"Could not take a connection: {error}.")
-                await asyncio.sleep(_HEARS)
-                continue
-            connection.setblocking(False)
-            if (guest := self._admitted(connection)) is None:
-                connection.close()
-            else:
-                self._begin(group, connection, guest)
-            await asyncio.sleep(0)  # a flood has always one more, and the others are to run meanwhile
-
-    async def _somebody(self) -> None:
-        """Wait until a connection comes, or the listener is shut down.
-
-        `sock_accept` of asyncio does not end in the second case: it tries again without end.
-        """
-        came = asyncio.Event()
-        self._loop.add_reader(self._listener, came.set)
-        try:
-            await came.wait()
+            while not _hung_up(self._listener):
+                # The wait has a limit, since a signal just before it would not end it.
+                if poll.poll(1000 * _HEARS):
+                    self._accept()
         finally:
-            self._loop.remove_reader(self._listener)
+            with self._lock:
+                for line in self._lines:
+                    line.end()
+            for thread in self._threads:
+                thread.join()
 
-    def _begin(self, group: asyncio.TaskGroup, connection: socket.socket, guest: Guest) -> None:
-        line = _Line(connection, self._loop, self._most, self._patience)
-        task = group.create_task(self._served(line, guest))
-        self._tasks[guest] = task
-
-        def left(_: object) -> None:
-            self._limits.leave(guest)
-            del self._tasks[guest]
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno not in _CLOSED:
+                self._not_taken(error)
+            return
+        if (line := self._admitted(connection)) is None:
             connection.close()
+            return
+        thread = Thread(target=self._served, args=(line, connection), name="connection", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the machine has no thread left
+            connection.close()
+            with self._lock:
+                self._lines.discard(line)
+            self._not_taken(error)
+        else:
+            self._threads = [*(one for one in self._threads if one.is_alive()), thread]
 
-        # A callback, since a task that is cancelled before its first step runs no `finally`.
-        task.add_done_callback(left)
+    def _not_taken(self, error: Exception) -> None:
+        self._note(f"Could not take a connection: {error}.")
+        sleep(_HEARS)
 
-    def _admitted(self, connection: socket.socket) -> Guest | None:
+    # Limits -------------------------------------------------------------------------------------------
+
+    def _admitted(self, connection: socket.socket) -> _Line | None:
         try:
             user = self._peer(connection)
         except OSError as error:
@@ -287,77 +271,81 @@ class _Server:
                 f"Refused user {user}, which is not among {may}. If it is a relay, name it with --allow."
             )
             return None
-        guest = self._limits.admit(user)
-        if guest is None:
-            self._note(
-                f"Refused a connection of user {user}: there are {_PLACES} already, with a request each."
-            )
-        return guest
+        with self._lock:
+            idle = [line for line in self._lines if line.idle is not None]
+            if len(self._lines) >= _PLACES and idle:
+                longest = min(idle, key=lambda line: line.idle or 0)
+                self._lines.remove(longest)
+                longest.end()
+            if len(self._lines) < _PLACES:
+                self._lines.add(line := _Line(connection, user, self._most, self._patience))
+                return line
+        self._note(f"Refused a connection of user {user}: there are {_PLACES} already, with a request each.")
+        return None
 
-    def _turn_out(self, guest: Guest, why: str) -> None:
-        if why:
-            self._note(f"Ended a connection of user {guest.user} before its request was begun: {why}.")
-        self._tasks[guest].cancel()
+    def _hold(self, line: _Line, count: int) -> None:
+        """Count bytes that a connection brings. RemoteProtocolError if there is no memory for them."""
+        with self._lock:
+            line.idle = None
+            held, most = sum(one.held for one in self._lines), _FRAMES * self._most
+            if line.ended or held + count > most:
+                raise refusal(
+                    f"Expected frames of at most {most} bytes on all connections together, got {count} more "
+                    f"beside {held}. Send it again when the others are answered."
+                )
+            line.held += count
 
     # One connection -----------------------------------------------------------------------------------
 
-    async def _served(self, line: _Line, guest: Guest) -> None:
-        """Answer the requests of one connection until it ends."""
-        try:
-            while (head := await line.begin()) and self._limits.begin(guest):
-                # In one expression: a variable for the frame would keep its bytes until the next frame.
-                reply = await self._answered(line, guest, await self._frame(line, guest, head))
-                await line.send(reply)
-                del reply
-                self._limits.rest(guest)
-                self._prepare_soon()
-        except RemoteProtocolError as error:
-            self._note(f"Ended a connection of user {guest.user}: {error}")
-        except Exception as error:
-            # A request that raises an unexpected error must not end the party, nor reveal the reason.
-            _LOG.exception("a request failed")
-            name = type(error).__name__
-            self._note(f"Ended a connection of user {guest.user} at an error of this code, {name}: {error}")
-        finally:
-            line.close()
+    def _served(self, line: _Line, connection: socket.socket) -> None:
+        """In the connection's thread: answer its requests until it ends."""
+        with connection:
+            try:
+                while self._answered(line):
+                    self._prepare_soon()
+            except RemoteProtocolError as error:
+                if not line.ended:
+                    self._note(f"Ended a connection of user {line.user}: {error}")
+            except Exception as error:
+                # A request that raises an unexpected error must not end the party, nor reveal the reason.
+                _LOG.exception("a request failed")
+                name = type(error).__name__
+                self._note(
+                    f"Ended a connection of user {line.user} at an error of this code, {name}: {error}"
+                )
+            finally:
+                with self._lock:
+                    self._lines.discard(line)
 
-    async def _frame(self, line: _Line, guest: Guest, head: bytes) -> bytes:
-        request = await line.frame(head, lambda count: self._limits.hold(guest, count))
-        guest.whole = True
-        return request
-
-    async def _answered(self, line: _Line, guest: Guest, request: bytes) -> bytes:
-        """The reply to a request, in its turn. RemoteProtocolError if the connection ended before it."""
+    def _answered(self, line: _Line) -> bool:
+        """Read a request, and send its reply. Returns whether there was one."""
         # A list that is emptied, so that the queue does not keep a dropped request in memory.
-        requests = [request]
-        del request
+        requests = [line.receive(hold=lambda count: self._hold(line, count))]
+        if requests == [None]:
+            return False
         reply = self._thread.run(lambda: self._reply(line, requests))
-        guest.stops = reply.cancel  # has no effect once the request is begun
-        waiting = asyncio.wrap_future(reply)
-        waiting.add_done_callback(lambda own: own.cancelled() or own.exception())  # else asyncio logs it
-        try:
-            while not (await asyncio.wait([waiting], timeout=_HEARS))[0]:
-                if line.gone:
-                    reply.cancel()
-        finally:
-            # Of a request that is begun, this drops the reply alone.
-            if reply.cancel() or reply.cancelled():
+        while not wait([reply], timeout=_HEARS).done:
+            # Of a request that is begun, the end of this side drops the reply alone.
+            if line.gone and (reply.cancel() or line.ended):
                 requests.clear()
-        if waiting.cancelled():
-            raise refusal(_GONE)
-        return waiting.result()
+                raise refusal(_GONE)
+        line.send(reply.result())
+        with self._lock:
+            line.idle, line.held = monotonic(), 0
+        return True
 
-    def _reply(self, line: _Line, requests: list[bytes]) -> bytes:
+    def _reply(self, line: _Line, requests: list[bytes | None]) -> bytes:
         """In the party's thread: the reply to the only request of this list, which is taken out."""
-        # The connection may have ended since the loop checked it.
-        if line.gone:
+        # The connection may have ended since its thread checked it.
+        if line.gone or (request := requests.pop()) is None:
             raise refusal(_GONE)
-        return self._thread.party.handle(line, requests.pop())
+        return self._thread.party.handle(line, request)
 
     def _prepare_soon(self) -> None:
         # One piece waits in the party's thread at a time, so that a request waits for one at most.
-        if self._preparing is None or self._preparing.done():
-            self._preparing = self._thread.run(self._prepare)
+        with self._lock:
+            if self._preparing is None or self._preparing.done():
+                self._preparing = self._thread.run(self._prepare)
 
     def _prepare(self) -> None:
         """In the party's thread: work beforehand, piece by piece. Requests that came meanwhile go first."""
@@ -370,102 +358,19 @@ class _Server:
         if more:
             self._preparing = self._thread.run(self._prepare)
 
-    # The owner ----------------------------------------------------------------------------------------
-
     def _note(self, text: str) -> None:
         """Tell the owner. If many notes come while a request is at work, some are dropped."""
-        self._notes = [note for note in self._notes if not note.done()]
-        if len(self._notes) < _MOST_NOTES:
-            self._notes.append(self._thread.run(lambda: self._told(text)))
 
-    def _told(self, text: str) -> None:
-        try:
-            self._thread.party.tell(text)
-        except Exception:
-            _LOG.exception("a note for the owner was lost: %s", text)
+        def told() -> None:
+            try:
+                self._thread.party.tell(text)
+            except Exception:
+                _LOG.exception("a note for the owner was lost: %s", text)
 
-
-class _Line:
-    """The party's end of one connection. `query` and `gone` may be called in the party's thread."""
-
-    def __init__(
-        self, connection: socket.socket, loop: asyncio.AbstractEventLoop, most: int, patience: float
-    ) -> None:
-        self._connection, self._loop, self._most, self._patience = connection, loop, most, patience
-        self._closed = False
-
-    @property
-    def gone(self) -> bool:
-        """Whether the other side has ended the connection, even if some of its bytes are still unread."""
-        return _hung_up(self._connection)
-
-    def close(self) -> None:
-        """Close the connection. A query still waits at it only if the server stops, which cancels it."""
-        self._closed = True
-        self._connection.close()
-
-    async def begin(self) -> bytes:
-        """The first bytes of a frame, or none if the other side ended the connection between two frames."""
-        try:
-            return await self._loop.sock_recv(self._connection, HEAD.size)
-        except OSError as error:
-            raise lost(error) from None
-
-    async def frame(self, head: bytes, hold: Callable[[int], None] = lambda count: None) -> bytes:
-        """The frame that begins with these bytes. hold: is called with the number of bytes as they come."""
-
-        async def read() -> bytes:
-            whole = await self._exactly(HEAD.size, head, lambda count: None)
-            return await self._exactly(claimed(whole, self._most), b"", hold)
-
-        return await self._soon(read())
-
-    async def send(self, envelope: bytes) -> None:
-        """Send a frame."""
-        await self._soon(self._loop.sock_sendall(self._connection, framed(envelope)))
-
-    def query(self, envelope: bytes, *, seconds: float) -> bytes:
-        """In the party's thread: send an envelope, and wait for the answer on this connection."""
-        coming = self._query(envelope, seconds)
-        try:
-            answer = asyncio.run_coroutine_threadsafe(coming, self._loop)
-            while not wait([answer], timeout=_HEARS).done:
-                if self._closed:  # a loop that has ended runs no coroutine
-                    answer.cancel()
-            return answer.result()
-        except RuntimeError:  # the loop is closed
-            coming.close()
-        except CancelledError:
-            pass
-        raise refusal("Expected an answer, got the end of the connection on this side.")
-
-    async def _query(self, envelope: bytes, seconds: float) -> bytes:
-        if self._closed:
-            raise asyncio.CancelledError
-        await self.send(envelope)
-        head = await self._soon(self.begin(), seconds)
-        if not head:
-            raise refusal("Expected an answer, got the end of the connection.")
-        return await self.frame(head)
-
-    async def _exactly(self, count: int, begun: bytes, hold: Callable[[int], None]) -> bytes:
-        came = bytearray(begun)
-        while len(came) < count:
-            piece = await self._loop.sock_recv(self._connection, min(CHUNK, count - len(came)))
-            if not piece:
-                raise cut(count, len(came))
-            hold(len(piece))
-            came += piece
-            await asyncio.sleep(0)  # `sock_recv` lets nobody else run while bytes wait
-        return bytes(came)
-
-    async def _soon(self, coming: Awaitable[T], seconds: float | None = None) -> T:
-        """The result, if it comes in time; by default within the patience for one frame."""
-        try:
-            async with asyncio.timeout(self._patience if seconds is None else seconds):
-                return await coming
-        except OSError as error:  # a TimeoutError too
-            raise lost(error) from None
+        with self._lock:
+            self._notes = [note for note in self._notes if not note.done()]
+            if len(self._notes) < _MOST_NOTES:
+                self._notes.append(self._thread.run(told))
 
 
 def _hung_up(connection: socket.socket) -> bool:

@@ -79,7 +79,7 @@ def spending(
     counted, spent = [Asked() for _ in range(clients)], [Asked() for _ in range(clients)]
     asked, answered = Counter[int](), Counter[int]()
     for record in records:
-        absent: Mapping[str, str] = record.get("seen", {}).get("absent", {})
+        absent: Mapping[str, str] = record["seen"]["absent"]
         here: set[int] = set()
         for name, initial, cohort in record["charged"]:
             for k in dict.fromkeys(cohort):

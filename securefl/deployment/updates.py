@@ -16,7 +16,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import floor, log2
 from typing import Final
 
 import numpy as np
@@ -30,7 +29,7 @@ from securefl.core.release import Adjacency, Unit
 from securefl.core.text_safety import require_legible
 from securefl.deployment.computing import Outside
 from securefl.deployment.messages import Compute, Computed
-from securefl.dp import clipping
+from securefl.deployment.session_store import BLANK, CUT
 from securefl.mechanisms.charges import charge_of
 
 UPDATE: Final = "update"
@@ -140,7 +139,7 @@ class Updates:
             reveals=reveals,
             depends_on="trained-state",
             sensitivity=moved,
-            grid=_bounded_grid(bound),
+            grid=Grid.around(bound),
             cohort=self.cohort,
         )
 
@@ -294,11 +293,11 @@ class _Protected:
             # Under a bound the client must not be silent: silence would reveal records and is not charged.
             if self.updates.bound(self.name) is None:
                 raise
-            self.outside.note(str(error))
+            self.outside.note(BLANK, str(error))
             vector = np.zeros(self.size(context))
         bound = self.updates.bound(self.name)
         if bound is not None and np.linalg.norm(vector) > bound:
-            self.outside.note_cut(_cut(self.name, bound))
+            self.outside.note(CUT, _cut(self.name, bound))
         return self.value(vector)
 
     def size(self, context: ClientContext) -> int:
@@ -310,8 +309,7 @@ class _Protected:
         bound = self.updates.bound(self.name)
         if bound is None:
             return Value(clear=vector)
-        step = _bounded_grid(bound).step
-        return Value(integers=clipping.to_grid(vector[None], step, int(bound / step))[0])
+        return Value.summed(vector[None], Grid.around(bound), bound)
 
     def _vector(self, context: ClientContext) -> Floats:
         kind = "train" if self.name == UPDATE else "evaluate"
@@ -345,9 +343,3 @@ def _bytes(entries: Floats) -> bytes:
 def as_public(task: bytes) -> Mapping[str, Floats]:
     """A task as the public array of a query."""
     return {TASK: np.frombuffer(task, np.uint8).astype(np.float64)}
-
-
-def _bounded_grid(bound: float) -> Grid:
-    """A grid with 2^14 to 2^15 steps up to the bound, as for this package's own bounded updates."""
-    step = float(2.0 ** (floor(log2(bound)) - 14))
-    return Grid(step=step, bound=step * 2**24)

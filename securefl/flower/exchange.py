@@ -35,7 +35,7 @@ _log = logger(__name__)
 
 class GridExchange:
     """An `exchange` over Flower's Grid, for `deployment.transport.RemoteTransport`: frames to
-    parties, replies back.
+    parties, replies back. Requests to enter look for nodes first.
 
         >>> from securefl.flower import GridExchange
         >>> exchange = GridExchange(grid=None, nodes={}, deadline=5.0)
@@ -44,14 +44,17 @@ class GridExchange:
 
     Args:
         grid: Flower's, or an object with its methods.
-        nodes: the node of each party. A party without a node is silent.
+        nodes: the known nodes by party. A party without a node is silent.
         deadline: seconds that a wave may take. A party that has not replied by then is silent.
         entering: the same for a wave of requests to enter, at most `deadline`.
+        say: prints why a party has no node, once, until it is no longer so. By default the log gets a
+            warning.
         clock, pause: read and wait for seconds; tests inject others.
 
-    A node that replies with an error is silent too. Its text is neither trusted nor shown. A reply belongs to
-    the request whose id it has, whatever node it names as its source. A second reply, and a reply after its
-    wave, is dropped.
+    Two nodes that name one party are both left out. A node that Flower lost is forgotten, and may come back
+    under another number. A node that replies with an error is silent too. Its text is neither trusted nor
+    shown. A reply belongs to the request whose id it has, whatever node it names as its source. A second
+    reply, and a reply after its wave, is dropped.
 
     Raises:
         ValueError: a deadline is not positive and finite.
@@ -60,34 +63,81 @@ class GridExchange:
     def __init__(
         self,
         grid: Grid,
-        nodes: Mapping[str, int],
+        nodes: Mapping[str, int] | None = None,
         *,
         deadline: float,
         entering: float = ENTERING,
+        say: Callable[[str], None] | None = None,
         clock: Callable[[], float] = monotonic,
         pause: Callable[[float], None] = sleep,
     ) -> None:
         for seconds in (deadline, entering):
             if not 0 < seconds < float("inf"):
                 raise ValueError(f"Expected a deadline of some seconds for each wave, got {seconds}.")
-        self._nodes = dict(nodes)
-        self._post = Post(grid, deadline=deadline, clock=clock, pause=pause)
-        self._entering = Post(grid, deadline=min(entering, deadline), clock=clock, pause=pause)
+        self._grid, self._say, self._noted = grid, say or _log.warning, set[str]()
+        self._known = {node: name for name, node in (nodes or {}).items()}
+        self._deadline, self._entering = deadline, min(entering, deadline)
+        self._clock, self._pause = clock, pause
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """The node of each party; none where two nodes name the same party."""
+        # Their statements do not show which of them reaches the party.
+        names = list(self._known.values())
+        return {name: node for node, name in self._known.items() if names.count(name) == 1}
 
     def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Send each party its request. Returns the replies that came in time, by party."""
-        return self._replies(requests, self._post)
+        return self._replies(requests, self._deadline)
 
     def enter(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        """The same for requests to enter, with their own deadline."""
+        """The same for requests to enter, with their own deadline, after a look for their parties' nodes."""
+        self.look(requests)
         return self._replies(requests, self._entering)
 
-    def _replies(self, requests: Mapping[str, bytes], post: Post) -> dict[str, bytes]:
-        posted = {
-            name: (self._nodes[name], wrapped(data)) for name, data in requests.items() if name in self._nodes
+    def look(self, names: Collection[str], patience: float = 0.0) -> dict[str, int]:
+        """Look for the nodes of these parties, until all have one or the patience of some seconds is over.
+
+        Returns the nodes of these parties that have one.
+        """
+        end = self._clock() + patience
+        while True:
+            here = set(self._grid.get_node_ids())
+            self._known = {node: name for node, name in self._known.items() if node in here}
+            if missing := set(names) - set(self.nodes):
+                self._known |= self._greeted(here - set(self._known))
+                missing -= set(self.nodes)
+            if not missing or self._clock() >= end:
+                break
+            self._pause(_PAUSE)
+        notes = {
+            f"Several nodes name {name}, so none is used: stop all but one."
+            if name in self._known.values()
+            else f"No node of {name} is connected to the SuperLink."
+            for name in missing
         }
+        for note in sorted(notes - self._noted):
+            self._say(note)
+        self._noted = notes
+        return {name: node for name, node in self.nodes.items() if name in names}
+
+    def _greeted(self, nodes: Iterable[int]) -> dict[int, str]:
+        """The party of each of these nodes that answers; empty if it names none."""
+        hello = RecordDict({_RECORD: ConfigRecord({})})
+        posted = {str(node): (node, hello) for node in nodes}
+        answers = self._asked(HELLO, posted, min(_PATIENCE, self._entering / 2))
+        return {int(node): _name(content) for node, content in answers.items()}
+
+    def _asked(
+        self, kind: str, posted: Mapping[str, tuple[int, RecordDict]], deadline: float
+    ) -> dict[str, RecordDict]:
+        return asked(self._grid, kind, posted, deadline=deadline, clock=self._clock, pause=self._pause)
+
+    def _replies(self, requests: Mapping[str, bytes], deadline: float) -> dict[str, bytes]:
+        nodes = self.nodes
+        posted = {name: (nodes[name], wrapped(data)) for name, data in requests.items() if name in nodes}
         replies: dict[str, bytes] = {}
-        for name, content in post.asked(FRAME, posted).items():
+        for name, content in self._asked(FRAME, posted, deadline).items():
             try:
                 replies[name] = unwrapped(content, sender=name)
             except RemoteProtocolError as error:
@@ -95,60 +145,56 @@ class GridExchange:
         return replies
 
 
-class Post:
-    """Sends messages to nodes and collects replies, with its own deadline. Arguments as for GridExchange."""
+def asked(
+    grid: Grid,
+    kind: str,
+    posted: Mapping[str, tuple[int, RecordDict]],
+    *,
+    deadline: float,
+    clock: Callable[[], float] = monotonic,
+    pause: Callable[[float], None] = sleep,
+) -> dict[str, RecordDict]:
+    """Send each node its content. Returns the contents of the replies in time, by the same names."""
+    end = clock() + deadline
+    waiting: dict[str, str] = {}
+    for name, (node, content) in posted.items():
+        # One at a time: Flower leaves messages that it could not send out of its list of ids, and one
+        # message that is too large fails all others of its list.
+        message = Message(content, node, kind, ttl=deadline)
+        waiting |= {sent: name for sent in grid.push_messages([message]) if sent}
+    replies: dict[str, RecordDict] = {}
+    # A loop of our own, because Flower's polls only every three seconds.
+    while waiting:
+        for sent, who in list(waiting.items()):
+            reply = _pulled(grid, sent, who)
+            if reply is None:
+                continue
+            del waiting[sent]
+            if reply.has_error():
+                _log.warning("%s: its node answered with Flower's error %d", who, reply.error.code)
+            elif reply.has_content():
+                replies[who] = reply.content
+        if not waiting or clock() >= end:
+            break
+        pause(_POLL)
+    for name in waiting.values():
+        _log.warning("%s: no answer within %g s", name, deadline)
+    return replies
 
-    def __init__(
-        self,
-        grid: Grid,
-        *,
-        deadline: float,
-        clock: Callable[[], float] = monotonic,
-        pause: Callable[[float], None] = sleep,
-    ) -> None:
-        self._grid, self._deadline, self._clock, self._pause = grid, deadline, clock, pause
 
-    def asked(self, kind: str, posted: Mapping[str, tuple[int, RecordDict]]) -> dict[str, RecordDict]:
-        """Send each node its content. Returns the contents of the replies in time, by the same names."""
-        end = self._clock() + self._deadline
-        waiting: dict[str, str] = {}
-        for name, (node, content) in posted.items():
-            # One at a time: Flower leaves messages that it could not send out of its list of ids, and one
-            # message that is too large fails all others of its list.
-            message = Message(content, node, kind, ttl=self._deadline)
-            waiting |= {sent: name for sent in self._grid.push_messages([message]) if sent}
-        replies: dict[str, RecordDict] = {}
-        # A loop of our own, because Flower's polls only every three seconds.
-        while waiting:
-            for sent, who in list(waiting.items()):
-                reply = self._pulled(sent, who)
-                if reply is None:
-                    continue
-                del waiting[sent]
-                if reply.has_error():
-                    _log.warning("%s: its node answered with Flower's error %d", who, reply.error.code)
-                elif reply.has_content():
-                    replies[who] = reply.content
-            if not waiting or self._clock() >= end:
-                break
-            self._pause(_POLL)
-        for name in waiting.values():
-            _log.warning("%s: no answer within %g s", name, self._deadline)
-        return replies
-
-    def _pulled(self, sent: str, who: str) -> Message | None:
-        """The reply to the message of this id, or None if there is none yet."""
-        # One at a time: a node can send bytes that Flower cannot read. That fails the whole pull, and replies
-        # of other nodes in it would be lost.
-        try:
-            found = list(self._grid.pull_messages([sent]))
-        except HTTPError:  # the SuperLink does not answer, which is no node's fault
-            raise
-        except Exception as error:  # Flower's decoders raise ValueError, KeyError and protobuf's errors
-            _log.warning("%s: Flower could not read its reply (%s)", who, type(error).__name__)
-            return None
-        # Matched by id and not by source, since Flower itself replies for a node that it lost.
-        return next((one for one in found if one.metadata.reply_to_message_id == sent), None)
+def _pulled(grid: Grid, sent: str, who: str) -> Message | None:
+    """The reply to the message of this id, or None if there is none yet."""
+    # One at a time: a node can send bytes that Flower cannot read. That fails the whole pull, and replies
+    # of other nodes in it would be lost.
+    try:
+        found = list(grid.pull_messages([sent]))
+    except HTTPError:  # the SuperLink does not answer, which is no node's fault
+        raise
+    except Exception as error:  # Flower's decoders raise ValueError, KeyError and protobuf's errors
+        _log.warning("%s: Flower could not read its reply (%s)", who, type(error).__name__)
+        return None
+    # Matched by id and not by source, since Flower itself replies for a node that it lost.
+    return next((one for one in found if one.metadata.reply_to_message_id == sent), None)
 
 
 HELLO: Final = "query.securefl_hello"
@@ -162,36 +208,6 @@ _PAUSE: Final = 0.5
 def said(name: str) -> RecordDict:
     """A node's reply to a hello: the party that it relays for."""
     return RecordDict({_RECORD: ConfigRecord({_PARTY: name})})
-
-
-def found(
-    grid: Grid,
-    names: Collection[str],
-    *,
-    deadline: float,
-    clock: Callable[[], float] = monotonic,
-    pause: Callable[[float], None] = sleep,
-) -> dict[str, int]:
-    """Ask every node for its party, until all of `names` have one or `deadline` seconds are over.
-
-    Returns the nodes of `names` by party. A party is absent if no node has named it in time.
-    Raises ConfigError if two nodes name the same party.
-    """
-    post = Post(grid, deadline=min(_PATIENCE, deadline), clock=clock, pause=pause)
-    end, known = clock() + deadline, dict[int, str]()
-    while True:
-        known |= greeted(post, [node for node in grid.get_node_ids() if node not in known])
-        nodes = _by_party(known, names)
-        if len(nodes) == len(names) or clock() >= end:
-            return nodes
-        pause(_PAUSE)
-
-
-def greeted(post: Post, nodes: Iterable[int]) -> dict[int, str]:
-    """Ask these nodes for their parties. Returns the party of each that answers; empty if it names none."""
-    hello = RecordDict({_RECORD: ConfigRecord({})})
-    said = post.asked(HELLO, {str(node): (node, hello) for node in nodes})
-    return {int(node): _name(content) for node, content in said.items()}
 
 
 SIMULATION: Final = "query.securefl_simulation"
@@ -216,10 +232,12 @@ def partitions(
     Raises ConfigError if none has said it within `deadline` seconds.
     """
     end = clock() + deadline
-    post = Post(grid, deadline=min(_PATIENCE, deadline), clock=clock, pause=pause)
     while True:
         for node in grid.get_node_ids():
-            content = post.asked(SIMULATION, {"a node": (node, RecordDict({_RECORD: ConfigRecord({})}))})
+            posted = {"a node": (node, RecordDict({_RECORD: ConfigRecord({})}))}
+            content = asked(
+                grid, SIMULATION, posted, deadline=min(_PATIENCE, deadline), clock=clock, pause=pause
+            )
             record = content["a node"].get(_RECORD) if content else None
             count = record.get(_COUNT) if isinstance(record, ConfigRecord) else None
             if type(count) is int and 1 <= count <= _MOST_NODES:
@@ -237,21 +255,6 @@ def _name(content: RecordDict) -> str:
     record = content.get(_RECORD)
     name = record.get(_PARTY) if isinstance(record, ConfigRecord) else None
     return name if isinstance(name, str) else ""
-
-
-def _by_party(known: dict[int, str], names: Collection[str]) -> dict[str, int]:
-    nodes: dict[str, int] = {}
-    for node, name in sorted(known.items()):
-        if name not in names:
-            continue
-        if name in nodes:
-            # Neither is used, because their statements do not show which of them reaches the party.
-            raise ConfigError(
-                f"Expected one node for {name}, got two that say so: {nodes[name]} and {node}. "
-                "Stop the one that does not relay for this party."
-            )
-        nodes[name] = node
-    return nodes
 
 
 UNANSWERED: Final = "The party gave no answer."

@@ -76,7 +76,8 @@ def _partition(context: Context) -> int | None:
 
 
 def _in_simulation(context: Context) -> tuple[str, Path]:
-    # Imported here, as in `in_house`.
+    # Imported here, because it takes seconds to load, stock nodes load this module for every message, and a
+    # node in a deployment does not need it.
     from securefl.core.messages import client_name
     from securefl.core.release import KEY_HOLDER
     from securefl.deployment.local import socket_of
@@ -114,24 +115,6 @@ def own_folder(path: Path, *, make: bool = False) -> None:
             f"Expected a folder {path} that user {os.getuid()} alone can write to, got one of user "
             f"{found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}. Name another in {PARTIES}."
         )
-
-
-def in_house(folder: Path, clients: int) -> Beside:
-    """For a simulation: the parties of a `LocalDeployment` in this folder, by partition; the last is the key
-    holder.
-    """
-    # Imported here, because it takes seconds to load, stock nodes load this module for every message, and a
-    # node in a deployment does not need it.
-    from securefl.core.messages import client_name
-    from securefl.core.release import KEY_HOLDER
-    from securefl.deployment.local import socket_of
-
-    def beside(context: Context) -> tuple[str, Path]:
-        number = int(context.node_config["partition-id"])
-        name = client_name(number) if number < clients else KEY_HOLDER
-        return name, socket_of(folder, name)
-
-    return beside
 
 
 def secure(inner: ClientApp, *, beside: Beside = by_context, patience: float = 3600.0) -> ClientApp:

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
-from time import monotonic, sleep
 from typing import Final
 
 import numpy as np
@@ -50,7 +49,7 @@ from securefl.core.release import SERVER
 from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.updates import EVALUATION, UPDATE, Mean, Updates, as_public
 from securefl.engine.attendance import Absence, Presence
-from securefl.flower.exchange import CODE, GridExchange, found
+from securefl.flower.exchange import CODE, GridExchange
 from securefl.flower.records import Layout, Task
 from securefl.sums.registry import scheme_of
 
@@ -192,8 +191,8 @@ class SecureGrid(Grid):
         self._strategy = served(strategy, updates)
         self._grid, self._plan, self._updates = grid, server.plan, updates
         names = sorted(set(server.pinned.members) - {SERVER})
-        nodes = found(grid, names, deadline=patience, clock=monotonic, pause=sleep)
-        exchange = GridExchange(grid, nodes, deadline=deadline)
+        exchange = GridExchange(grid, deadline=deadline)
+        nodes = exchange.look(names, patience)
         self._engine = RemoteEngine(server, updates.spec(), updates.digest, exchange)
         self._clients = {
             nodes[name]: number for number, name in enumerate(server.pinned.clients) if name in nodes

@@ -1,6 +1,6 @@
 """A study as a Flower strategy: it runs FedProf, FedLog or any other protocol of securefl over a Grid.
 
-    strategy = StudyStrategy(others_of(folder), playing(folder, out))
+    strategy = StudyStrategy(folder, out)
     result = strategy.start(grid)
 
 A FedProf server asks for profiles before it selects clients. FedLog's server asks for sums that are no model.
@@ -9,24 +9,22 @@ Neither fits Flower's pair of training and evaluation, so `start` runs the study
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.logs import logger
-from securefl.deployment.visits import SendAndReceive
-from securefl.flower.exchange import GridExchange, found
+from securefl.deployment.coordinator import run_deployed
+from securefl.flower.exchange import GridExchange
+from securefl.study.export import taken
+from securefl.study.folder import study_of
 
-Tell = Callable[[Mapping[str, Any]], None]
-"""Is called with the record of every finished round: its `round`, and figures by name."""
-Play = Callable[[SendAndReceive, Tell], Mapping[str, NDArray[Any]]]
-"""Runs the rounds over an exchange. Returns the model's arrays by name."""
 _log = logger(__name__)
 
 
@@ -59,28 +57,29 @@ class OwnRounds(Strategy):
 
 
 class StudyStrategy(OwnRounds):
-    """Runs a study over a Grid whose nodes relay for the study's parties.
+    """Runs the study of a server's folder over a Grid whose nodes relay for the study's parties.
 
+        >>> from pathlib import Path
         >>> from securefl.errors import ConfigError
         >>> from securefl.flower import StudyStrategy
-        >>> strategy = StudyStrategy(("client-0000",), lambda exchange, tell: {})
+        >>> strategy = StudyStrategy(Path("server"), Path("run"))
         >>> try: strategy.start(None, num_rounds=3)
         ... except ConfigError as error: print(str(error)[:43])
         Expected the grid alone, got num_rounds too
 
     Args:
-        names: the parties beside the server.
-        play: see `Play`; for a server's folder, `securefl.deployment.coordinator.playing` makes it.
+        folder: the server's folder. `securefl party init --server` makes it; its roster must be pinned.
+        out: the run folder.
         deadline: seconds that a wave may take. A party that has not replied by then is silent.
-        patience: seconds within which the parties' nodes must connect. Later nodes are left out.
+        patience: seconds that parties are awaited: at the start all of them, and before each later round
+            only if too few are present for it.
 
-    Raises nothing. Its method `start` raises ConfigError if it gets more than the grid.
+    Raises nothing. Its method `start` raises ConfigError if it gets more than the grid, and what
+    `run_deployed` raises.
     """
 
-    def __init__(
-        self, names: Collection[str], play: Play, *, deadline: float = 3600.0, patience: float = 120.0
-    ) -> None:
-        self._names, self._play, self._deadline, self._patience = tuple(names), play, deadline, patience
+    def __init__(self, folder: Path, out: Path, *, deadline: float = 3600.0, patience: float = 120.0) -> None:
+        self._folder, self._out, self._deadline, self._patience = folder, out, deadline, patience
 
     def start(
         self,
@@ -112,7 +111,7 @@ class StudyStrategy(OwnRounds):
             )
         result = Result()
 
-        def tell(record: Mapping[str, Any]) -> None:
+        def tell(arm: object, seed: int, record: Mapping[str, Any]) -> None:
             figures = {
                 name: float(value)
                 for name, value in record.items()
@@ -121,11 +120,13 @@ class StudyStrategy(OwnRounds):
             result.evaluate_metrics_serverapp[int(record["round"])] = MetricRecord(dict(figures))
 
         self.summary()
-        nodes = found(grid, self._names, deadline=self._patience)
-        arrays = self._play(GridExchange(grid, nodes, deadline=self._deadline), tell)
-        result.arrays = ArrayRecord({name: Array(np.asarray(own)) for name, own in arrays.items()})
+        exchange = GridExchange(grid, deadline=self._deadline)
+        run_deployed(self._folder, self._out, exchange, tell=tell, wait=self._patience)
+        study = study_of(self._out)
+        learnt = taken(study, self._out, study.arms[0].name).learnt.tensors()
+        result.arrays = ArrayRecord({name: Array(np.asarray(own)) for name, own in learnt.items()})
         return result
 
     def summary(self) -> None:
-        """Log the parties of the study."""
-        _log.info("A study's own rounds, with %s.", ", ".join(self._names))
+        """Log whose study it is."""
+        _log.info("The own rounds of the study of %s.", self._folder)

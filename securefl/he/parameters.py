@@ -153,12 +153,7 @@ def by_name(word: str) -> Parameters:
             )
 
 
-def capacity(parameters: Parameters, classes: int = 1) -> float:
-    """The largest |<f, w>| that cannot wrap around the modulus.
-
-    classes: K, the number of clients whose scores are opened in one ciphertext (`linear.batches`). If K > 1,
-    a coefficient of the sum of K products is up to 2 K times as large as that of one score.
-    """
+def capacity(parameters: Parameters) -> float:
+    """The largest |<f, w>| that cannot wrap around the modulus."""
     # A score that wrapped around looks like any other in CKKS, so larger ones are refused beforehand.
-    room = (1 - GUARD) * parameters.modulus / 2 * parameters.unit
-    return room if classes == 1 else room / (2 * classes)
+    return (1 - GUARD) * parameters.modulus / 2 * parameters.unit

@@ -4,7 +4,6 @@ Schemes behind one interface (`scheme`); in the clear the exchange takes the num
 
 checked_ckks  one signed ciphertext a client, opened alone and checked
 ckks        the same without checks, for encrypted weights
-isolation   batches: K clients in one opening, singly if one of them spoils it
 padded      pads: masked integers, for clients without a homomorphic library
 
 Their parts:
@@ -14,45 +13,9 @@ encryptor   values to ciphertexts
 checked     the protocol of checked openings; `checks` are its terms, and weights as integers
 evaluator   the server's part without checks, and the proof that it learns no more than the output
 opener      the key holder's part, blindly, and its machine, under every scheme
-batches     slot classes: many clients in one ciphertext
 pads        client and key holder under pads; `pad_terms` are theirs
 """
 
 from securefl.core.lazy import lazy
 
-TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
-
-if TYPE_CHECKING:
-    from securefl.core.linear import LinearBounds, LinearQuery
-    from securefl.linear.encryptor import Encryptor
-    from securefl.linear.evaluator import LinearEvaluator
-    from securefl.linear.opener import Opener
-    from securefl.linear.registry import scheme_of
-    from securefl.linear.scheme import LinearScheme
-    from securefl.linear.terms import LinearTerms
-
-__all__ = [
-    "Encryptor",
-    "LinearBounds",
-    "LinearEvaluator",
-    "LinearQuery",
-    "LinearScheme",
-    "LinearTerms",
-    "Opener",
-    "scheme_of",
-]
-_HOMES = {
-    "Encryptor": "securefl.linear.encryptor",
-    "LinearBounds": "securefl.core.linear",
-    "LinearEvaluator": "securefl.linear.evaluator",
-    "LinearQuery": "securefl.core.linear",
-    "LinearScheme": "securefl.linear.scheme",
-    "LinearTerms": "securefl.linear.terms",
-    "Opener": "securefl.linear.opener",
-    "scheme_of": "securefl.linear.registry",
-}
-_RENAMED = {
-    "Way": "LinearScheme",
-    "way_of": "scheme_of",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -2,7 +2,8 @@
 
 What the dealt and the told ones share, and the dealt ones. `addressed_told` has the told ones.
 
-    client      as in `dealt_pads`: sends y = x + r, rho and g = <r, p> + t, with p = PRG(rho); and a tag
+    client      r and t from its fresh key and the key holder's; a seed rho, with p = PRG(rho);
+                sends y = x + r, rho, g = <r, p> + t, and a tag
     server      delta = v - p, and the word s = <y, v> - g + c; c is the offset and the clear part's product
     key holder  checks the tag; z = <r, delta> - t; reads s - z = <x, v> + c
 
@@ -22,26 +23,23 @@ number of no meaning, which nothing tells from a score.
 from __future__ import annotations
 
 import hmac
+import os
 from math import fsum
 from typing import Final
 
-import numpy as np
-
 from securefl.core.agreement import fields
 from securefl.core.errors import CryptoError
-from securefl.core.keys import PublicKey
+from securefl.core.keys import PublicKey, SecretKey
 from securefl.core.linear import Floats, LinearQuery
 from securefl.core.signing import AgreementKey
 from securefl.linear import words
-from securefl.linear.dealt_pads import mask, pad_and_last, share_of_weights
 from securefl.linear.opener import Score
-from securefl.linear.pad_terms import KEY, PadTerms
-from securefl.linear.pads import Masked, admit, refusal
+from securefl.linear.pad_terms import KEY, SEED, PadTerms
+from securefl.linear.pads import Masked, admit, refusal, rounded
 from securefl.linear.terms import clear_part
 from securefl.linear.words import Words
 
 TAG: Final = 16
-_NOTHING_CLEAR: Floats = np.zeros(0)
 _FLOAT: Final = 2.0**-51
 
 
@@ -147,10 +145,43 @@ def message(
     own: AgreementKey | None = None,
     seed: bytes | None = None,
 ) -> bytes:
-    """The client's part: its message. Arguments and errors as for `dealt_pads.mask`."""
-    own = own or AgreementKey.generate()
-    masked = mask(hidden, _NOTHING_CLEAR, terms, name, to, own=own, seed=seed)
-    return masked.packed + tag_of(own, to, own.public, terms, name)
+    """The client's part: mask its vector. The message must be sealed to the server.
+
+    Args:
+        hidden: float64 (h,), inside the declared bounds.
+        terms: with `dealt`.
+        name: under which the key holder reads the score.
+        to: the key holder's X25519 key.
+        own, seed: the fresh key and 32 secret bytes, used for nothing else; by default from the operating
+            system.
+
+    Returns:
+        `message_bytes` bytes.
+
+    Raises:
+        LocalProtocolError: another length, or values outside the bounds.
+    """
+    own, whole = own or AgreementKey.generate(), rounded(hidden, terms)
+    seed = os.urandom(SEED) if seed is None else seed
+    pad, last = pad_and_last(own, to, own.public, terms, name)
+    share = to_word(words.product(pad, share_of_client(seed, terms)) + last, terms)
+    masked = words.packed(words.plus(whole, pad))
+    return terms.place + own.public.raw + seed + share + masked + tag_of(own, to, own.public, terms, name)
+
+
+def pad_and_last(
+    own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms, name: str
+) -> tuple[Words, int]:
+    """The pad of one fresh key, and one word more: uniform, the same on both sides."""
+    bound = fields(fresh.raw, terms.digest, name.encode())
+    key = own.agree(other, b"securefl/dealt-pad/1|" + bound)
+    stream = words.keystream(key, terms.row + 1, terms.word_bits)
+    return stream[:-1], int.from_bytes(words.packed(stream[-1:]), "little")
+
+
+def share_of_client(seed: bytes, terms: PadTerms) -> Words:
+    """The share of the weights that a client's seed stands for."""
+    return words.keystream(SecretKey(seed), terms.row, terms.word_bits)
 
 
 def addressed(masked: Masked, tag: bytes, weights: Words, query: LinearQuery, terms: PadTerms) -> bytes:
@@ -166,8 +197,9 @@ def addressed(masked: Masked, tag: bytes, weights: Words, query: LinearQuery, te
         RemoteProtocolError: names the client whose clear part is outside the bounds, or makes a score wrap.
     """
     whole = masked_score(masked, weights, query, terms)
-    share, own = share_of_weights(masked, weights, terms)
-    return masked.fresh.raw + tag + words.packed(share) + to_word(whole - own, terms)
+    delta = words.minus(weights, share_of_client(masked.share[:SEED], terms))
+    own = int.from_bytes(masked.share[SEED:], "little")
+    return masked.fresh.raw + tag + words.packed(delta) + to_word(whole - own, terms)
 
 
 def read(agreement: AgreementKey, terms: PadTerms, name: str, item: bytes, *, sender: str) -> int:

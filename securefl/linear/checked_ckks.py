@@ -6,7 +6,7 @@
     key holder   the share of each client whose signature holds
 
 `checked` has the protocol and what each party sees. A query with encrypted weights (mode E) cannot be checked
-so, nor can a batch: `ckks` and `isolation` open those.
+so: `ckks` opens it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from securefl.he.parameters import Parameters, by_name
 from securefl.he.ring import Ring
 from securefl.linear.checked import Arrived, CheckedKeyHolder, CheckedServer, Declared, Question
 from securefl.linear.checks import Checks
-from securefl.linear.ckks import made_key, public_of, terms_of
+from securefl.linear.ckks import made_key, public_of
 from securefl.linear.encryptor import Encryptor, admitted
-from securefl.linear.opener import KeyHolder, open_each, score_of
+from securefl.linear.opener import KeyHolder, score_of
 from securefl.linear.pad_terms import DIGEST
 from securefl.linear.scheme import (
     Asked,
@@ -78,7 +78,7 @@ class CheckedCkks:
 
     def terms(self, bounds: LinearBounds) -> LinearTerms:
         """The terms of a key for vectors within these bounds. Every party computes them for itself."""
-        return terms_of(bounds, self.parameters, scores=self._asks * self._clients)
+        return LinearTerms(parameters=self.parameters, bounds=bounds, scores=self._asks * self._clients)
 
     def checks(self, bounds: LinearBounds, header: Header) -> Checks:
         """What digests of one exchange bind. Every party computes it for itself."""
@@ -233,7 +233,7 @@ class RequestShares:
     def run(self) -> Asked | Found:
         requested = [own for name in self.part.servers if (own := self._requested(name)).sent]
         if not requested:
-            return Found({})
+            return {}
         items = tuple(self.part.servers[own.name].request(own.arrived) for own in requested)
         return Asked(items, partial(AddShares, self.part, tuple(requested)))
 
@@ -273,7 +273,7 @@ class AddShares:
                     if value is not None:
                         with blaming(self.part.report):
                             found[one.place] = self._score(value, offset, one.sender)
-        return Found(found)
+        return found
 
     def _score(self, value: int, offset: float, sender: str) -> float:
         terms = self.part.checks.terms
@@ -314,21 +314,9 @@ class CheckedKeyHolderSide:
         )
         largest = checks.request_bytes(asked.cohort) + 8
         most = Limit(largest * len(asked.names) + OVERHEAD, len(asked.names))
-        part = OpensChecked(holder, self._report)
-        return KeyHolder(header=header, most=most, turns=1, part=part), key
+        open_ = partial(holder.open, report=self._report, sender=SERVER)
+        return KeyHolder(header=header, most=most, open_=open_, report=self._report), key
 
     def _member(self, number: int) -> tuple[str, PublicKey]:
         name = client_name(number)
         return name, self._own.directory.roster([name]).members[0].identity
-
-
-@dataclass(frozen=True, eq=False)
-class OpensChecked:
-    """The key holder's use of its key: the shares of each query's clients whose signatures hold."""
-
-    holder: CheckedKeyHolder
-    report: Report
-
-    def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        opened = partial(self.holder.open, report=self.report, sender=SERVER)
-        return open_each(opened, items, self.report)

@@ -35,12 +35,12 @@ class Checks:
     """What the digests of one exchange bind: the terms of its key, and the place.
 
     Attributes:
-        terms: of the key; one client in a ciphertext, plaintext weights.
+        terms: of the key, with plaintext weights.
         context: the session and the place of the exchange.
 
     Raises:
-        ConfigError: terms of batches or of an encrypted baseline, which cannot be checked, or weights that do
-            not fit the first prime.
+        ConfigError: terms of an encrypted baseline, which cannot be checked, or weights that do not fit the
+            first prime.
     """
 
     terms: LinearTerms
@@ -48,8 +48,8 @@ class Checks:
 
     def __post_init__(self) -> None:
         p = self.terms.parameters
-        if p.encrypted_baseline or self.terms.classes > 1:
-            raise ConfigError("Expected plaintext weights and single clients, which alone can be checked.")
+        if p.encrypted_baseline:
+            raise ConfigError("Expected plaintext weights, which alone can be checked.")
         if 2 * self.largest >= p.primes[0]:
             raise ConfigError(
                 f"Expected weights that fit a prime of {p.name!r}, got a norm of up to "
@@ -125,7 +125,7 @@ def encoded(query: LinearQuery, checks: Checks, ring: Ring) -> Coefficients:
     Raises ConfigError for a query of other bounds, or for weights outside them.
     """
     terms, p = checks.terms, checks.terms.parameters
-    parts = spread(weight_row(query, terms), terms.ciphertexts, p.slots, 1)
+    parts = spread(weight_row(query, terms), terms.ciphertexts, p.slots)
     first, half = p.primes[0], p.primes[0] // 2
     # Weights stay below half the first prime (`Checks`), so its residues alone give their integers.
     rows = [ring.encoded(part, p.weight_scale)[0].astype(np.int64) for part in parts]
@@ -173,7 +173,7 @@ def form(weights: Coefficients, checks: Checks) -> str | None:
 
 
 def _slots(coefficients: NDArray[np.int64]) -> NDArray[np.complex128]:
-    """The slots of a polynomial: its values at the roots with the exponents 3^m (`batches`)."""
+    """The slots of a polynomial: its values at the roots with the exponents 3^m."""
     degree = len(coefficients)
     turned = coefficients * np.exp(1j * np.pi * np.arange(degree) / degree)
     values = np.fft.ifft(turned) * degree  # entry k: the value at the root with the exponent 2 k + 1

@@ -3,15 +3,13 @@
 A malicious server reads the key within a few hundred openings (`evaluator`). `checked_ckks` is the scheme for
 plaintext weights.
 
-A score is the number that a linear query gives for one client. A turn is one request of the server to the key
-holder, and its reply. The client, the gate and the key holder of `scores = "batches"` are here too, since
-both schemes share them.
+A score is the number that a linear query gives for one client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import ClassVar, Final
 
@@ -24,12 +22,11 @@ from securefl.core.messages import OVERHEAD, REFUSED
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit
 from securefl.he.keys import EncryptionKey, KeyPair, checked
-from securefl.he.parameters import Parameters, by_name
+from securefl.he.parameters import by_name
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import Baseline, Blinded, LinearEvaluator
-from securefl.linear.opener import KeyHolder, Opener, open_each
+from securefl.linear.opener import KeyHolder, Opener
 from securefl.linear.scheme import (
-    NOTHING,
     Asked,
     Found,
     Identities,
@@ -66,7 +63,6 @@ class Ckks:
         "openings are not checked: a server that breaks the protocol reads the key holder's key, and so all "
         "of it"
     )
-    turns: ClassVar[int] = 1
 
     def __init__(self, parameters: str, asks: int, clients: int) -> None:
         self._parameters, self._asks, self._clients = by_name(parameters), asks, clients
@@ -82,15 +78,7 @@ class Ckks:
 
     def terms(self, bounds: LinearBounds) -> LinearTerms:
         """The terms of a key for vectors within these bounds. Every party computes them for itself."""
-        return terms_of(bounds, self._parameters, scores=self._asks * self._clients)
-
-    def first(self, part: CiphertextScoring, sent: tuple[Sent, ...]) -> Work:
-        """The server's first work order."""
-        return Match(part, sent)
-
-    def error_bound(self, terms: LinearTerms) -> float:
-        """The error bound of one score, except with probability 1e-6."""
-        return terms.error_bound()
+        return LinearTerms(parameters=self._parameters, bounds=bounds, scores=self._asks * self._clients)
 
 
 class CkksClients:
@@ -146,7 +134,6 @@ class CkksServer:
             queries=dict(queries),
             cohort=cohort,
             report=report,
-            first=self._scheme.first,
         )
 
     def sealed_bytes(self, bounds: LinearBounds) -> int | None:
@@ -154,7 +141,7 @@ class CkksServer:
         return None if known is None else known[1].ciphertext_bytes
 
     def error_bound(self) -> float | None:
-        return max((self._scheme.error_bound(terms) for _, terms, _, _ in self._known.values()), default=None)
+        return max((terms.error_bound() for _, terms, _, _ in self._known.values()), default=None)
 
 
 class CkksKeyHolder:
@@ -177,8 +164,8 @@ class CkksKeyHolder:
             self._known[asked.bounds] = key, Opener(pair, terms, self._own.directory.server.identity)
         key, opener = self._known[asked.bounds]
         most = Limit((terms.request_bytes + 8) * asked.most + OVERHEAD, asked.most)
-        part = OpensCiphertexts(opener, self._report)
-        return KeyHolder(header=header, most=most, turns=self._scheme.turns, part=part), key
+        open_ = partial(opener.open, sender=SERVER)
+        return KeyHolder(header=header, most=most, open_=open_, report=self._report), key
 
 
 def made_key(own: Own, terms: LinearTerms, before: int) -> tuple[KeyPair, bytes]:
@@ -206,19 +193,9 @@ def public_of(directory: Directory, terms: LinearTerms, key: bytes) -> Encryptio
     return checked(terms.parameters, directory.vouched(_purpose(terms), key))
 
 
-def terms_of(bounds: LinearBounds, parameters: Parameters, *, scores: int, classes: int = 1) -> LinearTerms:
-    """The terms of a key for vectors within these bounds."""
-    return LinearTerms(
-        parameters=parameters,
-        bounds=bounds,
-        scores=scores,
-        classes=classes,
-    )
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CiphertextScoring:
-    """The server's part of one exchange. first: makes its first work order."""
+    """The server's part of one exchange."""
 
     terms: LinearTerms
     public: EncryptionKey
@@ -226,7 +203,6 @@ class CiphertextScoring:
     queries: Queries
     cohort: int
     report: Report
-    first: Callable[[CiphertextScoring, tuple[Sent, ...]], Work]
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -246,7 +222,7 @@ class CiphertextScoring:
         self.evaluator.admit(sealed, sender=sender)
 
     def score(self, sent: tuple[Sent, ...]) -> Work:
-        return self.first(self, sent)
+        return Match(self, sent)
 
     def baselines(self) -> dict[str, Baseline]:
         """The baselines that clients are scored against, by name of the query."""
@@ -269,29 +245,23 @@ def _encrypted(encryptor: Encryptor, hidden: Floats) -> Concealed:
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """A work order of the server: multiply each ciphertext by its baseline, and blind the product.
-
-    baselines: those that are prepared already, by name of the query. found: the numbers that earlier turns
-    opened.
-    """
+    """A work order of the server: multiply each ciphertext by its baseline, and blind the product."""
 
     part: CiphertextScoring
     sent: tuple[Sent, ...]
-    baselines: Mapping[str, Baseline] = field(default_factory=dict)
-    found: Found = NOTHING
 
     def run(self) -> Asked | Found:
         # Prepared once, since all clients' ciphertexts are multiplied by the same encoded weights.
-        prepared = self.baselines or self.part.baselines()
+        prepared = self.part.baselines()
         evaluator, blinded = self.part.evaluator, dict[Place, Blinded]()
         for one in self.sent:
             baseline = prepared[one.name]
             with blaming(self.part.report):
                 blinded[one.place] = evaluator.match(one.sealed, baseline, one.clear, sender=one.sender)
         if not blinded:
-            return self.found
+            return {}
         items = tuple(one.request for one in blinded.values())
-        return Asked(items, partial(Unblind, self.part, blinded, self.found), self.found)
+        return Asked(items, partial(Unblind, self.part, blinded))
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,7 +270,6 @@ class Unblind:
 
     part: CiphertextScoring
     blinded: Mapping[Place, Blinded]
-    found: Found
     replies: tuple[bytes, ...]
 
     def run(self) -> Found:
@@ -310,15 +279,4 @@ class Unblind:
             if reply != REFUSED:
                 with blaming(self.part.report):
                     scores[place] = self.part.evaluator.unblind(own, reply, sender=KEY_HOLDER).value
-        return self.found.beside(scores)
-
-
-@dataclass(frozen=True, eq=False)
-class OpensCiphertexts:
-    """The key holder's use of its key: open each item alone, in any turn, up to its count of openings."""
-
-    opener: Opener
-    report: Report
-
-    def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        return open_each(partial(self.opener.open, sender=SERVER), items, self.report)
+        return scores

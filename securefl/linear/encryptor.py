@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.linear import Floats, LinearQuery
 from securefl.he import gate
@@ -69,7 +67,7 @@ class Encryptor:
 
     def _packed(self, kind: str, values: Floats, scale: int) -> bytes:
         terms, p = self._terms, self._terms.parameters
-        parts = spread(values, terms.ciphertexts, p.slots, terms.classes)
+        parts = spread(values, terms.ciphertexts, p.slots)
         residues = (self._zeros.encrypt(self._ring.encode(part, scale), scale) for part in parts)
         tag = gate.tag(kind, self._session, terms.digest())
         return tag + b"".join(gate.pack(each, p.primes) for each in residues)
@@ -104,23 +102,6 @@ def weight_row(query: LinearQuery, terms: LinearTerms) -> Floats:
     return query.row(encrypted=terms.parameters.encrypted_baseline)
 
 
-# The layout of values in slots (`batches` says why) ------------------------------------------------
-
-
-def spread(values: Floats, ciphertexts: int, slots: int, classes: int) -> list[Floats]:
-    """The slots of each ciphertext, with each value in the slots of all K classes."""
-    return [np.repeat(part, classes) for part in _parts(values, ciphertexts, slots // classes)]
-
-
-def of_class(values: Floats, ciphertexts: int, slots: int, classes: int, own: int) -> list[Floats]:
-    """The slots of each ciphertext, with values in the slots of class `own` and zeros elsewhere."""
-    parts = []
-    for part in _parts(values, ciphertexts, slots // classes):
-        rows = np.zeros((len(part), classes))
-        rows[:, own] = part
-        parts.append(rows.ravel())
-    return parts
-
-
-def _parts(values: Floats, ciphertexts: int, most: int) -> list[Floats]:
-    return [values[i * most : (i + 1) * most] for i in range(ciphertexts)]
+def spread(values: Floats, ciphertexts: int, slots: int) -> list[Floats]:
+    """The slots of each ciphertext."""
+    return [values[i * slots : (i + 1) * slots] for i in range(ciphertexts)]

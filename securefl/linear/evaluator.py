@@ -20,16 +20,13 @@ and why it learns no more than its output (all parties semi-honest, key holder a
 
 The same holds for the other forms of a request:
 
-* A batch (`batches`) has K masked integers, uniform for the same reason, and one polynomial. An integer is a
-  difference of two coefficients of a sum of K products; flooding is sized for that (`terms`).
 * Mode E multiplies two ciphertexts, so a request has a second and a third polynomial, c1 and c2. A fresh zero
   randomises c1, and a product of two fresh zeros randomises c2 and c1. Since the key holder does not know the
   zeros, both are uniform to it. Without the product, a client that colludes with it could divide c2 by its
   own share of it.
 * `addressed` requests, for files, are unmasked: the key holder reads the score. It sees one integer and c1,
   from which score + e + n follows. n is the evaluator's flooding, which hides e and so the weights' norm. The
-  other coefficients of the first polynomial are not sent, so they need no mask of zero sum, and no unused
-  class needs a value.
+  other coefficients of the first polynomial are not sent, so they need no mask of zero sum.
 
 A *malicious* evaluator packs some dozens of the key's ternary coefficients, above the flooding, in a request,
 and has the whole key after a few hundred openings. The cap limits the number of openings and does not prevent
@@ -39,7 +36,6 @@ that.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,43 +49,28 @@ from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.ring import Ring
-from securefl.linear.batches import combine, cosines, places
-from securefl.linear.encryptor import admitted, of_class, spread, weight_row
+from securefl.linear.encryptor import admitted, spread, weight_row
 from securefl.linear.opener import Score, score_of
 from securefl.linear.terms import LinearTerms, clear_part
 
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """The weights of a query, prepared once: as plaintexts, or in mode E as ciphertexts.
+    """The weights of a query, prepared once: as plaintexts, or in mode E as ciphertexts."""
 
-    spread: weights over all slots, for a client that is opened alone. classes: weights of each class, for
-    batches.
-    """
-
-    spread: tuple[Any, ...] = field(repr=False)
-    classes: tuple[tuple[Any, ...], ...] = field(repr=False, default=())
+    weights: tuple[Any, ...] = field(repr=False)
     clear: Floats = field(repr=False, default_factory=lambda: np.zeros(0))
     constant: float = field(repr=False, default=0.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Arrived:
-    """One client's message to the evaluator. `clear` is its plaintext part."""
-
-    ciphertext: bytes = field(repr=False)
-    clear: Floats | None = field(repr=False, default=None)
-    sender: str = "client"
-
-
-@dataclass(frozen=True, eq=False)
 class Blinded(Guarded):
-    """Blinded scores: `request` goes to the key holder, the rest stays with the evaluator."""
+    """A blinded score: `request` goes to the key holder, the rest stays with the evaluator."""
 
     request: bytes = field(repr=False)
-    masks: tuple[int, ...] = field(repr=False)
-    offsets: tuple[float, ...] = field(repr=False)
-    senders: tuple[str, ...]
+    mask: int = field(repr=False)
+    offset: float = field(repr=False)
+    sender: str
 
 
 class LinearEvaluator:
@@ -142,18 +123,9 @@ class LinearEvaluator:
         """
         terms, p = self._terms, self._terms.parameters
         row = weight_row(query, terms)
-        alone = spread(row / terms.classes, terms.ciphertexts, p.slots, terms.classes)
-        several = range(terms.classes) if terms.classes > 1 else ()
-        own = (of_class(row, terms.ciphertexts, p.slots, terms.classes, j) for j in several)
-        return Baseline(
-            self._encoded(alone),
-            tuple(self._encoded(parts) for parts in own),
-            query.clear,
-            query.offset,
-        )
-
-    def _encoded(self, parts: Sequence[Floats]) -> tuple[Any, ...]:
-        return tuple(self._ring.encode(part, self._terms.parameters.weight_scale) for part in parts)
+        parts = spread(row, terms.ciphertexts, p.slots)
+        encoded = tuple(self._ring.encode(part, p.weight_scale) for part in parts)
+        return Baseline(encoded, query.clear, query.offset)
 
     def encrypted_baseline(self, message: bytes, *, sender: str = "baseline owner") -> Baseline:
         """Mode E: the checked ciphertexts of a baseline that `Encryptor.encrypt_baseline` made."""
@@ -190,25 +162,9 @@ class LinearEvaluator:
         Raises:
             RemoteProtocolError: the message does not pass the gate, or clear values are outside the bounds.
         """
-        products, offset = self._products(Arrived(ciphertext, clear, sender), baseline, baseline.spread)
-        return self._blinded("request", products, (offset,), (sender,))
-
-    def match_batch(self, arrived: Sequence[Arrived], baseline: Baseline) -> Blinded:
-        """The scores of up to K clients that trust each other to stay inside the bounds, blinded together.
-
-        Raises:
-            RemoteProtocolError: names the first client whose message does not pass the gate.
-            ValueError: no clients, or more than K.
-        """
-        if not 1 <= len(arrived) <= len(baseline.classes):
-            raise ValueError(f"Expected 1 to {len(baseline.classes)} clients, got {len(arrived)}.")
-        products: list[Any] = []
-        offsets = []
-        for one, weights in zip(arrived, baseline.classes, strict=False):
-            own, offset = self._products(one, baseline, weights)
-            products += own
-            offsets.append(offset)
-        return self._blinded("batch", products, tuple(offsets), tuple(one.sender for one in arrived))
+        products, offset = self._products(ciphertext, clear, sender, baseline)
+        mask = self._rng.randrange(self._terms.parameters.modulus)
+        return Blinded(self._request("request", products, mask), mask, offset, sender)
 
     def addressed(
         self, ciphertext: bytes, baseline: Baseline, clear: Floats | None = None, *, sender: str = "client"
@@ -218,7 +174,7 @@ class LinearEvaluator:
         The one coefficient contains the offset and the evaluator's own flooding. The others are not sent.
         """
         terms = self._terms
-        products, offset = self._products(Arrived(ciphertext, clear, sender), baseline, baseline.spread)
+        products, offset = self._products(ciphertext, clear, sender, baseline)
         if abs(offset) + terms.largest > terms.capacity:
             raise RemoteProtocolError(
                 "Expected scores that fit, got a baseline whose scores could wrap. Declare tighter bounds or "
@@ -227,15 +183,15 @@ class LinearEvaluator:
                 phase="score",
             )
         noise = wide_gaussian(terms.sigma, self._rng)
-        return self._request("addressed", products, (round(offset / terms.unit) + noise,))
+        return self._request("addressed", products, round(offset / terms.unit) + noise)
 
     def _products(
-        self, arrived: Arrived, baseline: Baseline, weights: tuple[Any, ...]
+        self, ciphertext: bytes, clear: Floats | None, sender: str, baseline: Baseline
     ) -> tuple[list[Any], float]:
         """One product per ciphertext, and the plaintext summand of their sum."""
         p, ring = self._terms.parameters, self._ring
-        residues = self.admit(arrived.ciphertext, sender=arrived.sender)
-        clear = self.checked(arrived.clear, arrived.sender)
+        residues, weights = self.admit(ciphertext, sender=sender), baseline.weights
+        clear = self.checked(clear, sender)
         ciphers = [ring.ciphertext(each, float(self._terms.data_scale)) for each in residues]
         if not p.encrypted_baseline:
             pairs = zip(ciphers, weights, strict=True)
@@ -243,20 +199,13 @@ class LinearEvaluator:
             products = [ring.weighted(cipher, own) for cipher, own in pairs if not own.is_zero()]
             return products, baseline.constant + float(clear @ baseline.clear)
         row = np.concatenate([np.zeros(self._terms.hidden_length), clear, [self._terms.bounds.scale]])
-        rows = spread(row, self._terms.ciphertexts, p.slots, 1)
+        rows = spread(row, self._terms.ciphertexts, p.slots)
         for cipher, part in zip(ciphers, rows, strict=True):
             ring.with_plain(cipher, ring.encode(part, self._terms.data_scale))
         return [ring.multiplied(c, w) for c, w in zip(ciphers, weights, strict=True)], 0.0
 
-    def _blinded(
-        self, kind: str, products: list[Any], offsets: tuple[float, ...], senders: tuple[str, ...]
-    ) -> Blinded:
-        integers = self._terms.classes if kind == "batch" else 1
-        masks = tuple(self._rng.randrange(self._terms.parameters.modulus) for _ in range(integers))
-        return Blinded(self._request(kind, products, masks), masks, offsets, senders)
-
-    def _request(self, kind: str, products: list[Any], masks: tuple[int, ...]) -> bytes:
-        """The re-randomised total: its masked integers, and its polynomials from the second on, signed."""
+    def _request(self, kind: str, products: list[Any], mask: int) -> bytes:
+        """The re-randomised total: its masked integer, and its polynomials from the second on, signed."""
         p, ring = self._terms.parameters, self._ring
         zero = ring.zero(self._encryptor, products[0].scale)
         if p.encrypted_baseline:  # the third polynomial needs a fresh one too
@@ -267,47 +216,18 @@ class LinearEvaluator:
             fresh.scale = products[0].scale
             products = [*products, fresh]
         whole = ring.coefficients(ring.total([*products, zero]))
-        found = [
-            p.compose(tuple(int(r) for r in whole[0, :, n]))
-            for n in places(p.poly_modulus_degree, len(masks))
-        ]
-        opened = (
-            gate.pack_integer((own + mask) % p.modulus, p.modulus)
-            for own, mask in zip(combine(found, p.modulus), masks, strict=True)
-        )
-        message = self._tag(kind) + b"".join(opened) + gate.pack(whole[1:], p.primes)
+        own = p.compose(tuple(int(r) for r in whole[0, :, 0]))
+        opened = gate.pack_integer((own + mask) % p.modulus, p.modulus)
+        message = self._tag(kind) + opened + gate.pack(whole[1:], p.primes)
         return message + self._signing.sign(message).raw
 
     # Opening ------------------------------------------------------------------------------------
 
     def unblind(self, blinded: Blinded, reply: bytes, *, sender: str = "key holder") -> Score:
         """The score. Raises RemoteProtocolError(client) if no vector inside the bounds has it."""
-        hidden = self._opened(blinded, "reply", reply, sender)[0] * self._terms.unit
-        return self._score(hidden, blinded, 0, self._terms.error_bound())
-
-    def unblind_batch(self, blinded: Blinded, reply: bytes, *, sender: str = "key holder") -> list[Score]:
-        """The scores, in the order of `senders`.
-
-        Raises:
-            RemoteProtocolError: one of them cannot be a score. Then none of them can be trusted: open the
-                members one by one.
-        """
-        terms = self._terms
-        integers = self._opened(blinded, "batch-reply", reply, sender)
-        sums = cosines(terms.classes) @ np.array(integers, dtype=np.float64)
-        hidden = sums * terms.unit / terms.classes
-        bound = terms.error_bound(len(blinded.senders), batch=True)
-        return [
-            self._score(float(h), blinded, j, bound) for j, h in enumerate(hidden[: len(blinded.senders)])
-        ]
-
-    def _opened(self, blinded: Blinded, kind: str, reply: bytes, sender: str) -> list[int]:
-        p = self._terms.parameters
-        size = gate.integer_size(p.modulus)
-        raw = gate.body(reply, self._tag(kind), size * len(blinded.masks), sender=sender)
-        numbers = (raw[i * size : (i + 1) * size] for i in range(len(blinded.masks)))
-        opened = (gate.unpack_integer(number, p.modulus, sender=sender) for number in numbers)
-        return [p.centre(o - mask) for o, mask in zip(opened, blinded.masks, strict=True)]
-
-    def _score(self, hidden: float, blinded: Blinded, place: int, bound: float) -> Score:
-        return score_of(hidden, blinded.offsets[place], self._terms, bound, sender=blinded.senders[place])
+        terms, p = self._terms, self._terms.parameters
+        raw = gate.body(reply, self._tag("reply"), gate.integer_size(p.modulus), sender=sender)
+        opened = p.centre(gate.unpack_integer(raw, p.modulus, sender=sender) - blinded.mask)
+        return score_of(
+            opened * terms.unit, blinded.offset, terms, terms.error_bound(), sender=blinded.sender
+        )

@@ -1,8 +1,8 @@
 """The key holder's part of linear queries: exact integers in numpy, without a homomorphic library.
 
-Its machine accepts one request per turn and gives one reply. The server can lie: it can request openings of
-values that it made up. `evaluator` says what these reveal and what limits them. The same request again gets
-the same reply. The machine refuses another request for a turn, and a turn before the last one was answered.
+Its machine accepts one request and gives one reply. The server can lie: it can request openings of values
+that it made up. `evaluator` says what these reveal and what limits them. The same request again gets the same
+reply. The machine refuses another one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,9 @@ from securefl.core.release import SERVER
 from securefl.core.signing import SIGNATURE_BYTES, verify
 from securefl.core.wire import Header, Limit
 from securefl.he import gate
-from securefl.he.integers import products
+from securefl.he.integers import coefficient_rows, products
 from securefl.he.keys import KeyPair, agreed
-from securefl.he.openings import Openings, Reply
-from securefl.linear.batches import rows
+from securefl.he.openings import Openings
 from securefl.linear.terms import LinearTerms
 
 
@@ -107,8 +106,7 @@ class Opener(Guarded):
         self._openings = openings or Openings()
         self._powers = _powers(keys.coefficients(), terms)
         self._tags = {
-            kind: gate.tag(kind, public.session, terms.digest())
-            for kind in ("request", "batch", "addressed", "reply", "batch-reply")
+            kind: gate.tag(kind, public.session, terms.digest()) for kind in ("request", "addressed", "reply")
         }
 
     @property
@@ -117,7 +115,7 @@ class Opener(Guarded):
         return self._openings.opened
 
     def open(self, request: bytes, *, sender: str = "evaluator") -> bytes:
-        """Open a blinded request: one flooded integer mod Q per class.
+        """Open a blinded request: one flooded integer mod Q.
 
         Args:
             request: the evaluator's signed bytes.
@@ -129,20 +127,7 @@ class Opener(Guarded):
         Raises:
             RemoteProtocolError: the request does not pass the gate, has no valid signature, or is beyond tau.
         """
-        # Terms with classes accept both kinds. The gate refuses any other tag.
-        kind = (
-            "batch" if self._terms.classes > 1 and request[: gate.TAG] == self._tags["batch"] else "request"
-        )
-        integers = self._terms.classes if kind == "batch" else 1
-        masked, polynomials = self._read(request, kind, integers, sender)
-
-        def reply() -> bytes:
-            opened = self._flooded(masked, polynomials)
-            modulus = self._terms.parameters.modulus
-            tag = self._tags["reply" if kind == "request" else "batch-reply"]
-            return tag + b"".join(gate.pack_integer(value, modulus) for value in opened)
-
-        return self._once(request, integers, reply, sender)
+        return self._tags["reply"] + self._opened(request, "request", sender)
 
     def read(self, request: bytes, *, together: int = 1, sender: str = "evaluator") -> Score:
         """The score of a request that is addressed to the key holder.
@@ -155,43 +140,32 @@ class Opener(Guarded):
         Raises:
             RemoteProtocolError: another request, or a score outside the declared bounds.
         """
-        p = self._terms.parameters
-        masked, polynomials = self._read(request, "addressed", 1, sender)
-
-        def reply() -> bytes:
-            return gate.pack_integer(self._flooded(masked, polynomials)[0], p.modulus)
-
-        opened = int.from_bytes(self._once(request, 1, reply, sender), "little")
+        opened = int.from_bytes(self._opened(request, "addressed", sender), "little")
         return addressed_score(opened, self._terms, together, sender=sender)
 
-    def _read(self, request: bytes, kind: str, integers: int, sender: str) -> tuple[list[int], gate.Residues]:
-        """The masked integers, and the polynomials from the second on, of a request that passes the gate."""
+    def _opened(self, request: bytes, kind: str, sender: str) -> bytes:
+        """The flooded integer of a request that passes the gate."""
         p = self._terms.parameters
         size = gate.integer_size(p.modulus)
         degree, rest = p.poly_modulus_degree, p.polynomials - 1
-        whole = integers * size + gate.residues_size(rest, p.primes, degree) + SIGNATURE_BYTES
+        whole = size + gate.residues_size(rest, p.primes, degree) + SIGNATURE_BYTES
         raw = gate.body(request, self._tags[kind], whole, sender=sender)
         try:
             verify(self._evaluator, Signature(request[-SIGNATURE_BYTES:]), request[:-SIGNATURE_BYTES])
         except CryptoError as error:
             raise RemoteProtocolError(str(error), sender=sender, phase="gate") from None
-        numbers = [raw[i * size : (i + 1) * size] for i in range(integers)]
-        masked = [gate.unpack_integer(number, p.modulus, sender=sender) for number in numbers]
-        polynomials = raw[integers * size : -SIGNATURE_BYTES]
-        return masked, gate.unpack(polynomials, rest, p.primes, degree, sender=sender)
-
-    def _once(self, request: bytes, integers: int, reply: Reply, sender: str) -> bytes:
+        masked = gate.unpack_integer(raw[:size], p.modulus, sender=sender)
+        polynomials = gate.unpack(raw[size:-SIGNATURE_BYTES], rest, p.primes, degree, sender=sender)
         # The digest leaves the signature out, which may differ between two requests for one opening.
         digest = hashlib.sha256(request[:-SIGNATURE_BYTES]).digest()
-        return self._openings.once(digest, integers, self._terms.scores, reply, sender=sender)
+        reply = partial(self._flooded, masked, polynomials)
+        return self._openings.once(digest, 1, self._terms.scores, reply, sender=sender)
 
-    def _flooded(self, masked: list[int], polynomials: gate.Residues) -> list[int]:
+    def _flooded(self, masked: int, polynomials: gate.Residues) -> bytes:
         """masked + c1 s (+ c2 s^2) + noise, on the grid."""
-        totals = list(masked)
-        for polynomial, matrices in zip(polynomials, self._powers, strict=True):
-            sums = products(matrices[len(masked)], polynomial, self._terms.parameters)
-            totals = [total + own for total, own in zip(totals, sums, strict=True)]
-        return [flooded(total, self._terms, self._rng) for total in totals]
+        p = self._terms.parameters
+        parts = (products(row, own, p)[0] for row, own in zip(self._powers, polynomials, strict=True))
+        return gate.pack_integer(flooded(masked + sum(parts), self._terms, self._rng), p.modulus)
 
 
 def flooded(value: int, terms: LinearTerms, rng: random.Random) -> int:
@@ -202,8 +176,8 @@ def flooded(value: int, terms: LinearTerms, rng: random.Random) -> int:
     return (value + noise + grid // 2) // grid * grid % terms.parameters.modulus
 
 
-def _powers(secret: NDArray[np.int64], terms: LinearTerms) -> list[dict[int, NDArray[np.int64]]]:
-    """For s, and s^2 in mode E: the rows that give one integer, and the rows that give one per class."""
+def _powers(secret: NDArray[np.int64], terms: LinearTerms) -> list[NDArray[np.int64]]:
+    """For s, and s^2 in mode E: the row that gives the first coefficient of a product with it."""
     powers = [secret]
     if terms.parameters.encrypted_baseline:
         # The square modulo X^N + 1: coefficients that wrap around change their sign.
@@ -211,61 +185,54 @@ def _powers(secret: NDArray[np.int64], terms: LinearTerms) -> list[dict[int, NDA
         square = whole[: len(secret)].copy()
         square[: len(secret) - 1] -= whole[len(secret) :]
         powers.append(square)
-    return [{count: rows(power, count) for count in {1, terms.classes}} for power in powers]
+    return [coefficient_rows(power, [0]) for power in powers]
 
 
 # The machine of every scheme ----------------------------------------------------------------------
 
 
-class Opens(Protocol):
-    """The key holder's use of its key."""
-
-    def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """One reply per item. The reply to an item that it refuses is `core.messages.REFUSED`."""
-        ...
-
-
-def open_each(
-    open_: Callable[[bytes], bytes], items: tuple[bytes, ...], report: Callable[[str, str], None]
-) -> tuple[bytes, ...]:
-    """The opening of each item, or `REFUSED`. Reasons go to `report`."""
-    replies = [REFUSED] * len(items)
-    for i, item in enumerate(items):
-        try:
-            replies[i] = open_(item)
-        except RemoteProtocolError as error:
-            report(error.sender, str(error))
-    return tuple(replies)
-
-
 @dataclass(frozen=True)
 class OpenItems:
-    """A work order of the key holder: open the items of one turn."""
+    """A work order of the key holder: open the items of a request."""
 
-    part: Opens
-    turn: int
+    open_: Callable[[bytes], bytes]
     items: tuple[bytes, ...]
+    report: Callable[[str, str], None]
 
     def run(self) -> tuple[bytes, ...]:
-        return self.part.open(self.turn, self.items)
+        """The opening of each item, or `REFUSED`. Reasons go to `report`."""
+        replies = [REFUSED] * len(self.items)
+        for i, item in enumerate(self.items):
+            try:
+                replies[i] = self.open_(item)
+            except RemoteProtocolError as error:
+                self.report(error.sender, str(error))
+        return tuple(replies)
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The requests received, one per turn, and their replies. The last request may still be in work."""
+    """The request, if it came, and its reply, if it is made."""
 
-    requests: tuple[OpenRequest, ...] = ()
-    replies: tuple[OpenReply, ...] = ()
+    request: OpenRequest | None = None
+    reply: OpenReply | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyHolder:
-    """The key holder's machine of one exchange. turns: their number. most: the largest request."""
+    """The key holder's machine of one exchange.
+
+    Attributes:
+        header: the place of the exchange.
+        most: the largest request.
+        open_: opens an item, or raises RemoteProtocolError.
+        report: is told why an item was refused.
+    """
 
     header: Header
     most: Limit
-    turns: int
-    part: Opens
+    open_: Callable[[bytes], bytes]
+    report: Callable[[str, str], None]
 
     def begin(self) -> Step[Ready]:
         return Step(Ready())
@@ -278,36 +245,20 @@ class KeyHolder:
             raise RemoteProtocolError(
                 f"Expected a request from the server, got one from {sender}.", sender=sender, phase="opening"
             )
-        turn, next_turn = message.turn, len(state.requests)
-        if 0 <= turn < next_turn:
-            return self._again(state, message)
-        # Replies are numbered in order, so a turn waits until the one before has its reply.
-        if turn != next_turn or turn >= self.turns or len(state.replies) < next_turn:
-            due = f"turn {len(state.replies)}" if len(state.replies) < self.turns else "no further turn"
+        # Repeating a request spends nothing: one is opened, and its reply is kept.
+        if message.turn != 0 or state.request not in (None, message):
             raise RemoteProtocolError(
-                f"Expected {due}, got turn {turn}; there are {self.turns}, from 0.",
+                f"Expected one request, of turn 0, got another of turn {message.turn}: one is opened.",
                 sender=sender,
                 phase="opening",
             )
-        order = OpenItems(self.part, turn, message.items)
-        return Step(replace(state, requests=(*state.requests, message)), need=Need(order))
-
-    @staticmethod
-    def _again(state: Ready, message: OpenRequest) -> Step[Ready]:
-        if message != state.requests[message.turn]:
-            raise RemoteProtocolError(
-                f"Expected the same request as before at turn {message.turn}, got another: one is opened.",
-                sender=SERVER,
-                phase="opening",
-            )
-        if message.turn == len(state.replies):  # still in work
-            return Step(state)
-        return Step(state, out=(Outgoing((SERVER,), state.replies[message.turn]),))
+        if state.request is None:
+            return Step(Ready(message), need=Need(OpenItems(self.open_, message.items, self.report)))
+        return Step(state, out=() if state.reply is None else (Outgoing((SERVER,), state.reply),))
 
     def provide(self, state: Ready, answer: tuple[bytes, ...]) -> Step[Ready]:
-        reply = OpenReply(turn=len(state.replies), items=tuple(answer))
-        done = replace(state, replies=(*state.replies, reply))
-        return Step(done, out=(Outgoing((SERVER,), reply),), result="opened")
+        reply = OpenReply(items=tuple(answer))
+        return Step(replace(state, reply=reply), out=(Outgoing((SERVER,), reply),), result="opened")
 
     def deadline(self, state: Ready) -> Step[Ready]:
         return Step(state, result="unused")

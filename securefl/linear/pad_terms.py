@@ -30,7 +30,8 @@ _GUARD: Final = 1 / 8
 class PadTerms:
     """The public terms of one exchange: the query's bounds, one context (session, place), and the words.
 
-    dealt: whether the key holder gets shares of the weights (`linear.dealt_pads`) and not the weights.
+    dealt: whether the key holder gets shares of the weights (`linear.addressed_pads`) and not the weights.
+    Files do that unless the baseline was declared.
 
     Raises:
         ConfigError: another length of words, or a score or an entry inside the bounds could wrap.
@@ -111,10 +112,8 @@ class PadTerms:
         return PLACE + KEY + dealt + self.word_bytes * self.row
 
     def request_bytes(self, clients: int) -> int:
-        """Exact length of a request for the sums of this many clients."""
-        weights = self.word_bytes * self.row
-        each = KEY + weights if self.dealt else KEY
-        return INDEX + (0 if self.dealt else SALT + weights) + each * clients + SIGNATURE_BYTES
+        """Exact length of a request for the sums of this many clients. Dealt ones have none."""
+        return INDEX + SALT + self.word_bytes * self.row + KEY * clients + SIGNATURE_BYTES
 
     @cached_property
     def digest(self) -> bytes:

@@ -1,12 +1,12 @@
-"""`scores = "pads"` and `"dealt-pads"`: the sides of the three parties, opened in one turn.
+"""`scores = "pads"`: the sides of the three parties, opened in one turn.
 
-    server       tells each client the digest of the query's weights, in the call ("pads" alone)
+    server       tells each client the digest of the query's weights, in the call
     clients      masked words, with a fresh key
-    server       one signed request for each query: the weights, or a share of them for each client
+    server       one signed request for each query, with the weights
     key holder   the sum of each pad with them
 
-`pads` and `dealt_pads` have the protocols and what each party sees. If two clients sent the same fresh key,
-it is listed for neither: one of them copied it, and the server cannot tell which.
+`pads` has the protocol and what each party sees. If two clients sent the same fresh key, it is listed for
+neither: one of them copied it, and the server cannot tell which.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header, Limit
 from securefl.he.parameters import STRONG
-from securefl.linear import dealt_pads
-from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
-from securefl.linear.opener import KeyHolder, open_each
+from securefl.linear.opener import KeyHolder
 from securefl.linear.pad_terms import DIGEST, PadTerms
 from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, mask
 from securefl.linear.scheme import (
@@ -59,7 +57,7 @@ class PadScoring:
     """The server's part of one exchange under pads."""
 
     terms: PadTerms
-    servers: Mapping[str, PadServer | DealtServer]
+    servers: Mapping[str, PadServer]
     cohort: int
     report: Report
 
@@ -88,7 +86,7 @@ class PadScoring:
 class Requested:
     """The messages of one query, in the order of a request."""
 
-    server: PadServer | DealtServer
+    server: PadServer
     sent: tuple[Sent, ...]
     masked: tuple[Masked, ...] = field(repr=False)
 
@@ -118,7 +116,7 @@ class RequestSums:
                 messages = tuple(masked[one.place] for one in own_sent)
                 requested.append(Requested(server, own_sent, messages))
         if not requested:
-            return Found({})
+            return {}
         items = tuple(own.server.request(own.masked) for own in requested)
         return Asked(items, partial(Unpad, self.part, tuple(requested)))
 
@@ -149,7 +147,7 @@ class Unpad:
                     with blaming(self.part.report):
                         score = own.server.score(masked, reply[at * size : (at + 1) * size])
                         found[one.place] = score.value
-        return Found(found)
+        return found
 
 
 class Pads:
@@ -159,7 +157,6 @@ class Pads:
         "how many are asked and answer, not which; the weights of each query, such as the server's baseline"
     )
     limit: ClassVar[str] = ""
-    dealt: ClassVar[bool] = False
 
     def __init__(self, parameters: str, asks: int, clients: int) -> None:
         if parameters not in _WORDS:
@@ -184,17 +181,7 @@ class Pads:
         Another session, round, stage or attempt has other pads.
         """
         context = header.session + u32(*header.place())
-        return PadTerms(bounds=bounds, context=context, word_bits=self._word_bits, dealt=self.dealt)
-
-
-class DealtPads(Pads):
-    """The scheme in which the key holder sees shares of the weights. Arguments as for `Ckks`."""
-
-    key_holder_learns: ClassVar[str] = (
-        "how many are asked and answer, not which; shares of the weights, uniform to it"
-    )
-    limit: ClassVar[str] = "a server that breaks the protocol chooses the function, such as one entry of it"
-    dealt: ClassVar[bool] = True
+        return PadTerms(bounds=bounds, context=context, word_bits=self._word_bits)
 
 
 @dataclass(frozen=True)
@@ -214,10 +201,6 @@ class PadClients:
             raise CryptoError("Expected each query once, got one twice.")
         terms = self.scheme.terms(asked.bounds, header)
         to = _public(self.directory, key)
-        if terms.dealt:
-            return {
-                name: ConcealVector(asked.bounds, partial(_dealt, terms, name, to)) for name in asked.names
-            }
         if len(asked.weights) != len(asked.names) or any(len(one) != DIGEST for one in asked.weights):
             raise CryptoError("Expected the digest of each query's weights, got another number of them.")
         return {
@@ -236,24 +219,17 @@ class PadServerSide:
         self._scheme = scheme
         self._own = own
         self._terms: dict[LinearBounds, PadTerms] = {}
-        self._servers: dict[str, PadServer | DealtServer] = {}
+        self._servers: dict[str, PadServer] = {}
 
     def questions(self, queries: Queries, cohort: int, header: Header) -> Questions:
         asked = Questions.of(queries, cohort)
         self._terms[asked.bounds] = terms = self._scheme.terms(asked.bounds, header)
         signing = self._own.identity.signing
-        if terms.dealt:
-            self._servers = {
-                name: DealtServer(terms, index, signing, queries[name])
-                for index, name in enumerate(asked.names)
-            }
-            return asked
-        told = {
+        self._servers = {
             name: PadServer(terms, index, name, signing, queries[name])
             for index, name in enumerate(asked.names)
         }
-        self._servers = dict(told)
-        return asked.bound_to(server.told for server in told.values())
+        return asked.bound_to(server.told for server in self._servers.values())
 
     def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, report: Report) -> Scoring:
         _public(self._own.directory, key)
@@ -283,11 +259,12 @@ class PadKeyHolderSide:
         terms, names = self._scheme.terms(asked.bounds, header), asked.names
         if len(set(names)) < len(names):
             raise ConfigError("Expected each query once, got one twice.")
-        kind = DealtKeyHolder if terms.dealt else PadKeyHolder
-        holder = kind(self._agreement, terms, names, asked.cohort, self._own.directory.server.identity)
+        server = self._own.directory.server.identity
+        holder = PadKeyHolder(self._agreement, terms, names, asked.cohort, server)
         largest = terms.request_bytes(asked.cohort) + 8
         most = Limit(largest * len(names) + OVERHEAD, len(names))
-        return KeyHolder(header=header, most=most, turns=1, part=OpensPads(holder, self._report)), self._key
+        open_ = partial(holder.open, sender=SERVER)
+        return KeyHolder(header=header, most=most, open_=open_, report=self._report), self._key
 
 
 def _public(directory: Directory, key: bytes) -> PublicKey:
@@ -300,18 +277,3 @@ def _public(directory: Directory, key: bytes) -> PublicKey:
 def _masked(terms: PadTerms, name: str, told: bytes, to: PublicKey, hidden: Floats) -> Concealed:
     message = mask(hidden, NOTHING_CLEAR, terms, name, told, to)
     return Concealed("encrypted", sealed=message.packed)
-
-
-def _dealt(terms: PadTerms, name: str, to: PublicKey, hidden: Floats) -> Concealed:
-    return Concealed("encrypted", sealed=dealt_pads.mask(hidden, NOTHING_CLEAR, terms, name, to).packed)
-
-
-@dataclass(frozen=True, eq=False)
-class OpensPads:
-    """The key holder's use of its key: the sums of each query's pads."""
-
-    holder: PadKeyHolder
-    report: Report
-
-    def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        return open_each(partial(self.holder.open, sender=SERVER), items, self.report)

@@ -46,7 +46,7 @@ class Masked:
     """A client's message: its fresh key, the masked words, and the plaintext part of its vector.
 
     `place` is a tag of the terms for which the message was made. With pads derived for other terms, the
-    result would be a wrong score. `share`: of dealt pads (`linear.dealt_pads`) alone.
+    result would be a wrong score. `share`: of dealt pads (`linear.addressed_pads`) alone.
     """
 
     place: bytes
@@ -186,7 +186,20 @@ class PadServer(Guarded):
 
         Raises RemoteProtocolError that names the client if no honest one has such a score.
         """
-        return opened(masked, int.from_bytes(pad, "little"), self._weights, self._query, self._terms)
+        terms, bits = self._terms, self._terms.word_bits
+        clear = clear_part(masked.clear, terms.bounds, masked.sender)
+        whole = words.product(words.unpacked(masked.words, bits), self._weights)
+        product = words.centred((whole - int.from_bytes(pad, "little")) % 2**bits, bits)
+        hidden = product / 2 ** (terms.data_bits + terms.weight_bits)
+        scale, error = terms.bounds.scale, terms.error_bound
+        value = (hidden + self._query.offset + float(clear @ self._query.clear)) / scale
+        if abs(hidden) > terms.bounds.product + scale * error or not terms.bounds.allows(value, error):
+            raise refusal(
+                "Expected a score inside the declared bounds, got one that no honest client gives.",
+                masked.sender,
+                "score",
+            )
+        return Score(value, error)
 
 
 def weights_of(query: LinearQuery, terms: PadTerms) -> Words:
@@ -198,24 +211,6 @@ def weights_of(query: LinearQuery, terms: PadTerms) -> Words:
     if (wrong := form(weights, terms)) is not None:
         raise ConfigError(f"{wrong} Use a public anchor nearer to the baseline, or wider bounds.")
     return weights
-
-
-def opened(masked: Masked, pad: int, weights: Words, query: LinearQuery, terms: PadTerms) -> Score:
-    """A client's score, from the sum of its pad with the weights. Errors as for `PadServer.score`."""
-    bits = terms.word_bits
-    clear = clear_part(masked.clear, terms.bounds, masked.sender)
-    whole = words.product(words.unpacked(masked.words, bits), weights)
-    product = words.centred((whole - pad) % 2**bits, bits)
-    hidden = product / 2 ** (terms.data_bits + terms.weight_bits)
-    scale, error = terms.bounds.scale, terms.error_bound
-    value = (hidden + query.offset + float(clear @ query.clear)) / scale
-    if abs(hidden) > terms.bounds.product + scale * error or not terms.bounds.allows(value, error):
-        raise refusal(
-            "Expected a score inside the declared bounds, got one that no honest client gives.",
-            masked.sender,
-            "score",
-        )
-    return Score(value, error)
 
 
 class PadKeyHolder(Guarded):
@@ -288,20 +283,15 @@ class PadKeyHolder(Guarded):
         weights = words.unpacked(sent, terms.word_bits)
         if (wrong := form(weights, terms)) is not None:
             raise refusal(wrong, sender)
-        fresh = distinct([body[at : at + KEY] for at in range(end, len(body), KEY)], sender)
+        fresh = [PublicKey(body[at : at + KEY]) for at in range(end, len(body), KEY)]
+        # One key twice is one pad twice, and two clients under one pad reveal their difference.
+        if len({one.raw for one in fresh}) < len(fresh):
+            raise refusal("Expected each fresh key once, got one twice.", sender)
         # Computed from the weights that came, never taken from the request: a digest that the request stated
         # could be that of other weights.
         told = commitment(terms, name, salt, sent)
         pads = [pad_of(self._agreement, one, one, terms, name, told) for one in fresh]
         return [words.product(pad, weights) for pad in pads]
-
-
-def distinct(keys: Sequence[bytes], sender: str) -> list[PublicKey]:
-    """The fresh keys of a request. Raises RemoteProtocolError if one comes twice."""
-    # One key twice is one pad twice, and two clients under one pad reveal their difference.
-    if len(set(keys)) < len(keys):
-        raise refusal("Expected each fresh key once, got one twice.", sender)
-    return [PublicKey(one) for one in keys]
 
 
 def form(weights: Words, terms: PadTerms) -> str | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CLEAR: Final = "clear"
 """The value of `scores` if the server sees the clients' vectors."""
-_WORDS: Final = (CLEAR, "ckks", "batches", "pads", "dealt-pads")
+_WORDS: Final = (CLEAR, "ckks", "pads")
 
 
 def require(word: str, parameters: str) -> None:
@@ -85,16 +85,8 @@ def _named(word: str, encrypted: bool) -> Kind:
             from securefl.linear.checked_ckks import CheckedCkks
 
             return CheckedCkks
-        case "batches":
-            from securefl.linear.isolation import Batches
-
-            return Batches
         case "pads":
             from securefl.linear.padded import Pads
 
             return Pads
-        case "dealt-pads":
-            from securefl.linear.padded import DealtPads
-
-            return DealtPads
     raise ConfigError(f"Expected scores among {', '.join(_WORDS)}, got {word!r}.")

@@ -6,8 +6,8 @@ calls, in every scheme:
 client       `conceal`              conceals the hidden part of a value, by the name of the query
 server       `questions`            the public part of the exchange, which the calls state
              `admit`                the gate: checks sealed bytes before any native library reads them
-             `score`, then `Asked`  slow work, which ends in a request or in the numbers `Found`
-key holder   `machine`              opens one request per turn
+             `score`, then `Asked`  slow work, which ends in one request, and in the numbers `Found`
+key holder   `machine`              opens that request
 
 Numbers in the clear need no scheme: the exchange itself computes them.
 """
@@ -62,33 +62,22 @@ class Sent:
         return (self.client, self.name)
 
 
-@dataclass(frozen=True)
-class Found:
-    """The numbers that were opened. A number that could not be opened is absent."""
-
-    numbers: Mapping[Place, float]
-
-    def beside(self, numbers: Mapping[Place, float]) -> Found:
-        """These numbers together with the given ones."""
-        return Found({**self.numbers, **numbers})
-
-
-NOTHING = Found({})
+Found = Mapping[Place, float]
+"""The numbers that were opened. A number that could not be opened is absent."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The end of one turn: a request to the key holder.
+    """A request to the key holder.
 
     Attributes:
         items: the items to open. The key holder gives one reply per item.
-        then: makes the server's next work order from these replies. It holds the masks, which stay here.
-        found: the numbers known already, in case the key holder never answers.
+        then: makes the work order that reads these replies, and ends in `Found`. It holds the masks, which
+            stay here.
     """
 
     items: tuple[bytes, ...]
     then: Callable[[tuple[bytes, ...]], Work]
-    found: Found = NOTHING
 
 
 @dataclass(frozen=True)
@@ -152,7 +141,7 @@ class Scoring(Protocol):
         ...
 
     def score(self, sent: tuple[Sent, ...]) -> Work:
-        """The server's first work order. This and each later one ends in an `Asked` or in `Found`."""
+        """The server's work order, which ends in an `Asked`, or in an empty `Found` if nothing is to open."""
         ...
 
 

@@ -9,13 +9,11 @@ therefore adds Gaussian noise with
 where tau is the number of openings (`scores`), s_w the scale of the encoded weights, W the bound of their
 norm and N the ring degree. t is eight standard deviations of the noise of an opened integer, taken over keys:
 fresh noise of standard deviation sigma_ct per coefficient, multiplied by the weights, plus that of the
-re-randomisation. An integer of a batch of K clients is a difference of two coefficients of a sum of K
-products, so its t is sqrt(2 K) times as large, and K of them count as K openings. In mode E (the query's
-weights are encrypted too) the noise of the encrypted weights, multiplied by the features, is added. If the
-weights are in few slots, one key can make their noise up to 4.6 times as large (with probability 10^-9); the
-factor eight covers that. Over all tau openings the Kullback-Leibler divergence between noise with and without
-the key's part is at most tau t^2 / (2 sigma^2). So by Pinsker no party distinguishes them with an advantage
-above 2^-22.8.
+re-randomisation. In mode E (the query's weights are encrypted too) the noise of the encrypted weights,
+multiplied by the features, is added. If the weights are in few slots, one key can make their noise up to 4.6
+times as large (with probability 10^-9); the factor eight covers that. Over all tau openings the
+Kullback-Leibler divergence between noise with and without the key's part is at most tau t^2 / (2 sigma^2). So
+by Pinsker no party distinguishes them with an advantage above 2^-22.8.
 """
 
 from __future__ import annotations
@@ -59,8 +57,6 @@ class LinearTerms:
         bounds: the bounds of all queries of this key.
         scores: tau. The flooding is sized for it, against a semi-honest evaluator. It does not stop a
             malicious one.
-        classes: K, a power of two: the number of clients that can be opened in one ciphertext (see
-            `batches`).
 
     Raises:
         ConfigError: a score inside the bounds could wrap, or features or flooding do not fit the modulus.
@@ -69,18 +65,11 @@ class LinearTerms:
     parameters: Parameters
     bounds: LinearBounds
     scores: int
-    classes: int = 1
 
     def __post_init__(self) -> None:
         if self.scores < 1:
             raise ConfigError(f"Expected scores above 0, got {self.scores}.")
-        if not 1 <= self.classes <= self.parameters.slots or self.classes.bit_count() != 1:
-            raise ConfigError(f"Expected classes as a power of two of at most the slots, got {self.classes}.")
-        if self.classes > 1 and self.parameters.encrypted_baseline:
-            raise ConfigError(
-                f"Expected a plaintext baseline for {self.classes} classes, got an encrypted one."
-            )
-        if self.largest > (limit := capacity(self.parameters, self.classes)):
+        if self.largest > (limit := capacity(self.parameters)):
             raise ConfigError(
                 f"Expected products up to {limit:.3g}, which {self.parameters.name!r} holds, got bounds that "
                 f"reach {self.largest:.3g}: tighten the query's bounds (of profiles: Bounds.mean, "
@@ -120,7 +109,7 @@ class LinearTerms:
     @property
     def ciphertexts(self) -> int:
         """The number of ciphertexts of a client's values."""
-        return ceil(self.row_length * self.classes / self.parameters.slots)
+        return ceil(self.row_length / self.parameters.slots)
 
     @property
     def ciphertext_bytes(self) -> int:
@@ -130,15 +119,15 @@ class LinearTerms:
 
     @property
     def request_bytes(self) -> int:
-        """The length of the longest request: that of a batch, if there are batches."""
+        """The length of a request."""
         p = self.parameters
         rest = gate.residues_size(p.polynomials - 1, p.primes, p.poly_modulus_degree)
         return self.reply_bytes + rest + SIGNATURE_BYTES
 
     @property
     def reply_bytes(self) -> int:
-        """The length of the longest reply."""
-        return gate.TAG + self.classes * gate.integer_size(self.parameters.modulus)
+        """The length of a reply."""
+        return gate.TAG + gate.integer_size(self.parameters.modulus)
 
     @cached_property
     def weight_norm(self) -> float:
@@ -168,7 +157,7 @@ class LinearTerms:
         p = self.parameters
         if p.encrypted_baseline:
             return p.data_scale
-        room = capacity(p, self.classes) / self.largest
+        room = capacity(p) / self.largest
         room = min(room, p.modulus / (p.data_scale * self.feature_norm))
         # values far below 1 would leave room for more, but SEAL refuses a product of such a scale
         most = p.modulus.bit_length() - (p.data_scale * p.weight_scale).bit_length()
@@ -182,7 +171,7 @@ class LinearTerms:
     @property
     def capacity(self) -> float:
         """The largest |<row, w>| that cannot wrap at this scale, in units of scale * number."""
-        return capacity(self.parameters, self.classes) * self.parameters.data_scale / self.data_scale
+        return capacity(self.parameters) * self.parameters.data_scale / self.data_scale
 
     @cached_property
     def noise_bound(self) -> float:
@@ -192,8 +181,7 @@ class LinearTerms:
         if p.encrypted_baseline:
             # noise times noise, also of zero products, is less than 2^-54 of this: too little for a float
             spread += self.data_scale * self.feature_norm * sqrt(2 / n)
-        several = sqrt(2 * self.classes) if self.classes > 1 else 1.0
-        return 8 * p.fresh_noise * (spread + 1) * several
+        return 8 * p.fresh_noise * (spread + 1)
 
     @cached_property
     def sigma(self) -> float:
@@ -209,26 +197,23 @@ class LinearTerms:
         """
         return 1 << max(0, floor(log2(self.sigma)) - _GRID_BITS)
 
-    def error_bound(self, together: int = 1, *, batch: bool = False, floods: int = 1) -> float:
+    def error_bound(self, together: int = 1, *, floods: int = 1) -> float:
         """The largest error of any of `together` scores of one reply, except with probability 1e-6.
 
         It covers flooding, encryption noise, rounding of weights and features, and the grid.
 
         Args:
             together: the number of scores for which the bound holds at once.
-            batch: whether the scores came out of one ciphertext together.
             floods: the number of parties that flood, 2 if the key holder reads the scores.
         """
         p = self.parameters
         # the upper quantile, as the lower one's opposite: 1 minus a tiny probability is 1 as a float
         quantile = -NormalDist().inv_cdf(MISS / (2 * together))
         features = self.feature_norm
-        rounding = sqrt(self.classes * p.slots / 12) * features / p.weight_scale
+        rounding = sqrt(p.slots / 12) * features / p.weight_scale
         rounding += sqrt(p.slots / 12) * self.weight_norm / self.data_scale
         floats = 2.0**-49 * self.weight_norm * features
-        # In a batch a score combines K integers with cosines as factors, each worth 1/K of a single one.
-        several = sqrt((self.classes + 1) / 2) / self.classes if batch else 1.0
-        noise = (sqrt(floods) * self.sigma + self.noise_bound / 8) * self.unit * several
+        noise = (sqrt(floods) * self.sigma + self.noise_bound / 8) * self.unit
         return (quantile * (noise + rounding) + floods * self.grid * self.unit + floats) / self.bounds.scale
 
     def digest(self) -> bytes:
@@ -243,7 +228,7 @@ class LinearTerms:
         """Canonical text, part of the digest. Deployed keys and files were made with these words."""
         return (
             f"Terms(parameters={self.parameters.text()}, bounds={self.bounds.text()}, scores={self.scores}, "
-            f"classes={self.classes})"
+            "classes=1)"
         )
 
 

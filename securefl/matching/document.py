@@ -21,7 +21,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Final
 
-from securefl.core.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError, of_another_version
 from securefl.core.keys import Guarded
 from securefl.storage import files
 from securefl.storage.inputs import opened
@@ -118,8 +118,7 @@ def _check_line(first: bytes, kind: str) -> None:
         )
     if words[1] != str(VERSION):
         raise DataError(
-            f"Expected version {VERSION} of the format, got version {words[1]!r}. Make the file again with "
-            "the version of securefl that reads it."
+            of_another_version(f"a file of version {VERSION}", f"version {words[1]!r}", "make the file again")
         )
     if words[2] != kind:
         found = _article(words[2]) if words[2] in LIMITS else "a file of another kind"

@@ -252,7 +252,7 @@ class KeyHolder:
             secrets.append(SecretKey(content.body[start : start + size]))
             start += size
         found = cls(public, tuple(secrets[:-1]), SigningKey(secrets[-1]))
-        announced = not public.pads or public.agreement == pads_key(found.signing).public
+        announced = public.agreement == pads_key(found.signing).public
         if found.signing.public != public.signing or not announced:
             raise DataError(
                 "Expected a secret key that fits its public key, got another. Restore both files."

@@ -47,8 +47,7 @@ class PublicKeys:
         signing: the key holder's Ed25519 key.
         openings: the most scores that the keys ever open. It limits the volume and does not protect the key.
         signature: the key holder's signature over all of these.
-        pads: the key holder's X25519 key for pads, 32 bytes, and its signature for this session. Empty for
-            keys of a release without pads.
+        pads: the key holder's X25519 key for pads, 32 bytes, and its signature for this session.
 
     Raises:
         DataError: keys of another length, an impossible number of openings, or a wrong signature.
@@ -58,20 +57,18 @@ class PublicKeys:
     signing: PublicKey
     openings: int
     signature: Signature
-    pads: bytes = b""
+    pads: bytes
 
     def __post_init__(self) -> None:
-        lengths = (sum(map(key_bytes, SETS)), *((0,) if self.pads else ()))
-        if len(self.raw) not in lengths or not 1 <= self.openings <= 2**40:
+        if len(self.raw) not in (0, sum(map(key_bytes, SETS))) or not 1 <= self.openings <= 2**40:
             raise DataError(
                 f"Expected a key holder's keys of {sum(map(key_bytes, SETS))} bytes for 1 to 2^40 openings, "
                 f"got {len(self.raw)} bytes for {self.openings}. Get the file again."
             )
         try:
             verify(self.signing, self.signature, statement(self.raw, self.openings))
-            if self.pads:
-                signed, signature = self.pads[:-SIGNATURE_BYTES], Signature(self.pads[-SIGNATURE_BYTES:])
-                verify(self.signing, signature, pads_statement(self.session, signed))
+            signed, signature = self.pads[:-SIGNATURE_BYTES], Signature(self.pads[-SIGNATURE_BYTES:])
+            verify(self.signing, signature, pads_statement(self.session, signed))
         except CryptoError as error:
             raise DataError(
                 f"Expected a public key that its holder signed, got a forged or damaged one: {error} Get it "
@@ -101,12 +98,7 @@ class PublicKeys:
 
     @property
     def agreement(self) -> PublicKey:
-        """The X25519 key for pads. Raises DataError if there is none."""
-        if not self.pads:
-            raise DataError(
-                "Expected a key holder's key with one for pads, got one that an earlier release made. Make "
-                "new keys with securefl keygen."
-            )
+        """The X25519 key for pads."""
         return PublicKey(self.pads[:-SIGNATURE_BYTES])
 
     def to_document(self) -> Document:
@@ -114,9 +106,8 @@ class PublicKeys:
             "session": self.session,
             "openings": self.openings,
             "signing": self.signing.raw.hex(),
+            "pads": self.pads.hex(),
         }
-        if self.pads:
-            header["pads"] = self.pads.hex()
         return Document(KIND, header, self.raw + self.signature.raw)
 
     @classmethod
@@ -128,8 +119,7 @@ class PublicKeys:
                 f"Expected a whole number of openings in the public key, got {type(openings).__name__}. Get "
                 "the file again."
             )
-        # Absent in keys of a release without pads, which go on to work for ciphertexts.
-        pads = hexadecimal(content.header["pads"], 32 + SIGNATURE_BYTES) if "pads" in content.header else b""
+        pads = hexadecimal(content.header.get("pads"), 32 + SIGNATURE_BYTES)
         raw, signature = content.body[:-SIGNATURE_BYTES], Signature(content.body[-SIGNATURE_BYTES:])
         found = cls(raw, PublicKey(signing), openings, signature, pads)
         if found.session != content.header.get("session"):

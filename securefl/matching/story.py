@@ -16,8 +16,7 @@ from securefl.core.linear import Floats, LinearQuery
 from securefl.core.signing import SIGNATURE_BYTES, unseal
 from securefl.linear import words
 from securefl.linear.addressed_checked import head_bytes
-from securefl.linear.addressed_pads import TAG, item_bytes, message_bytes, received
-from securefl.linear.dealt_pads import pad_and_last
+from securefl.linear.addressed_pads import TAG, item_bytes, message_bytes, pad_and_last, received
 from securefl.linear.pad_terms import KEY, PadTerms
 from securefl.linear.pads import rounded, weights_of
 from securefl.matching.clients import ClientKey

@@ -11,39 +11,4 @@ bounded, against which party, and why.
 
 from securefl.core.lazy import lazy
 
-TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
-
-if TYPE_CHECKING:
-    from securefl.core.release import Charge
-    from securefl.mechanisms.base import BaseMechanism, Headroom, Mechanism, Participation
-    from securefl.mechanisms.charges import charge_of
-    from securefl.mechanisms.protecting import protect
-    from securefl.mechanisms.registry import mechanism_of, names
-
-__all__ = [
-    "BaseMechanism",
-    "Charge",
-    "Headroom",
-    "Mechanism",
-    "Participation",
-    "charge_of",
-    "mechanism_of",
-    "names",
-    "protect",
-]
-_HOMES = {
-    "BaseMechanism": "securefl.mechanisms.base",
-    "Charge": "securefl.core.release",
-    "Headroom": "securefl.mechanisms.base",
-    "Mechanism": "securefl.mechanisms.base",
-    "Participation": "securefl.mechanisms.base",
-    "charge_of": "securefl.mechanisms.charges",
-    "mechanism_of": "securefl.mechanisms.registry",
-    "names": "securefl.mechanisms.registry",
-    "protect": "securefl.mechanisms.protecting",
-}
-_RENAMED = {
-    "GaussianMechanism": "BaseMechanism",
-    "words": "names",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES, _RENAMED)
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

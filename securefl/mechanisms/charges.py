@@ -14,7 +14,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.cohort import exact
 from securefl.core.errors import ConfigError
-from securefl.core.release import OTHERS, SERVER, Charge
+from securefl.core.release import KEY_HOLDER, OTHERS, SERVER, Charge
 from securefl.mechanisms.registry import mechanism_of
 
 
@@ -109,7 +109,8 @@ def _own_charge(plan: Plan, spec: ValueSpec) -> Charge:
             f"{_why(plan, spec)}.{remedy} {'Or name' if remedy else 'Name'} it in [privacy] "
             f'non_private = ["{spec.name}"] to allow that (epsilon is then infinite, and reported so).'
         )
-    return mechanism.exposed
+    # A key holder that draws the noise of a value can subtract it, so it learns what the server does.
+    return EXPOSED if mechanism.total_by == KEY_HOLDER else NON_PRIVATE
 
 
 def _accounted(plan: Plan) -> bool:
@@ -222,7 +223,8 @@ def _why(plan: Plan, spec: ValueSpec) -> str:
             f"No noise bounds what {spec.name!r} reveals of a record: it reads state that was trained on "
             "the records, and each record can move it without bound"
         )
-    return f"{bare} {mechanism_of(plan, spec).trusts}: leave it out of `adversaries`"
+    drawn_by = (mechanism_of(plan, spec).total_by or "party").replace("-", " ")
+    return f"{bare} for the {drawn_by} that draws it and could subtract it: leave it out of `adversaries`"
 
 
 def _remedy(plan: Plan, spec: ValueSpec) -> str:

@@ -14,10 +14,10 @@ from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER, Charge
 from securefl.dp.gaussian import TAIL, Integers, discrete, discrete_event, share
 from securefl.dp.noise import Source
-from securefl.mechanisms.base import BaseMechanism, Headroom
+from securefl.mechanisms.mechanism import Headroom, Mechanism
 
 
-class Distributed(BaseMechanism):
+class Distributed(Mechanism):
     """Discrete Gaussian shares, sized for the least number of honest survivors of the declared cohort."""
 
     word: Final = "distributed"

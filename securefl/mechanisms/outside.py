@@ -22,14 +22,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from securefl.accounting.events import EXPOSED, NON_PRIVATE, dump_charge
+from securefl.accounting.events import dump_charge
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError, LocalProtocolError, UnsupportedEvent
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
-from securefl.mechanisms.base import Headroom, Kind, Mechanism, Participation
+from securefl.mechanisms.mechanism import Headroom, Kind, Mechanism
 
 
 def require_kind(word: str, kind: Any) -> Kind:
@@ -64,36 +64,10 @@ class Outside:
         return True
 
     @property
-    def exposed(self) -> Charge:
-        if (found := self._own.exposed) not in (NON_PRIVATE, EXPOSED):
-            self._refuse("`exposed` as UNPROTECTED or EXPOSED of `accounting.events`", found)
-        return found
-
-    @property
-    def trusts(self) -> str:
-        return self._text("trusts", self._own.trusts)
-
-    @property
     def total_by(self) -> str | None:
         # `require_mechanism` checked the plan against the declaration of the kind.
         if (found := self._own.total_by) != self.kind.total_by:
             self._refuse(f"`total_by` as of its kind, {self.kind.total_by!r}", found)
-        return found
-
-    @property
-    def participation(self) -> Participation | None:
-        """The declared participation. A ledger enforces only the plan's number of releases of a name."""
-        if (found := self._own.participation) is None:
-            return None
-        if not isinstance(found, Participation):
-            self._refuse("`participation` as a Participation or None", found)
-        most = self.plan.max_releases.get(self.spec.name)
-        if found.separation > 1 or most is None or most > found.most:
-            self._refuse(
-                f"`participation` that a ledger enforces, no separation and at least the {most} releases of "
-                f"the plan",
-                found,
-            )
         return found
 
     def check(self) -> None:
@@ -102,7 +76,11 @@ class Outside:
         self.headroom()
         self.min_contributions(max(1, self.spec.cohort))
         self.deviation(max(1, self.spec.cohort))
-        _ = self.noised, self.exposed, self.trusts, self.total_by, self.participation
+        _ = self.noised, self.total_by, self.learns(SERVER)
+        # A ledger enforces the plan's number of releases of a name, and no other limit.
+        found, most = self._own.participation, self.plan.max_releases.get(self.spec.name)
+        if found is not None and not (_whole(found) and most is not None and most <= found):
+            self._refuse(f"`participation` that a ledger enforces, at least {most} releases", found)
 
     def charge(self) -> Charge | None:
         found = self._own.charge()
@@ -124,9 +102,7 @@ class Outside:
 
     def headroom(self) -> Headroom:
         found, limit = self._own.headroom(), self.spec.grid.limit
-        if not isinstance(found, Headroom) or not (found.share is None or _whole(found.share)):
-            self._refuse("a Headroom of whole numbers", found)
-        if not _whole(found.total):
+        if not isinstance(found, Headroom) or not (_whole(found.share or 0) and _whole(found.total)):
             self._refuse("a Headroom of whole numbers", found)
         if found.share is not None and found.share >= limit:
             self._refuse(f"a Headroom with a `share` below the grid's {limit} units", found)
@@ -153,7 +129,9 @@ class Outside:
         return float(found)
 
     def learns(self, party: str) -> str:
-        return self._text("learns", self._own.learns(party))
+        if not isinstance(found := self._own.learns(party), str):
+            self._refuse("words of `learns`", found)
+        return found
 
     def _noise(self, found: Any, size: int, most: int | None) -> Integers | None:
         """Raises LocalProtocolError unless noise is a vector of integers within its headroom."""
@@ -169,11 +147,6 @@ class Outside:
             )
         drawn: Integers = found
         return drawn
-
-    def _text(self, of: str, found: Any) -> str:
-        if not isinstance(found, str):
-            self._refuse(f"words of `{of}`", found)
-        return found
 
     def _refuse(self, expected: str, got: Any) -> NoReturn:
         _refuse(self.word, expected, got, f" for {self.spec.name!r}")

@@ -20,8 +20,11 @@ from securefl.core.release import Release, ReleaseKey
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import charge_of, sparse
+from securefl.mechanisms.mechanism import Mechanism
+from securefl.mechanisms.outside import Outside
 from securefl.mechanisms.registry import mechanism_of
 
+Noise = Mechanism | Outside
 _EXACT = 2**52
 """A float64 represents every integer up to this bound exactly, with its noise."""
 
@@ -85,27 +88,28 @@ def protect(
         DataError: the value is not finite, or outside its declared bound or the bounds of its query. The
             client abstains, or sends the value that it would send without records.
         Abstains: `after_noise` refused a noised value, or a noised vector is outside the bounds of its query.
-        LocalProtocolError: a value that must be noised has no grid integers; the plan hides the value and
-            `conceal` is None; or the value answers linear queries and declares no number of releases.
+        LocalProtocolError: a value that must be noised has no grid integers, or they are of another step
+            than the spec's; the plan hides the value and `conceal` is None; or the value answers linear
+            queries and declares no number of releases.
         ConfigError: as for `charge_of`.
     """
-    charge = charge_of(plan, spec, trained=trained)
+    charge, mechanism = charge_of(plan, spec, trained=trained), mechanism_of(plan, spec)
     told: NDArray[Any]
     source = Source(None if secret is None else derived(secret, b"noise" + _place(key)))
-    _require_integers(plan, spec, value)
+    _require_grid(mechanism, spec, value)
     hidden = None
     if spec.reduction == "sum":
-        told = _summand(plan, spec, value, weight, source, speaks)
+        told = _summand(mechanism, spec, value, weight, source, speaks)
         if plan.hidden:
             hidden = _concealed(spec, conceal, told.astype(np.int64))
     else:
-        value = _number(plan, spec, value, source)
+        value = _number(mechanism, spec, value, source)
         if value.hidden.size and spec.max_releases is None:
             raise undeclared(spec.name)
         told = np.concatenate([value.hidden, value.clear])
         # A scheme that expects a hidden part gets none in the clear: it refuses an empty one.
         if plan.scores != "clear" and (value.hidden.size or conceal is not None):
-            _require_inside(plan, spec, conceal, value)
+            _require_inside(mechanism, spec, conceal, value)
             hidden = _concealed(spec, conceal, value.hidden)
             hidden = replace(hidden, numbers=np.concatenate([hidden.numbers, value.clear]))
     return Release(
@@ -123,11 +127,12 @@ def is_cut(plan: Plan, spec: ValueSpec, value: Value, weight: float, *, speaks: 
     """Whether `protect` cuts this value to its grid, before noise. Only the value's owner may read it."""
     if spec.reduction != "sum":
         return False
-    if value.integers is not None and mechanism_of(plan, spec).noised:
-        integers, inside = value.integers, _inside(plan, spec)
+    mechanism = mechanism_of(plan, spec)
+    if value.integers is not None and mechanism.noised:
+        integers, inside = value.integers, _inside(mechanism, spec)
         beyond = _largest(integers) > spec.grid.limit
         return beyond or _largest(_weighted(integers, weight)) > inside
-    return speaks and _largest(value.floats(spec.grid)) > spec.grid.bound
+    return speaks and _largest(value.floats()) > spec.grid.bound
 
 
 def _largest(numbers: NDArray[Any]) -> float:
@@ -135,44 +140,52 @@ def _largest(numbers: NDArray[Any]) -> float:
     return float(max(-numbers.min(initial=0), numbers.max(initial=0)))
 
 
-def _inside(plan: Plan, spec: ValueSpec) -> int:
+def _inside(mechanism: Noise, spec: ValueSpec) -> int:
     """The largest magnitude on the grid that leaves room for a share of noise."""
     # If the grid cut a share off, the sum would lack that noise.
-    return spec.grid.limit - (mechanism_of(plan, spec).headroom().share or 0)
+    return spec.grid.limit - (mechanism.headroom().share or 0)
 
 
-def _require_integers(plan: Plan, spec: ValueSpec, value: Value) -> None:
-    """Raises LocalProtocolError for floats if the value is charged as noised."""
-    if value.integers is None and mechanism_of(plan, spec).noised:
+def _require_grid(mechanism: Noise, spec: ValueSpec, value: Value) -> None:
+    """Raises LocalProtocolError for integers of another grid, and for floats that are charged as noised."""
+    if value.integers is None:
+        if mechanism.noised:
+            raise LocalProtocolError(
+                f"Expected integers of the grid for {spec.name!r}, which is charged as noised, got floats. "
+                "If floats are rounded afterwards, a record moves them by more than was declared. Put each "
+                "record on the grid by itself: Value.summed(rows, spec.grid, bound)."
+            )
+    elif value.step != spec.grid.step:
         raise LocalProtocolError(
-            f"Expected integers of the grid for {spec.name!r}, which is charged as noised, got floats. If "
-            "floats are rounded afterwards, a record moves them by more than was declared. Put each record "
-            "on the grid by itself (`dp.clipping.to_grid`), and send Value(integers=...)."
+            f"Expected integers of step {spec.grid.step!r}, the grid for which the noise of {spec.name!r} is "
+            f"sized, got integers of step {value.step!r}. Make them on that grid: Value.summed(rows, "
+            "spec.grid, bound). `statistic_spec` and `profile_spec` of the protocols give a specification "
+            "and its values together."
         )
 
 
 def _summand(
-    plan: Plan, spec: ValueSpec, value: Value, weight: float, source: Source, speaks: bool
+    mechanism: Noise, spec: ValueSpec, value: Value, weight: float, source: Source, speaks: bool
 ) -> NDArray[Any]:
     """The client's contribution to a sum: its weighted value on the grid, with its part of the noise."""
     if not 0 < weight <= 1:
         raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
-    if value.integers is not None and mechanism_of(plan, spec).noised:
-        return _noised_sum(plan, spec, value.integers, weight, source)
-    floats = value.floats(spec.grid)
+    if value.integers is not None and mechanism.noised:
+        return _noised_sum(mechanism, spec, value.integers, weight, source)
+    floats = value.floats()
     if speaks:  # nan stays and is refused: the client then sends the value that it would without records
         floats = spec.grid.clipped(floats)
     return spec.grid.quantise(floats, weight)
 
 
-def _number(plan: Plan, spec: ValueSpec, value: Value, source: Source) -> Value:
+def _number(mechanism: Noise, spec: ValueSpec, value: Value, source: Source) -> Value:
     """The floats of a value that no party sums, with its client's noise if the plan asks for noise."""
     if value.integers is not None:
-        sums = _with_noise(plan, spec, value.integers, source)
+        sums = _with_noise(mechanism, spec, value.integers, source)
         try:
             value = Value(clear=sums) if value.after_noise is None else value.after_noise(sums)
         except DataError as error:
-            if not mechanism_of(plan, spec).noised:
+            if not mechanism.noised:
                 raise
             raise Abstains(Reason.NOISED, str(error)) from None
     if not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
@@ -180,7 +193,7 @@ def _number(plan: Plan, spec: ValueSpec, value: Value, source: Source) -> Value:
     return value
 
 
-def _require_inside(plan: Plan, spec: ValueSpec, conceal: Conceal | None, value: Value) -> None:
+def _require_inside(mechanism: Noise, spec: ValueSpec, conceal: Conceal | None, value: Value) -> None:
     """Raises DataError if a vector is outside the bounds of its query, and Abstains(NOISED) after noise.
 
     It depends on the vector, so it is no public reason.
@@ -199,7 +212,7 @@ def _require_inside(plan: Plan, spec: ValueSpec, conceal: Conceal | None, value:
         )
     if outside:
         why = f"Expected of {spec.name!r}, as its declared bounds have it, {outside}: it is not sent."
-        if mechanism_of(plan, spec).noised:
+        if mechanism.noised:
             raise Abstains(Reason.NOISED, why)
         raise DataError(why)
 
@@ -230,15 +243,14 @@ def _content(
 
 
 def _noised_sum(
-    plan: Plan, spec: ValueSpec, value: Integers, weight: float, source: Source
+    mechanism: Noise, spec: ValueSpec, value: Integers, weight: float, source: Source
 ) -> NDArray[np.int32]:
     """Grid integers (d,) with this client's part of the noise, or without noise if another party adds it.
 
     A sum beyond the grid is clipped to it. Abstaining would reveal something of the records without a charge.
     """
-    limit, mechanism = spec.grid.limit, mechanism_of(plan, spec)
+    limit, inside = spec.grid.limit, _inside(mechanism, spec)
     numbers = _weighted(np.clip(value, -limit, limit), weight)
-    inside = _inside(plan, spec)
     numbers = np.clip(numbers, -inside, inside)
     drawn = mechanism.client_noise(len(numbers), source)
     if drawn is not None:
@@ -258,9 +270,9 @@ def _weighted(numbers: Integers, weight: float) -> Integers:
     return found
 
 
-def _with_noise(plan: Plan, spec: ValueSpec, integers: Integers, source: Source) -> Floats:
+def _with_noise(mechanism: Noise, spec: ValueSpec, integers: Integers, source: Source) -> Floats:
     """Sums on the grid as floats, with a client's own noise if the plan asks for it."""
-    drawn = mechanism_of(plan, spec).client_noise(len(integers), source)
+    drawn = mechanism.client_noise(len(integers), source)
     if drawn is not None:
         integers = np.clip(integers, -_EXACT, _EXACT) + drawn
     return integers.astype(np.float64) * spec.grid.step

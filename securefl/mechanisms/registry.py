@@ -17,11 +17,16 @@ from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER
-from securefl.mechanisms.base import KEY_HOLDER_ADDS, Kind, Mechanism, NoNoise
-from securefl.mechanisms.central import Central
 from securefl.mechanisms.distributed import Distributed
-from securefl.mechanisms.key_holder import KeyHolder
-from securefl.mechanisms.local import Local
+from securefl.mechanisms.mechanism import (
+    KEY_HOLDER_ADDS,
+    Central,
+    KeyHolder,
+    Kind,
+    Local,
+    Mechanism,
+    NoNoise,
+)
 from securefl.mechanisms.outside import Outside, require_kind
 
 GROUP: Final = "securefl.mechanisms"
@@ -96,7 +101,7 @@ def require_mechanism(plan: Plan) -> Kind | None:
     return kind
 
 
-def mechanism_of(plan: Plan, spec: ValueSpec) -> Mechanism:
+def mechanism_of(plan: Plan, spec: ValueSpec) -> Mechanism | Outside:
     """The mechanism that noises this value under this plan.
 
         >>> from securefl.algorithm import Plan, ValueSpec
@@ -117,7 +122,7 @@ def mechanism_of(plan: Plan, spec: ValueSpec) -> Mechanism:
     """
     kind = require_mechanism(plan)
     if kind is None or not spec.sensitivity.get((plan.unit, plan.adjacency), 0.0) > 0:
-        return NoNoise()
+        return NoNoise(plan, spec)
     if spec.reduction == "none":  # no party sums it, so its client noises it
         return Local(plan, spec)
     if plan.noise in OURS:

@@ -14,7 +14,7 @@ from securefl.published.catalogue import data_of, missing
 from securefl.published.reproduction_status import home, require_own
 from securefl.published.table import Part, Table
 from securefl.storage.folder_lock import alone
-from securefl.study.config import Arm, RuntimeBackend
+from securefl.study.config import Arm
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.results import Results
 from securefl.study.session import run_study
@@ -28,7 +28,6 @@ def run_table(
     tell: Tell,
     *,
     workers: int | None = None,
-    backend: RuntimeBackend | None = None,
     stop: Stop | None = None,
     say: Callable[[str], None] = to_stderr,
 ) -> dict[str, Results]:
@@ -36,7 +35,7 @@ def run_table(
 
     tell: called with (part, arm, seed, record) for every finished round, those of an earlier run included.
     workers: processes that share a part's arms and seeds, by default one for each processor.
-    backend: where they run, in place of that of the parts' studies. stop, say: as for `session.run_study`.
+    stop, say: as for `session.run_study`.
     Each part has a run folder of its own, with a report.
     Raises DataError, before anything runs, if a data file of any part is missing, and ConfigError if the
     folder has runs of another version of the table.
@@ -48,7 +47,7 @@ def run_table(
     found = {}
     with alone(folder, say):
         for part in table.parts:
-            study = replace(part.study, runtime=part.study.runtime.on(backend))
+            study = part.study
             if workers is not None:
                 study = replace(study, runtime=replace(study.runtime, workers=workers))
             found[part.name], _ = run_study(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -49,6 +50,20 @@ class Picture:
     private: bool = False
     note: str = ""
 
+    @cached_property
+    def element(self) -> Markup:
+        """Its heading, and two SVG elements, of which a page shows one. Made once for all pages."""
+        drawn = [
+            Markup('<div class="{}">{}</div>').format(
+                kind, inline_svg(self.draw(width), name=f"{self.name}-{kind}", title=self.caption)
+            )
+            for kind, width in (("on-wide", WIDE), ("on-narrow", NARROW))
+        ]
+        apart = Markup('\n  <p class="apart">{}</p>').format(APART) if self.private else ""
+        return Markup("<figure>\n  <h3>{}</h3>\n  {}\n  <figcaption>{}</figcaption>{}\n</figure>").format(
+            self.title, Markup("\n  ").join(drawn), " ".join(filter(None, (self.caption, self.note))), apart
+        )
+
 
 def require_page(path: Path) -> None:
     """Raise ConfigError if a page written to this path would overwrite a file that is no HTML page."""
@@ -78,7 +93,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"figure": figure, "number": number_text, "epsilon": in_words, "swatch": swatch}
+    made.filters |= {"number": number_text, "epsilon": in_words, "swatch": swatch}
     made.tests["known"] = math.isfinite
     made.globals["policy"] = POLICY
     return made
@@ -86,20 +101,6 @@ def environment() -> Environment:
 
 def _source(name: str) -> str:
     return files("securefl.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def figure(own: Picture) -> Markup:
-    """The element of a picture: its heading, and two SVG elements, of which the page shows one."""
-    drawn = [
-        Markup('<div class="{}">{}</div>').format(
-            kind, inline_svg(own.draw(width), name=f"{own.name}-{kind}", title=own.caption)
-        )
-        for kind, width in (("on-wide", WIDE), ("on-narrow", NARROW))
-    ]
-    apart = Markup('\n  <p class="apart">{}</p>').format(APART) if own.private else ""
-    return Markup("<figure>\n  <h3>{}</h3>\n  {}\n  <figcaption>{}</figcaption>{}\n</figure>").format(
-        own.title, Markup("\n  ").join(drawn), " ".join(filter(None, (own.caption, own.note))), apart
-    )
 
 
 def number_text(value: float, digits: int = 1) -> str:

@@ -1,7 +1,7 @@
 """The HTML report of a study (see `pages`): the answer, one picture, then privacy, costs and tables.
 
-A report may be mailed around and opened anywhere. All its sentences are derived from the table of arms (see
-`sentences`), lost races included.
+A report may be opened anywhere. All its sentences are derived from the table of arms (see `sentences`), lost
+races included. A run has two: one that may be published, and one with all figures.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from securefl.core.errors import ConfigError
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
-from securefl.report.pages import APART, Picture, environment
+from securefl.report.pages import Picture, environment
 from securefl.storage.files import write as write_file
 
 _TEMPLATE = "run.html.j2"
@@ -63,15 +63,15 @@ class ArmSummary:
     name: str
     protocol: str
     aggregation: str
-    final_accuracy: float
-    best_accuracy: float
-    rounds_to_target: int | None
-    target: float | None
+    final_accuracy: float = math.nan
+    best_accuracy: float = math.nan
+    rounds_to_target: int | None = None
+    target: float | None = None
     megabytes_up: float
     megabytes_down: float
-    seconds_model: float
-    watt_hours: float
-    wall_seconds: float
+    seconds_model: float = math.nan
+    watt_hours: float = math.nan
+    wall_seconds: float = math.nan
     epsilon: Mapping[str, float]
     sparse: bool = False
     zeros: bool = False
@@ -127,7 +127,6 @@ class MeasureRow:
 
     models: "global" or "personal", the models that are tested. at_clients, worst_decile: the mean accuracy on
     test records like each client's own, and that of the tenth of the clients with the lowest accuracies.
-    private: whether no figure of the row is for publication. at_clients and worst_decile never are.
     """
 
     name: str
@@ -138,9 +137,8 @@ class MeasureRow:
     ece: float
     r2: float
     rmse: float
-    at_clients: float
-    worst_decile: float
-    private: bool
+    at_clients: float = math.nan
+    worst_decile: float = math.nan
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -154,13 +152,13 @@ class ReportData:
     note elsewhere. alarms: what a person must not overlook, in sentences. reasons: why parts of clients are
     missing. measure: what "accuracy" is, in words. outside: what no epsilon covers, in sentences. measures:
     of each arm's model and of the observer's own. observers: whose the observer's models are, in words.
-
-    Alarms, reasons, `bought` and private figures are not for publication. The page says so beside each.
+    notice: what the page says first of whether it may be published. private: whether it has figures that are
+    not for publication: alarms, reasons, `bought`, times, and those of clients and of personal models.
     """
 
     title: str
     answer: str
-    sentences: tuple[str, str, str]
+    sentences: Sequence[str]
     privacy: Sequence[PrivacyRow]
     config: str
     summary: Sequence[ArmSummary]
@@ -179,6 +177,8 @@ class ReportData:
     measures: Sequence[MeasureRow] = ()
     observers: str = ""
     price: str = ""
+    notice: str = ""
+    private: bool = False
 
 
 def write(path: Path, data: ReportData) -> None:
@@ -189,7 +189,7 @@ def write(path: Path, data: ReportData) -> None:
 def render(data: ReportData) -> str:
     """Return the report as one HTML text."""
     page = environment().get_template(_TEMPLATE)
-    return page.render(report=data, apart=APART, tested=TESTED, flow=_flow(data.privacy), figures=_FIGURES)
+    return page.render(report=data, tested=TESTED, flow=_flow(data.privacy), figures=_FIGURES)
 
 
 def _flow(card: Sequence[PrivacyRow]) -> list[tuple[str, list[tuple[str, str, list[str]]]]]:

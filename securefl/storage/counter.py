@@ -103,7 +103,7 @@ class Counter:
         write(self.folder / _KEYS, fingerprint, secret=True)
 
     def keys(self) -> str:
-        """The fingerprint of the party's newest keys; empty if none was noted, as by an older release.
+        """The fingerprint of the party's newest keys; empty if none was noted.
 
         Raises DataError if the note cannot be read.
         """

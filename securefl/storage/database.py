@@ -30,7 +30,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.core.errors import DataError
+from securefl.core.errors import DataError, of_another_version
 
 _PATIENCE: Final = 60
 """Seconds that a statement waits for another process."""
@@ -429,11 +429,6 @@ def _make(db: sqlite3.Connection, kind: Kind) -> None:
             db.execute(f"PRAGMA user_version = {kind.version}")
 
 
-def is_joined(db: sqlite3.Connection) -> bool:
-    """Whether this is a file of several kinds."""
-    return _version(db) == _JOINED
-
-
 def is_empty(db: sqlite3.Connection) -> bool:
     """Whether the file has no table yet, as after a process was killed when it had created the file."""
     return not _tables(db)
@@ -445,9 +440,11 @@ def require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
     A file of several kinds passes as each of them.
     """
     for each in (kind, *kind.parts):
-        _require_version(db, path, each)
+        require_version(db, path, each)
     tables = _tables(db)
-    if tables != set(kind.tables) and not (is_joined(db) and not kind.parts and tables >= set(kind.tables)):
+    if tables != set(kind.tables) and not (
+        _version(db) == _JOINED and not kind.parts and tables >= set(kind.tables)
+    ):
         raise Damaged(f"its tables are not those of a {kind.name}")
     (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
@@ -459,7 +456,8 @@ def _version(db: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _require_version(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
+def require_version(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
+    """Raise DataError for another version, and Damaged for a file of several other kinds."""
     version = _version(db)
     if version == _JOINED and not kind.parts:
         rows = db.execute("SELECT version FROM kinds WHERE name = ?", (kind.name,)).fetchall()
@@ -468,8 +466,7 @@ def _require_version(db: sqlite3.Connection, path: Path | str, kind: Kind) -> No
         ((version,),) = rows
     if version != kind.version:
         raise DataError(
-            f"Expected {path} as a {kind.name} of version {kind.version}, which this release writes, got "
-            f"version {version}. Use the release that made it: this one neither reads nor replaces the file."
+            of_another_version(f"{path} as a {kind.name} of version {kind.version}", f"version {version}")
         )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, of_another_version
 from securefl.storage.files import subfolder, write
 
 PRIVATE: Final = "private"
@@ -50,6 +50,11 @@ def private_folder(folder: Path) -> Path:
     return path
 
 
+def private_page(page: Path) -> Path:
+    """The page with all figures, beside a page that may be published."""
+    return page.parent / PRIVATE / page.name
+
+
 def json_text(content: Mapping[str, Any]) -> str:
     """The content as JSON, with the notice as its first field, in the first line."""
     head = "{" + json.dumps(FIELD) + ": " + json.dumps(NOTICE)
@@ -58,11 +63,7 @@ def json_text(content: Mapping[str, Any]) -> str:
 
 
 def require_layout(folder: Path) -> None:
-    """Raise ConfigError if a run folder is from an earlier version, which made no private folder."""
+    """Raise ConfigError if the databases of a run folder are where another version has them."""
     old, new = folder / "arms", folder / PRIVATE / "arms"
-    if old.exists() and not new.exists():
-        raise ConfigError(
-            f"Expected the databases of the run in {new}, got {old}: earlier versions wrote them beside "
-            f"files for publication. Move them: mkdir -m 700 {folder / PRIVATE} && mv {old} {new}. Then "
-            f"remove tables and plots, and write them anew with: securefl report {folder}"
-        )
+    if old.exists() and not new.exists():  # the run would begin anew, and forget what it released
+        raise ConfigError(of_another_version(f"the databases of the run in {new}", str(old)))

@@ -129,11 +129,10 @@ class Ended:
     """The event that a worker ended.
 
     code: its exit code. None if the program that launched the parent ignores SIGCHLD: the system then keeps
-    no exit codes. why: how it ended, in place of a code's meaning, such as "was lost with its node".
+    no exit codes.
     """
 
     code: int | None
-    why: str = ""
 
 
 Name = TypeVar("Name")

@@ -56,11 +56,6 @@ def read(path: Path, ask: Callable[[sqlite3.Connection], T]) -> T:
     )
 
 
-def serialized(path: Path) -> bytes:
-    """The database at `path` as the bytes of one file, which needs no log. Raises the errors of `read`."""
-    return read(path, lambda db: db.serialize())
-
-
 def copy(path: Path, folder: Path) -> Path:
     """Copy a database with its logs into `folder`; return the copy. No process may write meanwhile."""
     for end in ("", *_LOGS):

@@ -65,13 +65,7 @@ def sentence(study: Study, folder: Path | None = None) -> str:
 
 
 def require_in_one_process(study: Study) -> None:
-    """Raises ConfigError if a deployment's study names a shared ledger, since each party has its own ledger,
-    or a Ray cluster, which trusts all its machines."""
-    if study.runtime.on_cluster:
-        raise ConfigError(
-            '[runtime] Expected backend = "processes" if parties run on machines of their own, got "ray": '
-            "the workers of a Ray cluster trust each other, and parties do not. Leave it out."
-        )
+    """Raises ConfigError if a deployment's study names a shared ledger: each party has its own ledger."""
     if study.privacy.ledger is not None:
         raise ConfigError(
             "[privacy] Expected no `ledger` if parties run on machines of their own, got "

@@ -1,31 +1,28 @@
 """The file of one arm under one seed: its ledger, journal and checkpoint, opened and checked together.
 
-One SQLite file has the tables of all three, so that a round in one process is one durable commit. A run that
-an earlier version began has three files. It goes on with them, and every write to them is a commit.
+One SQLite file has the tables of all three, so that a round in one process is one durable commit.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.accounting import note, store
+from securefl.accounting import store
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import State
 from securefl.algorithm.plan import Plan
+from securefl.core.errors import DataError, of_another_version
 from securefl.core.logs import held
 from securefl.storage import journal as acts
-from securefl.storage.database import Database, decoding, explaining, is_empty, is_joined, joined
+from securefl.storage.database import Database, decoding, joined
 from securefl.storage.files import subfolder
 from securefl.storage.journal import Journal
 from securefl.storage.private_folder import PRIVATE, private_folder
-from securefl.storage.read_only import read
 from securefl.study import checkpoint as rounds
 from securefl.study.checkpoint import Checkpoint, Stands, require_all, stands_of
 from securefl.study.config import Arm, Study, slug
@@ -35,8 +32,6 @@ ARMS = Path(PRIVATE) / "arms"
 """The folder of the databases, below a run folder."""
 LEDGER: Final = "ledger.sqlite"
 """The file of a run: its ledger, and beside the ledger's tables those of its journal and checkpoint."""
-_CHECKPOINT, _ACTS = "checkpoint.sqlite", "acts.sqlite"
-"""The checkpoint and the journal of a run that an earlier version began, beside its ledger."""
 _RUN = joined(
     store.KIND,
     acts.KIND,
@@ -46,40 +41,24 @@ _RUN = joined(
 )
 
 
-FILES: Final = (_ACTS, LEDGER, f"{LEDGER}{note.END}", _CHECKPOINT)
-"""The files that an arm and seed may have, in the order in which a round writes them. If those before one are
-newer than it and than those behind it, the round is finished, or is played again as after an interruption."""
-
-
 def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
     """The folder with checkpoint, ledger and journal of one arm and seed."""
     return folder / ARMS / slug(arm.name) / f"seed-{seed}"
 
 
 def checkpoint_file(home: Path) -> Path:
-    """The file with the checkpoint of an arm and seed. It may be missing.
-
-    home: the folder of the arm and seed. Raises DataError if the file is damaged.
-    """
-    return home / (LEDGER if _found(home / LEDGER, is_joined) else _CHECKPOINT)
+    """The file with the checkpoint, in the folder of an arm and seed. It may be missing."""
+    return home / LEDGER
 
 
-def _in_three(home: Path) -> bool:
-    """Whether the folder has files of a run that an earlier version began, or one of them."""
-    path = home / LEDGER
-    if _found(path, is_joined):
-        return False
-    # A link counts: it is refused when it is opened.
-    others = any(os.path.lexists(home / name) for name in (_CHECKPOINT, _ACTS))
-    return others or _found(path, lambda db: not is_empty(db))
-
-
-def _found(path: Path, ask: Callable[[sqlite3.Connection], bool]) -> bool:
-    """The answer from a file that is only read; False if there is none. Raises DataError if it is damaged."""
-    if not path.is_file() or path.is_symlink():
-        return False
-    with explaining(path, store.KIND):
-        return read(path, ask)
+def _file(home: Path) -> Database:
+    """The open file of a run. Raises DataError if the folder is of another version, or the file damaged."""
+    # Without this check a run whose ledger was in another file would begin anew, with nothing spent.
+    if found := sorted(path.name for path in home.glob("*.sqlite") if path.name != LEDGER):
+        raise DataError(
+            of_another_version(f"the one database {LEDGER} of a run in {home}", f"also {', '.join(found)}")
+        )
+    return Database(home / LEDGER, _RUN)
 
 
 def made_folder(folder: Path, arm: Arm, seed: int) -> Path:
@@ -113,14 +92,13 @@ class ArmRun:
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """The opened file of one arm and seed, or its three files.
+    """The opened file of one arm and seed.
 
-    file: the file with all three; None for a run that an earlier version began.
     state: the newest state; None before round 1. records: of all finished rounds. stands: the part of each
     record that a resumed run needs.
     """
 
-    file: Database | None
+    file: Database
     ledger: Ledger
     checkpoint: Checkpoint
     journal: Journal
@@ -133,34 +111,16 @@ class Saved:
         """Make all that is written within one durable commit (see `Database.together`).
 
         Only for a round whose parties are all in this process: what they send each other within is not on
-        disk yet. The package's log lines wait for the commit. A run in three files has a commit for each
-        write.
+        disk yet. The package's log lines wait for the commit.
         """
-        if self.file is None:
-            yield
-            return
         with held() as let_go, self.file.together(let_go):
             yield
 
 
 def identity(home: Path, plan: Plan) -> str:
     """The identity of the ledger in the folder of an arm and seed. The first call makes the ledger."""
-    with ExitStack() as stack:
-        return stack.enter_context(_ledger(home, _run_file(home, stack), plan)).identity
-
-
-def _ledger(
-    home: Path, file: Database | None, plan: Plan, allotment: Mapping[str, int] | None = None
-) -> Ledger:
-    """The ledger in the file of a run, or in its own if the run has three."""
-    if file is None:
-        return Ledger(home / LEDGER, plan.terms(), allotted=allotment)
-    return Ledger.of_run(file, plan.terms(), allotted=allotment)
-
-
-def _run_file(home: Path, stack: ExitStack) -> Database | None:
-    """The open file of a run, or None if the run has three."""
-    return None if _in_three(home) else stack.enter_context(closing(Database(home / LEDGER, _RUN)))
+    with closing(_file(home)) as file, Ledger.of_run(file, plan.terms()) as ledger:
+        return ledger.identity
 
 
 @contextmanager
@@ -178,10 +138,9 @@ def opened(
     Raises DataError if the files are of another study, arm or seed, or do not belong together.
     """
     with ExitStack() as stack:
-        file = _run_file(home, stack)
-        ledger = stack.enter_context(_ledger(home, file, plan, allotment))
-        checkpoint = stack.enter_context(Checkpoint(file or home / _CHECKPOINT))
-        journal = stack.enter_context(Journal(file or home / _ACTS))
+        file = stack.enter_context(closing(_file(home)))
+        ledger = stack.enter_context(Ledger.of_run(file, plan.terms(), allotted=allotment))
+        checkpoint, journal = stack.enter_context(Checkpoint(file)), stack.enter_context(Journal(file))
         checkpoint.bind(
             study=hashlib.sha256(study.text.encode()).hexdigest(),
             arm=arm.name,

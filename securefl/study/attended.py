@@ -16,19 +16,15 @@ class Followed:
         self._attendance = Attendance()
         self._over_budget: set[str] = set()
 
-    def presence(self, record: Mapping[str, Any]) -> Presence | None:
-        """Who took part in this record's round; None for a record of an earlier version."""
+    def presence(self, record: Mapping[str, Any]) -> Presence:
+        """Who took part in this record's round."""
         over_budget = frozenset(self._over_budget)
         # A record names the clients that no later round asks.
         self._over_budget |= set(map(client_name, record["retired"]))
-        if "seen" not in record:
-            return None
-        seen = Seen.of(record["seen"])
-        return self._attendance.round(record["round"], seen, over_budget=over_budget)
+        return self._attendance.round(record["round"], Seen.of(record["seen"]), over_budget=over_budget)
 
 
 def presences(records: Sequence[Mapping[str, Any]]) -> list[Presence]:
     """Who took part in each of these rounds of one arm and seed."""
     followed = Followed()
-    found = [followed.presence(record) for record in records]
-    return [one for one in found if one is not None]
+    return [followed.presence(record) for record in records]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,7 +22,17 @@ from securefl.core.release import PARTIES
 from securefl.core.text_safety import excerpt
 from securefl.engine.account import Asked
 from securefl.engine.attendance import Seen
-from securefl.storage.database import Damaged, Database, Kind, check, decoding, explaining, is_empty, seal
+from securefl.storage.database import (
+    Damaged,
+    Database,
+    Kind,
+    check,
+    decoding,
+    explaining,
+    is_empty,
+    require_version,
+    seal,
+)
 from securefl.storage.journal import Journal
 from securefl.storage.read_only import read
 
@@ -56,11 +67,17 @@ _MODULUS = 2**256
 def rounds_in(path: Path) -> int:
     """The number of finished rounds in a checkpoint. Only reads, also while another process runs rounds.
 
-    Raises DataError if the file is damaged.
+    Raises DataError if the file is damaged or of another version.
     """
     with explaining(path, KIND):
-        count = "SELECT COUNT(*) FROM rounds"
-        return int(read(path, lambda db: 0 if is_empty(db) else db.execute(count).fetchone()[0]))
+        return read(path, lambda db: _rounds(db, path))
+
+
+def _rounds(db: sqlite3.Connection, path: Path) -> int:
+    if is_empty(db):
+        return 0
+    require_version(db, path, KIND)
+    return int(db.execute("SELECT COUNT(*) FROM rounds").fetchone()[0])
 
 
 class Checkpoint:
@@ -241,11 +258,10 @@ def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
     # Converted for the check alone: the tables at the end need these, and must not fail then.
     for name in ("bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"):
         float(record[name])
-    for name in ("blamed", "abstained"):
+    for name in ("blamed", "abstained", "reasons", "blank"):
         if not all(isinstance(why, str) for why in record[name].values()):
             raise ValueError("a record has a reason that is no text")
-    if "seen" in record:  # earlier versions noted none
-        Seen.of(record["seen"])
+    Seen.of(record["seen"])
     if (record["accuracy"], record["loss"]) != (None, None):  # both are None if models were not tested
         float(record["accuracy"]), float(record["loss"])
     return Stands(

@@ -28,7 +28,6 @@ from securefl.report.significance import LEVEL, holm, signed_rank
 from securefl.storage.inputs import content
 from securefl.storage.private_folder import CONFIG, PRIVATE
 from securefl.storage.texts import read_text, toml
-from securefl.study.older_words import with_new_names
 from securefl.study.publication import PERSONAL
 
 _TABLE_BYTES: Final = 2**28
@@ -177,7 +176,7 @@ def _read(folder: Path, name: str) -> Finished:
         name=name,
         folder=folder,
         text=text,
-        config=dict(_flat(with_new_names(toml(text)))),
+        config=dict(_flat(toml(text))),
         # On the machine of the run, with the accuracies of personal models.
         metrics=_table(private if private.is_file() else folder / "metrics.csv"),
         measure=str(_json(folder / "summary.json").get("accuracy", "")),

@@ -69,25 +69,7 @@ def sized(study: Study, arm: Arm, problem: Problem) -> Problem:
 
 def built(arm: Arm, problem: Problem) -> Algorithm:
     """The arm's algorithm for this problem. Raises ConfigError for options that do not fit it."""
-    algorithm = arm.options.build(problem)
-    _require_new_names(arm, algorithm)
-    return algorithm
-
-
-def _require_new_names(arm: Arm, algorithm: object) -> None:
-    """ConfigError for a system of another distribution that was written for older names."""
-    if not hasattr(algorithm, "contributions") and hasattr(algorithm, "offers"):
-        raise ConfigError(
-            f"Expected `contributions` of the protocol {arm.protocol!r}, got `offers`, which is their older "
-            "name. Rename it, or install a newer version of the package that the protocol comes from."
-        )
-    for own in getattr(algorithm, "contributions", ()):
-        if not hasattr(own, "spec") and hasattr(own, "sends"):
-            raise ConfigError(
-                f"Expected `spec` of each contribution of the protocol {arm.protocol!r}, got `sends`, which "
-                "is "
-                "its older name. Rename it, or install a newer version of the package that it comes from."
-            )
+    return arm.options.build(problem)
 
 
 def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:

@@ -16,18 +16,15 @@ from securefl.algorithm.clients import Algorithm, Contribution
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
 from securefl.core.reading import convert, near
-from securefl.core.renamed import new_name
 from securefl.core.text_safety import require_legible
 from securefl.data import Corruption
 from securefl.engine.network import Faults
 from securefl.storage import processes
 from securefl.storage.files import write
-from securefl.storage.private_folder import PRIVATE
 from securefl.storage.processes import MOST_WORKERS
 from securefl.storage.texts import read_text, toml
 from securefl.study.cost import PresetName
 from securefl.study.data_section import DataSection, require_source
-from securefl.study.older_words import with_new_names
 from securefl.study.privacy import DPSGDSection, PrivacySection, with_one_epsilon
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.cohorts import Batched, slots_for
@@ -41,7 +38,6 @@ from securefl.training.task import Problem
 
 _HOME: Final = "home.txt"
 """The file of a run folder that names the folder of its study's own files and modules."""
-RuntimeBackend = Literal["processes", "ray"]
 MOST_ROUNDS = 10**6
 _MOST_PASSES = 10**4
 _LONGEST_NAME = 200
@@ -111,58 +107,24 @@ class RuntimeSection:
     "sequential" trains each by itself. Both draw the same batches and noise. Sums differ in last bits.
     workers: processes that share arms, seeds and local training; by default one for each processor.
     device: the device of models. "auto" takes a GPU if one can be used, and else the CPU.
-    backend: where arms and seeds run. "processes" forks this machine's; "ray" also takes the other machines
-    of a Ray cluster (`pip install 'securefl[ray]'`). Workers are then the arms and seeds that run at a time,
-    by default one for each processor of the cluster, and models are on the CPU. The workers of Ray read
-    each other's objects by pickle, so a cluster is one person's.
-    address: the cluster's, such as "10.0.0.1:6379"; by default that of RAY_ADDRESS. Without either, a cluster
-    of this machine alone is started for the run.
     """
 
     training: Literal["batched", "sequential"] = "batched"
     workers: int | None = None
     device: Wanted = "auto"
-    backend: RuntimeBackend = "processes"
-    address: str | None = None
 
     def __post_init__(self) -> None:
         if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
             raise ValueError(f"Expected 1 to {MOST_WORKERS:,} workers, got {self.workers}.")
-        if self.address is not None and self.backend != "ray":
-            raise ValueError(
-                f'Expected no address with backend = "processes", got {self.address!r}: it is that of a Ray '
-                'cluster. Leave it out, or write backend = "ray".'
-            )
-
-    @property
-    def on_cluster(self) -> bool:
-        """Whether arms and seeds run on a Ray cluster."""
-        return self.backend == "ray"
-
-    @property
-    def models_on(self) -> Wanted:
-        """The device of models. Raises ConfigError for a GPU on a Ray cluster."""
-        if self.on_cluster and self.device == "cuda":
-            raise ConfigError(
-                'Expected device = "cpu" or "auto" with backend = "ray", got "cuda": on a cluster models are '
-                "on the CPU. Leave one of them out."
-            )
-        return "cpu" if self.on_cluster else self.device
 
     @property
     def here(self) -> RuntimeSection:
-        """This section for a run in one process of this machine."""
-        return replace(self, workers=1, backend="processes", address=None)
-
-    def on(self, backend: RuntimeBackend | None) -> RuntimeSection:
-        """This section with another backend, if one is given."""
-        if backend is None:
-            return self
-        return replace(self, backend=backend, address=self.address if backend == "ray" else None)
+        """This section for a run in one process."""
+        return replace(self, workers=1)
 
     @property
     def processes(self) -> int:
-        """The number of worker processes on this machine."""
+        """The number of worker processes."""
         if not processes.can_fork():
             return 1
         return self.workers or processes.processors()
@@ -312,28 +274,17 @@ _OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime", "measures")
 
 
 def read(path: Path) -> Study:
-    """The study in a TOML file. Raises ConfigError if a part of it cannot be used as written.
-
-    In a run folder it may have older words (see `parse`).
-    """
+    """The study in a TOML file. Raises ConfigError if a part of it cannot be used as written."""
     text = read_text(path)
     try:
-        return replace(
-            parse(text, home=home_of(path), begun=(path.parent / PRIVATE).is_dir()), file=str(path)
-        )
+        return replace(parse(text, home=home_of(path)), file=str(path))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def parse(
-    text: str, *, home: Path | None = None, brought: Brought | None = None, begun: bool = False
-) -> Study:
-    """The study in a TOML text. home, brought: see `Study`. Raises ConfigError as `read` does.
-
-    begun: whether it is a run folder's own copy. The copy is never rewritten, since files beside it are bound
-        to its digest. So it is read with the words of its time.
-    """
-    table = with_new_names(toml(text)) if begun else toml(text)
+def parse(text: str, *, home: Path | None = None, brought: Brought | None = None) -> Study:
+    """The study in a TOML text. home, brought: see `Study`. Raises ConfigError as `read` does."""
+    table = toml(text)
     brought = brought or Brought()
     if brought.model is not None:
         table.setdefault("model", {})
@@ -405,7 +356,7 @@ def _require_at_home(name: str, section: Any, kinds: Mapping[str, type[Any]]) ->
     kind = kinds[name]
     for key in section if isinstance(section, dict) else ():
         homes = [f"[{other}]" for other, own in kinds.items() if key in own.__dataclass_fields__]
-        if homes and new_name(kind, key) is None and key not in kind.__dataclass_fields__:
+        if homes and key not in kind.__dataclass_fields__:
             raise ConfigError(f"[{name}] Unknown key `{key}`: it belongs under {' or '.join(homes)}.")
 
 

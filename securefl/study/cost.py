@@ -22,8 +22,6 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securefl.core.errors import ConfigError
-
 Floats = NDArray[np.float64]
 MEGABIT_PER_BYTE = 8e-6
 JOULES_PER_WATT_HOUR = 3600.0
@@ -45,7 +43,6 @@ class CostModel:
         the real bytes of the messages.
     charge_profile: whether making and uploading a profile is counted (Eqs. 13, 16). The papers count them for
         FedProf only: use `dataclasses.replace(model, charge_profile=True)` for its arms.
-    Raises ConfigError for a constant that is not positive and finite.
     """
 
     snr: float
@@ -57,45 +54,17 @@ class CostModel:
     model_megabytes: float | None
     charge_profile: bool = False
 
-    def __post_init__(self) -> None:
-        for name in (
-            "snr",
-            "transmit_watts",
-            "processor_watts",
-            "bits_per_sample",
-            "cycles_per_bit",
-            "epochs",
-        ):
-            _positive(name, getattr(self, name))
-        if self.model_megabytes is not None:
-            _positive("model_megabytes", self.model_megabytes)
-
-
-def _positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"Expected a finite {name} > 0 in the cost model, got {value!r}.")
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Devices:
     """The devices of N clients.
 
     ghz: (N,) float64, processor speed s_k in GHz. mhz: (N,) float64, downlink bandwidth bw_k in MHz.
-    Raises ConfigError if the shapes differ, or a value is not positive and finite.
+    All are finite and > 0.
     """
 
     ghz: Floats
     mhz: Floats
-
-    def __post_init__(self) -> None:
-        if self.ghz.ndim != 1 or self.ghz.shape != self.mhz.shape:
-            raise ConfigError(
-                f"Expected ghz and mhz of one shape (clients,), got {self.ghz.shape} and {self.mhz.shape}."
-            )
-        if not all(np.all(np.isfinite(law) & (law > 0)) for law in (self.ghz, self.mhz)):
-            raise ConfigError(
-                "Expected a finite speed and bandwidth > 0 of every device, got another value. Mend it."
-            )
 
     def of(self, clients: NDArray[np.int64]) -> Devices:
         """The devices of these clients."""
@@ -106,18 +75,11 @@ class Devices:
 class DeviceLaw:
     """The distribution of devices (Table 2): normal distributions cut at zero.
 
-    ghz, mhz: mean and standard deviation, before the cut, of processor speed and downlink bandwidth.
-    Raises ConfigError for a mean that is not positive, or a negative standard deviation.
+    ghz, mhz: mean > 0 and standard deviation, before the cut, of processor speed and downlink bandwidth.
     """
 
     ghz: tuple[float, float]
     mhz: tuple[float, float]
-
-    def __post_init__(self) -> None:
-        for name, (mean, sd) in (("ghz", self.ghz), ("mhz", self.mhz)):
-            _positive(f"mean of {name}", mean)
-            if not (math.isfinite(sd) and sd >= 0):
-                raise ConfigError(f"Expected a standard deviation >= 0 for {name}, got {sd!r}.")
 
     def draw(self, clients: int, rng: np.random.Generator) -> Devices:
         """Devices for `clients` clients. Every speed and bandwidth is > 0."""
@@ -168,61 +130,46 @@ class ClientCosts:
         return self.communicate + self.train + self.make_profile + self.send_profile
 
 
-def communication_seconds(model: CostModel, devices: Devices, traffic: Payload | None = None) -> Floats:
+def communication_seconds(model: CostModel, devices: Devices, traffic: Payload) -> Floats:
     """Eq. 11, (N,) seconds: (2 up + down) megabit / (bw[MHz] log2(1 + SNR)).
 
-    If the cost model has a constant message size, 3 times this size replaces 2 up + down. Raises ConfigError
-    if it counts real bytes and `traffic` is missing.
+    If the cost model has a constant message size, 3 times this size replaces 2 up + down.
     """
     if model.model_megabytes is not None:
-        weighted = 3 * model.model_megabytes * 1e6
-        return weighted * MEGABIT_PER_BYTE / _megabit_per_second(model, devices)
-    if traffic is None:
-        raise ConfigError(
-            "Expected the bytes of the messages, since model_megabytes is None, got none. Pass `traffic`."
-        )
-    up, down = _per_client("up", traffic.up, devices), _per_client("down", traffic.down, devices)
-    return (2 * up + down) * MEGABIT_PER_BYTE / _megabit_per_second(model, devices)
+        weighted: Floats | float = 3 * model.model_megabytes * 1e6
+    else:
+        weighted = 2 * _floats(traffic.up) + _floats(traffic.down)
+    return weighted * MEGABIT_PER_BYTE / _megabit_per_second(model, devices)
 
 
-def training_seconds(
-    model: CostModel, devices: Devices, sizes: ArrayLike, passes: ArrayLike | None = None
-) -> Floats:
-    """Eq. 12, (N,) seconds: E |D_k| BPS CPB / (s_k[GHz] 1e9), `sizes` = |D_k| in samples, (N,) or one.
+def training_seconds(model: CostModel, devices: Devices, sizes: ArrayLike, passes: ArrayLike) -> Floats:
+    """Eq. 12, (N,) seconds: E |D_k| BPS CPB / (s_k[GHz] 1e9).
 
-    passes: E of each client, (N,) or one number; by default the model's `epochs`.
+    sizes: |D_k| in samples, (N,) or one number. passes: E of each client, (N,) or one number.
     """
-    samples = _per_client("sizes", sizes, devices)
-    often = _per_client("passes", model.epochs if passes is None else passes, devices)
-    cycles = often * samples * model.bits_per_sample * model.cycles_per_bit
+    cycles = _floats(passes) * _floats(sizes) * model.bits_per_sample * model.cycles_per_bit
     return cycles / (devices.ghz * 1e9)
 
 
 def profile_upload_seconds(model: CostModel, devices: Devices, profile_bytes: ArrayLike) -> Floats:
     """T_RPup of Eq. 13, (N,) seconds: the time to send the profile at half the bandwidth."""
-    size = _per_client("profile", profile_bytes, devices)
-    return 2 * size * MEGABIT_PER_BYTE / _megabit_per_second(model, devices)
+    return 2 * _floats(profile_bytes) * MEGABIT_PER_BYTE / _megabit_per_second(model, devices)
 
 
 def client_costs(
-    model: CostModel,
-    devices: Devices,
-    sizes: ArrayLike,
-    traffic: Payload | None = None,
-    passes: ArrayLike | None = None,
+    model: CostModel, devices: Devices, sizes: ArrayLike, traffic: Payload, passes: ArrayLike
 ) -> ClientCosts:
     """Eqs. 10-16 for every client.
 
     sizes, passes: see `training_seconds`; a client that does not train makes 0 passes. traffic: bytes of
-    the round. It may be left out only with a constant model size; the profile then has 0 bytes.
-    Raises ConfigError for shapes that do not fit, negative numbers, or missing traffic.
+    the round.
     """
     communicate = communication_seconds(model, devices, traffic)
     train = training_seconds(model, devices, sizes, passes)
     make_profile = send_profile = np.zeros_like(train)
     if model.charge_profile:
         make_profile = training_seconds(model, devices, sizes, 1)
-        send_profile = profile_upload_seconds(model, devices, traffic.profile if traffic else 0.0)
+        send_profile = profile_upload_seconds(model, devices, traffic.profile)
     transmit = model.transmit_watts * (communicate + send_profile)
     # P_f is the power at 1 GHz, and power grows with the cube of the clock.
     compute = model.processor_watts * devices.ghz**3 * (train + make_profile)
@@ -235,47 +182,22 @@ def client_costs(
     )
 
 
-def round_seconds(costs: ClientCosts, selected: ArrayLike | None = None) -> float:
-    """T_round, Eq. 9: the seconds of the slowest selected client. 0 if no client was selected.
-
-    selected: client indices; by default all clients of `costs`. A client drawn twice (selection with
-    replacement) trains and sends once.
-    """
-    return float(np.max(costs.seconds[_cohort(selected, len(costs.train))], initial=0.0))
+def round_seconds(costs: ClientCosts) -> float:
+    """T_round, Eq. 9: the seconds of the slowest client of the cohort. 0 if there is none."""
+    return float(np.max(costs.seconds, initial=0.0))
 
 
-def round_watt_hours(costs: ClientCosts, selected: ArrayLike | None = None) -> float:
-    """Energy of the selected clients' devices in Wh (J / 3600). A client drawn twice counts once.
-
-    selected: as for `round_seconds`.
-    """
-    return float(np.sum(costs.joules[_cohort(selected, len(costs.train))]) / JOULES_PER_WATT_HOUR)
+def round_watt_hours(costs: ClientCosts) -> float:
+    """Energy of the devices of the cohort in Wh (J / 3600)."""
+    return float(np.sum(costs.joules) / JOULES_PER_WATT_HOUR)
 
 
-def _cohort(selected: ArrayLike | None, clients: int) -> NDArray[np.int64] | slice:
-    if selected is None:
-        return slice(clients)
-    indices = np.asarray(selected)
-    if indices.size == 0:
-        return np.zeros(0, dtype=np.int64)
-    # Without this check, a boolean mask would select clients 0 and 1.
-    if indices.dtype.kind not in "iu" or indices.min() < 0 or indices.max() >= clients:
-        raise ConfigError(f"Expected client indices from 0 to {clients - 1}, got {indices!r}.")
-    return np.unique(indices).astype(np.int64)
+def _floats(values: ArrayLike) -> Floats:
+    return np.asarray(values, dtype=np.float64)
 
 
 def _megabit_per_second(model: CostModel, devices: Devices) -> Floats:
     return devices.mhz * math.log2(1.0 + model.snr)
-
-
-def _per_client(name: str, values: ArrayLike, devices: Devices) -> Floats:
-    array = np.asarray(values, dtype=np.float64)
-    if array.shape not in ((), devices.ghz.shape):
-        raise ConfigError(f"Expected {name} as one number or {devices.ghz.shape}, got shape {array.shape}.")
-    # If a value is nan, minimum and maximum are nan, and both comparisons are false.
-    if not (array.min(initial=0) >= 0 and array.max(initial=0) < np.inf):
-        raise ConfigError(f"Expected {name} finite and >= 0, got a value that is not.")
-    return array if array.ndim else np.full(devices.ghz.shape, array)
 
 
 PresetName = Literal["gas_turbine_v1", "gas_turbine_v2", "emnist_v1", "emnist_v2", "cifar10_v2"]

@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
 from securefl.core.reading import convert, near
-from securefl.core.renamed import formerly
 from securefl.data import NAMES, Partition, data_folder
 from securefl.data.columns import Column, Word, key_of
 from securefl.data.layout import Layout
@@ -95,7 +94,7 @@ class DataSection:
     columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     test: str | None = None
     test_share: float | None = None
-    public_num_examples: int | None = field(default=None, metadata=formerly("public_count"))
+    public_num_examples: int | None = None
     network: str | None = None
     features: str | None = None
 

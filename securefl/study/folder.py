@@ -16,7 +16,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -26,24 +25,11 @@ from securefl.storage.folder_lock import require_idle
 from securefl.storage.private_folder import CONFIG, require_layout
 from securefl.storage.texts import read_text
 from securefl.study.config import Brought, Study, home_of, note_home, parse
-from securefl.study.older_words import in_older_words
 from securefl.study.split_key import Keeper
 from securefl.training.devices import Gpu, Hardware, chosen
 
 DEVICE_NOTE: Final = "device.txt"
 """The file with the devices of a run, a line each. A run that was never on a GPU has none."""
-
-
-def as_begun(study: Study, folder: Path) -> Study:
-    """The study with the text that the folder's run began with, if the two differ in older words alone."""
-    config = folder / CONFIG
-    if (
-        not config.exists()
-        or (text := read_text(config)) == study.text
-        or not in_older_words(text, study.text)
-    ):
-        return study
-    return replace(study, text=text)
 
 
 def require_own(folder: Path, study: Study) -> None:
@@ -80,7 +66,7 @@ def study_of(folder: Path, brought: Brought | None = None) -> Study:
     if not config.is_file():
         raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
     require_layout(folder)
-    return parse(read_text(config), home=home_of(config), brought=brought, begun=True)
+    return parse(read_text(config), home=home_of(config), brought=brought)
 
 
 def hardware_of(
@@ -90,7 +76,7 @@ def hardware_of(
 
     began: whether there is a run in the folder. Raises ConfigError if that run was on another device.
     """
-    wanted, last = study.runtime.models_on, devices(folder)[-1]
+    wanted, last = study.runtime.device, devices(folder)[-1]
     if began and last == "cpu" and wanted != "cuda":
         return Hardware()
     hardware = chosen(wanted, say, gpu)

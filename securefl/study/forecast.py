@@ -219,8 +219,7 @@ def _noise(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) -> s
 
 
 def _encryption(study: Study, plan: Plan, sent: Sequence[ValueSpec]) -> tuple[float, float] | None:
-    encrypted = plan.scores in ("ckks", "batches")
-    if not encrypted or not any(spec.reduction == "none" and spec.reveals_encrypted for spec in sent):
+    if plan.scores != "ckks" or not any(spec.reduction == "none" and spec.reveals_encrypted for spec in sent):
         return None
     from securefl.he import parameters, zeros  # TenSEAL is imported where it is needed
 

@@ -111,7 +111,7 @@ def observed(
 
 
 def stored(study: Study, folder: Path) -> tuple[Observed, ...] | None:
-    """The measures that a run folder keeps, or None: earlier versions kept none.
+    """The measures that a run folder keeps, or None before they are written.
 
     Raises DataError if the file is damaged or of another study.
     """

@@ -21,12 +21,11 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
-from securefl.core.renamed import formerly
 from securefl.dp.calibration import check_training, multiplier_beside, shared_training_noise, sigma
 from securefl.linear.registry import encrypts_baseline
 from securefl.linear.registry import require as require_scores
 from securefl.mechanisms import registry as mechanisms
-from securefl.mechanisms.base import KEY_HOLDER_ADDS
+from securefl.mechanisms.mechanism import KEY_HOLDER_ADDS
 from securefl.sums.registry import names as sum_names
 from securefl.training.private_steps import DPSGD
 
@@ -40,9 +39,7 @@ _SUMS = {
 _SCORES = {
     "clear": "scores in the clear",
     "ckks": "encrypted scores",
-    "batches": "encrypted scores in batches",
     "pads": "scores under pads",
-    "dealt-pads": "scores under dealt pads",
 }
 _ADJACENCIES = {
     "add-remove": "one added or removed",
@@ -159,9 +156,9 @@ class PrivacySection:
         budget: the largest epsilon of a client, `inf` for none.
         adversaries: the parties that the budget must hold against.
         non_private: names of values that clients may send without noise. Epsilon is then infinite.
-        parameters: the parameters of CKKS. With "strong-encrypted" the baseline is encrypted too (mode E),
-            which batches cannot have. Pads have no such key: they take "words-64" (the default) or
-            "words-128", under which a score errs by less than 1e-11.
+        parameters: the parameters of CKKS. With "strong-encrypted" the baseline is encrypted too (mode E).
+            Pads have no such key: they take "words-64" (the default) or "words-128", under which a score
+            errs by less than 1e-11.
         epsilon: what all that a client releases in a run may cost, training included, `inf` for no noise. The
             noise of the values follows from it.
         calibration: "exact", or FedLog's theorem ("paper").
@@ -185,27 +182,27 @@ class PrivacySection:
     """
 
     sum: str = field(metadata={"words": _SUMS.get})
-    scores: Literal["clear", "ckks", "batches", "pads", "dealt-pads"] = field(metadata={"words": _SCORES.get})
+    scores: Literal["clear", "ckks", "pads"] = field(metadata={"words": _SCORES.get})
     noise: str = field(metadata={"words": mechanisms.legend})
     unit: Unit = field(metadata={"words": _UNITS.get})
     adjacency: Adjacency = field(metadata={"words": _ADJACENCIES.get})
     delta: float
     budget: float
-    adversaries: tuple[Literal["server", "key-holder", "others"], ...] = field(metadata=formerly("against"))
-    non_private: tuple[str, ...] = field(metadata=formerly("unprotected"))
+    adversaries: tuple[Literal["server", "key-holder", "others"], ...]
+    non_private: tuple[str, ...]
     parameters: Literal["strong", "compact", "strong-encrypted", "words-64", "words-128"] = "strong"
     epsilon: float | None = None
     calibration: Literal["exact", "paper"] = field(default="exact", metadata={"words": _CALIBRATIONS.get})
     dropout: float | None = None
     corrupt: float | None = None
-    min_cohort_size: int | None = field(default=None, metadata=formerly("least_cohort"))
-    min_honest: int | None = field(default=None, metadata=formerly("least_honest"))
-    max_client_weight: float | None = field(default=None, metadata=formerly("largest_share"))
-    min_num_examples: int | None = field(default=None, metadata=formerly("least_count"))
-    max_num_examples: int | None = field(default=None, metadata=formerly("largest_count"))
+    min_cohort_size: int | None = None
+    min_honest: int | None = None
+    max_client_weight: float | None = None
+    min_num_examples: int | None = None
+    max_num_examples: int | None = None
     fixed_batch: int | None = None
     secagg: Literal["active", "semi-honest"] = field(default="active", metadata={"words": _SERVERS.get})
-    max_retries: int = field(default=0, metadata=formerly("spare"))
+    max_retries: int = 0
     force_delta: bool = False
     ledger: str | None = None
 

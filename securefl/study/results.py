@@ -28,7 +28,7 @@ from securefl.study.accounted import sentence
 from securefl.study.alarms import Alarm, alarms, floor
 from securefl.study.arm import ArmRun, arm_folder, checkpoint_file
 from securefl.study.attended import presences
-from securefl.study.checkpoint import Checkpoint
+from securefl.study.checkpoint import Checkpoint, rounds_in
 from securefl.study.config import Arm, Study
 from securefl.study.observed import ALONE, ARM, POOLED, Observed
 from securefl.study.seeded import World
@@ -67,7 +67,7 @@ class Results:
     alarms: the warnings about the arms.
     measures: name, kind, seed, models, accuracy, auc, f1, ece, r2, rmse, at_clients, worst_decile and clients
         of each arm's model at the end, and of the observer's own models (`observed.Observed`). Empty for a
-        run of an earlier version, and for one whose parties are on machines of their own.
+        run whose parties are on machines of their own.
     confusion: name, kind, seed, models, true, predicted, records.
     reliability: name, kind, seed, models, probability, right, records: a row for each bin of calibration.
     kind: the learning task, which decides what "accuracy" means (`MEASURES`).
@@ -300,7 +300,7 @@ def _aggregation(arm: Arm) -> str:
 def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
     """The number of finished rounds of an arm and seed in a run folder; `sys.maxsize` if budgets ended it."""
     path = checkpoint_file(arm_folder(folder, arm, seed))
-    if not path.is_file():
+    if not path.is_file() or not rounds_in(path):
         return 0
     with Checkpoint(path) as checkpoint:
         records = checkpoint.load()[1]
@@ -337,8 +337,7 @@ def abstentions(runs: Sequence[ArmRun]) -> pd.DataFrame:
     reason) or "blank" (it answered like a client without records, since its silence would have revealed the
     reason). reason: in its first wording; reasons that differ in numbers alone are one. clients, rounds:
     their numbers, counted for each seed. times: the number of pairs of client and round. told: the kind of
-    facts that a client's silence depends on, by the classes of `core.abstaining`; empty for other parties,
-    and for records of earlier versions.
+    facts that a client's silence depends on, by the classes of `core.abstaining`; empty for other parties.
     """
     counts: dict[_Key, _Count] = {}
     for run in runs:
@@ -367,10 +366,10 @@ def _noted(run: ArmRun) -> Iterator[tuple[int, str, str, str, str]]:
     """(round, party, what, reason, class of the reason) of each missing, blank or refused contribution."""
     for record in run.records:
         number, abstained, rejected_from = record["round"], record["abstained"], record["blamed"]
-        classes = record.get("reasons", {})  # earlier versions noted none, and nothing blank
+        classes = record["reasons"]
         for party, reason in abstained.items():
             yield number, party, "abstained", reason, classes.get(party, "")
-        for what, noted in (("refused", rejected_from), ("blank", record.get("blank", {}))):
+        for what, noted in (("refused", rejected_from), ("blank", record["blank"])):
             for party, reason in noted.items():
                 yield number, party, what, reason, ""
         for client in sorted(set(record["selected"]) - set(record["answered"])):

@@ -1,10 +1,14 @@
-"""Writes the report of a finished run: tables, plots, the HTML page, and a summary for scripts."""
+"""Writes the report of a finished run: tables, plots, two HTML pages, and summaries for scripts.
+
+Each of them is made from `Results`: what stands outside of the private folder from the part that
+`publication.published` keeps, and what stands inside from all of them.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,45 +29,51 @@ from securefl.report.run_page import TESTED
 from securefl.report.style import WIDE, Look, looks
 from securefl.report.tables import write_png, write_table
 from securefl.storage import files
-from securefl.storage.private_folder import FIELD, NOTICE, json_text, private_folder
+from securefl.storage.private_folder import FIELD, NOTICE, json_text, private_folder, private_page
 from securefl.study.config import Study
-from securefl.study.observed import WHOSE
-from securefl.study.publication import PERSONAL, public, publishable
+from securefl.study.observed import ALONE, POOLED, WHOSE
+from securefl.study.publication import (
+    OF_ARM,
+    PERSONAL,
+    PERSONALLY_TESTED,
+    TESTED_OF_ARM,
+    comparable,
+    notice,
+    published,
+)
 from securefl.study.results import Results
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_PRIVATE = ("seconds_model", "watt_hours", "wall_seconds", "worst_decile", "pooled", "alone")
-"""Figures of an arm that are not for publication."""
-_TESTED = (
-    *("final_accuracy", "best_accuracy", "rounds_to_target"),
-    *("floor", "auc", "f1", "ece", "r2", "rmse"),
-)
-
 
 def figures(study: Study, results: Results, spent: pd.DataFrame | None = None) -> list[Picture]:
-    """The pictures of a report, the most important one first. spent: the table of `spent.spent`, if known."""
+    """The pictures of these results, the most important one first. Those that are published have one.
+
+    spent: the table of `spent.spent`, if it is known. How far holders lie apart follows from who took part.
+    """
     of_arm = looks(arm.name for arm in study.arms)
-    measure = MEASURES[results.kind]
-    personal = PERSONAL in set(results.metrics["models"])
-    made = [
-        Picture(
-            name="accuracy",
-            title="Accuracy",
-            caption=f"Accuracy after each round, {_whose(results)}. It is {measure.words}.",
-            private=personal,
-            note="" if personal else TESTED,
-            draw=lambda width: plots.accuracy(
-                results.metrics,
-                target=study.study.target,
-                looks=of_arm,
-                label=measure.axis,
-                least=measure.least,
-                width=width,
-            ),
+    measure, kinds = MEASURES[results.kind], _tested(results)
+    made = []
+    if kinds:
+        made.append(
+            Picture(
+                name="accuracy",
+                title="Accuracy",
+                caption=f"Accuracy after each round, {_whose(kinds)}. It is {measure.words}.",
+                note=TESTED if kinds != {PERSONAL} else "",
+                draw=lambda width: plots.accuracy(
+                    results.metrics,
+                    target=study.study.target,
+                    looks=of_arm,
+                    label=measure.axis,
+                    least=measure.least,
+                    width=width,
+                ),
+            )
         )
-    ]
+    if results.participation.empty:
+        return made
     if spent is not None and privacy_plots.finite_parties(spent):
         made.append(_epsilons(study, spent, of_arm))
     made += _of_clients(study, results)
@@ -72,9 +82,7 @@ def figures(study: Study, results: Results, spent: pd.DataFrame | None = None) -
             name="cost",
             title="Bytes and time",
             caption="The accuracy against bytes, both directions, and against modelled seconds; it is the "
-            f"accuracy {_whose(results)}.",
-            # Modelled seconds depend on each client's number of records.
-            private=True,
+            f"accuracy {_whose(kinds)}.",
             draw=lambda width: plots.bytes_and_time(
                 results.metrics, looks=of_arm, label=measure.axis, width=width
             ),
@@ -97,8 +105,6 @@ def _epsilons(study: Study, spent: pd.DataFrame, of_arm: Mapping[str, Look]) -> 
         title="Epsilon of the data holders",
         caption="The largest epsilon of a data holder after each round, by who looks; the area reaches down "
         f"to the smallest one. {limit}{bare}",
-        # How far holders lie apart follows from who took part.
-        private=True,
         draw=lambda width: privacy_plots.epsilon(
             spent, budget=None if budget == math.inf else budget, looks=of_arm, width=width
         ),
@@ -106,14 +112,13 @@ def _epsilons(study: Study, spent: pd.DataFrame, of_arm: Mapping[str, Look]) -> 
 
 
 def _of_clients(study: Study, results: Results) -> list[Picture]:
-    """The pictures that show every client, of the first seed. None of them is for publication."""
+    """The pictures that show every client, of the first seed."""
     seed = study.study.seeds[0]
     made = [
         Picture(
             name="participation",
             title="Participation by data quality",
             caption="In how many rounds each client took part (as FedProf, Fig. 6); the first seed.",
-            private=True,
             draw=lambda width: client_plots.participation(_of_seed(results.participation, seed), width=width),
         )
     ]
@@ -126,7 +131,6 @@ def _of_clients(study: Study, results: Results) -> list[Picture]:
                 title="Divergence of the clients' profiles",
                 caption="Each client's newest divergence from the server's profile (as FedProf, Fig. 7); "
                 "the first seed.",
-                private=True,
                 draw=lambda width: client_plots.divergence(values, width=width),
             )
         )
@@ -138,7 +142,6 @@ def _of_clients(study: Study, results: Results) -> list[Picture]:
                 title="Embeddings of the clients",
                 caption="The selection's embedding of each client, after the last round (as FedCor, Fig. 7); "
                 "the losses of clients that are near each other change together. The first seed.",
-                private=True,
                 draw=lambda width: embedding(places, width=width),
             )
         )
@@ -146,22 +149,21 @@ def _of_clients(study: Study, results: Results) -> list[Picture]:
 
 
 def _of_measures(results: Results, of_arm: Mapping[str, Look]) -> list[Picture]:
-    """The pictures of classifiers beside their accuracy, those of the observer's own models among them."""
+    """The pictures of classifiers beside their accuracy."""
+    whose = _observers(results)
     return [
         Picture(
             name="calibration",
             title="Calibration",
             caption="The share of right classes against the probability that the model gave them, in ten "
-            f"bins, after the last round. {WHOSE}",
-            private=True,
+            f"bins, after the last round. {whose}",
             draw=lambda width: measure_plots.calibration(results.reliability, looks=of_arm, width=width),
         ),
         Picture(
             name="confusion",
             title="Confusion",
             caption="The share of each class's test records by predicted class, after the last round, over "
-            f"all seeds: the darker, the larger. {WHOSE}",
-            private=True,
+            f"all seeds: the darker, the larger. {whose}",
             draw=lambda width: measure_plots.confusion(results.confusion, width=width),
         ),
     ]
@@ -171,22 +173,31 @@ def measure_rows(results: Results) -> list[run_page.MeasureRow]:
     """The measures of each model, as means over the seeds, in the order of arms, and then the observer's."""
     rows = []
     by = ["name", "kind", "models"]
-    for (name, kind, models), own in results.measures.groupby(by, sort=False):
-        means = own.drop(columns=[*by, "seed", "clients"]).mean(skipna=False)
+    for (name, _, models), own in results.measures.groupby(by, sort=False):
+        means = own.drop(columns=[*by, "seed", "clients"], errors="ignore").mean(skipna=False)
         rows.append(
             run_page.MeasureRow(
                 name=str(name),
                 models=str(models),
-                private=kind not in ("arm", "constant") or models == PERSONAL,
                 **{str(column): float(value) for column, value in means.items()},
             )
         )
     return rows
 
 
-def _whose(results: Results) -> str:
+def _observers(results: Results) -> str:
+    """Whose the models are that no party has, if there are some."""
+    return WHOSE if results.measures["kind"].isin([POOLED, ALONE]).any() else ""
+
+
+def _tested(results: Results) -> set[str]:
+    """The models whose accuracies the results have: "global", "personal" or both."""
+    metrics = results.metrics
+    return set(metrics["models"][(metrics["models"] != PERSONAL) | metrics["accuracy"].notna()])
+
+
+def _whose(kinds: Collection[str]) -> str:
     """The models and records of the accuracy in a plot, in words."""
-    kinds = set(results.metrics["models"])
     if kinds == {PERSONAL}:
         return "of each client's own model on records like its own"
     if kinds == {"global"}:
@@ -226,20 +237,22 @@ def write(
     digests: Mapping[str, str] | None = None,
     spent: pd.DataFrame | None = None,
 ) -> Path:
-    """Write tables, plots, versions and the report into the run folder. Returns the report's path.
+    """Write tables, plots, versions and pages into the run folder. Returns the path of the page to publish.
+
+    The page with all figures is beside it in the private folder (`private_page`).
 
     reproduce: the command that repeats the run. changes: sentences on how the model was changed for private
     training. own: records, code and model that are not packaged, in words. outside: sentences on data that no
-    epsilon covers. digests: of records. These go into the private folder, as do all figures that are not for
-    publication. spent: what data holders spent, by round (`spent.spent`).
+    epsilon covers. digests: of records, and spent: what data holders spent, by round (`spent.spent`), are
+    not for publication.
     """
     conditions = {**versions(), "device": device, **(own or {})}
-    private = private_folder(folder)
-    write_table(folder / "metrics.csv", public(results.metrics))
+    private, shown = private_folder(folder), published(results)
+    write_table(folder / "metrics.csv", shown.metrics)
     for name in ("measures", "confusion", "reliability"):
         # Under a claim a file that is missing would reveal that there are no test records.
-        if len(shown := publishable(getattr(results, name))) or study.claims:
-            write_table(folder / f"{name}.csv", shown)
+        if len(table := getattr(shown, name)) or study.claims:
+            write_table(folder / f"{name}.csv", table)
     tables = {
         "metrics": results.metrics,
         "participation": results.participation,
@@ -258,37 +271,61 @@ def write(
     if digests:
         files.write(private / "records.json", json_text(digests))
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
-    # A figure of one width is drawn once, for its file and the page.
-    drawn = [replace(picture, draw=cache(picture.draw)) for picture in figures(study, results, spent)]
-    for picture in drawn:
-        plots_here = files.subfolder((private if picture.private else folder) / "plots")
-        notice = NOTICE if picture.private else picture.note
-        write_png(plots_here / f"{picture.name}.png", picture.draw(WIDE), notice)
-    page = run_page.ReportData(
+    common = run_page.ReportData(
         title=study.study.name,
-        answer=wording.answer(results.summary),
-        price=results.price,
-        sentences=sentences(results),
+        answer="",
+        sentences=(),
         privacy=privacy,
         config=study.text,
-        summary=results.summary,
-        figures=drawn,
+        summary=(),
+        figures=(),
         versions=conditions,
         seeds=study.study.seeds,
         reproduce=reproduce,
-        bought=bought(study, results),
-        quiet=quiet(results),
         changes=changes,
-        ledgers=results.ledgers,
-        alarms=[alarm.text for alarm in results.alarms],
-        reasons=[run_page.ReasonRow(**row) for row in _rows(results.abstentions)],
-        measure=MEASURES[results.kind].words,
-        measures=measure_rows(results),
-        observers=WHOSE if len(results.measures) else "",
         outside=[results.accounting, *outside],
     )
-    run_page.write(folder / "report.html", page)
-    return folder / "report.html"
+    to_publish, whole = _drawn(study, shown), _drawn(study, results, spent)
+    if results.metrics["accuracy"].equals(shown.metrics["accuracy"]):
+        whole["accuracy"] = to_publish["accuracy"]  # drawn once
+    for name, picture in to_publish.items():
+        write_png(files.subfolder(folder / "plots") / f"{name}.png", picture.draw(WIDE), picture.note)
+    for name, picture in whole.items():
+        if picture not in to_publish.values():
+            write_png(files.subfolder(private / "plots") / f"{name}.png", picture.draw(WIDE), NOTICE)
+    page = folder / "report.html"
+    for path, found, arms, pictures, apart in (
+        (page, shown, comparable(shown.summary), to_publish, False),
+        (private_page(page), results, results.summary, whole, True),
+    ):
+        said = notice(page.name, private=apart)
+        data = replace(common, **_compared(study, found, arms), figures=[*pictures.values()], notice=said)
+        run_page.write(path, replace(data, private=apart))
+    return page
+
+
+def _drawn(study: Study, results: Results, spent: pd.DataFrame | None = None) -> dict[str, Picture]:
+    """The pictures by name. A picture of one width is drawn once, for its file and the pages."""
+    made = figures(study, results, spent)
+    return {own.name: replace(own, draw=cache(own.draw)) for own in made}
+
+
+def _compared(study: Study, results: Results, arms: Sequence[run_page.ArmSummary]) -> dict[str, Any]:
+    """What a page says of these results. arms: those of which its sentences are."""
+    return {
+        "answer": wording.answer(results.summary) if arms else PERSONALLY_TESTED,
+        "price": results.price,
+        "sentences": wording.sentences(arms) if arms else (),
+        "summary": results.summary,
+        "bought": bought(study, results),
+        "quiet": quiet(results) + [PERSONALLY_TESTED] * (len(arms) < len(results.summary)),
+        "ledgers": results.ledgers,
+        "alarms": [alarm.text for alarm in results.alarms],
+        "reasons": [run_page.ReasonRow(**row) for row in _rows(results.abstentions)],
+        "measure": MEASURES[results.kind].words,
+        "measures": measure_rows(results),
+        "observers": _observers(results),
+    }
 
 
 def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -> list[run_page.PrivacyRow]:
@@ -306,32 +343,27 @@ def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -
     ]
 
 
-def as_json(results: Results) -> dict[str, Any]:
+def as_json(whole: Results) -> dict[str, Any]:
     """The publishable summary for scripts.
 
     An infinite epsilon is the text "inf". An unknown number is null, and so is an accuracy of personal
     models. The sentences compare only the arms with a global model.
     """
-    arms = []
+    arms, results = [], published(whole)
     for arm in results.summary:
-        known = {name: value for name, value in vars(arm).items() if name not in _PRIVATE}
-        if arm.models == PERSONAL:
-            known |= dict.fromkeys(_TESTED)
+        known = {name: value for name, value in vars(arm).items() if name in (*OF_ARM, *TESTED_OF_ARM)}
         known = {name: None if value != value else value for name, value in known.items()}  # no nan
         epsilon = {p: plain(e) for p, e in arm.epsilon.items()}
         rounds = int(results.metrics.loc[results.metrics["arm"] == arm.name, "round"].max())
         arms.append({**known, "epsilon": epsilon, "rounds": rounds})
-    # Without the observer's own models, which are not for publication.
-    tested = [
-        replace(arm, pooled=math.nan, alone=math.nan) for arm in results.summary if arm.models != PERSONAL
-    ]
+    tested = comparable(results.summary)
     return {
         "arms": arms,
         "sentences": list(wording.sentences(tested)) if tested else [],
         "privacy_cost": results.price or None,
         "accuracy": MEASURES[results.kind].words,
         "tested": TESTED,
-        "measures": _rows(publishable(results.measures)),
+        "measures": _rows(results.measures),
         "accounting": results.accounting,
         "ledgers": [vars(ledger) for ledger in results.ledgers],
     }
@@ -347,8 +379,8 @@ def private_json(results: Results) -> dict[str, Any]:
     """
     arms = []
     for arm in results.summary:
-        names = (*_PRIVATE, *(_TESTED if arm.models == PERSONAL else ()))
-        own = {name: getattr(arm, name) for name in names}
+        shown = OF_ARM if arm.models == PERSONAL else (*OF_ARM, *TESTED_OF_ARM)
+        own = {name: value for name, value in vars(arm).items() if name not in shown}
         known = {name: None if value != value else value for name, value in own.items()}  # no nan
         out = results.participation.loc[results.participation["arm"] == arm.name, "retired"]
         arms.append({"name": arm.name, **known, "retired": int(out.sum())})
@@ -356,7 +388,7 @@ def private_json(results: Results) -> dict[str, Any]:
         "arms": arms,
         "sentences": list(sentences(results)),
         "measures": _rows(results.measures),
-        "observer": WHOSE if len(results.measures) else "",
+        "observer": _observers(results),
         "warnings": [vars(alarm) for alarm in results.alarms],
         "abstentions": _rows(results.abstentions),
     }

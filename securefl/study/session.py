@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
-from securefl.core.errors import ConfigError, WorkerDied
+from securefl.core.errors import ConfigError
 from securefl.core.logs import logger, to_stderr
 from securefl.storage.folder_lock import alone
 from securefl.storage.private_folder import CONFIG, require_layout
@@ -21,7 +21,6 @@ from securefl.study.backends import Backend
 from securefl.study.composition import composition, require_known
 from securefl.study.config import Arm, Brought, Study
 from securefl.study.folder import (
-    as_begun,
     claim,
     devices,
     hardware_of,
@@ -31,8 +30,7 @@ from securefl.study.folder import (
     study_of,
 )
 from securefl.study.interruption import Interruption, Stop
-from securefl.study.lanes import Crew, Forks, Lane, Shift, side_by_side
-from securefl.study.remote_lanes import OnCluster
+from securefl.study.lanes import Pair, Record, in_lanes
 from securefl.study.round_events import logged, told
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
@@ -56,6 +54,7 @@ def run_study(
     backend: Backend | None = None,
     baselines: bool = True,
     watch: observed.Watch = lambda what, done, total: None,
+    reserved: bool = False,
 ) -> tuple[results.Results, Path]:
     """Run or resume all arms under all seeds in `folder`. Returns the results and the report's path.
 
@@ -69,11 +68,11 @@ def run_study(
         another one this process has no client's records, and nothing is observed.
     baselines: whether the observer trains its own models if [measures] does not say (see `observed`).
     watch: called with (name, finished, all) for each pass of these trainings.
+    reserved: whether `reserve_here` was called for this folder, on a machine that has the shared ledger.
     Raises ConfigError if another process runs in the folder, before anything is written or charged.
     """
     stop, say = stop or Interruption(), logged(say)
     require_layout(folder)
-    study = as_begun(study, folder)
     # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
     require_own(folder, study)
     hardware = hardware_of(study, folder, (folder / ARMS).exists(), say)
@@ -86,10 +85,11 @@ def run_study(
     with alone(folder, say):
         claim(folder, study, keeper)
         note_device(folder, hardware)
-        # A forked process cannot use its parent's GPU.
-        lanes = _lanes(study, folder) if hardware.gpu is None else []
         telling = told(study, folder, tell, fresh)
-        runs = _played(study, folder, made, telling, stop, lanes=lanes, backend=backend)
+        if not reserved:
+            # All runs together before one trains: half a study must not spend budget if the rest cannot run.
+            _reserve(study, folder, made)
+        runs = _played(study, folder, made, telling, stop, backend=backend, reserved=reserved)
         seen: tuple[observed.Observed, ...] = ()
         if backend is None:
             with stop.finishing("this pass"):
@@ -125,96 +125,75 @@ def _prepared(study: Study, hardware: Hardware, keeper: Keeper) -> _Prepared:
     return _Prepared(first, arms, keeper)
 
 
+def reserve_here(study: Study, folder: Path) -> None:
+    """Reserve what is left in a folder in the study's shared ledger, if it names one, and claim the folder.
+
+    Another machine, which does not have the ledger, can then finish a copy of the folder. The caller has
+    locked it. Raises the errors of `accounted.reserve`, before anything was trained or released.
+    """
+    if study.privacy.ledger is not None:
+        keeper = split_key.of_run(study, folder, began=(folder / CONFIG).exists())
+        made = _prepared(study, Hardware(), keeper)
+        claim(folder, study, keeper)
+        _reserve(study, folder, made)
+
+
+def _reserve(study: Study, folder: Path, made: _Prepared) -> None:
+    """Reserve all runs that are left in the shared ledger, if the study names one: all, or none."""
+    if study.privacy.ledger is not None:
+        here = cache(partial(made.world, study))
+        left = _unfinished(study, folder)
+        reserve_all(study, ((arm, here(seed), made_folder(folder, arm, seed)) for arm, seed in left))
+
+
 def _played(
     study: Study,
     folder: Path,
     made: _Prepared,
     tell: Tell,
     stop: Stop,
-    lanes: Sequence[Lane] = (),
     backend: Backend | None = None,
+    reserved: bool = True,
 ) -> list[ArmRun]:
     @cache
     def here(seed: int) -> World:
         return made.world(study, seed)
 
-    # Reserve all runs together before one trains: half a study must not spend budget if the rest cannot run.
-    reserve_all(
-        study,
-        (
-            (arm, here(seed), made_folder(folder, arm, seed))
-            for arm, seed in (_unfinished(study, folder) if study.privacy.ledger is not None else ())
-        ),
-    )
     pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
     once = _once(tell)
-    if lanes:
-        for lane in lanes:
-            here(lane.seed)  # once for all lanes
-        shift = _in_lanes(lanes, _crew(study, here, len(lanes), backend), once, stop)
-        # A failed round runs again in this process, which raises its error to the caller.
-        pairs = sorted(pairs, key=lambda pair: not any(_is(lane, pair) for lane in shift.failed))
+    left = _unfinished(study, folder)
+    lanes = study.runtime.lanes(len(left))
+    # A forked process cannot use its parent's GPU.
+    if lanes > 1 and made.first.problem.hardware.gpu is None:
+        one = replace(study, runtime=study.runtime.lane(lanes))
+        for _, seed in left:
+            here(seed)  # once for all lanes
+
+        def play(pair: Pair, tell: Callable[[Record], None], stop: Stop) -> None:
+            run_arm(one, pair[0], here(pair[1]), folder, tell, stop=stop, backend=backend, reserved=reserved)
+
+        failed = in_lanes(left, lanes, play, once, stop)
+        for arm, seed in failed:
+            _log.warning(
+                "%s, seed %d: a round failed in its process, and is played again here", arm.name, seed
+            )
+        # Its round runs again in this process, which raises its error to the caller.
+        pairs.sort(key=lambda pair: pair not in failed)
     # Rounds that ran in lanes are only read here.
     runs = {
         (arm.name, seed): run_arm(
-            study, arm, here(seed), folder, _for(once, arm, seed), stop=stop, backend=backend
+            study,
+            arm,
+            here(seed),
+            folder,
+            _for(once, arm, seed),
+            stop=stop,
+            backend=backend,
+            reserved=reserved,
         )
         for arm, seed in pairs
     }
     return [runs[arm.name, seed] for seed in study.study.seeds for arm in study.arms]
-
-
-def _lanes(study: Study, folder: Path) -> list[Lane]:
-    """The arms and seeds that are left, if they run side by side or elsewhere. Empty if this process runs
-    them."""
-    left = _unfinished(study, folder)
-    if not study.runtime.on_cluster:
-        if (count := study.runtime.lanes(len(left))) < 2:
-            return []
-        study = replace(study, runtime=study.runtime.lane(count))
-    return [Lane(study=study, folder=folder, arm=arm, seed=seed) for arm, seed in left]
-
-
-def _crew(study: Study, here: Callable[[int], World], lanes: int, backend: Backend | None) -> Crew:
-    """The crew of so many lanes: forked processes, or workers of a Ray cluster."""
-    if study.runtime.on_cluster:
-        return OnCluster(study.runtime, lambda lane: here(lane.seed))
-
-    def play(lane: Lane, tell: Callable[[Mapping[str, Any]], None], stop: Stop) -> None:
-        run_arm(lane.study, lane.arm, here(lane.seed), lane.folder, tell, stop=stop, backend=backend)
-
-    return Forks(play, study.runtime.lanes(lanes))
-
-
-def _in_lanes(lanes: Sequence[Lane], crew: Crew, tell: Tell, stop: Stop) -> Shift:
-    """Run lanes side by side. Raises WorkerDied if one was ended from outside."""
-    with crew:
-        shift = side_by_side(lanes, crew, _Telling(tell), stop=stop)
-    for why in shift.died.values():
-        raise WorkerDied(why)
-    for lane in shift.failed:
-        _log.warning(
-            "%s, seed %d: a round failed in its process, and is played again here", lane.arm.name, lane.seed
-        )
-    return shift
-
-
-def _is(lane: Lane, pair: tuple[Arm, int]) -> bool:
-    return (lane.arm, lane.seed) == pair
-
-
-@dataclass(frozen=True)
-class _Telling:
-    """Passes the records of lanes on (see `lanes.Watch`)."""
-
-    tell: Tell
-
-    def begun(self, lane: Lane) -> None: ...
-
-    def told(self, lane: Lane, record: Mapping[str, Any]) -> None:
-        self.tell(lane.arm, lane.seed, record)
-
-    def ended(self, lane: Lane) -> None: ...
 
 
 def _unfinished(study: Study, folder: Path) -> list[tuple[Arm, int]]:

@@ -48,7 +48,7 @@ def build(
     Raises ConfigError if the study cannot use its data or model, and DataError if data is missing or damaged.
     """
     with placed(study, "[runtime]"):
-        hardware = hardware or chosen(study.runtime.models_on)
+        hardware = hardware or chosen(study.runtime.device)
     with placed(study, "[data]"):
         return _built(study, seed, hardware, tell, splits or Keeper().splits(study, seed))
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -30,8 +30,7 @@ from securefl.core.reading import convert, near
 from securefl.dp.choice import Trials
 from securefl.storage.files import write
 from securefl.storage.texts import read_text, toml
-from securefl.study.config import Arm, Brought, RuntimeBackend, Study, note_home, parse, slug
-from securefl.study.older_words import in_older_words
+from securefl.study.config import Arm, Brought, Study, note_home, parse, slug
 
 CONFIG = "sweep.toml"
 _LONGEST = 100
@@ -164,15 +163,6 @@ class Sweep:
         return out / "cells" / cell.folder
 
 
-def on(sweep: Sweep, backend: RuntimeBackend | None) -> Sweep:
-    """The sweep with another backend of its cells, if one is given. Texts, as in run folders, stay."""
-    cells = tuple(
-        replace(cell, study=replace(cell.study, runtime=cell.study.runtime.on(backend)))
-        for cell in sweep.cells
-    )
-    return replace(sweep, cells=cells)
-
-
 def has_sweep(text: str) -> bool:
     """Whether a text has the section [sweep]. False if it is not TOML."""
     try:
@@ -181,10 +171,8 @@ def has_sweep(text: str) -> bool:
         return False
 
 
-def parse_sweep(
-    text: str, *, home: Path | None = None, brought: Brought | None = None, begun: bool = False
-) -> Sweep:
-    """A sweep from a TOML text, each cell parsed as a study. home, brought: see `Study`. begun: see `parse`.
+def parse_sweep(text: str, *, home: Path | None = None, brought: Brought | None = None) -> Sweep:
+    """A sweep from a TOML text, each cell parsed as a study. home, brought: see `Study`.
 
     Raises ConfigError if a cell is no valid study (the message names the cell), if two cells are equal, or if
     the section [sweep] is invalid.
@@ -207,7 +195,7 @@ def parse_sweep(
                 overrides=overrides,
                 name=name,
                 folder=folder,
-                study=_study(table, overrides, name, home, brought, begun),
+                study=_study(table, overrides, name, home, brought),
             )
         )
     return Sweep(
@@ -219,19 +207,6 @@ def parse_sweep(
         text=text,
         own_folder=home,
     )
-
-
-def as_begun(sweep: Sweep, out: Path) -> Sweep:
-    """The sweep as its folder began with it, if the two texts differ in older words alone."""
-    config = out / CONFIG
-    if (
-        not config.exists()
-        or (text := read_text(config)) == sweep.text
-        or not in_older_words(text, sweep.text)
-    ):
-        return sweep
-    brought = sweep.cells[0].study.brought
-    return replace(parse_sweep(text, home=sweep.own_folder, brought=brought, begun=True), file=sweep.file)
 
 
 def require_own(out: Path, sweep: Sweep) -> None:
@@ -329,7 +304,6 @@ def _study(
     name: str,
     home: Path | None,
     brought: Brought | None,
-    begun: bool,
 ) -> Study:
     try:
         # A deep copy: otherwise cells would share the tables and lists that they do not override.
@@ -337,7 +311,7 @@ def _study(
         for key, value in overrides.items():
             put(own, key, copy.deepcopy(value))
         # Through TOML again, so that a cell is read and checked like any other study.
-        study = parse(tomli_w.dumps(own), home=home, brought=brought, begun=begun)
+        study = parse(tomli_w.dumps(own), home=home, brought=brought)
         study.privacy.plan(study.study.rounds)  # raises the error about an epsilon that no noise reaches
         return study
     except ConfigError as error:

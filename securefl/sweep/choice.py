@@ -90,11 +90,6 @@ def require_choosable(sweep: Sweep) -> Trials:
                 "[sweep] Expected no `ledger` with `choice`, got one: a shared ledger cannot count a choice "
                 "yet. Leave one of them out."
             )
-        if study.runtime.on_cluster:
-            raise ConfigError(
-                '[runtime] Expected backend = "processes" with `choice`, got "ray": the number of trials is '
-                "private, and they run one after the other here. Leave it out."
-            )
         promises.add((privacy.unit, privacy.adjacency, privacy.delta, privacy.adversaries))
     if len(promises) > 1:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Writes the page of a sweep: one HTML file whose figures show and hide series, without a network.
+"""Makes the page of a sweep: one HTML file whose figures show and hide series, without a network.
 
 All text is escaped, and figures are inline SVG. The page's content policy forbids loading any resource, and
 running any script but the page's own, which the policy names by its SHA-256. If the script cannot run, all
@@ -25,8 +25,8 @@ from securefl.core.installed import versions
 from securefl.report import pages, run_page, style
 from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.inline import inline_svg
-from securefl.report.pages import APART, number_text
-from securefl.storage.files import write as write_file
+from securefl.report.pages import number_text
+from securefl.study import publication
 from securefl.sweep.best import caveats, headline, sentences
 from securefl.sweep.cells import Sweep, in_force, short_names, show
 from securefl.sweep.run import facts, finished
@@ -94,34 +94,23 @@ class Row:
     numbers: Sequence[str]
 
 
-def write(
-    path: Path,
-    sweep: Sweep,
-    out: Path,
-    series: Sequence[Series],
-    failed: Mapping[str, str],
-    reproduce: str,
-    others: Sequence[Sequence[Series]] = (),
-) -> None:
-    """Write the page of the sweep in `out` to `path`, and replace an old one.
-
-    failed: the errors of failed cells, by name. others: series over other axes than epsilon, for figures of
-    their own. Raises OSError if writing fails.
-    """
-    write_file(path, render(sweep, out, series, failed, reproduce, others))
-
-
 def render(
     sweep: Sweep,
     out: Path,
     series: Sequence[Series],
     failed: Mapping[str, str],
     reproduce: str,
-    others: Sequence[Sequence[Series]] = (),
+    figures: Sequence[Shown],
+    *,
+    private: bool = True,
 ) -> str:
-    """The page as one HTML text."""
+    """The page as one HTML text.
+
+    failed: the errors of failed cells, by name. figures: see `shown_on_pages`. private: whether the page is
+    for the person at this machine alone. Otherwise it has no warnings.
+    """
     asked = sorted({float(value) for own in series for value in own.rows["asked"]})
-    environment = pages.environment()
+    environment, alarms = pages.environment(), alarms_of(sweep, out) if private else {}
     environment.filters["swatch"] = swatch
     source = files("securefl.sweep").joinpath(_TEMPLATE).read_text(encoding="utf-8")
     choices = filters(sweep, series)
@@ -132,11 +121,12 @@ def render(
         seeds=sorted({int(seed) for own in series for seed in own.rows["seed"]}),
         swept={key: swept_values(sweep, key) for key in sweep.keys},
         failed=failed,
-        warnings={name: [own["text"] for own in told] for name, told in alarms_of(sweep, out).items()},
+        warnings={name: [own["text"] for own in told] for name, told in alarms.items()},
         measure=measure_of(sweep, out).words,
-        apart=APART,
+        notice=publication.notice("sweep.html", private=private),
+        private=private,
         tested=run_page.TESTED,
-        personal=any(own.personal for own in series),
+        personal=publication.PERSONALLY_TESTED if any(own.personal for own in series) else "",
         sentences=[*sentences(series), *_outside(sweep, out)],
         caveats=caveats(sweep),
         choices={short.get(name, name): values for name, values in choices.items()},
@@ -146,7 +136,7 @@ def render(
         asked=[asked_for(value) for value in asked],
         rows=[row for own in series for row in _rows(own)],
         headline=headline(series),
-        figures=_figures(series, others, measure_of(sweep, out)),
+        figures=figures,
         cards=cards(sweep, out),
         columns=_COLUMNS,
         versions=versions(),
@@ -166,7 +156,10 @@ class Shown:
     narrow: Markup
 
 
-def _figures(series: Sequence[Series], others: Sequence[Sequence[Series]], measure: Measure) -> list[Shown]:
+def shown_on_pages(
+    series: Sequence[Series], others: Sequence[Sequence[Series]], measure: Measure
+) -> list[Shown]:
+    """The figures of these series. others: series over other axes than epsilon, for figures of their own."""
     labels = {f"series-{own.number}": own.label for own in (*series, *(one for own in others for one in own))}
     wide, narrow = (
         drawings(series, legend=False, measure=measure, others=others, narrow=small)
@@ -287,7 +280,7 @@ def _rounds(own: pd.DataFrame) -> str:
     # The mean is over the seeds that reached the target, so their number stands beside it.
     known = own["rounds_to_target"].dropna()
     if not len(known):
-        return "never"
+        return "–" if own["best_accuracy"].isna().all() else "never"
     mean = f"{float(known.mean()):.3g}"
     return mean if len(known) == len(own) else f"{mean} ({len(known)} of {len(own)} seeds)"
 

@@ -1,4 +1,4 @@
-"""Writes the tables, plots and page of a sweep, and makes its summary for scripts."""
+"""Writes the tables, plots and pages of a sweep, and makes its summary for scripts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from securefl.accounting.figures import plain
 from securefl.report.run_page import TESTED
 from securefl.report.tables import write_csv, write_png
 from securefl.storage.files import subfolder
-from securefl.storage.private_folder import FIELD, NOTICE, private_folder
+from securefl.storage.files import write as write_file
+from securefl.storage.private_folder import FIELD, NOTICE, private_folder, private_page
 from securefl.study.publication import PERSONAL, public
 from securefl.sweep import tradeoff, tradeoff_plots
 from securefl.sweep.best import caveats, headline, sentences
 from securefl.sweep.cells import CONFIG, Sweep
-from securefl.sweep.page import alarms_of, measure_of
-from securefl.sweep.page import write as write_page
+from securefl.sweep.page import Shown, alarms_of, measure_of, render, shown_on_pages
 
 
 def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:
-    """Write tables, plots and the page of the finished cells.
+    """Write tables, plots and both pages of the finished cells.
 
     Returns the summary table, which may be empty.
     """
@@ -35,16 +35,39 @@ def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:
         write_csv(out / f"{name}.csv", public(table))
         write_csv(private / f"{name}.csv", table, [NOTICE])
     # Tables come first: they are complete even if drawing fails.
-    series = tradeoff.series_of(sweep, summary)
+    page = out / "sweep.html"
+    drawn = _written(page, sweep, public(summary), {}, private=False)
     personal = PERSONAL in set(summary["models"])
-    plots = subfolder((private if personal else out) / "plots")
-    notice = NOTICE if personal else TESTED
-    measure, others = measure_of(sweep, out), tradeoff.other_axes(sweep, summary)
-    for drawing in tradeoff_plots.drawings(series, legend=True, measure=measure, others=others):
-        write_png(plots / f"{drawing.name}.png", drawing.figure, notice)
-    reproduce = f"securefl sweep {out / CONFIG} --out {out}-again"
-    write_page(out / "sweep.html", sweep, out, series, failed, reproduce, others)
+    _written(page, sweep, summary, failed, private=True, figures=None if personal else drawn)
     return summary
+
+
+def _written(
+    page: Path,
+    sweep: Sweep,
+    summary: pd.DataFrame,
+    failed: Mapping[str, str],
+    *,
+    private: bool,
+    figures: Sequence[Shown] | None = None,
+) -> Sequence[Shown]:
+    """Write the page of this summary, and the plots that it does not share. Returns its figures.
+
+    private: whether it is for the person at this machine. figures: those that it shares with another page.
+    """
+    out = page.parent
+    series, others = tradeoff.series_of(sweep, summary), tradeoff.other_axes(sweep, summary)
+    measure = measure_of(sweep, out)
+    if figures is None:
+        for drawing in tradeoff_plots.drawings(series, legend=True, measure=measure, others=others):
+            plots = subfolder((private_folder(out) if private else out) / "plots")
+            write_png(plots / f"{drawing.name}.png", drawing.figure, NOTICE if private else TESTED)
+        figures = shown_on_pages(series, others, measure)
+    reproduce = f"securefl sweep {out / CONFIG} --out {out}-again"
+    path = private_page(page) if private else page
+    text = render(sweep, out, series, failed, reproduce, figures, private=private)
+    write_file(path, text)
+    return figures
 
 
 def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str, str]) -> dict[str, Any]:
@@ -57,12 +80,14 @@ def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str,
         "cells": len(sweep.cells),
         "accuracy": measure_of(sweep, out).words,
         "tested": TESTED,
-        "sentences": [] if summary.empty else _sentences(tradeoff.series_of(sweep, summary)),
+        "sentences": _sentences(sweep, public(summary)),
         "accounting": caveats(sweep),
         "summary": _rows(public(summary)),
         "page": page,
         "private": {
             FIELD: NOTICE,
+            "page": page and str(private_page(Path(page))),
+            "sentences": _sentences(sweep, summary),
             "failed": dict(failed),
             "warnings": alarms_of(sweep, out),
             "summary": _rows(summary),
@@ -70,7 +95,8 @@ def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str,
     }
 
 
-def _sentences(series: Sequence[tradeoff.Series]) -> list[str]:
+def _sentences(sweep: Sweep, summary: pd.DataFrame) -> list[str]:
+    series = [] if summary.empty else tradeoff.series_of(sweep, summary)
     return [*filter(None, [headline(series)]), *sentences(series)]
 
 

@@ -6,8 +6,9 @@ import hashlib
 import json
 import traceback
 from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isinf
 from pathlib import Path
 from typing import Any, Protocol
@@ -108,17 +109,15 @@ def run_cells(
     workers: int,
     watch: Watch,
     stop: Interruption | None = None,
-    without: Container[str] = (),
 ) -> Mapping[str, str]:
-    """Run every unfinished cell, but for those of these names. Returns the errors of failed cells, by name.
+    """Run every unfinished cell. Returns the errors of failed cells, by name.
 
     After a first request to `stop` every worker finishes its round, and Interrupted is raised. Any other
     interruption ends the workers at once. The next call resumes each cell after its last finished round.
     Raises WorkerDied if the system starts no worker process.
     """
     stop = stop or Interruption()
-    left = (cell for cell in sweep.cells if not finished(sweep.home(out, cell)))
-    waiting = deque(cell for cell in left if cell.name not in without)
+    waiting = deque(cell for cell in sweep.cells if not finished(sweep.home(out, cell)))
     if not waiting:
         return {}
     with stop.finishing("this round"):
@@ -205,9 +204,9 @@ def _work(line: Line) -> None:
     """The loop of a worker process: run one cell after the other."""
     single_thread()
     for order in line.orders():
-        folder, home = Path(order["folder"]), order["home"]
+        folder, text, home = Path(order["folder"]), order["text"], order["home"]
         try:
-            error = _cell(folder, order["text"], None if home is None else Path(home), line)
+            error = error_of_cell(folder, text, home, partial(_told, line), Told(line.stopping))
         except Interrupted:
             line.tell({"stopped": True})
         else:
@@ -215,22 +214,34 @@ def _work(line: Line) -> None:
         free_cycles()
 
 
-def _cell(folder: Path, text: str, home: Path | None, line: Line) -> str | None:
-    """Run one cell in a worker. Returns the error, or None."""
+def _told(line: Line, done: int) -> None:
+    line.tell({"done": done})
+
+
+def error_of_cell(
+    folder: Path,
+    text: str,
+    home: str | None,
+    count: Callable[[int], None],
+    stop: Stop,
+    *,
+    reserved: bool = False,
+) -> str | None:
+    """Run the cell of a study's text and home in a worker. Returns the error, or None. See `run_cell`."""
     trace = folder / PRIVATE / "error.txt"
     trace.unlink(missing_ok=True)
     try:
         # A sweep's workers run one cell each, so a cell starts no workers of its own.
-        study = parse(text, home=home, begun=True)
-        own = replace(study, runtime=study.runtime.here)
-        run_cell(own, folder, lambda done: line.tell({"done": done}), Told(line.stopping))
+        study = parse(text, home=None if home is None else Path(home))
+        run_cell(replace(study, runtime=study.runtime.here), folder, count, stop, reserved=reserved)
     except SecureFLError as error:
         return str(error)
     except Exception as error:  # a defect in this code or in a study's own fails one cell, not the sweep
         folder.mkdir(parents=True, exist_ok=True)
         private_folder(folder)
         write(trace, f"{NOTICE}\n\n{traceback.format_exc()}")
-        return f"{type(error).__name__}: {error} (the traceback is in {trace})"
+        where = trace.relative_to(folder)
+        return f"{type(error).__name__}: {error} (the traceback is in {where} of its folder)"
     return None
 
 
@@ -244,8 +255,13 @@ def share_key(out: Path, study: Study, folder: Path) -> None:
         split_key.share(out, study, folder, begun=any(folder.parent.glob(f"*/{CONFIG}")))
 
 
-def run_cell(study: Study, folder: Path, count: Callable[[int], None], stop: Stop) -> None:
-    """Run one cell, and mark it as finished. count: called with the number of finished rounds."""
+def run_cell(
+    study: Study, folder: Path, count: Callable[[int], None], stop: Stop, *, reserved: bool = False
+) -> None:
+    """Run one cell, and mark it as finished. count: called with the number of finished rounds.
+
+    reserved: see `run_study`.
+    """
     done = 0
 
     def tell(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
@@ -253,7 +269,7 @@ def run_cell(study: Study, folder: Path, count: Callable[[int], None], stop: Sto
         done += 1
         count(done)
 
-    found, _ = run_study(study, folder, tell, stop=stop, say=_quiet, baselines=False)
+    found, _ = run_study(study, folder, tell, stop=stop, say=_quiet, baselines=False, reserved=reserved)
     # On the CPU: from here on no model is trained.
     first = world.build(study, study.study.seeds[0], Hardware())
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}

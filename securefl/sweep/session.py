@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +15,9 @@ from securefl.storage.processes import processors
 from securefl.study.accounted import begun
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.own_code import told
-from securefl.study.remote_lanes import OnCluster
 from securefl.sweep.cells import Sweep
 from securefl.sweep.check import check, require_all, require_room
-from securefl.sweep.on_cluster import Worlds, play_cells, runtime_of
+from securefl.sweep.on_ray import run_on_ray
 from securefl.sweep.report import write
 from securefl.sweep.run import Watch, finished, run_cell, run_cells, share_key
 
@@ -70,14 +68,11 @@ class Bars:
     def round(self, place: int, done: int) -> None:
         self._progress.update(self._workers[place], completed=done)
 
-    def played(self, cell: Cell) -> None:
-        if not self._draws:
-            say(self._console, f"{cell.name}: rounds have ended; tables and report follow")
-
     def ended(self, cell: Cell, place: int, error: str | None) -> None:
         self._done += 1
         self._progress.update(self._all, completed=self._done)
-        self._progress.update(self._workers[place], figures="")
+        for worker in self._workers[place : place + 1]:  # none on a cluster
+            self._progress.update(worker, figures="")
         if error is not None or not self._draws:
             what = "finished" if error is None else f"failed: {error}"
             line = f"{self._done}/{self._count}  {cell.name}: {what}"
@@ -107,51 +102,49 @@ def require_runnable(sweep: Sweep, out: Path, console: Console) -> None:
 
 
 def run_and_write(
-    sweep: Sweep, out: Path, workers: int | None, console: Console, stop: Interruption
+    sweep: Sweep,
+    out: Path,
+    workers: int | None,
+    console: Console,
+    stop: Interruption,
+    *,
+    on_ray: bool = False,
 ) -> tuple[pd.DataFrame, Mapping[str, str]]:
     """Run the unfinished cells of a sweep, with progress on the console, and write tables, plots and page.
 
-    workers: by default as many as processors. Returns the summary table, which may be empty, and the errors
-    of the cells that failed, by name. The caller has locked and claimed the folder. Raises Interrupted after
-    a request to stop.
+    workers: by default as many as processors. on_ray: whether cells run on a Ray cluster. Returns the summary
+    table, which may be empty, and the errors of the cells that failed, by name. The caller has locked and
+    claimed the folder. Raises Interrupted after a request to stop.
     """
     done = sum(finished(sweep.home(out, cell)) for cell in sweep.cells)
     left = max(1, len(sweep.cells) - done)
-    lost: Mapping[str, str] = {}
-    runtime = runtime_of(sweep, workers)
-    if runtime is not None and done < len(sweep.cells):
-        worlds = Worlds()
-        with OnCluster(runtime, worlds) as crew, Bars(sweep, done, crew.most, console) as bars:
-            lost = play_cells(sweep, out, crew, worlds, watch=bars, stop=stop)
     workers = min(workers or processors(), left)
     brought = [cell.study.brought for cell in sweep.cells]
     here = any(own.data is not None or own.model is not None for own in brought)
-    with Bars(sweep, done, 1 if here else workers, console) as bars:
-        if here:
-            failed = _run_here(sweep, out, watch=bars, stop=stop, without=lost)
+    with Bars(sweep, done, 0 if on_ray else 1 if here else workers, console) as bars:
+        if on_ray:
+            failed: Mapping[str, str] = run_on_ray(sweep, out, watch=bars, stop=stop)
+        elif here:
+            failed = _run_here(sweep, out, watch=bars, stop=stop)
         else:
-            failed = run_cells(sweep, out, workers=workers, watch=bars, stop=stop, without=lost)
-    failed = {**lost, **failed}
+            failed = run_cells(sweep, out, workers=workers, watch=bars, stop=stop)
     # A signal waits until the report is written: half-written tables beside finished cells would mislead.
     with stop.finishing("the report"):
         return write(sweep, out, failed), failed
 
 
-def _run_here(
-    sweep: Sweep, out: Path, *, watch: Watch, stop: Stop, without: Container[str]
-) -> Mapping[str, str]:
+def _run_here(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> Mapping[str, str]:
     """`run_cells` in this process, one by one: other processes do not have the caller's Python objects."""
     failed: dict[str, str] = {}
     for cell in sweep.cells:
         folder = sweep.home(out, cell)
-        if finished(folder) or cell.name in without:
+        if finished(folder):
             continue
         watch.begun(cell, 0)
         error = None
         try:
             share_key(out, cell.study, folder)
-            study = replace(cell.study, runtime=cell.study.runtime.on("processes"))
-            run_cell(study, folder, partial(watch.round, 0), stop)
+            run_cell(cell.study, folder, partial(watch.round, 0), stop)
         except SecureFLError as found:
             error = failed[cell.name] = str(found)
         watch.ended(cell, 0, error)

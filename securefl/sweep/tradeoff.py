@@ -68,6 +68,11 @@ class Series:
         return len(noised) > 0 and bool(np.isinf(noised["epsilon_true"]).all())
 
     @property
+    def known(self) -> bool:
+        """Whether it has an accuracy."""
+        return bool(self.rows["final_accuracy"].notna().any())
+
+    @property
     def personal(self) -> bool:
         """Whether its accuracies are measured on the clients' own models."""
         return bool((self.rows["models"] == "personal").any())
@@ -207,8 +212,7 @@ def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
         "models": own["models"].iloc[0],
         "final_accuracy": own["accuracy"].iloc[-1],
         "best_accuracy": own["accuracy"].max(),
-        # Cells of earlier versions have none.
-        "floor": own["floor"].mean() if "floor" in own.columns else nan,
+        "floor": own["floor"].mean(),
         "target": target,
         "rounds_to_target": rounds_to(target, own),
         "bytes_up": own["bytes_up"].sum(),

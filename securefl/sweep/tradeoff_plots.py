@@ -64,16 +64,20 @@ def drawings(
 ) -> list[Drawing]:
     """The figures for which this sweep has data. The first one is the one that a reader should see first.
 
+    Series without an accuracy are in none.
+
     legend: whether each figure gets a legend below its axes. measure: of accuracy. others: series over other
     axes than epsilon. narrow: whether the figures are for a narrow screen.
     """
+    series, *others = [[own for own in group if own.known] for group in (series, *others)]
     made = []
     if any(isfinite(point.at) for own in series for point in own.points("final_accuracy")):
         made.append(accuracy_against_epsilon(series, measure, narrow))
         if any(own.rows["target"].notna().any() for own in series):
             made.append(rounds_against_epsilon(series, narrow))
-    made += [accuracy_against_key(own, measure, narrow) for own in others]
-    made.append(accuracy_against_bytes(series, measure, narrow))
+    made += [accuracy_against_key(own, measure, narrow) for own in others if own]
+    if series:
+        made.append(accuracy_against_bytes(series, measure, narrow))
     for drawing in made:
         if legend:
             add_legend(drawing)
@@ -132,7 +136,7 @@ def accuracy_against_key(series: Sequence[Series], measure: Measure, narrow: boo
 
 def _floors(made: Mapping[Panel, Axes], series: Sequence[Series]) -> str:
     """Draw the accuracy of a constant answer in each panel. Returns the sentence of a caption on it."""
-    known = [own for own in series if "floor" in own.rows.columns and own.rows["floor"].notna().any()]
+    known = [own for own in series if own.rows["floor"].notna().any()]
     for own in known:
         # Series over the same records have the same floor: their lines are one.
         draw_floor(made[own.panel], own.rows, labelled=False)

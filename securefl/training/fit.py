@@ -99,11 +99,10 @@ def usable(problem: Problem, context: ClientContext) -> ClientContext:
 
 
 def readable(problem: Problem, x: NDArray[Any]) -> NDArray[np.bool_]:
-    """A mask of the records (n, *shape) that the model can read: finite, and of known characters."""
+    """A mask of the records (n, *shape) that the model can read: finite, and of known codes."""
     fits = finite_rows(x)
-    if problem.kind == "classification" and problem.model.reads_text:
-        # A model of text has one output for each character that it reads.
-        fits &= ((x >= 0) & (x < problem.outputs)).all(axis=tuple(range(1, x.ndim)))
+    if (codes := problem.codes) is not None:
+        fits &= ((x >= 0) & (x < codes)).all(axis=tuple(range(1, x.ndim)))
     return fits
 
 

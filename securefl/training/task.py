@@ -12,6 +12,7 @@ from math import nan
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -107,6 +108,32 @@ class Problem:
         if self.private is None:
             return model, ()
         return make_private(model)
+
+    @cached_property
+    def codes(self) -> int | None:
+        """The number of codes that a model of text reads, 0 and up. None if it reads real numbers.
+
+        The model is tried on records of one code each: a person's own model does not say how many it knows.
+        """
+        if not self.model.reads_text:
+            return None
+        model, blank = self._built()[0].eval(), self.model.blank(self.shape)
+
+        def reads(code: int) -> bool:
+            try:
+                model(blank + code)
+            except Exception:  # of a person's own layers, any
+                return False
+            return True
+
+        known, beyond = 0, 1
+        with torch.no_grad():
+            while beyond < 2**31 and reads(beyond):
+                known, beyond = beyond, 2 * beyond
+            while beyond - known > 1:
+                middle = (known + beyond) // 2
+                known, beyond = (middle, beyond) if reads(middle) else (known, middle)
+        return beyond
 
     @cached_property
     def shorter(self) -> Problem:

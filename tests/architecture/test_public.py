@@ -11,7 +11,6 @@ import json
 import re
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,11 +38,9 @@ PRIVATE = {
     "securefl.deployment.updates": _PARTS,
     "securefl.deployment.local": _PARTS,
     "securefl.core.release": _PARTS,
-    "securefl.flower.exchange": _PARTS,
     "securefl.storage.journal": _PARTS,
     "securefl.storage.own_record": _PARTS,
     "securefl.deployment": _PARTS,
-    "securefl.deployment.coordinator": _PARTS,
     "securefl.commands.main": "a program that types commands",
     "securefl.study": _RUN,
     "securefl.study.config": _RUN,
@@ -175,33 +172,22 @@ for face in {packages!r}:
 
 
 def test_a_type_checker_sees_the_names_that_a_face_has() -> None:
+    """A stub is read twice: as Python by a type checker, and a line at a time by `core.lazy`."""
     for module in (importlib.import_module(face) for face in FACES if face not in MODULES):
-        homes = {
-            alias.name: node.module
-            for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")))
-            if isinstance(node, ast.ImportFrom) and node.module != "securefl.core.lazy"
-            for alias in node.names
-        }
-        assert homes == module._HOMES, module
-        assert set(homes) == set(module.__all__) - {"__version__"}, module
-        assert set(module.__all__) <= set(dir(module)), module
+        stub = ast.parse(Path(str(module.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")).body
+        homes = {}
+        for node in stub:
+            if isinstance(node, ast.AnnAssign):
+                assert ast.unparse(node) == "__version__: str"
+                continue
+            assert isinstance(node, ast.ImportFrom)
+            assert [alias.name for alias in node.names] == [alias.asname for alias in node.names]
+            homes |= {alias.name: str(node.module) for alias in node.names}
+        assert sorted(homes) == module.__all__, module
+        assert {*homes, "__doc__", "__file__"} <= set(dir(module)), module
+        for name, home in homes.items():
+            assert getattr(module, name) is getattr(importlib.import_module(home), name)
         assert not hasattr(module, "nothing"), module
-
-
-def renamed() -> Iterator[tuple[str, str, str]]:
-    for face in FACES:
-        module = sys.modules.get(face) or __import__(face, fromlist=["__all__"])
-        yield from ((face, old, new) for old, new in getattr(module, "_RENAMED", {}).items())
-
-
-def test_an_older_name_warns_and_names_the_new_one() -> None:
-    for face, old, new in renamed():
-        module = sys.modules[face]
-        with pytest.warns(DeprecationWarning, match=rf"{re.escape(face)}.{old} .*`{new}`"):
-            found = getattr(module, old)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert found is getattr(module, new)
 
 
 INSIDE = {

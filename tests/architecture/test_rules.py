@@ -84,8 +84,8 @@ def violations(source: str, where: str) -> list[str]:
         if top == "flwr" and not where.startswith("securefl/flower/"):
             found.append("imports flwr outside securefl/flower")
         # Ray pickles: one module of it, of which nothing that talks to another party knows.
-        if top == "ray" and where != "securefl/storage/cluster.py":
-            found.append("imports ray outside securefl/storage/cluster.py")
+        if top == "ray" and where != "securefl/sweep/on_ray.py":
+            found.append("imports ray outside securefl/sweep/on_ray.py")
         if module.startswith("securefl.protocols") and where.startswith("securefl"):
             found.append("a building block imports a system")
         if top == "click" and not where.startswith(("securefl/commands/", "protocols/commands/")):
@@ -159,14 +159,10 @@ PARTIES = ("securefl.deployment", "securefl.flower", "securefl.engine", "securef
 
 
 def test_no_message_of_a_party_comes_near_the_cluster() -> None:
-    """Its workers unpickle what they get. Only a study's own lanes and sweep know it."""
+    """Its workers unpickle what they get. Only a sweep knows it."""
     graph = grimp.build_graph("securefl", cache_dir=None)
-    cluster = "securefl.storage.cluster"
-    assert graph.find_modules_that_directly_import(cluster) == {"securefl.study.remote_lanes"}
-    assert graph.find_modules_that_directly_import("securefl.study.remote_lanes") == {
-        "securefl.study.session",
-        "securefl.sweep.session",
-    }
+    cluster = "securefl.sweep.on_ray"
+    assert graph.find_modules_that_directly_import(cluster) == {"securefl.sweep.session"}
     for room in PARTIES:
         direct = graph.find_modules_directly_imported_by
         modules = [module for module in graph.modules if module.startswith(f"{room}.")]

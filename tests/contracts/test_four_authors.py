@@ -40,7 +40,7 @@ LABELS = ValueSpec(name="labels", reduction="sum", reveals="label counts", on_mo
 class Counts:
     spec = LABELS
     def compute(self, client):
-        return Value(integers=(np.bincount(client.y, minlength=10) / LABELS.grid.step).astype(np.int64))
+        return Value.summed(np.eye(10)[client.y], LABELS.grid, 1.0)
 class Majority:
     contributions = (Counts(),)
     def __init__(self, problem): self.problem = problem
@@ -60,8 +60,8 @@ class Options:
 MECHANISM = """
 from dp_accounting import NoOpDpEvent
 from securefl.dp import discrete, discrete_event
-from securefl.mechanisms import BaseMechanism, Charge
-class DiscreteLocal(BaseMechanism):
+from securefl.mechanisms import Charge, Mechanism
+class DiscreteLocal(Mechanism):
     noised = True
     def charge(self):
         event = discrete_event(self.sigma, self.sensitivity_on_grid)
@@ -176,12 +176,12 @@ class Servers:
 LOOP = """
 import numpy as np
 import securefl
-from securefl.algorithm import ClientFunction, CohortQuery, Sum, Value, ValueSpec, to_grid
+from securefl.algorithm import ClientFunction, CohortQuery, Sum, Value, ValueSpec
 clients = [(np.random.default_rng(k).normal(2, 1, (300, 2)), np.zeros(300)) for k in range(5)]
 STEP = ValueSpec(name="step", reduction="sum", reveals="a step", cohort=5,
                  sensitivity={("record", "add-remove"): 1})
 def step(client):
-    return Value(integers=to_grid(client.x - client.broadcast, STEP.grid.step, 2**21).sum(0))
+    return Value.summed(client.x - client.broadcast, STEP.grid, 1.0)
 own = ClientFunction(STEP, step)
 plan = securefl.Plan(sum="masked", noise="distributed", noise_multiplier=6.305, adjacency="add-remove",
                      delta=1e-5, budget=2.0, max_rounds=99, dropout=0.2, corrupt=0.2,

@@ -38,7 +38,7 @@ from securefl.core.release import Delivered
 from securefl.core.wire import Header, Limit
 from securefl.engine.exchange import Client, Server
 from securefl.linear.opener import KeyHolder
-from securefl.linear.scheme import Asked, Found
+from securefl.linear.scheme import Asked
 from securefl.matching.profiles import Bounds, ProfileQuery, Variant
 from securefl.sums.encrypted.client import SumClient, input_digest, signed_input
 from securefl.sums.encrypted.key_holder import SumKeyHolder
@@ -376,8 +376,7 @@ class TestServer(Contract):
         ("key-holder", contribution()),
         ("server", contribution()),
     )
-    reply = OpenReply(turn=0, items=(b"1", b"2"))
-    last = OpenReply(turn=1, items=(b"3",))
+    reply = OpenReply(items=(b"1", b"2"))
 
     def states(self) -> dict[str, Any]:
         start = self.machine.begin().state
@@ -389,30 +388,21 @@ class TestServer(Contract):
         again = self.machine.receive(asking.state, "key-holder", self.reply)
         assert again.need is not None
         assert again.need.order == "work"
-        second = self.machine.provide(again.state, Asked((b"c",), then, Found({PLACES[0]: 0.25})))
-        last = self.machine.receive(second.state, "key-holder", self.last)
         return {
             "collecting": start,
             "one came": one,
             "working": working.state,
             "asking": asking.state,
             "working again": again.state,
-            "asking again": second.state,
-            "working at last": last.state,
-            "closed": self.machine.provide(last.state, Found({PLACES[0]: 0.25})).state,
+            "closed": self.machine.provide(again.state, {PLACES[0]: 0.25}).state,
         }
 
     def answer(self, order: Any) -> Any:
-        return Found(dict.fromkeys(PLACES, 0.5)) if order == "work" else ASKED
+        return dict.fromkeys(PLACES, 0.5) if order == "work" else ASKED
 
-    def test_turns_are_asked_one_after_the_other(self) -> None:
-        states = self.states()
-        assert [states[name].request.turn for name in ("asking", "asking again")] == [0, 1]
-        assert states["asking again"].request.items == (b"c",)
-
-    @pytest.mark.parametrize("name", ["working again", "asking again", "working at last"])
+    @pytest.mark.parametrize("name", ["working again", "closed"])
     def test_a_reply_that_comes_twice_is_late_whatever_its_bytes(self, name: str) -> None:
-        """A key holder that answers a turn twice is heard once."""
+        """A key holder that answers twice is heard once."""
         state = self.states()[name]
         for reply in (self.reply, OpenReply(turn=0, items=(b"other", b"bytes"))):
             step = self.machine.receive(state, "key-holder", reply)
@@ -429,30 +419,26 @@ class TestServer(Contract):
         with pytest.raises(RemoteProtocolError, match="at turn 0"):
             self.machine.receive(self.states()["asking"], "key-holder", reply)
 
-    def test_the_key_holder_is_asked_three_times_a_turn(self) -> None:
-        for name, reply in (("asking", self.reply), ("asking again", self.last)):
-            state = self.states()[name]
-            first = self.machine.deadline(state)
-            second = self.machine.deadline(first.state)
-            assert [e.message for e in first.out + second.out] == [state.request] * 2
-            assert first.result is second.result is None
-            assert self.machine.receive(second.state, "key-holder", reply).need is not None
+    def test_the_key_holder_is_asked_three_times(self) -> None:
+        state = self.states()["asking"]
+        first = self.machine.deadline(state)
+        second = self.machine.deadline(first.state)
+        assert [e.message for e in first.out + second.out] == [state.request] * 2
+        assert first.result is second.result is None
+        assert self.machine.receive(second.state, "key-holder", self.reply).need is not None
 
-    def test_without_the_key_holder_the_sums_and_what_is_found_still_stand(self) -> None:
-        for name, state in self.states().items():
-            if name in ("collecting", "one came", "closed"):
-                continue
-            result, before = None, state
+    def test_without_the_key_holder_the_sums_still_stand(self) -> None:
+        for name in ("working", "asking", "working again"):
+            result, before = None, self.states()[name]
             while result is None:
                 step = self.machine.deadline(before)
                 before, result = step.state, step.result
             assert result.survivors == (0, 1)
             assert (result.totals["sum"].value * 2**21).tolist() == [3, 3]
-            known = {0: 0.25} if name in ("asking again", "working at last") else {}
-            assert result.per_client == {"profile": known}
+            assert result.per_client == {"profile": {}}
 
     def test_a_number_that_could_not_be_opened_is_absent_from_that_number_alone(self) -> None:
-        result = self.machine.provide(self.states()["working"], Found({PLACES[0]: 0.5})).result
+        result = self.machine.provide(self.states()["working"], {PLACES[0]: 0.5}).result
         assert result.per_client == {"profile": {0: 0.5}}
         assert result.survivors == (0, 1)
 
@@ -504,24 +490,20 @@ class TestServerOfClaims:
 
 
 class TestKeyHolder(Contract):
-    machine = KeyHolder(header=HEADER, most=Limit(999, 99), turns=2, part=NOBODY)
-    good = (("server", OpenRequest(turn=0, items=(b"a", b"b"))),)
+    machine = KeyHolder(header=HEADER, most=Limit(999, 99), open_=NOBODY, report=NOBODY)
+    good = (("server", OpenRequest(items=(b"a", b"b"))),)
     bad = (
-        ("client-0000", OpenRequest(turn=0, items=(b"a",))),
-        ("key-holder", OpenRequest(turn=0, items=())),
-        ("server", OpenRequest(turn=1, items=(b"a",))),
-        ("server", OpenRequest(turn=2, items=(b"a",))),
-        ("server", OpenRequest(turn=-1, items=(b"a",))),
+        ("client-0000", OpenRequest(items=(b"a",))),
+        ("key-holder", OpenRequest(items=())),
+        ("server", OpenRequest(turn=1, items=(b"a", b"b"))),
+        ("server", OpenRequest(turn=-1, items=(b"a", b"b"))),
     )
-    second = OpenRequest(turn=1, items=(b"c",))
 
     def states(self) -> dict[str, Any]:
         start = self.machine.begin().state
         busy = self.machine.receive(start, *self.good[0]).state
-        replied = self.machine.provide(busy, (b"1", b"2")).state
-        again = self.machine.receive(replied, "server", self.second).state
-        done = self.machine.provide(again, (b"3",)).state
-        return {"ready": start, "busy": busy, "replied": replied, "busy again": again, "done": done}
+        done = self.machine.provide(busy, (b"1", b"2")).state
+        return {"ready": start, "busy": busy, "done": done}
 
     def answer(self, order: Any) -> Any:
         return order.items
@@ -532,24 +514,18 @@ class TestKeyHolder(Contract):
         assert waited.result == "unused"
         assert self.machine.receive(waited.state, *self.good[0]).need is not None
 
-    @pytest.mark.parametrize("name", ["busy", "replied", "busy again", "done"])
-    def test_another_request_at_a_turn_is_refused(self, name: str) -> None:
-        """Two sets of openings of one turn would tell their difference, and spend twice the count."""
+    @pytest.mark.parametrize("name", ["busy", "done"])
+    def test_another_request_is_refused(self, name: str) -> None:
+        """Two sets of openings would tell their difference, and spend twice the count."""
         state = self.states()[name]
-        with pytest.raises(RemoteProtocolError, match="before at turn 0"):
-            self.machine.receive(state, "server", OpenRequest(turn=0, items=(b"a", b"c")))
+        for turn in (0, 1):
+            with pytest.raises(RemoteProtocolError, match=f"another of turn {turn}"):
+                self.machine.receive(state, "server", OpenRequest(turn=turn, items=(b"a", b"c")))
         assert self.machine.receive(state, *self.good[0]).need is None
 
-    @pytest.mark.parametrize(("name", "turn"), [("busy", 1), ("replied", 2), ("busy again", 2), ("done", 2)])
-    def test_a_turn_out_of_order_is_refused(self, name: str, turn: int) -> None:
-        """The next turn follows from the reply to the one before, and there are two."""
-        with pytest.raises(RemoteProtocolError, match=f"got turn {turn}"):
-            self.machine.receive(self.states()[name], "server", OpenRequest(turn=turn, items=(b"c",)))
-
-    def test_each_turn_is_answered_again_with_its_own_reply(self) -> None:
-        done = self.states()["done"]
-        replies = [self.machine.receive(done, "server", one).out[0].message for one in done.requests]
-        assert replies == [OpenReply(turn=0, items=(b"1", b"2")), OpenReply(turn=1, items=(b"3",))]
+    def test_the_same_request_is_answered_again_with_its_reply(self) -> None:
+        again = self.machine.receive(self.states()["done"], *self.good[0])
+        assert [one.message for one in again.out] == [OpenReply(items=(b"1", b"2"))]
 
 
 # Encrypted sums -----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from support.private_studies import client_level
 from support.tiny_study import run, world
 from support.watched_sums import Watched
 
-from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, dump_charge
+from securefl.accounting.events import NO_COST, NON_PRIVATE, dump_charge
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
@@ -40,9 +40,8 @@ from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
 from securefl.mechanisms import registry
-from securefl.mechanisms.base import BaseMechanism, Headroom, NoNoise, Participation
 from securefl.mechanisms.charges import charge_of
-from securefl.mechanisms.local import Local
+from securefl.mechanisms.mechanism import Headroom, Local, Mechanism, NoNoise
 from securefl.mechanisms.protecting import protect
 from securefl.mechanisms.registry import OURS, kind_of, mechanism_of, names
 from securefl.storage.journal import Journal
@@ -72,7 +71,7 @@ PLAN = Plan(
 # A mechanism from outside ---------------------------------------------------------------------------
 
 
-class Twice(BaseMechanism):
+class Twice(Mechanism):
     """Each client noises its value, and the server noises the total once more, before others see it.
 
     The server sees at least a client's own noise, sigma. The others see that and the server's: sqrt(2) sigma.
@@ -244,12 +243,11 @@ class TestContract:
     def test_its_charge_is_one_that_a_ledger_adds_up(self, word: str, scheme: str) -> None:
         plan = planned(word, scheme)
         assert dump_charge(charge_of(plan, SPEC)) == dump_charge(charge_of(plan, SPEC))
-        assert mechanism_of(plan, SPEC).exposed in (NON_PRIVATE, EXPOSED)
 
     def test_where_it_trusts_a_party_of_the_promise_nothing_is_bounded(self, word: str, scheme: str) -> None:
         plan = planned(word, scheme, adversaries=PARTIES)
         mechanism = mechanism_of(plan, SPEC)
-        assert (mechanism.charge() is None) == (word in TRUST) == bool(mechanism.trusts)
+        assert (mechanism.charge() is None) == (word in TRUST)
         if word in TRUST:
             with pytest.raises(ConfigError, match="out of `adversaries`"):
                 charge_of(plan, SPEC)
@@ -387,7 +385,9 @@ def test_a_study_runs_with_a_mechanism_from_outside(
 @pytest.mark.parametrize("scheme", ["clear", "masked", "ckks", "two-server"])
 def test_an_exchange_goes_with_it(scheme: str, tmp_path: Path) -> None:
     plan = planned("twice", scheme, corrupt=0.0, dropout=0.0)
-    given = ClientFunction(SPEC, lambda context: Value(integers=np.full(2000, 7, np.int64)))
+    given = ClientFunction(
+        SPEC, lambda context: Value(integers=np.full(2000, 7, np.int64), step=SPEC.grid.step)
+    )
     records = [(np.ones((1, 1)), np.zeros(1))] * 10
     query = CohortQuery(cohort=tuple(range(10)), broadcast=np.zeros(0, np.float32), sums=(Sum(SPEC, 2000),))
     with SecureAggregator(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
@@ -407,7 +407,7 @@ def defect(**changes: Any) -> Any:
 
 def released(plan: Plan, value: int = 0) -> Any:
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
-    return protect(plan, SPEC, Value(integers=np.full(50, value)), key=key, weight=1.0)
+    return protect(plan, SPEC, Value(integers=np.full(50, value), step=SPEC.grid.step), key=key, weight=1.0)
 
 
 @pytest.mark.parametrize(
@@ -430,12 +430,10 @@ def released(plan: Plan, value: int = 0) -> Any:
         ({"deviation": lambda own, n: float("nan")}, "a finite `deviation`"),
         ({"deviation": lambda own, n: -1.0}, "a finite `deviation`"),
         ({"deviation": lambda own, n: None}, "a finite `deviation`"),
-        ({"exposed": NO_COST}, "`exposed` as UNPROTECTED or EXPOSED"),
         ({"noised": False}, "`noised` as True"),
-        ({"trusts": None}, "words of `trusts`"),
-        ({"participation": 3}, "`participation` as a Participation or None"),
-        ({"participation": Participation(most=3)}, "that a ledger enforces"),
-        ({"participation": Participation(most=3, separation=2)}, "that a ledger enforces"),
+        ({"learns": lambda own, party: None}, "words of `learns`"),
+        ({"participation": 3}, "that a ledger enforces"),
+        ({"participation": 3.5}, "that a ledger enforces"),
         ({"__init__": lambda own, plan, spec: setattr_(own, plan, spec)}, "`total_by` as of its kind"),
     ],
 )
@@ -464,7 +462,7 @@ def setattr_(own: Any, plan: Plan, spec: ValueSpec) -> None:
 def test_a_participation_that_the_ledger_s_schedule_holds_is_taken(
     most: int | None, held: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(monkeypatch, defect(participation=None if most is None else Participation(most=most)))
+    install(monkeypatch, defect(participation=most))
     plan = planned("twice", "clear", max_releases=held)
     assert charge_of(plan, SPEC)
     assert (plan.terms().max_releases or {}).get("own", 0) <= (most or 0)
@@ -524,7 +522,9 @@ class ByHolder(Twice):
 def two_server(tmp_path: Path) -> Any:
     plan = planned("twice", "two-server", corrupt=0.0, dropout=0.0)
     spec = replace(SPEC, grid=Grid(step=2.0**-3, bound=2.0**5))
-    given = ClientFunction(spec, lambda context: Value(integers=np.full(3, 200, np.int64)))
+    given = ClientFunction(
+        spec, lambda context: Value(integers=np.full(3, 200, np.int64), step=spec.grid.step)
+    )
     records = [(np.ones((1, 1)), np.zeros(1))] * 10
     query = CohortQuery(cohort=tuple(range(10)), broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),))
     with SecureAggregator(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
@@ -606,7 +606,7 @@ def test_two_distributions_with_one_word_are_refused(monkeypatch: pytest.MonkeyP
         kind_of("mine")
 
 
-@pytest.mark.parametrize("value", ["nothing.there:Mine", "securefl.mechanisms.local:Nobody"])
+@pytest.mark.parametrize("value", ["nothing.there:Mine", "securefl.mechanisms.mechanism:Nobody"])
 def test_a_distribution_that_is_broken_is_named(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("mine", value, registry.GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])

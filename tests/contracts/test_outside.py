@@ -25,7 +25,6 @@ from securefl.algorithm.clients import (
     State,
 )
 from securefl.algorithm.queries import Answers, CohortQuery, Sum, Value, ValueSpec
-from securefl.core.errors import ConfigError
 from securefl.study import config, run_report
 from securefl.study.session import run_study
 from securefl.training.task import Problem
@@ -52,8 +51,7 @@ class Counts:
         )
 
     def compute(self, context: ClientContext) -> Value:
-        counts = np.bincount(context.y, minlength=LABELS)
-        return Value(integers=(counts / self.spec.grid.step).astype(np.int64))
+        return Value.summed(np.eye(LABELS)[context.y], self.spec.grid, 1.0)
 
 
 @dataclass(frozen=True)
@@ -150,34 +148,3 @@ def test_a_protocol_from_outside_runs_however_it_is_summed(
     assert 0.05 < found.summary[0].final_accuracy < 0.25
     finite = "epsilon" in "".join(changes.values())
     assert np.isfinite(found.summary[0].epsilon["server"]) == finite
-
-
-@dataclass(frozen=True)
-class OlderCounts:
-    """A contribution under the older name of its spec."""
-
-    sends: object = None
-
-
-@dataclass(frozen=True)
-class OlderMajority:
-    """A system under the older name of its contributions."""
-
-    offers: tuple[object, ...] = ()
-
-
-@dataclass(frozen=True)
-class HalfOld:
-    contributions: tuple[OlderCounts] = (OlderCounts(),)
-
-
-@pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(
-    ("older", "new"), [(OlderMajority(), "`contributions`.*`offers`"), (HalfOld(), "`spec`.*`sends`")]
-)
-def test_a_protocol_with_older_names_is_told_the_new_ones(
-    older: object, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Counting, "build", lambda self, problem: older)
-    with pytest.raises(ConfigError, match=f"Counting.*{new}"):
-        run_study(config.parse(text(ARM, non_private='["labels"]', clients=4)), tmp_path, lambda *_: None)

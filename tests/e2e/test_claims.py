@@ -194,23 +194,17 @@ CARD = {
 }
 
 
-ALL_OF_IT = (
-    " (openings are not checked: a server that breaks the protocol reads the key holder's key, and so all of "
-    "it)"
-)
 LIMITS = {
     "ckks": (
         " (a server that breaks the protocol, with one client as its accomplice, reads any entry of it, and "
         "the key holder's key)"
     ),
-    "batches": ALL_OF_IT,
-    "dealt-pads": " (a server that breaks the protocol chooses the function, such as one entry of it)",
 }
 """Under pads it gets the declared number, and no more."""
 
 
 def test_the_privacy_card_says_what_each_protocol_shows(tmp_path: Path) -> None:
-    ways = ("clear", "ckks", "batches", "pads", "dealt-pads")
+    ways = ("clear", "ckks", "pads")
     # A protocol without scores is the same under all ways to hide them: two tell.
     cases = [(arm, way) for arm in CARD for way in ways if "fedprof" in arm or way in ways[:2]]
     assert offenders(cases, lambda case: check_card(*case, Path(mkdtemp(dir=tmp_path)))) == []
@@ -239,8 +233,6 @@ def check_card(arm: str, scores: str, folder: Path) -> None:
             "how many are asked and answer, not which; "
             "the weights of each query, such as the server's baseline"
         )
-    elif scores == "dealt-pads":
-        learns = "how many are asked and answer, not which; shares of the weights, uniform to it"
     assert key_holder.learns == learns
 
 

@@ -122,14 +122,17 @@ def test_run_resume_report(toml: Path, tmp_path: Path, capfd: pytest.CaptureFixt
     assert [line.split("  ")[0] for line in table[1:6]] == [
         *("FedAvg", "FedProf", "all records in one place", "each client alone", "one constant answer")
     ]
-    assert table[-2].startswith("Accounted alone")
-    assert table[-1].startswith("Report: ")
+    assert table[-3].startswith("Accounted alone")
+    assert table[-2].startswith("Report: ")
     assert said == found["private"]["sentences"]
     assert f"Going on with the run in {out_folder}." in err.splitlines()
 
     code, out, err = securefl(capfd, "report", out_folder)
     assert (code, err) == (0, "")
-    assert out.splitlines()[-1] == f"Report: {out_folder / 'report.html'}"
+    assert out.splitlines()[-2:] == [
+        f"Report: {out_folder / 'report.html'}",
+        f"With all figures, not for publication: {out_folder / 'private' / 'report.html'}",
+    ]
 
     other = tmp_path / "other.toml"
     other.write_text(text(FEDAVG, rounds=3))

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, strategy_utils
-from support.flower_apps import CLEAR, UPDATES, inner, node, secured, start
+from support.flower_apps import CLEAR, UPDATES, in_house, inner, node, secured, start
 from support.grid_double import GridDouble, silent
 from support.hidden_plans import hidden
 
@@ -20,7 +20,7 @@ from securefl.commands.party import party
 from securefl.core.messages import client_name
 from securefl.deployment.local import LocalDeployment, socket_of
 from securefl.deployment.updates import Updates
-from securefl.flower.secure_app import in_house, secure
+from securefl.flower.secure_app import secure
 from securefl.flower.secure_grid import SecureGrid
 
 CLIENTS = 8

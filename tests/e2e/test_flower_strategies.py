@@ -18,7 +18,6 @@ from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.deployment import folder, keys, pinning
-from securefl.deployment.coordinator import others_of, playing
 from securefl.deployment.folder_party import resident_of
 from securefl.deployment.party import PartySession
 from securefl.deployment.party_setup import Made
@@ -74,8 +73,7 @@ def grid_of(root: Path, names: list[str]) -> Iterator[GridDouble]:
 def test_a_study_s_rounds_are_a_strategy(arm: str, tmp_path: Path) -> None:
     names = enrol(tmp_path, masked(arm))
     with grid_of(tmp_path, names) as grid:
-        own = tmp_path / SERVER
-        strategy = StudyStrategy(others_of(own), playing(own, tmp_path / "run"), deadline=60.0, patience=1.0)
+        strategy = StudyStrategy(tmp_path / SERVER, tmp_path / "run", deadline=60.0, patience=1.0)
         result = strategy.start(grid)
     assert set(result.evaluate_metrics_serverapp) == {1, 2}
     assert 0 <= float(result.evaluate_metrics_serverapp[2]["accuracy"]) <= 1  # type: ignore[arg-type]
@@ -89,13 +87,13 @@ def test_a_study_s_rounds_are_a_strategy(arm: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [{"initial_arrays": ArrayRecord()}, {"num_rounds": 3}, {"timeout": 1.0}])
 def test_what_the_parties_did_not_agree_to_is_refused(given: Any) -> None:
-    strategy = StudyStrategy((), lambda exchange, tell: {})
+    strategy = StudyStrategy(Path("server"), Path("run"))
     with pytest.raises(ConfigError, match=next(iter(given))):
         strategy.start(GridDouble({}), **given)
 
 
 def test_it_has_none_of_flowers_steps() -> None:
-    strategy = StudyStrategy((), lambda exchange, tell: {})
+    strategy = StudyStrategy(Path("server"), Path("run"))
     for step in (strategy.aggregate_train, strategy.aggregate_evaluate):
         with pytest.raises(LocalProtocolError, match="own rounds"):
             step(1, [])

@@ -32,6 +32,7 @@ from support.flower_apps import (
     HeardGrid,
     PlainGrid,
     grid_of,
+    in_house,
     inner,
     plain,
     secured,
@@ -44,7 +45,7 @@ from securefl.deployment.local import LocalDeployment
 from securefl.deployment.updates import Updates
 from securefl.flower.exchange import FRAME, UNANSWERED
 from securefl.flower.records import unwrapped, wrapped
-from securefl.flower.secure_app import in_house, secure
+from securefl.flower.secure_app import secure
 from securefl.flower.secure_grid import SecureGrid, admitted
 
 WITHIN = 1e-6

@@ -36,7 +36,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (folder / "demo.toml").write_text(packaged()["demo"].replace("rounds = 40", "rounds = 4"))
     said = _called("run", str(folder / "demo.toml"), "--out", str(folder / "demo"), "--json")
     assert json.loads(said)["privacy_cost"].startswith("A finite epsilon cost ")
-    made = {"run": folder / "demo" / "report.html"}
+    made = {"run": folder / "demo" / "report.html", "whole": folder / "demo" / "private" / "report.html"}
     (folder / "own.toml").write_text(text(FEDAVG, FEDPROF, seeds="[1, 2, 3]"))
     (folder / "other.toml").write_text(
         text(FEDAVG, FEDPROF, seeds="[1, 2, 3]").replace("learning_rate = 0.2", "learning_rate = 0.1")
@@ -57,7 +57,7 @@ def _called(*words: str) -> str:
 
 
 @pytest.mark.parametrize(("width", "dark"), WINDOWS, ids=NAMES)
-@pytest.mark.parametrize("kind", ["run", "compare", "story"])
+@pytest.mark.parametrize("kind", ["run", "whole", "compare", "story"])
 def test_nothing_to_stumble_over(pages: dict[str, Path], kind: str, width: int, dark: bool) -> None:
     seen = browser.look(pages[kind], width=width, dark=dark)
     assert seen.faults == {}

@@ -128,7 +128,10 @@ def test_finished_cells_are_not_run_again(done: tuple[Path, Path, Result]) -> No
     assert {path: path.stat().st_mtime_ns for path in (out / "cells").rglob("*") if path.is_file()} == state
     told = swept(toml, out)
     assert f"Going on with the sweep in {out}: 4 of 4 cells are finished." in told.stderr
-    assert told.stdout.splitlines()[-1] == f"Page: {out / 'sweep.html'}"
+    assert told.stdout.splitlines()[-2:] == [
+        f"Page: {out / 'sweep.html'}",
+        f"With all figures, not for publication: {out / 'private' / 'sweep.html'}",
+    ]
 
 
 def test_another_configuration_is_refused(done: tuple[Path, Path, Result], tmp_path: Path) -> None:
@@ -229,7 +232,7 @@ def test_what_one_cell_learnt_nothing_of_is_told_of_the_sweep(tmp_path: Path) ->
     assert "Warning: learning_rate = 1e+30: FedAvg: nobody answered in any of 2 rounds" in result.stderr
     assert (
         "learning_rate = 1e+30: FedAvg: nobody answered in any of 2 rounds"
-        in (out / "sweep.html").read_text()
+        in (out / "private" / "sweep.html").read_text()
     )
     again = swept(toml, out)
     assert again.exit_code == ExitCode.UNLEARNT, "what is finished is told again"
@@ -253,7 +256,9 @@ def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path, monkeypatch: py
     assert sum("finished" in line for line in lines) == 2
     assert any(line.endswith(": finished") and "clients = 4" in line for line in lines)
     assert set(pd.read_csv(tmp_path / "out" / "results.csv")["data.clients"]) == {4, 6}
-    assert "clients = 5000: [data] Expected clients" in (tmp_path / "out" / "sweep.html").read_text()
+    assert (
+        "clients = 5000: [data] Expected clients" in (tmp_path / "out" / "private" / "sweep.html").read_text()
+    )
 
 
 class Killer:

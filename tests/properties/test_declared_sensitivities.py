@@ -105,10 +105,7 @@ class _App:
     def __init__(self, values: Any) -> None:
         self.values = values
 
-    def note(self, why: str) -> None:
-        """Nobody owns this party."""
-
-    def note_cut(self, why: str) -> None:
+    def note(self, what: str, why: str) -> None:
         """Nobody owns this party."""
 
     def compute(self, asked: Any) -> Computed:

@@ -34,8 +34,10 @@ from securefl.engine.drive import Packet
 from securefl.engine.inprocess import simulated
 from securefl.engine.network import Faults, Network
 from securefl.engine.observer import Log
+from securefl.he import gate
+from securefl.he.parameters import STRONG, STRONG_ENCRYPTED
 from securefl.linear.registry import scheme_of
-from securefl.linear.scheme import Questions
+from securefl.linear.scheme import LinearScheme, Questions
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 CLIENTS, LENGTH = 4, 3
@@ -80,9 +82,21 @@ class Toy:
         return RoundResult(state=state)
 
 
-WORDS = ("ckks", "batches", "pads", "dealt-pads")
+WORDS = ("ckks", "pads")
 EVERY_WORD = pytest.mark.parametrize("word", WORDS)
-CIPHERTEXTS = pytest.mark.parametrize("word", ["ckks", "batches"])
+CIPHERTEXTS = pytest.mark.parametrize("word", ["ckks", "mode E"])
+
+
+def plan_of(word: str, number: int = 1) -> Plan:
+    scores: Any = "ckks" if word == "mode E" else word
+    return Plan(delta=1e-5, max_rounds=number, scores=scores, non_private=("profile",))
+
+
+def scheme(word: str, *, asks: int, clients: int) -> LinearScheme:
+    parameters = "strong-encrypted" if word == "mode E" else "strong"
+    found = scheme_of(plan_of(word).scores, parameters=parameters, asks=asks, clients=clients)
+    assert found is not None
+    return found
 
 
 def run(
@@ -98,8 +112,7 @@ def run(
     profiles: Profiles | None = None,
 ) -> tuple[Answers, Log, float]:
     algorithm: Algorithm = Toy((profiles or Profiles(variant=variant),))
-    plan = Plan(delta=1e-5, max_rounds=number, scores=word, non_private=("profile",))  # type: ignore[arg-type]
-    way = scheme_of(plan.scores, parameters="strong", asks=asks, clients=clients)
+    plan, way = plan_of(word, number), scheme(word, asks=asks, clients=clients)
     with Ledger(":memory:", TERMS) as ledger:
         engine = simulated(
             plan,
@@ -125,7 +138,7 @@ def assert_right(answers: Answers, bound: float, clients: set[int]) -> None:
         assert abs(number - divergence(own(client), BASELINE)) <= SURELY * bound
 
 
-@EVERY_WORD
+@pytest.mark.parametrize("word", [*WORDS, "mode E"])
 @pytest.mark.parametrize("variant", Variant)
 def test_concealed_numbers_are_the_clear_ones_within_the_bound(word: str, variant: Variant) -> None:
     answers, log, bound = run(word, variant=variant)
@@ -134,8 +147,7 @@ def test_concealed_numbers_are_the_clear_ones_within_the_bound(word: str, varian
     assert not log.abstained
 
 
-@pytest.mark.parametrize("word", ["pads", "dealt-pads"])
-def test_the_key_holder_of_pads_learns_how_many_answer_and_not_which(word: str) -> None:
+def test_the_key_holder_of_pads_learns_how_many_answer_and_not_which() -> None:
     """What it is sent names no client, and has the same length whichever they are."""
     lengths = []
     for cohort in ((0, 1), (2, 3), (1, 2, 3)):
@@ -146,7 +158,7 @@ def test_the_key_holder_of_pads_learns_how_many_answer_and_not_which(word: str) 
                 seen.append(data)
             return data
 
-        run(word, watch, cohort=cohort)
+        run("pads", watch, cohort=cohort)
         assert seen
         assert not any(b"client-" in data for data in seen)
         lengths.append([len(data) for data in seen])
@@ -175,26 +187,28 @@ def spoil(data: bytes, at: int, piece: bytes) -> bytes:
     return data[:at] + piece + data[at + len(piece) :]
 
 
-SPOILERS: dict[str, Callable[[bytes], bytes]] = {
-    "residue not below its prime": lambda data: spoil(data, 50_000, b"\xff" * 64),
-    "transparent": lambda data: data[:-131_072] + bytes(131_072),
-    "tag": lambda data: spoil(data, len(data) - 262_160, b"\x00" * 16),
-    "shorter": lambda data: data[:-8],
-}
-
-
-SIGNATURES = {"ckks": 64, "batches": 0}
+SIGNATURES = {"ckks": 64, "mode E": 0}
 """What stands after a client's ciphertext."""
+CIPHERTEXT = {
+    "ckks": gate.residues_size(2, STRONG.primes, STRONG.poly_modulus_degree),
+    "mode E": gate.residues_size(2, STRONG_ENCRYPTED.primes, STRONG_ENCRYPTED.poly_modulus_degree),
+}
+SPOILERS: dict[str, Callable[[bytes, int], bytes]] = {
+    "residue not below its prime": lambda data, size: spoil(data, 50_000, b"\xff" * 64),
+    "transparent": lambda data, size: data[: -size // 2] + bytes(size // 2),
+    "tag": lambda data, size: spoil(data, len(data) - size - 16, b"\x00" * 16),
+    "shorter": lambda data, size: data[:-8],
+}
 
 
 @CIPHERTEXTS
 @pytest.mark.parametrize("junk", SPOILERS.values(), ids=SPOILERS)
-def test_a_junk_ciphertext_costs_its_sender_alone(word: str, junk: Callable[[bytes], bytes]) -> None:
+def test_a_junk_ciphertext_costs_its_sender_alone(word: str, junk: Callable[[bytes, int], bytes]) -> None:
     def tamper(sender: str, to: str, data: bytes) -> bytes:
         if sender != "client-0002":
             return data
         signature = data[len(data) - SIGNATURES[word] :]
-        return junk(data.removesuffix(signature)) + signature
+        return junk(data.removesuffix(signature), CIPHERTEXT[word]) + signature
 
     answers, log, bound = run(word, tamper)
     assert_right(answers, bound, {0, 1, 3})
@@ -276,9 +290,7 @@ def test_a_copied_message_whose_key_is_written_otherwise_is_no_copy_of_the_score
 
 @pytest.mark.parametrize("at", ["session", "round", "stage", "attempt"])
 def test_pads_of_another_place_are_refused_at_the_gate(at: str) -> None:
-    plan = Plan(delta=1e-5, max_rounds=1, scores="pads")
-    way = scheme_of(plan.scores, parameters="strong", asks=1, clients=CLIENTS)
-    assert way is not None
+    way = scheme("pads", asks=1, clients=CLIENTS)
     here, asks = Header(bytes(32), 3, 1, 2), {"profile": linear_query(BASELINE, ANCHOR, BOUNDS)}
     other = {"session": b"\x01" * 32, "round": 4, "stage": 3, "attempt": 2}[at]
     there = replace(here, **{at: other})  # type: ignore[arg-type]
@@ -300,8 +312,7 @@ def test_pads_of_another_place_are_refused_at_the_gate(at: str) -> None:
 def test_a_well_formed_junk_ciphertext_is_no_score(word: str) -> None:
     """Residues in range pass the gate, open to a uniform integer, and are refused as a score.
 
-    In a batch they shift the others', whose members are opened singly then. One in 16 opens to a number that
-    could be a score; eight tries all do with a probability of 2^-32.
+    One in 16 opens to a number that could be a score; eight tries all do with a probability of 2^-32.
     """
     refused = False
     for at in range(1024, 9 * 1024, 1024):
@@ -326,17 +337,8 @@ def test_a_key_holder_at_its_cap_opens_no_more() -> None:
     assert "key-holder" not in {**log.abstained, **log.traffic.rejected_from}, "it answered as it should"
 
 
-def test_of_a_batch_all_are_opened_or_none() -> None:
-    """Two batches of two may be opened, and their members singly."""
-    answers, log, bound = run("batches", asks=1, clients=3)
-    assert_right(answers, bound, {0, 1, 2, 3})
-    assert "server" not in log.abstained
-
-
 @EVERY_WORD
 def test_the_declared_number_of_asks_can_be_opened(word: str) -> None:
-    """A batch with junk counts twice; the count has room for it, each time."""
-
     def tamper(sender: str, to: str, data: bytes) -> bytes:
         spoils = sender == "client-0002" and "pads" not in word
         return spoil(data, len(data) - 4096, bytes(1024)) if spoils else data
@@ -392,7 +394,7 @@ def test_a_key_holder_that_refuses_without_a_reason_is_named(word: str) -> None:
 @pytest.mark.parametrize("variance", [1e300, -1.0])
 def test_a_variance_out_of_bounds_costs_its_sender_alone(word: str, variance: float) -> None:
     def tamper(sender: str, to: str, data: bytes) -> bytes:
-        at = len(data) - SIGNATURES[word] - 262_160 - 4 - 8 * (LENGTH + 1)
+        at = len(data) - SIGNATURES[word] - CIPHERTEXT[word] - 16 - 4 - 8 * (LENGTH + 1)
         return spoil(data, at, struct.pack("<d", variance)) if sender == "client-0002" else data
 
     answers, log, bound = run(word, tamper, variant=Variant.MEAN_ONLY)
@@ -460,11 +462,7 @@ def test_numbers_of_any_kind_stay_out_of_the_log(word: str) -> None:
     assert all(f"{number:.6f}" not in shown for number in answers.per_client["profile"].values())
 
 
-@EVERY_WORD
-def test_questions_of_two_kinds_are_refused_in_one_exchange(word: str) -> None:
-    plan = Plan(delta=1e-5, max_rounds=1, scores=word)  # type: ignore[arg-type]
-    way = scheme_of(plan.scores, parameters="strong", asks=1, clients=CLIENTS)
-    assert way is not None
+def test_questions_of_two_kinds_are_refused_in_one_exchange() -> None:
     both = {
         "a": linear_query(BASELINE, ANCHOR, BOUNDS),
         "b": linear_query(BASELINE, ANCHOR, BOUNDS, Variant.MEAN_ONLY),

@@ -119,16 +119,11 @@ VARIANCES = (
 def test_what_terms_accept_fits_the_modulus_with_its_scales() -> None:
     """Products, features and weights, over 10 orders of magnitude either way."""
     accepted = 0
-    for parameters, variant, classes in product((STRONG, COMPACT, STRONG_ENCRYPTED), Variant, (1, 8)):
+    for parameters, variant in product((STRONG, COMPACT, STRONG_ENCRYPTED), Variant):
         for mean, (low, high), weight in product(SIZES, VARIANCES, SIZES):
             bounds = Bounds(mean=mean, variance_low=low, variance_high=high, weight=weight)
             try:
-                made = LinearTerms(
-                    parameters=parameters,
-                    bounds=bounds.linear(3, variant),
-                    scores=50,
-                    classes=classes,
-                )
+                made = LinearTerms(parameters=parameters, bounds=bounds.linear(3, variant), scores=50)
             except ConfigError:
                 continue
             accepted += 1
@@ -136,7 +131,7 @@ def test_what_terms_accept_fits_the_modulus_with_its_scales() -> None:
             assert made.data_scale * made.feature_norm <= parameters.modulus / 8
             assert parameters.weight_scale * made.weight_norm <= parameters.modulus / 8
             assert made.capacity >= made.largest
-    assert accepted > 1000
+    assert accepted > 500
 
 
 @pytest.mark.parametrize("parameters", [STRONG, COMPACT, STRONG_ENCRYPTED], ids=lambda p: p.name)

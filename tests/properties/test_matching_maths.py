@@ -10,7 +10,7 @@ from securefl.core.signing import AgreementKey
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import Arrived, LinearEvaluator
+from securefl.linear.evaluator import LinearEvaluator
 from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import PadKeyHolder, PadServer, mask
@@ -43,13 +43,10 @@ def ciphertext_score(
     *,
     parameters: Parameters = STRONG,
     variant: Variant = Variant.FULL,
-    classes: int = 1,
     bounds: Bounds = BOUNDS,
 ) -> tuple[float, float]:
-    """The score and its bound; in a batch of one where there are classes."""
-    terms = LinearTerms(
-        parameters=parameters, bounds=bounds.linear(len(own), variant), scores=500, classes=classes
-    )
+    """The score and its bound."""
+    terms = LinearTerms(parameters=parameters, bounds=bounds.linear(len(own), variant), scores=500)
     pair = keys(parameters)
     client, evaluator = Encryptor(pair.public, terms), LinearEvaluator(pair.public, terms, SIGNER)
     opener, asked = (
@@ -62,12 +59,8 @@ def ciphertext_score(
         baseline = evaluator.encrypted_baseline(client.encrypt_baseline(asked))
     else:
         baseline = evaluator.baseline(asked)
-    if classes == 1:
-        blinded = evaluator.match(message, baseline, split.clear)
-        score = evaluator.unblind(blinded, opener.open(blinded.request))
-    else:
-        blinded = evaluator.match_batch([Arrived(message, split.clear)], baseline)
-        (score,) = evaluator.unblind_batch(blinded, opener.open(blinded.request))
+    blinded = evaluator.match(message, baseline, split.clear)
+    score = evaluator.unblind(blinded, opener.open(blinded.request))
     return score.value, score.error_bound
 
 
@@ -84,22 +77,13 @@ def pad_score(own: MeanVariance, base: MeanVariance, anchor: Anchor, variant: Va
 @pytest.mark.parametrize("variant", Variant)
 @pytest.mark.parametrize("q", LENGTHS)
 def test_all_ways_give_the_divergence_of_extreme_profiles(q: int, variant: Variant) -> None:
-    """Mean-only = full, mode E = mode P, batch = single, pads = ciphertexts: all are the KL divergence."""
+    """Mean-only = full, mode E = mode P, pads = ciphertexts: all are the KL divergence."""
     own, base, anchor = extreme(q, 7 * q)
     assert features(own, anchor, BOUNDS).clipped == 0, "choose another seed: clipping is another number"
     expected = divergence(own, base)
-    classes = 2 if q < 1000 else 1
-    for parameters, several in (
-        (STRONG, 1),
-        (STRONG, classes),
-        (COMPACT, 1),
-        (COMPACT, 2 if q <= 512 else 1),
-        (STRONG_ENCRYPTED, 1),
-    ):
-        score, bound = ciphertext_score(
-            own, base, anchor, parameters=parameters, variant=variant, classes=several
-        )
-        assert abs(score - expected) <= bound, (parameters.name, several)
+    for parameters in (STRONG, COMPACT, STRONG_ENCRYPTED):
+        score, bound = ciphertext_score(own, base, anchor, parameters=parameters, variant=variant)
+        assert abs(score - expected) <= bound, parameters.name
     if q <= 512:
         score, bound = pad_score(own, base, anchor, variant)
         assert abs(score - expected) <= bound

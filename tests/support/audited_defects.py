@@ -187,10 +187,10 @@ class Plant:
 
 
 def _less_noise(patch: Patch) -> None:
-    from securefl.mechanisms import local
+    from securefl.mechanisms import mechanism
 
-    rounded = local.rounded
-    patch.setattr(local, "rounded", lambda count, sigma, source: rounded(count, 0.9 * sigma, source))
+    rounded = mechanism.rounded
+    patch.setattr(mechanism, "rounded", lambda count, sigma, source: rounded(count, 0.9 * sigma, source))
 
 
 def _no_clip(patch: Patch) -> None:
@@ -325,16 +325,16 @@ def _no_beginning(patch: Patch) -> None:
 
 
 def _bare_entry(patch: Patch) -> None:
-    from securefl.mechanisms import local
+    from securefl.mechanisms import mechanism
 
-    rounded = local.rounded
+    rounded = mechanism.rounded
 
     def partly(*given: Any) -> Any:
         drawn = rounded(*given).copy()
         drawn[0] = 0
         return drawn
 
-    patch.setattr(local, "rounded", partly)
+    patch.setattr(mechanism, "rounded", partly)
 
 
 PLANTS: Final[Mapping[str, Plant]] = {

@@ -42,16 +42,6 @@ def turns() -> list[Combination]:
 TURNS = turns()
 
 
-def noised() -> list[Combination]:
-    """Each arm in every way of summing, under noise: those of TURNS, and the others with noises by turns."""
-    found = [one for one in TURNS if one[2] != "none"]
-    noises = cycle(noise for noise in NOISES if noise != "none")
-    for arm, way in product(ARMS, WAYS):
-        if (arm, way) not in {one[:2] for one in found}:
-            found.append(next(one for one in ((arm, way, next(noises)) for _ in NOISES) if allowed(one)))
-    return found
-
-
 def study(one: Combination, rounds: int = 1) -> Study:
     """Client-level privacy of updates, record-level of statistics; the rest leaves as it is."""
     (name, options), way, noise = one

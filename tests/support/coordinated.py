@@ -39,6 +39,7 @@ class Federation:
         before: called with each request before it is sent; it may start or end parties.
         said: the lines for the person who runs the server.
         records: of the rounds, in the order in which they were told.
+        shown: what a command over Flower was told of rounds.
         change: changes the records of a party when it starts.
     """
 
@@ -49,6 +50,7 @@ class Federation:
     said: list[str] = field(default_factory=list)
     change: Mapping[str, Callable[[OwnData], OwnData]] = field(default_factory=dict)
     records: list[Mapping[str, Any]] = field(default_factory=list)
+    shown: list[Mapping[str, Any]] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
     _stacks: dict[str, ExitStack] = field(default_factory=dict)
 

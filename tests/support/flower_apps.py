@@ -12,9 +12,11 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 from securefl.algorithm.plan import Plan
-from securefl.deployment.local import LocalDeployment
+from securefl.core.messages import client_name
+from securefl.core.release import KEY_HOLDER
+from securefl.deployment.local import LocalDeployment, socket_of
 from securefl.deployment.updates import Updates
-from securefl.flower.secure_app import in_house, secure
+from securefl.flower.secure_app import Beside, secure
 from securefl.flower.secure_grid import SecureGrid
 from support.grid_double import GridDouble
 from support.hidden_plans import hidden
@@ -99,6 +101,17 @@ class HeardGrid(GridDouble):
         found = super().pull_messages(message_ids)
         self.came += [repr(one).encode() for one in found]
         return found
+
+
+def in_house(folder: Path, clients: int) -> Beside:
+    """The parties of a `LocalDeployment` in this folder, by partition; the last is the key holder."""
+
+    def beside(context: Context) -> tuple[str, Path]:
+        number = int(context.node_config["partition-id"])
+        name = client_name(number) if number < clients else KEY_HOLDER
+        return name, socket_of(folder, name)
+
+    return beside
 
 
 def secured(folder: Path, apps: Any = None, *, clients: int = CLIENTS) -> HeardGrid:

@@ -107,30 +107,19 @@ def told_item(
     return item(terms, server, u32(index) + salt + pack(terms, v) + b"".join(fresh))
 
 
-def dealt_item(
-    terms: Terms, server: bytes, index: int, v: Sequence[int], clients: Sequence[tuple[bytes, bytes]]
-) -> bytes:
-    body = u32(index)
-    for fresh, rho in clients:
-        delta = [a - b for a, b in zip(v, stream(terms, rho, terms.row), strict=True)]
-        body += fresh + pack(terms, delta)
-    return item(terms, server, body)
-
-
 class Holder:
     """The key holder of one place."""
 
     def __init__(
-        self, terms: Terms, secret: bytes, server: bytes, names: Sequence[bytes], cohort: int, dealt: bool
+        self, terms: Terms, secret: bytes, server: bytes, names: Sequence[bytes], cohort: int
     ) -> None:
-        self.terms, self.secret, self.server, self.dealt = terms, secret, server, dealt
+        self.terms, self.secret, self.server = terms, secret, server
         self.names, self.cohort = list(names), cohort
         self.seen: dict[bytes, tuple[bytes, bytes]] = {}
 
     def answer(self, request: bytes) -> bytes:
         t = self.terms
-        vector = t.row * t.bits // 8
-        head, each = (4, 32 + vector) if self.dealt else (4 + 32 + vector, 32)
+        head, each = 4 + 32 + t.row * t.bits // 8, 32
         count, rest = divmod(len(request) - head - 64, each)
         demand(rest == 0 and 0 < count <= self.cohort, "length")
         body = request[:-64]
@@ -142,7 +131,7 @@ class Holder:
             demand(self.seen[name][0] == body, "second body")
             return self.seen[name][1]
         items = [body[at : at + each] for at in range(head, len(body), each)]
-        reply = self.dealt_reply(name, items) if self.dealt else self.told_reply(name, body[4:head], items)
+        reply = self.told_reply(name, body[4:head], items)
         self.seen[name] = body, reply
         return reply
 
@@ -156,15 +145,6 @@ class Holder:
         d = weights_digest(t, name, salt, v)
         pads = [told_pad(t, name, self.secret, one, one, d) for one in fresh]
         return pack(t, [inner(t, pad, v) for pad in pads])
-
-    def dealt_reply(self, name: bytes, items: Sequence[bytes]) -> bytes:
-        t = self.terms
-        demand(len({one[:32] for one in items}) == len(items), "twice")
-        sums = []
-        for one in items:
-            pad, last = dealt_pad(t, name, self.secret, one[:32], one[:32])
-            sums.append(inner(t, pad, unpack(t, one[32:])) - last)
-        return pack(t, sums)
 
 
 # Files (SPEC.md 4)
@@ -284,7 +264,6 @@ __all__ = [
     "Holder",
     "Refused",
     "Terms",
-    "dealt_item",
     "dealt_message",
     "told_item",
     "told_message",

@@ -35,7 +35,7 @@ from securefl.protocols.contributions import Count, Loss, Size, Update
 from securefl.protocols.fedbabu import Tuned
 from securefl.protocols.feddbe import BiasedUpdate, Consensus
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
-from securefl.protocols.fltrust import UnitUpdate
+from securefl.protocols.fltrust import Direction, UnitUpdate
 from securefl.protocols.heads.contribution import Bounding
 from securefl.protocols.heads.contribution import Statistic as HeadStatistic
 from securefl.protocols.personal import SharedUpdate
@@ -188,7 +188,7 @@ def noised(spec: ValueSpec, pair: Pair, value: Value, weight: float) -> Integers
     )
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, spec.name)
     bare = replace(value, after_noise=None)
-    with mock.patch("securefl.mechanisms.local.rounded", lambda *drawn: np.zeros(drawn[0], np.int64)):
+    with mock.patch("securefl.mechanisms.mechanism.rounded", lambda *drawn: np.zeros(drawn[0], np.int64)):
         numbers = protect(plan, spec, bare, key=key, weight=weight)._numbers
     # a number leaves as a float: the integer times a power of two
     return np.asarray(numbers / spec.grid.step if spec.reduction == "none" else numbers).astype(np.int64)
@@ -295,9 +295,9 @@ def of_clients(contribution: Any, pair: Pair, draws: int) -> Iterator[tuple[Valu
     """Values of two clients, whatever they have trained; or of one and of nobody."""
     rng = np.random.default_rng(6)
     values = list(_contributions(contribution, rng, draws))
-    zero = np.zeros_like(values[0].integers) if values[0].integers is not None else np.zeros(1, np.int64)
     if pair[1] == "zero-out":
-        yield from ((value, Value(integers=zero)) for value in values)
+        zero = replace(values[0], integers=np.zeros_like(values[0].integers))
+        yield from ((value, zero) for value in values)
     else:
         yield from combinations(values[: 24 + isqrt(draws)], 2)
 
@@ -313,14 +313,22 @@ def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> I
                 yield contribution.compute(asked(contribution, (x, np.zeros(n, np.int64))))
         return
     model = contribution.supernet.problem.initial if hasattr(contribution, "supernet") else None
-    if isinstance(contribution, Map | Update | UnitUpdate):
+    if isinstance(contribution, UnitUpdate):  # it sends what its client kept of its direction
+        scored = Direction(contribution.problem)
+        model = scored.problem.initial
+        for trained in (DataError("it diverged"), *_models(model, rng, draws)):
+            kept = scored.value(asked(scored, some, broadcast=model), trained).new_state
+            yield contribution.compute(asked(contribution, nobody, broadcast=model, kept=kept))
+    elif isinstance(contribution, Map | Update):
         model = (
             contribution.supernet.problem.initial
             if isinstance(contribution, Map)
             else contribution.problem.initial
         )
         if isinstance(contribution, Map):
-            yield Value(integers=np.zeros(contribution.supernet.groups, np.int64))  # of nobody
+            yield Value(
+                integers=np.zeros(contribution.supernet.groups, np.int64), step=contribution.spec.grid.step
+            )  # of nobody
             yield contribution.compute(asked(contribution, some, broadcast=model))
         diverged = [] if isinstance(contribution, Map) else [DataError("it diverged")]
         for trained in (*diverged, *_models(model, rng, draws)):

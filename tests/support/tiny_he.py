@@ -16,7 +16,6 @@ from securefl.core.wire import Header, Limit
 from securefl.dp.moments import MeanVariance
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import Parameters
-from securefl.linear.ckks import OpensCiphertexts
 from securefl.linear.opener import KeyHolder, Opener
 from securefl.linear.scheme import Found, Scoring, Sent
 from securefl.matching.profiles import Bounds
@@ -52,16 +51,13 @@ def keys(parameters: Parameters) -> KeyPair:
 
 
 def converse(
-    scoring: Scoring, opener: Opener, tell: Callable[[str, str], None], sent: Sequence[Sent], turns: list[int]
-) -> Found:
-    """Server and key holder of one exchange, turn after turn; `turns` is told how many items each one has."""
-    part = OpensCiphertexts(opener, tell)
-    holder: Any = KeyHolder(header=Header(bytes(32), 1, 0, 0), most=Limit(2**30, 99), turns=2, part=part)
-    state, work = holder.begin().state, scoring.score(tuple(sent))
-    while not isinstance(done := work.run(), Found):
-        request = OpenRequest(turn=len(turns), items=done.items)
-        turns.append(len(done.items))
-        asked = holder.receive(state, SERVER, request)
-        step = holder.provide(asked.state, asked.need.order.run())
-        state, work = step.state, done.then(step.out[0].message.items)
-    return done
+    scoring: Scoring, opener: Opener, tell: Callable[[str, str], None], sent: Sequence[Sent]
+) -> tuple[Found, int]:
+    """Server and key holder of one exchange: the numbers, and how many items were to be opened."""
+    holder: Any = KeyHolder(
+        header=Header(bytes(32), 1, 0, 0), most=Limit(2**30, 99), open_=opener.open, report=tell
+    )
+    asked = scoring.score(tuple(sent)).run()
+    came = holder.receive(holder.begin().state, SERVER, OpenRequest(items=asked.items))
+    step = holder.provide(came.state, came.need.order.run())
+    return asked.then(step.out[0].message.items).run(), len(asked.items)

@@ -81,7 +81,9 @@ def fill(
                 for number in (1, 2):
                     accuracy = 0.1 * number + 0.01 * seed + 0.02 * place
                     models = "personal" if personal else "global"
-                    rows.append({**row(arm.name, seed, number, accuracy, epsilon), "models": models})
+                    rows.append(
+                        {**row(arm.name, seed, number, accuracy, epsilon), "models": models, "floor": 0.1}
+                    )
         write_csv(home / "metrics.csv", pd.DataFrame(rows), [NOTICE])
         card = [
             {

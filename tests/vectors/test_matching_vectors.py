@@ -50,25 +50,20 @@ def pair(parameters: Parameters) -> KeyPair:
     return KeyPair(EncryptionKey(parameters, PublicKey(raw)), SecretKey(secret))
 
 
-def terms(classes: int) -> LinearTerms:
-    return LinearTerms(
-        parameters=COMPACT, bounds=BOUNDS.linear(84, Variant.FULL), scores=1000, classes=classes
-    )
+def terms(scores: int = 1000) -> LinearTerms:
+    return LinearTerms(parameters=COMPACT, bounds=BOUNDS.linear(84, Variant.FULL), scores=scores)
 
 
-def request(kind: str, classes: int) -> bytes:
-    integers = 1 if kind == "request" else classes
-    masked = b"".join(
-        gate.pack_integer(int(w) * 2**20 % COMPACT.modulus, COMPACT.modulus)
-        for w in words("masked", integers)
-    )
-    tag = gate.tag(kind, pair(COMPACT).public.session, terms(classes).digest())
+def request(kind: str = "request", scores: int = 1000) -> bytes:
+    (word,) = words("masked", 1)
+    masked = gate.pack_integer(int(word) * 2**20 % COMPACT.modulus, COMPACT.modulus)
+    tag = gate.tag(kind, pair(COMPACT).public.session, terms(scores).digest())
     raw = tag + masked + polynomials("c1", 1, COMPACT.primes, COMPACT.poly_modulus_degree)
     return raw + SIGNING.sign(raw).raw
 
 
-def opener(classes: int) -> Opener:
-    return Opener(pair(COMPACT), terms(classes), SIGNING.public, rng=Quiet())
+def opener() -> Opener:
+    return Opener(pair(COMPACT), terms(), SIGNING.public, rng=Quiet())
 
 
 def pad() -> bytes:
@@ -88,13 +83,10 @@ def document() -> bytes:
 
 def made() -> dict[str, str]:
     return {
-        "terms digest": terms(1).digest().hex(),
-        "terms digest, 8 classes": terms(8).digest().hex(),
+        "terms digest": terms().digest().hex(),
         "session": pair(COMPACT).public.session.hex(),
-        "request (sha256)": hashlib.sha256(request("request", 1)).hexdigest(),
-        "reply": opener(1).open(request("request", 1)).hex(),
-        "batch request (sha256)": hashlib.sha256(request("batch", 8)).hexdigest(),
-        "batch reply": opener(8).open(request("batch", 8)).hex(),
+        "request (sha256)": hashlib.sha256(request()).hexdigest(),
+        "reply": opener().open(request()).hex(),
         "pad (sha256)": hashlib.sha256(pad()).hexdigest(),
         "document": document().hex(),
     }
@@ -106,21 +98,21 @@ def test_bytes_are_frozen(name: str) -> None:
 
 
 def defects() -> dict[str, bytes]:
-    """Named ways to spoil a batch request; the signature fits again where the damage is inside it."""
+    """Named ways to spoil a request; the signature fits again where the damage is inside it."""
 
     def signed(raw: bytes) -> bytes:
         return raw + SIGNING.sign(raw).raw
 
-    good, size = request("batch", 8), gate.integer_size(COMPACT.modulus)
+    good, size = request(), gate.integer_size(COMPACT.modulus)
     inner = good[:-64]
     return {
-        "of another kind": signed(request("request", 8)[:16] + inner[16:]),
-        "of other terms": request("batch", 4),
+        "of another kind": request("addressed"),
+        "of other terms": request(scores=999),
         "an integer at the modulus": signed(
             inner[:16] + COMPACT.modulus.to_bytes(size, "little") + inner[16 + size :]
         ),
         "a residue at its prime": signed(
-            inner[: 16 + 8 * size] + COMPACT.primes[0].to_bytes(8, "little") + inner[24 + 8 * size :]
+            inner[: 16 + size] + COMPACT.primes[0].to_bytes(8, "little") + inner[24 + size :]
         ),
         "cut": signed(inner[:-1]),
         "unsigned": inner + bytes(64),
@@ -131,7 +123,7 @@ def defects() -> dict[str, bytes]:
 @pytest.mark.parametrize("defect", defects())
 def test_defective_requests_are_refused(defect: str) -> None:
     with pytest.raises(RemoteProtocolError):
-        opener(8).open(defects()[defect])
+        opener().open(defects()[defect])
 
 
 @pytest.mark.parametrize("defect", ["version", "kind", "digest"])

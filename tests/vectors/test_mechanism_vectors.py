@@ -14,9 +14,9 @@ from securefl.accounting.events import dump_charge
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
+from securefl.core.file_words import by_field
 from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
-from securefl.core.renamed import with_new_words
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import charge_of, fewest_contributions
 from securefl.mechanisms.registry import mechanism_of
@@ -44,7 +44,7 @@ def test_figures_are_those_of_before() -> None:
 
 
 def as_before(row: dict[str, Any]) -> None:
-    table = with_new_words(Plan, row["plan"])
+    table = by_field(Plan, row["plan"])
     words = {name: tuple(own) if isinstance(own, list) else own for name, own in table.items()}
     plan, given = Plan(**words), row["spec"]
     sensitivity = given["sensitivity"]

@@ -95,8 +95,8 @@ CASES: dict[str, Callable[[Path], bytes]] = {
     "scores, strong": lambda _: LinearTerms(
         parameters=STRONG, bounds=BOUNDS.linear(5, Variant.FULL), scores=9
     ).digest(),
-    "scores, batches": lambda _: LinearTerms(
-        parameters=COMPACT, bounds=Bounds().linear(5, Variant.MEAN_ONLY), scores=9, classes=4
+    "scores, compact": lambda _: LinearTerms(
+        parameters=COMPACT, bounds=Bounds().linear(5, Variant.MEAN_ONLY), scores=9
     ).digest(),
     "scores, encrypted baseline": lambda _: LinearTerms(
         parameters=STRONG_ENCRYPTED, bounds=BOUNDS.linear(5, Variant.MEAN_ONLY), scores=9
@@ -162,7 +162,8 @@ NAMED: list[tuple[Any, int]] = [
     (STRONG, STRONG.text().count("=")),
     (PLACE, PLACE.text().count("=")),
     (SUM, SUM.text().count("=") - STRONG.text().count("=") - PLACE.text().count("=")),
-    (SCORES, SCORES.text().count("=") - STRONG.text().count("=") - LINEAR.text().count("=")),
+    # less the word for the clients in one opening, of which there is one
+    (SCORES, SCORES.text().count("=") - STRONG.text().count("=") - LINEAR.text().count("=") - 1),
     (PADS, PADS.text().count("=") - LINEAR.text().count("=") - bool(LINEAR.weights_text())),
 ]
 

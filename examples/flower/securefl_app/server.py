@@ -1,4 +1,4 @@
-"""The ServerApp: it finds the parties' nodes and runs the study of its folder over them."""
+"""The ServerApp: it runs the study of its folder over the parties' nodes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from securefl.deployment import run_deployed
-from securefl.deployment.coordinator import others_of
 from securefl.flower import GridExchange
-from securefl.flower.exchange import found
 from securefl.study.config import Arm
 
 app = ServerApp()
@@ -23,13 +21,11 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     folder, out = Path(str(config["server"])), Path(str(config["out"]))
-    names = others_of(folder)
     say = partial(append, out.with_suffix(".log"))
     try:
-        nodes = found(grid, names, deadline=float(config["wait"]))
-        say(f"nodes of {', '.join(nodes)}; none of {', '.join(set(names) - set(nodes)) or 'nobody'}")
-        exchange = GridExchange(grid, nodes, deadline=float(config["deadline"]))
-        _, page = run_deployed(folder, out, exchange, tell=partial(finished, say), say=say)
+        exchange = GridExchange(grid, deadline=float(config["deadline"]), say=say)
+        tell = partial(finished, say)
+        _, page = run_deployed(folder, out, exchange, tell=tell, say=say, wait=float(config["wait"]))
         say(f"report {page}")
     except Exception as error:  # said and raised again, whatever it is: Flower keeps the reason to itself
         say(f"failed: {error}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from math import isnan
@@ -22,16 +20,12 @@ from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
 
 if TYPE_CHECKING:
-    from securefl.deployment.visits import SendAndReceive
     from securefl.study.interruption import Interruption
     from securefl.study.progress import Bars
     from securefl.study.results import Results
 
 _WAIT, _WAIT_FLOWER = 60.0, 300.0
 """Seconds. Nodes of Flower start a process for each message."""
-Say = Callable[[str], None]
-Reach = Callable[["Interruption", Say], AbstractContextManager["SendAndReceive"]]
-"""Makes the way to the parties, for this `Stop` and with this printer of lines."""
 
 
 class _Seconds(click.FloatRange):
@@ -110,13 +104,13 @@ def coordinate(
     Otherwise progress, run folder, report and exit codes are those of `securefl run`. A party on another
     machine has its socket here if SSH forwards it: ssh -N -L /srv/b.sock:/srv/b/run/party.sock host-b.
 
-    With --flower the command submits a packaged app to the SuperLink. The app carries requests and has no
-    keys; the rounds stay in this command. The SuperLink runs on this machine, as this user. Each party has a
+    With --flower the command submits a packaged app to the SuperLink. The app runs the rounds with the keys
+    in FOLDER, and ends with this command. The SuperLink runs on this machine, as this user. Each party has a
     node: flower-supernode --node-config 'party="client-0001" socket="/srv/b/run/party.sock"' ...
     """
     from securefl.deployment.coordinator import others_of, run_deployed
     from securefl.deployment.folder import STUDY
-    from securefl.deployment.gathering import CarrierLost, TooFewParties
+    from securefl.deployment.gathering import RunLost, TooFewParties
     from securefl.study import config
     from securefl.study.config import slug
     from securefl.training import single_thread
@@ -126,28 +120,39 @@ def coordinate(
     single_thread()
     names = others_of(folder)
     if flower is None:
-        reach = _over_sockets(_paths(names, folder, parties, sockets), deadline)
-    else:
-        reach = _over_flower(folder, flower, deadline)
+        paths = _paths(names, folder, parties, sockets)
+    elif find_spec("flwr") is None:
+        raise ConfigError("Expected Flower, got none installed. Install it: pip install 'securefl[flower]'.")
     seconds = (_WAIT if flower is None else _WAIT_FLOWER) if wait is None else wait
     study = config.read(folder / STUDY)
     home = out or Path("runs") / slug(study.study.name)
     _require_run_folder(home)
 
-    def play(bars: Bars, stop: Interruption, say: Say) -> tuple[Results, Path]:
-        with reach(stop, say) as exchange:
+    def play(bars: Bars, stop: Interruption, say: Callable[[str], None]) -> tuple[Results, Path]:
+        if flower is None:
+            from securefl.deployment.sockets import SocketExchange
+
+            exchange = SocketExchange(paths, deadline=deadline, say=say)
             return run_deployed(folder, home, exchange, tell=bars.tell, stop=stop, say=say, wait=seconds)
+        from securefl.flower import submitting
+
+        submit = partial(submitting.submit, flower)
+        tell = partial(bars.tell, study.arms[0], study.study.seeds[0])
+        submitting.follow(
+            folder, home, submit, wait=seconds, deadline=deadline, tell=tell, say=say, stop=stop
+        )
+        # All rounds are on record: nobody is asked, and what was said is not said again.
+        return run_deployed(folder, home, lambda requests: {}, stop=stop, say=lambda line: None)
 
     options = {"--parties": parties, "--flower": flower, "--wait": seconds, "--deadline": deadline}
     again = _again(folder, home, options, sockets)
     try:
         play_and_tell(study, home, as_json, play, go_on=again, more=lambda: _spent(home))
-    except TooFewParties as error:
-        _stopped(error, again)
-        raise click.exceptions.Exit(ExitCode.TOO_FEW) from None
-    except CarrierLost as error:
-        _stopped(error, again)
-        raise click.exceptions.Exit(ExitCode.ERROR) from None
+    except (TooFewParties, RunLost) as error:
+        echo(escaped(f"securefl: {error}"), err=True)
+        echo(f"Stopped; finished rounds are kept. Go on with: {again}", err=True)
+        code = ExitCode.TOO_FEW if isinstance(error, TooFewParties) else ExitCode.ERROR
+        raise click.exceptions.Exit(code) from None
 
 
 def _require_run_folder(home: Path) -> None:
@@ -157,11 +162,6 @@ def _require_run_folder(home: Path) -> None:
     found = "a party's folder" if (home / NAME).exists() else "a file"
     if (home / NAME).exists() or (home.exists() and not home.is_dir()):
         raise ConfigError(f"Expected a run folder, got {home}, which is {found}. Choose another with --out.")
-
-
-def _stopped(error: Exception, again: str) -> None:
-    echo(escaped(f"securefl: {error}"), err=True)
-    echo(f"Stopped; finished rounds are kept. Go on with: {again}", err=True)
 
 
 def _again(folder: Path, home: Path, options: Mapping[str, object], sockets: Sequence[str]) -> str:
@@ -177,29 +177,6 @@ def _spent(home: Path) -> dict[str, Any]:
     from securefl.deployment.spending import read
 
     return {"spending": [one.words() for one in read(home)]}
-
-
-# The way to the parties -----------------------------------------------------------------------------------
-
-
-def _over_sockets(paths: Mapping[str, Path], deadline: float) -> Reach:
-    from securefl.deployment.sockets import SocketExchange
-
-    return lambda stop, say: nullcontext(SocketExchange(paths, deadline=deadline, say=say))
-
-
-def _over_flower(folder: Path, superlink: str, deadline: float) -> Reach:
-    if find_spec("flwr") is None:
-        raise ConfigError("Expected Flower, got none installed. Install it: pip install 'securefl[flower]'.")
-    from securefl.deployment.folder import RUN
-    from securefl.flower.carrier import FlowerExchange
-    from securefl.flower.submitting import submit
-
-    # Another name each time: a run of an earlier coordinator, which starts late, finds no socket.
-    path = folder.absolute() / RUN / f"flower-{secrets.token_hex(4)}.sock"
-    return lambda stop, say: FlowerExchange(
-        path, partial(submit, superlink), deadline=deadline, say=say, stop=stop
-    )
 
 
 def _paths(

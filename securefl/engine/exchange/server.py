@@ -25,7 +25,7 @@ from securefl.core.messages import (
 )
 from securefl.core.release import KEY_HOLDER, Delivered
 from securefl.core.wire import Header, Limit
-from securefl.linear.scheme import NOTHING, Asked, Found, Scoring, Sent
+from securefl.linear.scheme import Asked, Found, Scoring, Sent
 from securefl.sums import clear
 
 
@@ -39,14 +39,9 @@ class Collecting:
 
 @dataclass(frozen=True)
 class Working:
-    """The server computes scores.
-
-    turn: the number of the next request to the key holder. found: the scores that earlier requests opened.
-    """
+    """The server computes scores."""
 
     collected: Collecting
-    turn: int = 0
-    found: Found = NOTHING
 
 
 @dataclass(frozen=True)
@@ -199,14 +194,14 @@ class Server:
         )
         if sent and self.scoring is not None:
             return Step(Working(state), need=Need(self.scoring.score(sent)))
-        return self._closed(state, NOTHING)
+        return self._closed(state, {})
 
     def provide(self, state: ServerState, answer: Asked | Found) -> Step[ServerState]:
         if not isinstance(state, Working):
             return Step(state)
-        if isinstance(answer, Found):
+        if not isinstance(answer, Asked):
             return self._closed(state.collected, answer)
-        request = OpenRequest(turn=state.turn, items=answer.items)
+        request = OpenRequest(items=answer.items)
         return Step(Asking(state.collected, answer, request), out=(Outgoing((KEY_HOLDER,), request),))
 
     def _replied(self, state: ServerState, sender: str, reply: OpenReply) -> Step[ServerState]:
@@ -216,40 +211,36 @@ class Server:
                 sender=sender,
                 phase="opening",
             )
-        if not isinstance(state, Asking) or 0 <= reply.turn < state.request.turn:  # late, and no one's fault
+        if not isinstance(state, Asking):  # late, and no one's fault
             return Step(state)
-        if reply.turn != state.request.turn or len(reply.items) != len(state.request.items):
+        if reply.turn != 0 or len(reply.items) != len(state.request.items):
             raise RemoteProtocolError(
-                f"Expected {len(state.request.items)} items at turn {state.request.turn}, got "
-                f"{len(reply.items)} at turn {reply.turn}.",
+                f"Expected {len(state.request.items)} items at turn 0, got {len(reply.items)} at turn "
+                f"{reply.turn}.",
                 sender=sender,
                 phase="opening",
             )
-        working = Working(state.collected, state.request.turn + 1, state.asked.found)
-        return Step(working, need=Need(state.asked.then(reply.items)))
+        return Step(Working(state.collected), need=Need(state.asked.then(reply.items)))
 
     def deadline(self, state: ServerState) -> Step[ServerState]:
-        """End the collecting with the answers so far. Afterwards, repeat the request or end with the scores
-        found.
+        """End the collecting with the answers so far. Afterwards, repeat the request or end without scores.
 
-        Repeating a request spends nothing: a key holder opens one request a turn and keeps its reply.
+        Repeating a request spends nothing: a key holder opens one request and keeps its reply.
         """
         match state:
             case Collecting():
                 return self._collected(state)
             case Asking(again=again) if again:
                 return Step(replace(state, again=again - 1), out=(Outgoing((KEY_HOLDER,), state.request),))
-            case Asking():
-                return self._closed(state.collected, state.asked.found)
-            case Working():
-                return self._closed(state.collected, state.found)
+            case Asking() | Working():
+                return self._closed(state.collected, {})
             case _:
                 return Step(state)
 
     def _closed(self, state: Collecting, found: Found) -> Step[ServerState]:
         survivors = tuple(sorted(state.numbers))
         per_client: dict[str, dict[int, float]] = {e.spec.name: {} for e in self.query.per_client}
-        for (client, name), number in found.numbers.items():
+        for (client, name), number in found.items():
             per_client[name][client] = number
         for question in self.query.per_client:
             if question.spec.name not in self._concealed:

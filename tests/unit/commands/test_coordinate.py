@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from support.coordinated import Federation
+from support.grid_double import GridDouble
 from support.party_folders import MASKED, enrolled, made
 
 from securefl.commands.main import cli
 from securefl.deployment import sockets
+from securefl.deployment.gathering import TooFewParties
 from securefl.deployment.party_setup import Made
+from securefl.flower import studies, submitting
+from securefl.flower.exchange import relay
+from securefl.flower.studies import play
+from securefl.flower.submitting import Submitted
 
 
 @pytest.fixture
@@ -142,3 +150,72 @@ def test_a_clients_folder_is_refused(own: Federation) -> None:
 
 def test_the_help_says_its_exit_code(own: Federation) -> None:
     assert "exit code 5" in call("--help").stdout
+
+
+# Over Flower ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def over_flower(own: Federation, monkeypatch: pytest.MonkeyPatch) -> Federation:
+    """A SuperLink, whose run is a thread that has the parties in `started`. `run` has the run configs."""
+    started: list[str] = []
+    runs: list[Any] = []
+
+    def submitted(superlink: str, config: Any) -> Submitted:
+        def run() -> None:
+            own.start(*started)
+            nodes = {
+                10 + k: lambda message, name=name: relay(
+                    message, name, lambda request: own.exchange({name: request})[name]
+                )
+                for k, name in enumerate(started)
+            }
+            try:
+                with suppress(TooFewParties):
+                    play(GridDouble(nodes), config)
+            finally:
+                own.stop()
+
+        runs.append(config)
+        Thread(target=run).start()
+        return Submitted(name=f"run 7 of the SuperLink {superlink!r}")
+
+    monkeypatch.setattr(submitting, "submit", submitted)
+    # A run prints into its own log. This one is in the command's process.
+    monkeypatch.setattr(studies, "print", lambda *words, **options: None, raising=False)
+    own.started, own.runs = started, runs  # type: ignore[attr-defined]
+    return own
+
+
+def test_over_flower_it_ends_as_over_sockets(over_flower: Federation, tmp_path: Path) -> None:
+    over_flower.started += over_flower.names  # type: ignore[attr-defined]
+    done = call("server", "--out", "run", "--flower", "here", "--json")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert [one["answered"] for one in said["private"]["spending"]] == [4, 4, 4]
+    assert said["report"] == "run/report.html"
+    (config,) = over_flower.runs  # type: ignore[attr-defined]
+    assert (config["server"], config["out"]) == (str(tmp_path / "server"), str(tmp_path / "run"))
+    assert (config["wait"], config["deadline"]) == (300.0, 3600.0)
+    again = call("server", "--out", "run", "--flower", "here")
+    assert again.exit_code == 0, again.output
+    assert "round 4 of 4" not in again.stdout
+    assert "round    4 of 4" in again.stderr, "the progress of finished rounds is shown"
+
+
+def test_over_flower_too_few_parties_is_exit_code_5_and_a_lost_run_1(
+    over_flower: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over_flower.started.append("client-0000")  # type: ignore[attr-defined]
+    stopped = call("server", "--out", "run", "--flower", "here", "--wait", "0")
+    assert stopped.exit_code == 5, stopped.output
+    assert "Expected 2 clients, of which 1 are present for round 1 within 0 s" in stopped.stderr
+    go_on = "securefl party coordinate server --out run --flower here --wait 0 --deadline 3600"
+    assert f"Go on with: {go_on}" in stopped.stderr
+    lost = Submitted(name="run 8", ended=lambda: "finished:failed")
+    monkeypatch.setattr(submitting, "submit", lambda superlink, config: lost)
+    monkeypatch.setattr(submitting, "_ASK", 0.0)
+    stopped = call("server", "--out", "run", "--flower", "here")
+    assert stopped.exit_code == 1
+    assert "finished:failed" in stopped.stderr
+    assert "Go on with: securefl party coordinate server" in stopped.stderr

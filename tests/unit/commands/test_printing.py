@@ -60,7 +60,6 @@ def test_a_row_has_the_accuracy_of_the_clients_whose_lowest_tenth_it_shows(
         rmse=no,
         at_clients=0.993,
         worst_decile=0.967,
-        private=True,
     )
     echo_measures([row])
     said = capsys.readouterr().out.splitlines()

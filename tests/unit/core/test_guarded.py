@@ -143,7 +143,6 @@ PUBLIC = {
     "securefl.core.hiding.Concealed": "what everybody may see of a hidden value",
     "securefl.core.hiding.ConcealVector": "a function, which has no pickle, and public bounds",
     "securefl.core.hiding.ComputeAndConceal": "work whose masks are functions, which have no pickle",
-    "securefl.storage.cluster._Sender": "a lane's way to its driver, which has no pickle",
     "securefl.secagg.server_rounds.Agreeing": "signatures",
     "securefl.secagg.server_rounds.Opening": "shares that were opened to the server",
     "securefl.secagg.server_rounds.Sharing": "what dealers published",

@@ -174,13 +174,6 @@ def test_fedcors_splits_are_those_that_the_word_dirichlet_made() -> None:
     assert hashlib.sha256(whole).hexdigest().startswith("096937d0c78ba6d8e35c989b5dada9162aee5443")
 
 
-def test_the_former_dirichlet_is_an_error_that_names_both() -> None:
-    with pytest.raises(ValueError, match="new meaning") as refused:
-        Partition(kind="dirichlet", concentration=0.3)
-    assert '{ kind = "dirichlet", alpha = 0.3 }' in str(refused.value)
-    assert '{ kind = "fedcor", concentration = 0.3 }' in str(refused.value)
-
-
 def as_flower_draws(
     targets: NDArray[np.int64], clients: int, alpha: float, least: int, draws: np.random.Generator
 ) -> list[list[int]]:

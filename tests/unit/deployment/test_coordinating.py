@@ -26,13 +26,12 @@ from securefl.deployment import spending as spendings
 from securefl.deployment.gathering import TooFewParties
 from securefl.deployment.messages import Enter, decode_envelope
 from securefl.deployment.party_setup import Made
-from securefl.deployment.roster import fingerprint, line_of, parse
+from securefl.deployment.roster import line_of, parse
 from securefl.deployment.server import listening
 from securefl.deployment.sockets import SocketExchange
 from securefl.deployment.status import status
 from securefl.deployment.visits import Hurried
 from securefl.engine.attendance import Absence
-from securefl.storage.counter import Counter
 from securefl.study.attended import presences
 from securefl.study.interruption import Interrupted
 
@@ -454,16 +453,6 @@ def test_a_backup_of_folder_and_counter_is_refused_by_the_first_order(tmp_path: 
     assert sent == []
     why = status(tmp_path / "client-0001")["refusals"][0]["why"]
     assert "If this folder is from a backup, its keys may be void" in why
-
-
-def test_a_counter_of_an_older_release_gets_its_note_as_a_roster_is_pinned(tmp_path: Path) -> None:
-    roster = enrolled(tmp_path)
-    (tmp_path / "counters" / "client-0001" / "keys").unlink()
-    with federation(tmp_path):
-        pass
-    pin(tmp_path / "client-0001", roster)
-    noted = Counter(tmp_path / "counters" / "client-0001").keys()
-    assert noted == fingerprint(keys.read(tmp_path / "client-0001", "client-0001").member())
 
 
 def test_a_stolen_roster_makes_nobody_the_server(tmp_path: Path) -> None:

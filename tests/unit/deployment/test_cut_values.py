@@ -131,9 +131,9 @@ BOUNDED = {"sensitivity": {("record", "add-remove"): 1.0}}
         (CLEAR, {}, Value(clear=np.array([0.0, -8.1])), 1.0, True, True),
         (CLEAR, {}, Value(clear=np.array([0.0, -8.1])), 1.0, False, False),  # it abstains
         (CLEAR, {}, Value(clear=np.array([np.nan, 9.0])), 1.0, True, False),  # it answers as without records
-        (NOISED, BOUNDED, Value(integers=np.array([8])), 1.0, False, False),
-        (NOISED, BOUNDED, Value(integers=np.array([9])), 1.0, False, True),
-        (NOISED, BOUNDED, Value(integers=np.array([2**62])), 0.5, False, True),
+        (NOISED, BOUNDED, Value(integers=np.array([8]), step=1.0), 1.0, False, False),
+        (NOISED, BOUNDED, Value(integers=np.array([9]), step=1.0), 1.0, False, True),
+        (NOISED, BOUNDED, Value(integers=np.array([2**62]), step=1.0), 0.5, False, True),
         (CLEAR, {"reduction": "none"}, Value(clear=np.array([99.0])), 1.0, True, False),
     ],
 )

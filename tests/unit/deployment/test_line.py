@@ -392,6 +392,23 @@ def test_a_machine_that_is_out_of_files_for_a_moment_ends_no_party(tmp_path: Pat
     assert "Too many open files" in told[0]
 
 
+def test_a_machine_that_is_out_of_threads_for_a_moment_ends_no_party(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, full = Thread.start, [True]
+
+    def failing(thread: Thread) -> None:
+        if thread.name == "connection" and full:
+            raise RuntimeError(f"can't start new thread {full.pop()}")
+        start(thread)
+
+    monkeypatch.setattr(Thread, "start", failing)
+    with served(tmp_path) as (path, told), connected(path) as first:
+        assert send(path, b"ab", timeout=10) == b"ba"
+        assert "start new thread" in told[0]
+        assert ended(first)
+
+
 def test_a_party_that_does_not_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(RemoteProtocolError, match="securefl party serve"):
         send(tmp_path / "nothing.sock", b"abc", timeout=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +13,12 @@ import numpy as np
 import pytest
 from support.bad_files import BAD, put
 from support.every import every
-from support.party_folders import CLEAR, MASKED, TWO_SERVER, Asking, enrolled, made, names, part, pin
+from support.party_folders import CLEAR, FEDAVG, MASKED, TWO_SERVER, Asking, enrolled, made, names, part, pin
+from support.private_studies import DPSGD
+from support.tiny_study import text, with_privacy
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.clients import ClientContext
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
@@ -29,6 +32,7 @@ from securefl.deployment.status import status
 from securefl.engine.party.clients import ClientParty
 from securefl.study.backends import ArmContext, OneProcess
 from securefl.training.cohorts import Batched
+from securefl.training.fit import usable
 
 SENT = 2
 """What a client sends in the first round of a session: its update, and its count, which it sends once."""
@@ -339,6 +343,60 @@ def test_own_records_that_do_not_fit_are_refused(tmp_path: Path, changed: Any, s
     own = write_records(tmp_path / "own.npz", **changed)
     with pytest.raises(DataError, match=said):
         folders.init(tmp_path / "p", made(), part(made(), "client-0000", tmp_path / "c", records=own))
+
+
+CLAIMED = with_privacy(
+    text(FEDAVG, clients=3, rounds=1, non_private="[]", extra=DPSGD), {"adjacency": '"add-remove"'}
+)
+"""A study under a finite epsilon, by private training."""
+ODD: dict[str, Callable[[Any, Any], tuple[Any, Any]]] = {
+    "nan": lambda x, y: (np.full_like(x, np.nan), y),
+    "an infinity": lambda x, y: (np.full_like(x, -np.inf), y),
+    "beyond float32": lambda x, y: (np.full(x.shape, 1e300), y),
+    "a class above": lambda x, y: (x, y + 10),
+    "a class below": lambda x, y: (x, y - 10),
+    "no class, so all classes are floats": lambda x, y: (x, np.full(y.shape, np.nan)),
+    "half a class": lambda x, y: (x, y + 0.5),
+    "a class beyond int64": lambda x, y: (x, np.full(y.shape, 2**63 + 3, np.uint64)),
+    "an infinite class": lambda x, y: (x, np.full(y.shape, np.inf)),
+}
+
+
+@every("odd", ODD)
+def test_under_a_claim_an_odd_record_is_one_unusable_record(odd: str, tmp_path: Path) -> None:
+    """An error of the file told that the record is there. All other records stay as they are."""
+    of = made(CLAIMED)
+    x, y = of.world.records[0]
+    one_x, one_y = ODD[odd](x[:1], y[:1])
+    own = tmp_path / "own.npz"
+    np.savez(own, x=np.concatenate([x, one_x]), y=np.concatenate([y.astype(one_y.dtype), one_y]))
+    found = data_of(of, 0, str(own))
+    assert len(found.records[0]) == len(x) + 1
+    given: dict[str, Any] = {"client": 0, "round": 1, "public": {}, "rng": np.random.default_rng(0)}
+    broadcast = of.world.problem.initial
+    context = ClientContext(x=found.records[0], y=found.records[1], broadcast=broadcast, **given)
+    left = usable(of.world.problem, context)
+    assert np.array_equal(left.x, x)
+    assert np.array_equal(left.y, y)
+
+
+@every("odd", ["nan", "no class, so all classes are floats"])
+def test_under_a_claim_a_party_with_an_odd_record_answers_as_without(odd: str, tmp_path: Path) -> None:
+    """The second attack, through the folder: it was refused when it was made, and when it was opened."""
+    of = made(CLAIMED)
+    enrolled(tmp_path, CLAIMED)
+    x, y = of.world.records[0]
+    one_x, one_y = ODD[odd](x[:1], y[:1])
+    own = tmp_path / "own.npz"
+    np.savez(own, x=np.concatenate([x, one_x]), y=np.concatenate([y.astype(one_y.dtype), one_y]))
+    home = tmp_path / "client-0000"
+    folders.renew(home, of, part(of, "client-0000", tmp_path / "counters", records=own))
+    with folders.opened(home, new_records="a record more"):
+        pass
+    played(tmp_path, CLAIMED)
+    said = status(home)
+    assert said["refusals"] == []
+    assert said["releases"]["committed"] == SENT
 
 
 @every("content", [b"", b"PK\x03\x04cut", b"\x93NUMPY\x01\x00"])

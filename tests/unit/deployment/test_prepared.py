@@ -87,7 +87,7 @@ def test_a_waiting_client_prepares_one_message_and_uses_it_once(zeros: Callable[
 
 @pytest.mark.parametrize(
     ("word", "parameters", "made"),
-    [("ckks", "strong-encrypted", 1), ("batches", "strong", 1), ("pads", "strong", 0)],
+    [("ckks", "strong-encrypted", 1), ("pads", "strong", 0)],
 )
 def test_what_each_scheme_prepares(word: str, parameters: str, made: int, zeros: Callable[[], int]) -> None:
     own = deployed(word, parameters)

@@ -155,11 +155,6 @@ def test_a_claim_of_many_messages_is_refused_before_any_is_made() -> None:
             decode_envelope(claim, Turn, sender="a")
 
 
-def test_an_envelope_of_the_version_before_says_what_to_do() -> None:
-    with pytest.raises(RemoteProtocolError, match=r"version 1.*Update"):
-        decode_envelope(b"SFLP\x01T\0\0\0\0", Turn, sender="a")
-
-
 def test_a_number_that_no_coding_holds_is_not_sent() -> None:
     with pytest.raises(LocalProtocolError):
         encode_envelope(Entered(visit=bytes(16), number=2**63))

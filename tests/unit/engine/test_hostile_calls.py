@@ -117,7 +117,7 @@ def test_kinds_of_profiles_without_end_do_not_fill_the_key_holder(monkeypatch: p
 ENDS = (5e-324, 1e-100, 1.0, 1e100, 1.7e308)
 
 
-@pytest.mark.parametrize("how", ["ckks", "batches", "pads", "dealt-pads"])
+@pytest.mark.parametrize("how", ["ckks", "pads"])
 def test_sizes_at_the_ends_of_a_float_cost_the_call_and_no_process(how: Any) -> None:
     """Scales follow from logarithms and quotients of the sizes, which these make infinite or 0."""
     whole, party = engine(replace(OPEN, scores=how))
@@ -200,14 +200,14 @@ def asked(
     return at.work(), at, party
 
 
-@pytest.mark.parametrize("how", ["ckks", "batches", "pads"])
+@pytest.mark.parametrize("how", ["ckks", "pads"])
 def test_a_client_that_is_called_without_a_key_does_not_tell_its_profile(how: Any) -> None:
     out, at, _ = asked(how, ("profile",), scores(), bare=True)
     assert out == []
     assert "Expected a key for ['profile']" in at.traffic.rejected_from[SERVER]
 
 
-@pytest.mark.parametrize("how", ["ckks", "batches", "pads"])
+@pytest.mark.parametrize("how", ["ckks", "pads"])
 @pytest.mark.parametrize(
     ("wants", "wrong"),
     [
@@ -252,7 +252,7 @@ def test_a_client_takes_one_digest_for_each_query(how: Any, wrong: Any, said: st
         party.call(["client-0000"], encode_call(PLACE, scores(key=key, **wrong)))
 
 
-@pytest.mark.parametrize("how", ["ckks", "pads", "dealt-pads"])
+@pytest.mark.parametrize("how", ["ckks", "pads"])
 def test_neither_party_takes_one_name_twice(how: Any) -> None:
     """Two queries of one name would be two requests, or two digests, of one vector."""
     whole, party = engine(replace(OPEN, scores=how))
@@ -263,7 +263,7 @@ def test_neither_party_takes_one_name_twice(how: Any) -> None:
             one.call([name], encode_call(replace(PLACE, round=2), twice))
 
 
-@pytest.mark.parametrize("how", ["ckks", "pads", "dealt-pads"])
+@pytest.mark.parametrize("how", ["ckks", "pads"])
 def test_a_key_holder_that_enters_again_has_another_key(how: Any) -> None:
     """It forgets what it answered, so the pads of before must be gone too."""
     whole, _ = engine(replace(OPEN, scores=how))

@@ -226,7 +226,8 @@ def test_the_class_of_a_norm_above_the_bounds(noise: Any, told: str) -> None:
     sent = ValueSpec(name="vector", reduction="none", reveals="it", reveals_encrypted="a number", **words)
     plan = replace(PLAN, noise=noise, noise_multiplier=float(noise == "local"), max_rounds=1)
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "vector")
-    value = Value(integers=np.zeros(H, np.int64), after_noise=lambda sums: Value(hidden=5 * VECTOR))
+    given = {"integers": np.zeros(H, np.int64), "step": sent.grid.step}
+    value = Value(**given, after_noise=lambda sums: Value(hidden=5 * VECTOR))
     conceal = ConcealVector(BOUNDS, lambda hidden: pytest.fail("it left"))
     with pytest.raises(DataError, match="norm up to 1") as raised:
         protect(plan, sent, value, key=key, weight=1.0, conceal=conceal)
@@ -250,7 +251,7 @@ def test_a_shared_ledger_reserves_no_more_than_the_number() -> None:
         assert list(allotment(PLAN, [spec(more)]).values()) == [PLAN.max_rounds]
 
 
-@pytest.mark.parametrize("scores", ["pads", "ckks", "batches"])
+@pytest.mark.parametrize("scores", ["pads", "ckks"])
 def test_two_queries_of_one_exchange_are_each_of_their_own_values(tmp_path: Path, scores: Any) -> None:
     plan = replace(PLAN, scores=scores, non_private=("vector", "other"))
     second = spec(1, name="other")

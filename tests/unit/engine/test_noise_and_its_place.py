@@ -50,7 +50,7 @@ KEY = ReleaseKey("client-0000", bytes(32), 1, 2, 3, "own")
 
 
 def noised(key: ReleaseKey) -> bytes:
-    value = Value(integers=np.zeros(50, np.int64))
+    value = Value(integers=np.zeros(50, np.int64), step=OWN.grid.step)
     return protect(PLAN, OWN, value, key=key, weight=1.0, secret=SECRET)._numbers.tobytes()
 
 
@@ -101,7 +101,7 @@ def trained(told: Order, model: Broadcast = MODEL, at: Header = PLACE) -> dict[s
     def training(name: str) -> Any:
         def compute(context: Any) -> Value:
             drawn[name] = context.source.words(4).tobytes()
-            return Value(integers=np.zeros(3, np.int64))
+            return Value(integers=np.zeros(3, np.int64), step=OWN.grid.step)
 
         return ClientFunction(replace(OWN, name=name), compute)
 

@@ -51,7 +51,7 @@ CENTRAL = replace(PLAN, sum="clear", noise="central", adversaries=("others",))
 
 
 def zeros(context: ClientContext) -> Value:
-    return Value(integers=np.zeros(3, np.int64))
+    return Value(integers=np.zeros(3, np.int64), step=GRID.step)
 
 
 def opened(path: Path, plan: Plan = PLAN, spec: ValueSpec = STEP) -> SecureAggregator:
@@ -187,7 +187,14 @@ def test_nothing_is_rounded_after_its_sensitivity_was_declared() -> None:
     with pytest.raises(LocalProtocolError, match="integers of the grid"):
         mu(lambda x: release(x, clear=x), (floats[0], floats[1]), reach(plan, tiny))
     integers = np.trunc(floats / tiny.grid.step).astype(np.int64)
-    assert mu(lambda x: release(x, integers=x), (integers[0], integers[1]), reach(plan, tiny)) == 0
+    assert (
+        mu(
+            lambda x: release(x, integers=x, step=tiny.grid.step),
+            (integers[0], integers[1]),
+            reach(plan, tiny),
+        )
+        == 0
+    )
 
 
 @pytest.mark.parametrize("weight", [1.0, 1 / 3, 0.7, 1 - 2.0**-53, 5e-10])
@@ -197,7 +204,9 @@ def test_weights_move_integers_no_further_apart(weight: float) -> None:
     one = rng.integers(-GRID.limit, GRID.limit, 100_000)
     other = one + rng.integers(-3, 4, len(one))
     came = [
-        protect(plan, STEP, Value(integers=v), key=key, weight=weight)._numbers.astype(np.int64)
+        protect(plan, STEP, Value(integers=v, step=GRID.step), key=key, weight=weight)._numbers.astype(
+            np.int64
+        )
         for v in (one, other)
     ]
     assert (np.abs(came[0] - came[1]) <= np.abs(one - other)).all()
@@ -206,7 +215,8 @@ def test_weights_move_integers_no_further_apart(weight: float) -> None:
 
 def test_integers_beyond_their_grid_are_cut_to_it(tmp_path: Path) -> None:
     """To refuse would tell of the record that tips them over; to cut moves neighbours no further apart."""
-    far = ClientFunction(STEP, lambda context: Value(integers=np.array([2**62, -(2**62), 0])))
+    beyond = Value(integers=np.array([2**62, -(2**62), 0]), step=GRID.step)
+    far = ClientFunction(STEP, lambda context: beyond)
     records = [(np.zeros((4, 3)), np.zeros(4, np.int64))] * 5
     with SecureAggregator(CENTRAL, [far], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
         total = aggregator.query(query(STEP)).totals["step"].value

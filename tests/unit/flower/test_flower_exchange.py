@@ -11,9 +11,9 @@ from httpx import ConnectError
 from support.every import every
 from support.grid_double import Fate, GridDouble, failing, from_another, late, silent, twice
 
-from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.errors import RemoteProtocolError
 from securefl.flower import records
-from securefl.flower.exchange import FRAME, UNANSWERED, GridExchange, found, relay
+from securefl.flower.exchange import FRAME, UNANSWERED, GridExchange, relay
 from securefl.flower.records import unwrapped, wrapped
 
 NODES = {"client-0000": 10, "client-0001": 11, "client-0002": 12}
@@ -166,32 +166,37 @@ def test_a_frame_above_the_bound_is_neither_sent_nor_taken(monkeypatch: pytest.M
 # Who stands for whom --------------------------------------------------------------------------------
 
 
+def looking(grid: GridDouble, pause: Any = None) -> dict[str, int]:
+    own = GridExchange(grid, deadline=60, clock=grid.clock, pause=pause or grid.pause)
+    return own.look(set(NODES), 60)
+
+
 def test_nodes_say_which_party_they_stand_for() -> None:
     grid = double()
-    assert found(grid, set(NODES), deadline=60, clock=grid.clock, pause=grid.pause) == NODES
+    assert looking(grid) == NODES
 
 
 def test_a_node_that_says_nothing_or_a_strange_name_stands_for_nobody() -> None:
     grid = GridDouble(
         {10: node("client-0000"), 11: node("client-9999"), 12: lambda m: Message(RecordDict(), reply_to=m)}
     )
-    assert found(grid, set(NODES), deadline=60, clock=grid.clock, pause=grid.pause) == {"client-0000": 10}
+    assert looking(grid) == {"client-0000": 10}
     assert grid.now >= 60
 
 
-def test_two_nodes_that_say_one_name_are_both_named() -> None:
-    grid = GridDouble({10: node("client-0000"), 11: node("client-0000")})
-    with pytest.raises(ConfigError, match=r"client-0000, .* 10 and 11"):
-        found(grid, set(NODES), deadline=60, clock=grid.clock, pause=grid.pause)
+def test_two_nodes_that_say_one_name_cost_that_party_alone_its_place(caplog: Any) -> None:
+    grid = GridDouble({10: node("client-0000"), 11: node("client-0000"), 12: node("client-0001")})
+    assert looking(grid) == {"client-0001": 12}
+    assert "Several nodes name client-0000" in caplog.text
 
 
 def test_a_node_that_comes_later_is_found() -> None:
     grid = double()
-    names, nodes = set(NODES), dict(grid.nodes)
+    nodes = dict(grid.nodes)
     grid.nodes = {10: nodes[10]}
 
     def pause(seconds: float) -> None:
         grid.pause(seconds)
         grid.nodes = nodes if grid.now > 5 else grid.nodes
 
-    assert found(grid, names, deadline=60, clock=grid.clock, pause=pause) == NODES
+    assert looking(grid, pause) == NODES

@@ -12,12 +12,23 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedYogi
 from support.every import every
-from support.flower_apps import CLEAR, CLIENTS, MASKED, UPDATES, context, grid_of, node, plain, secured
+from support.flower_apps import (
+    CLEAR,
+    CLIENTS,
+    MASKED,
+    UPDATES,
+    context,
+    grid_of,
+    in_house,
+    node,
+    plain,
+    secured,
+)
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.local import LocalDeployment
 from securefl.flower.records import Layout, Task
-from securefl.flower.secure_app import in_house, secure
+from securefl.flower.secure_app import secure
 
 MODEL = {
     "weight": np.linspace(-1, 1, 6).astype(np.float32).reshape(2, 3),

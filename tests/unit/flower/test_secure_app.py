@@ -22,6 +22,7 @@ from support.flower_apps import (
     UPDATES,
     context,
     grid_of,
+    in_house,
     inner,
     node,
     plain,
@@ -41,7 +42,7 @@ from securefl.deployment.session_store import SessionStore
 from securefl.deployment.updates import Updates
 from securefl.flower.exchange import FRAME, UNANSWERED
 from securefl.flower.records import wrapped
-from securefl.flower.secure_app import in_house, secure
+from securefl.flower.secure_app import secure
 
 BOUNDED = Updates(evaluation=("accuracy",), update_bound=2.0, evaluation_bound=1.0, cohort=3)
 NOISED = hidden(

@@ -16,7 +16,7 @@ from securefl.core.linear import LinearBounds, LinearQuery
 from securefl.core.signing import AgreementKey
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import Arrived, LinearEvaluator
+from securefl.linear.evaluator import LinearEvaluator
 from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import PadKeyHolder, PadServer, mask
@@ -55,17 +55,6 @@ def test_a_cosine_under_ckks(parameters: Parameters, own: np.ndarray) -> None:
     assert abs(score.value - own @ QUERY.hidden) <= score.error_bound < 0.01
     read = opener.read(evaluator.addressed(client.encrypt(own), baseline))
     assert abs(read.value - own @ QUERY.hidden) <= read.error_bound < 0.01
-
-
-def test_a_batch_of_cosines() -> None:
-    terms = LinearTerms(parameters=COMPACT, bounds=COSINE, scores=50, classes=4)
-    public = keys(COMPACT).public
-    client, evaluator = Encryptor(public, terms), LinearEvaluator(public, terms, SIGNER)
-    arrived = [Arrived(client.encrypt(own)) for own in VECTORS]
-    blinded = evaluator.match_batch(arrived, evaluator.baseline(QUERY))
-    opened = Opener(keys(COMPACT), terms, SIGNER.public, rng=seeded()).open(blinded.request)
-    for own, score in zip(VECTORS, evaluator.unblind_batch(blinded, opened), strict=True):
-        assert abs(score.value - own @ QUERY.hidden) <= score.error_bound < 0.01
 
 
 def test_cosines_under_pads() -> None:

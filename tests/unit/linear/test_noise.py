@@ -48,7 +48,7 @@ def test_the_noise_of_encrypted_weights_is_what_the_bound_takes_it_for() -> None
         baseline = evaluator.encrypted_baseline(client.encrypt_baseline(asked))
         blinded = evaluator.match(client.encrypt(hidden), baseline)
         reply = int.from_bytes(opener.open(blinded.request)[gate.TAG :], "little")
-        opened.append(made.parameters.centre(reply - blinded.masks[0]))
+        opened.append(made.parameters.centre(reply - blinded.mask))
     middle = sum(opened) // len(opened)
     deviation = float(np.std([float(one - middle) for one in opened]))
     assert made.noise_bound / 8 / 4 < deviation < made.noise_bound / 8 * 4.6
@@ -189,7 +189,7 @@ def test_an_addressed_request_has_the_evaluators_noise() -> None:
     message = client.encrypt(features(own, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
     opened = []
     for _ in range(60):
-        masked, rest = opener._read(evaluator.addressed(message, baseline), "addressed", 1, "x")
-        opened.append(float(made.parameters.centre(opener._flooded(masked, rest)[0])))
+        whole = opener._opened(evaluator.addressed(message, baseline), "addressed", "x")
+        opened.append(float(made.parameters.centre(int.from_bytes(whole, "little"))))
     low, high = stats.chi2.ppf([5e-8, 1 - 5e-8], len(opened) - 1)
     assert low < np.sum((np.array(opened) - np.mean(opened)) ** 2) / made.sigma**2 < high

@@ -19,9 +19,8 @@ from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
 from securefl.he.keys import KeyPair
 from securefl.linear import words
-from securefl.linear.opener import Score
+from securefl.linear.opener import OpenItems, Score
 from securefl.linear.pad_terms import PadTerms
-from securefl.linear.padded import OpensPads
 from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, framed, mask, pad_of, rounded
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
@@ -335,9 +334,8 @@ def test_the_key_holder_does_what_its_server_signed_alone() -> None:
 
 def test_a_request_that_is_refused_costs_its_query_alone() -> None:
     parties, told = Parties(), dict[str, str]()
-    opens = OpensPads(parties.holder, told.__setitem__)
     good = parties.server.request([parties.masked(profile(1, 10))])
-    reply, refused = opens.open(0, (good, b"junk"))
+    reply, refused = OpenItems(parties.holder.open, (good, b"junk"), told.__setitem__).run()
     assert (len(reply), refused) == (8, REFUSED)
     assert set(told) == {"server"}
 

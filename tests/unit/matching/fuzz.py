@@ -15,7 +15,7 @@ import random
 import resource
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,10 @@ from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
 from securefl.linear import addressed_pads as addressed_of
 from securefl.linear import addressed_told as told_of
-from securefl.linear import dealt_pads
 from securefl.linear import evaluator as match_of
 from securefl.linear import pads as pads_of
-from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import Arrived, LinearEvaluator
+from securefl.linear.evaluator import LinearEvaluator
 from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, framed, mask
@@ -84,9 +82,7 @@ def doors() -> list[SecureAggregator]:
 
 
 def ciphertext_doors() -> list[SecureAggregator]:
-    terms = LinearTerms(
-        parameters=COMPACT, bounds=BOUNDS.linear(Q, Variant.MEAN_ONLY), scores=10**6, classes=2
-    )
+    terms = LinearTerms(parameters=COMPACT, bounds=BOUNDS.linear(Q, Variant.MEAN_ONLY), scores=10**6)
     keys, anchor = KeyPair.generate(COMPACT), Anchor(np.zeros(Q), np.ones(Q))
     client, evaluator = Encryptor(keys.public, terms), LinearEvaluator(keys.public, terms, SIGNING)
     opener = Opener(keys, terms, SIGNING.public)
@@ -94,11 +90,7 @@ def ciphertext_doors() -> list[SecureAggregator]:
     baseline = evaluator.baseline(linear_query(some, anchor, BOUNDS, Variant.MEAN_ONLY))
     split = features(some, anchor, BOUNDS).split(Variant.MEAN_ONLY)
     ciphertext = client.encrypt(split.hidden)
-    one = Arrived(ciphertext, split.clear)
-    blinded, batch = (
-        evaluator.match(ciphertext, baseline, split.clear),
-        evaluator.match_batch([one] * 2, baseline),
-    )
+    blinded = evaluator.match(ciphertext, baseline, split.clear)
     addressed = evaluator.addressed(ciphertext, baseline, split.clear)
     clear = split.clear.tobytes()
 
@@ -108,22 +100,13 @@ def ciphertext_doors() -> list[SecureAggregator]:
 
     return [
         SecureAggregator("match", lambda raw: evaluator.match(raw, baseline, split.clear), ciphertext),
-        SecureAggregator(
-            "batch",
-            lambda raw: evaluator.match_batch([replace(one, ciphertext=raw), one], baseline),
-            ciphertext,
-        ),
         SecureAggregator("admit", evaluator.admit, ciphertext, weight=30),
         SecureAggregator("clear", plaintext_part, clear, weight=2),
         SecureAggregator("open", opener.open, blinded.request, weight=30),
         SecureAggregator("open signed", opener.open, blinded.request, signed, weight=8),
-        SecureAggregator("open batch", opener.open, batch.request, signed, weight=8),
         SecureAggregator("read", opener.read, addressed, signed, weight=8),
         SecureAggregator(
             "unblind", partial(evaluator.unblind, blinded), opener.open(blinded.request), weight=60
-        ),
-        SecureAggregator(
-            "unblind batch", partial(evaluator.unblind_batch, batch), opener.open(batch.request), weight=60
         ),
         SecureAggregator(
             "key",
@@ -146,42 +129,32 @@ def encrypted_baseline_doors() -> list[SecureAggregator]:
 def pad_doors() -> list[SecureAggregator]:
     some, anchor = MeanVariance(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q))
     query, split = linear_query(some, anchor, BOUNDS), features(some, anchor, BOUNDS).split(Variant.FULL)
-    found = []
-    for dealt in (False, True):
-        terms = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"fuzz", dealt=dealt)
-        agreement, what = AgreementKey.generate(), "dealt pad" if dealt else "pad"
-        own = (agreement, terms, ("profile",), 9, SIGNING.public)
-        server: PadServer | DealtServer
-        if dealt:
-            server = DealtServer(terms, 0, SIGNING, query)
-            masked = dealt_pads.mask(split.hidden, split.clear, terms, "profile", agreement.public)
-        else:
-            server = PadServer(terms, 0, "profile", SIGNING, query)
-            masked = mask(split.hidden, split.clear, terms, "profile", server.told, agreement.public)
-        request = server.request([masked])
-        reply = PadDoors(DealtKeyHolder if dealt else PadKeyHolder, own, terms, server, masked)
-        found += [
-            SecureAggregator(f"{what} request", reply.open, request, weight=30),
-            SecureAggregator(f"{what} request signed", reply.open, request, reply.signed, weight=6),
-            SecureAggregator(f"{what} sums", reply.score, reply.open(request), weight=60),
-            SecureAggregator(f"{what} words", reply.words, masked.words, weight=60),
-            SecureAggregator(f"{what} message", reply.message, masked.packed, weight=30),
-        ]
-    return found
+    terms = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"fuzz")
+    agreement = AgreementKey.generate()
+    server = PadServer(terms, 0, "profile", SIGNING, query)
+    masked = mask(split.hidden, split.clear, terms, "profile", server.told, agreement.public)
+    request = server.request([masked])
+    reply = PadDoors((agreement, terms, ("profile",), 9, SIGNING.public), terms, server, masked)
+    return [
+        SecureAggregator("pad request", reply.open, request, weight=30),
+        SecureAggregator("pad request signed", reply.open, request, reply.signed, weight=6),
+        SecureAggregator("pad sums", reply.score, reply.open(request), weight=60),
+        SecureAggregator("pad words", reply.words, masked.words, weight=60),
+        SecureAggregator("pad message", reply.message, masked.packed, weight=30),
+    ]
 
 
 @dataclass(frozen=True)
 class PadDoors:
     """What reads bytes under pads. A key holder is made anew for each request: it answers one of a query."""
 
-    kind: type[PadKeyHolder]
     own: tuple[Any, ...]
     terms: PadTerms
-    server: PadServer | DealtServer
+    server: PadServer
     masked: Masked
 
     def open(self, raw: bytes) -> bytes:
-        return self.kind(*self.own).open(raw)
+        return PadKeyHolder(*self.own).open(raw)
 
     def signed(self, raw: bytes) -> bytes:
         return raw[:-64] + SIGNING.sign(framed(self.terms, raw[:-64])).raw

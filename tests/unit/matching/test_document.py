@@ -25,7 +25,7 @@ from securefl.matching import (
     Sealed,
 )
 from securefl.matching.document import LIMITS, Document, read, write
-from securefl.matching.keys import evaluator_statement, statement
+from securefl.matching.keys import evaluator_statement, pads_statement, session_of, statement
 
 ONE = Profile(np.array([0.5, 0.0]), np.array([1.0, 2.0]), 77)
 KEYS, SERVER = KeyHolder.generate(openings=10), Evaluator.generate()
@@ -203,7 +203,7 @@ def test_fingerprints_have_128_bits() -> None:
 def test_signing_keys_of_small_order_are_refused_wherever_they_come_in() -> None:
     """Under the identity everybody signs: keys, caps and scores."""
     with pytest.raises(DataError, match="small order"):
-        PublicKeys(KEYS.public.raw, IDENTITY, 10**9, FORGED)
+        PublicKeys(KEYS.public.raw, IDENTITY, 10**9, FORGED, KEYS.public.pads)
     public = EvaluatorPublic(SERVER.public.sealing, IDENTITY)
     with pytest.raises(DataError, match="small order"):
         EvaluatorPublic.from_document(public.to_document(FORGED))
@@ -233,7 +233,9 @@ def test_a_transparent_public_key_is_refused_though_its_holder_signed_it(half: s
     at, size = raw.index(key), len(key) // 2
     start = at if half == "first" else at + size
     spoilt = raw[:start] + bytes(size) + raw[start + size :]
-    public = PublicKeys(spoilt, KEYS.public.signing, 10, KEYS.signing.sign(statement(spoilt, 10)))
+    signed, own = KEYS.signing.sign, KEYS.public.agreement.raw
+    pads = own + signed(pads_statement(session_of(KEYS.public.signing, spoilt, 10), own)).raw
+    public = PublicKeys(spoilt, KEYS.public.signing, 10, signed(statement(spoilt, 10)), pads)
     with pytest.raises(RemoteProtocolError, match="transparent"):
         ONE.encrypt(public, SERVER.public, options=options, own=ClientKey.generate())
 

@@ -18,8 +18,6 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.release import PARTIES, Charge
-from securefl.mechanisms.base import NoNoise
-from securefl.mechanisms.central import Central
 from securefl.mechanisms.charges import (
     allotment,
     charge_of,
@@ -32,8 +30,7 @@ from securefl.mechanisms.charges import (
     unbounded,
 )
 from securefl.mechanisms.distributed import Distributed
-from securefl.mechanisms.key_holder import KeyHolder
-from securefl.mechanisms.local import Local
+from securefl.mechanisms.mechanism import Central, KeyHolder, Local, NoNoise
 from securefl.mechanisms.registry import mechanism_of
 
 FREE, GAUSS, ENDLESS = NoOpDpEvent(), GaussianDpEvent(3.0), NonPrivateDpEvent()
@@ -329,7 +326,7 @@ def test_the_place_is_the_client_for_what_nobody_sums() -> None:
     kinds = [Local, Distributed, Central, KeyHolder, NoNoise]
     assert [type(mechanism_of(plan, SUM)) for plan in (PLAN, SHARED, CENTRAL, HOLDER, BARE)] == kinds
     assert {type(mechanism_of(plan, EACH)) for plan in (PLAN, SHARED, CENTRAL, HOLDER)} == {Local}
-    assert mechanism_of(BARE, EACH) == NoNoise()
+    assert type(mechanism_of(BARE, EACH)) is NoNoise
 
 
 # What is told ------------------------------------------------------------------------------------
@@ -352,14 +349,14 @@ def test_the_place_is_the_client_for_what_nobody_sums() -> None:
         (
             replace(HOLDER, adversaries=PARTIES),
             SUM,
-            "'own' would leave its client without noise for the key holder, which draws that noise and could "
-            "subtract it from a published total: leave it out of `adversaries`. Name it in [privacy] ",
+            "'own' would leave its client without noise for the key holder that draws it and could subtract "
+            "it: leave it out of `adversaries`. Name it in [privacy] ",
         ),
         (
             replace(CENTRAL, adversaries=PARTIES),
             SUM,
-            "'own' would leave its client without noise for the server, which central noise trusts: leave it "
-            "out of `adversaries`. Name it in [privacy] ",
+            "'own' would leave its client without noise for the server that draws it and could subtract it: "
+            "leave it out of `adversaries`. Name it in [privacy] ",
         ),
         (
             replace(PLAN, adjacency="replace-one"),

@@ -50,7 +50,7 @@ INTEGERS = np.arange(-50, 50) * 7
 
 def released(plan: Plan, spec: ValueSpec = SUM, integers: Any = INTEGERS, **given: Any) -> Release:
     parts = {"key": KEY, "weight": 1.0, "secret": SECRET} | given
-    return protect(plan, spec, Value(integers=integers), **parts)
+    return protect(plan, spec, Value(integers=integers, step=spec.grid.step), **parts)
 
 
 @pytest.mark.parametrize("trained", [True, False])
@@ -138,6 +138,42 @@ def test_two_values_in_one_place_have_two_fingerprints(plan: Plan, spec: ValueSp
     """By them the ledger refuses the second: under one noise or mask, two would tell their difference."""
     one, other = (released(plan, spec, INTEGERS + more, **given).content for more in (0, 1))
     assert len({one, other, b""}) == 3
+
+
+# The grid of a value ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", [PLAN, BARE, replace(PLAN, noise="central", adversaries=("others",))])
+@pytest.mark.parametrize("declared", [SUM, EACH], ids=["sum", "each"])
+@pytest.mark.parametrize("step", [2.0**-6, 2.0**-21, 0.1, np.nextafter(GRID.step, 1)])
+def test_integers_of_another_grid_than_the_specifications_are_refused(
+    plan: Plan, declared: ValueSpec, step: float
+) -> None:
+    """A record moves integers of step 2^-10 by 2^10. Noise that is sized for 2^-6 is 16 times too small."""
+    value = Value(integers=INTEGERS, step=float(step))
+    with pytest.raises(LocalProtocolError) as refused:
+        protect(plan, declared, value, key=KEY, weight=1.0)
+    assert repr(float(step)) in str(refused.value)
+    assert repr(GRID.step) in str(refused.value)
+
+
+@pytest.mark.parametrize("step", [0.1, 1 / 3, 0.3 - 0.2, 7.0])
+def test_a_grid_whose_step_is_no_power_of_two_goes_through(step: float) -> None:
+    """A record moves the integers by the sensitivity on the grid at most, and the sum is near the floats."""
+    moves = {("record", "add-remove"): 20.0}
+    spec = replace(SUM, grid=Grid(step=step, bound=step * 2**20), sensitivity=moves)
+    rows = 100 * np.random.default_rng(0).normal(size=(40, 5))
+    one, other = Value.summed(rows, spec.grid, 20.0), Value.summed(rows[1:], spec.grid, 20.0)
+    moved = np.linalg.norm((one.integers - other.integers).astype(np.float64))  # type: ignore[operator]
+    assert moved <= mechanism_of(PLAN, spec).sensitivity_on_grid  # type: ignore[attr-defined]
+    came = protect(BARE, spec, one, key=KEY, weight=1.0)._numbers
+    np.testing.assert_allclose(came * step, one.floats(), atol=step)
+
+
+@pytest.mark.parametrize("step", [0.0, -1.0, np.nan, np.inf])
+def test_integers_without_a_step_are_no_value(step: float) -> None:
+    with pytest.raises(LocalProtocolError, match="step"):
+        Value(integers=INTEGERS, step=step)
 
 
 # What a sum is made of, to the integer -----------------------------------------------------------
@@ -280,7 +316,8 @@ def test_a_vector_outside_the_bounds_of_its_query_is_not_sent(noised: bool) -> N
 
     def send(hidden: list[float], clear: list[float]) -> None:
         own = Value(hidden=np.array(hidden), clear=np.array(clear))
-        value = Value(integers=np.zeros(3, np.int64), after_noise=lambda sums: own) if noised else own
+        sums = Value(integers=np.zeros(3, np.int64), step=asked.grid.step, after_noise=lambda sums: own)
+        value = sums if noised else own
         protect(plan, asked, value, key=KEY, weight=1.0, conceal=ConcealVector(bounds, hide))
 
     for wrong in (([2.0, 2.0], [1.0]), ([1.0], [1.0]), ([1.0, 1.0], []), ([1.0, 1.0], [1.0, 1.0])):

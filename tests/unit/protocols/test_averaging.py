@@ -14,7 +14,7 @@ from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, S
 from securefl.core.errors import DataError
 from securefl.protocols.averaging import Averaging, weights
 from securefl.protocols.baselines import ActiveFL, FedAdam, FedAvgRP
-from securefl.protocols.contributions import SIZE, UPDATE, Loss, Size, Update, ask_size
+from securefl.protocols.contributions import UPDATE, Loss, Size, Update, ask_size
 from securefl.protocols.fedavg import FedAvg
 from securefl.protocols.parts import step_of
 from securefl.training import mean_loss, to_vector, train
@@ -299,7 +299,7 @@ def test_an_update_is_the_trained_model_less_the_broadcast(problem: Problem) -> 
 
 def test_size_and_loss(problem: Problem) -> None:
     mine = context(problem)
-    assert Size(problem).compute(mine).floats(SIZE.grid).tolist() == [9.0]
+    assert Size(problem).compute(mine).floats().tolist() == [9.0]
     loss = mean_loss(problem.module(problem.initial), mine.x, mine.y, "cross_entropy")
     assert Loss(problem).compute(mine).clear.tolist() == [loss]
 

@@ -128,7 +128,7 @@ def test_no_client_moves_the_sum_by_more_than_the_bound(bound: float) -> None:
         context(here, x=x[:0], y=y[:0]),
     ):
         with np.errstate(all="ignore"):
-            value = update.compute(mine).floats(update.spec.grid)
+            value = update.compute(mine).floats()
         integers = np.rint(value / grid.step).astype(np.int64)
         assert np.array_equal(integers * grid.step, value)
         assert sum(int(i) ** 2 for i in integers) <= (bound / grid.step) ** 2
@@ -140,9 +140,9 @@ def test_a_small_update_is_only_rounded_and_a_large_one_keeps_its_direction() ->
     mine = context(here)
     train(model, mine.x, mine.y, here.problem.local, here.problem.loss, stream(1, "client", 1, 0), 0)
     loose = Update(here.problem)
-    whole = loose.compute(mine).floats(loose.spec.grid)
+    whole = loose.compute(mine).floats()
     small = world(study(bound="0.1")).problem
-    clipped = Update(small).compute(context(here)).floats(Update(small).spec.grid)
+    clipped = Update(small).compute(context(here)).floats()
     assert np.linalg.norm(whole) > 0.5
     assert 0.0999 < np.linalg.norm(clipped) <= 0.1
     cosine = clipped @ whole / np.linalg.norm(clipped) / np.linalg.norm(whole)
@@ -187,7 +187,7 @@ def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
                 public={},
                 rng=stream(here.seed, "client", 1, k),
             )
-        ).floats(update.spec.grid)
+        ).floats()
         for k in range(6)
     ]
     residual = spy.states[1].broadcast - (spy.states[0].broadcast + np.mean(steps, axis=0))
@@ -224,7 +224,8 @@ def test_a_sum_beyond_the_grid_is_clipped_and_not_refused() -> None:
     plan = replace(SHARES, noise="local", noise_multiplier=0.01, sum="clear")
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
     limit, far = OWN.grid.limit, np.iinfo(np.int64)
-    value = Value(integers=np.array([limit + 1, -limit - 9, 3 * limit // 8, far.max, 0, far.min]))
+    integers = np.array([limit + 1, -limit - 9, 3 * limit // 8, far.max, 0, far.min])
+    value = Value(integers=integers, step=OWN.grid.step)
     released = protect(plan, OWN, value, key=key, weight=1.0)
     np.testing.assert_allclose(released._numbers * OWN.grid.step, [8.0, -8.0, 3.0, 8.0, 0.0, -8.0], atol=0.1)
 
@@ -289,7 +290,7 @@ def test_the_grid_cuts_no_share_of_noise_off() -> None:
         seen.append(numbers)
         return Concealed("masked", np.zeros(1, np.uint8))
 
-    most = Value(integers=np.full(4000, OWN.grid.limit))
+    most = Value(integers=np.full(4000, OWN.grid.limit), step=OWN.grid.step)
     protect(SHARES, OWN, most, key=key, weight=1.0, conceal=mask)
     sigma = 0.5 * 2**10 / np.sqrt(3)  # of 4 clients, without one's own
     assert np.std(seen[0]) == pytest.approx(sigma, rel=0.06)
@@ -310,7 +311,7 @@ def test_weights_only_shorten_what_is_noised(weight: float) -> None:
     )
     integers = np.array([3, -7, 5, 1, -1])
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "update")
-    value = Value(integers=integers)
+    value = Value(integers=integers, step=spec.grid.step)
     released = protect(plan, spec, value, key=key, weight=weight)
     assert np.array_equal(released._numbers, np.trunc(weight * integers))
 

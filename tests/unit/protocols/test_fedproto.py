@@ -116,7 +116,7 @@ def test_a_client_that_lies_moves_prototypes_and_stops_nobody() -> None:
     here = world()
     (statistic,) = FedProto(lamda=100.0).build(here.problem).contributions
     honest = sum(
-        statistic.compute(context(here, *own, np.zeros(0, np.float32))).floats(GRID) for own in here.records
+        statistic.compute(context(here, *own, np.zeros(0, np.float32))).floats() for own in here.records
     )
     before = np.zeros((10, 33), np.float32)
     most = GRID.bound
@@ -180,7 +180,7 @@ def test_a_training_that_diverges_leaves_the_model_and_answers() -> None:
     value = statistic.value(own, DataError("it diverged"))  # type: ignore[attr-defined]
     assert value.new_state is not None
     np.testing.assert_array_equal(value.new_state["model"], own.kept["model"])
-    total = value.floats(GRID).reshape(10, 33)
+    total = value.floats().reshape(10, 33)
     np.testing.assert_allclose(total[:, 0], np.bincount(y, minlength=10))
     phi = features(here, own.kept["model"], x)
     np.testing.assert_allclose(total[y[0], 1:], phi[y == y[0]].sum(0), atol=0.05)

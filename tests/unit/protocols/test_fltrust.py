@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,22 +11,31 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tiny_study import run, spied, study, world
+from support.private_studies import DPSGD
+from support.tiny_study import run, spied, study, text, world
 
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ByDraws, CohortQuery, PerClient, Value, ValueSpec
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.linear import Floats, LinearQuery, Range
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.exchange.server import cohort_of
-from securefl.linear import dealt_pads, pads
-from securefl.linear.dealt_pads import DealtKeyHolder, DealtServer
+from securefl.linear import pads
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import PadKeyHolder, PadServer
 from securefl.protocols import fltrust
-from securefl.protocols.fltrust import Direction, FLTrust, Trusting, cosine_bounds, direction, trust_weights
+from securefl.protocols.fltrust import (
+    Direction,
+    FLTrust,
+    Trusting,
+    UnitUpdate,
+    cosine_bounds,
+    direction,
+    trust_weights,
+)
+from securefl.study.config import parse
 from securefl.training.vector import to_vector
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fltrust"\nfraction = 1.0\n'
@@ -90,10 +100,10 @@ def test_a_round_scores_then_sums_those_it_trusts(tmp_path: Path) -> None:
 
 def test_the_cosine_is_that_of_the_vectors_under_every_scheme(tmp_path: Path) -> None:
     found: dict[str, dict[int, float]] = {}
-    for scores in ("clear", "ckks", "pads", "dealt-pads"):
+    for scores in ("clear", "ckks", "pads"):
         spy, _ = spied(study(ARM, rounds=1, clients=4, scores=scores), tmp_path / scores)
         found[scores] = dict(spy.asks[0][1].per_client["direction"])
-    for scores in ("ckks", "pads", "dealt-pads"):
+    for scores in ("ckks", "pads"):
         assert found[scores] == pytest.approx(found["clear"], abs=1e-3)
 
 
@@ -127,6 +137,63 @@ def test_options_out_of_range_are_refused() -> None:
             FLTrust(**options)  # type: ignore[arg-type]
 
 
+# One training a round --------------------------------------------------------------------------------
+
+
+def test_the_sum_has_the_vectors_that_were_scored_and_no_client_trains_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under private training the second one drew other noise, and was charged only of those it trusted."""
+    seen: list[tuple[int, int]] = []
+    real = fltrust._direction
+
+    def counted(context: ClientContext, trained: Any) -> Floats:
+        seen.append((context.round, context.client))
+        return real(context, trained)
+
+    monkeypatch.setattr(fltrust, "_direction", counted)
+    spy, _ = spied(study(ARM, rounds=2, clients=4), tmp_path)
+    assert sorted(seen) == [(number, client) for number in (1, 2) for client in range(4)]
+    assert len(spy.asks) == 4, "a sum in each round"
+
+
+def asked_alone(kept: Mapping[str, Any], number: int = 2) -> Value:
+    problem = world(study(ARM, rounds=1, clients=4)).problem
+    context = ClientContext(
+        client=0,
+        round=number,
+        x=problem.server_x,
+        y=problem.server_y,
+        broadcast=problem.initial,
+        public={},
+        rng=np.random.default_rng(0),
+        kept=kept,
+    )
+    return UnitUpdate(problem, 16).compute(context)
+
+
+def test_a_sum_of_another_round_s_directions_is_refused() -> None:
+    """A server that skips the cosines, or comes back to another round, gets no training for nothing."""
+    unit = np.array([3, -4])
+    assert asked_alone({"round": np.array([2]), "unit": unit}).integers is unit
+    for kept in ({}, {"round": np.array([1]), "unit": unit}):
+        with pytest.raises(DataError, match="of round 2"):
+            asked_alone(kept)
+
+
+@pytest.mark.parametrize("records", [0, 1, 99, 100, 101])
+def test_under_a_claim_no_number_of_the_server_s_records_is_refused(records: int) -> None:
+    claiming = text(ARM, rounds=1, non_private="[]", extra=DPSGD)
+    of = parse(claiming.replace('adjacency = "replace-one"', 'adjacency = "add-remove"'))
+    problem = world(of).problem
+    few = replace(problem, server_x=problem.server_x[:records], server_y=problem.server_y[:records])
+    algorithm: Any = of.arms[0].options.build(few)
+    state = algorithm.start()
+    step = algorithm._own_step(state.broadcast, 1, np.random.default_rng(0))
+    assert step.any() == (records > 0)
+    assert np.isnan(algorithm.evaluate(state, ()).accuracy) == (records <= 100)
+
+
 # Bad input -------------------------------------------------------------------------------------------
 
 SPOILT: dict[int, Any] = {
@@ -134,7 +201,7 @@ SPOILT: dict[int, Any] = {
     2: lambda start: np.full(len(start), np.inf),
     3: lambda start: np.where(np.arange(len(start)) == 5, np.nan, start),
 }
-EVERY = ("clear", "ckks", "batches", "pads", "dealt-pads")
+EVERY = ("clear", "ckks", "pads")
 
 
 @pytest.mark.parametrize("scores", EVERY)
@@ -169,14 +236,13 @@ def test_a_server_whose_own_step_points_nowhere_asks_nobody(
     assert np.array_equal(spy.states[-1].broadcast, spy.states[0].broadcast)
 
 
-@pytest.mark.parametrize("scores", ["pads", "dealt-pads"])
-def test_a_million_entries_pass_every_message(scores: Any, tmp_path: Path) -> None:
+def test_a_million_entries_pass_every_message(tmp_path: Path) -> None:
     length, rng = 10**6, np.random.default_rng(0)
     bounds, g = cosine_bounds(length), direction(rng.normal(size=length))
     spec = ValueSpec(
         name="direction", reduction="none", reveals="it", reveals_encrypted="a cosine", max_releases=1
     )
-    plan = Plan(scores=scores, delta=1e-5, max_rounds=1, non_private=("direction",))
+    plan = Plan(scores="pads", delta=1e-5, max_rounds=1, non_private=("direction",))
     vectors = [g, -g]
     own = ClientFunction(spec, lambda context: Value(hidden=vectors[context.client]), bounds)
     records = [(np.zeros((1, 1)), np.zeros(1))] * 2
@@ -193,29 +259,20 @@ def test_a_million_entries_pass_every_message(scores: Any, tmp_path: Path) -> No
 # Limits, shown as they are ---------------------------------------------------------------------------
 
 
-def read(own: Floats, query: LinearQuery, *, dealt: bool = False) -> float:
+def read(own: Floats, query: LinearQuery) -> float:
     """The number that a server gets for these weights from a client of this direction, under pads."""
-    signing, agreement, terms = (
-        SigningKey.generate(),
-        AgreementKey.generate(),
-        PadTerms(bounds=query.bounds, context=b"", dealt=dealt),
-    )
-    server: Any
-    if dealt:
-        server, holder = DealtServer(terms, 0, signing, query), DealtKeyHolder
-        sent = dealt_pads.mask(own, np.zeros(0), terms, "direction", agreement.public)
-    else:
-        server, holder = PadServer(terms, 0, "direction", signing, query), PadKeyHolder
-        sent = pads.mask(own, np.zeros(0), terms, "direction", server.told, agreement.public)
-    reply = holder(agreement, terms, ("direction",), 1, signing.public).open(server.request([sent]))
-    return float(server.score(sent, reply).value)
+    signing, agreement = SigningKey.generate(), AgreementKey.generate()
+    terms = PadTerms(bounds=query.bounds, context=b"")
+    server = PadServer(terms, 0, "direction", signing, query)
+    sent = pads.mask(own, np.zeros(0), terms, "direction", server.told, agreement.public)
+    holder = PadKeyHolder(agreement, terms, ("direction",), 1, signing.public)
+    return float(server.score(sent, holder.open(server.request([sent]))).value)
 
 
-@pytest.mark.parametrize("dealt", [False, True])
-def test_a_server_that_lies_reads_one_entry_of_a_direction_per_query(dealt: bool) -> None:
+def test_a_server_that_lies_reads_one_entry_of_a_direction_per_query() -> None:
     """A server's own step has no ranges: a vector with one entry is one, so its cosine is that entry."""
     own = direction(np.random.default_rng(1).normal(size=20))
-    found = read(own, LinearQuery(cosine_bounds(20), np.eye(20)[7]), dealt=dealt)
+    found = read(own, LinearQuery(cosine_bounds(20), np.eye(20)[7]))
     assert found == pytest.approx(own[7], abs=1e-6)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from securefl.algorithm.clients import Population, State
 from securefl.core.errors import DataError
-from securefl.dp.moments import STEP, MeanVariance
+from securefl.dp.moments import MeanVariance
 from securefl.matching.profiles import Anchor, Bounds, linear_query
 from securefl.protocols import adds, fedcor, fedlog, fedprof, heads
 from securefl.protocols.averaging import Replace, Uniform, cohort_size, known_or_mean
@@ -24,16 +24,16 @@ from securefl.training import LocalTraining, ModelConfig, evaluate
 
 TABLE = {
     "averaging": "Averaging Selection Uniform ServerUpdate Replace known_or_mean cohort_size",
-    "fedlog": "FedLog Prior solve objective gradient probabilities statistic",
-    "heads": "Heads Parts ridge lda prototypes solve choose statistic",
-    "fedprof": "FedProf Clip profile_spec profile_value ByProfile",
+    "fedlog": "FedLog Prior solve objective gradient probabilities statistic_spec",
+    "heads": "Heads Parts ridge lda prototypes solve choose statistic_spec",
+    "fedprof": "FedProf Clip profile_spec ByProfile",
     "fedcor": "FedCor covariance most_informative fit",
     "adds": "Adds FedDrop Supernet gates bilevel",
 }
 LAZY = sorted(set(TABLE) - {"averaging"})
 FACES = {room: import_module(f"securefl.protocols.{room}") for room in TABLE}
 NAMES = [(room, name) for room in TABLE for name in FACES[room].__all__]
-STATISTICS = (fedlog.statistic, heads.statistic, fedprof.profile_value)
+STATISTICS = (fedlog.statistic_spec, heads.statistic_spec, fedprof.profile_spec)
 SLOW = ("torch", "numpy", "scipy", "dp_accounting")
 
 
@@ -127,18 +127,18 @@ def test_fedlog_s_statistic_moves_by_its_sensitivity_at_most(
     def summed(x: Any, y: Any) -> Any:
         with np.errstate(invalid="ignore"):
             bounded = clip.bounded(x)
-        return fedlog.statistic(bounded, y, 3, clip, client_bound) / 2**10
+        return statistic(bounded, y).floats()
 
-    declared = fedlog.sensitivities(clip, 3, 4, client_bound)
-    assert len(declared) == (2 if client_bound is None else 4)
-    check(summed, declared)
+    spec, statistic = fedlog.statistic_spec(3, 4, clip, client_bound)
+    assert len(spec.sensitivity) == (2 if client_bound is None else 4)
+    check(summed, spec.sensitivity)
 
 
 def test_fedlog_s_sensitivity_is_that_of_the_docstring() -> None:
-    declared = fedlog.sensitivities(fedlog.Clipping(bound=2.0), 3, 4, client_bound=5.0)
+    declared = fedlog.statistic_spec(3, 4, fedlog.Clipping(bound=2.0), client_bound=5.0)[0].sensitivity
     assert declared["record", "add-remove"] == pytest.approx(np.sqrt(5), abs=0.1)
     assert declared["record", "replace-one"] == pytest.approx(4, abs=0.1)
-    assert fedlog.sensitivities(fedlog.Clipping(kind="none"), 3, 4) == {}
+    assert fedlog.statistic_spec(3, 4, fedlog.Clipping(kind="none"))[0].sensitivity == {}
 
 
 @pytest.mark.parametrize("client_bound", [None, 3.0])
@@ -148,23 +148,15 @@ def test_a_head_s_statistic_moves_by_its_sensitivity_at_most(
 ) -> None:
     blocks = heads.Blocks(classes=3, width=4, grid=heads.grid_of(100, 5), **weights)
     bounding = heads.Bounding(kind="clip-l2", bound=2.0)
-
-    def summed(x: Any, y: Any) -> Any:
-        return heads.statistic(x, y, blocks, bounding, client_bound) * blocks.grid.step
-
-    declared = heads.sensitivities(blocks, client_bound)
-    check(summed, declared)
+    spec, statistic = heads.statistic_spec(blocks, bounding, client_bound)
+    check(lambda x, y: statistic(x, y).floats(), spec.sensitivity)
 
 
 def test_a_profile_moves_by_its_sensitivity_at_most() -> None:
     clip, anchor = fedprof.Clip(outputs=1.5, squares=4.0), Anchor(np.zeros(4), np.full(4, 2.0))
-
-    def summed(x: Any, y: Any) -> Any:
-        return fedprof.profile_value(x, anchor, bounds=Bounds(), clip=clip).integers * STEP
-
-    declared = fedprof.profile_spec(clip=clip).sensitivity
-    assert declared == {("record", "add-remove"): 1.5, ("record", "replace-one"): np.sqrt(6)}
-    check(summed, declared)
+    spec, profile = fedprof.profile_spec(clip)
+    assert spec.sensitivity == {("record", "add-remove"): 1.5, ("record", "replace-one"): np.sqrt(6)}
+    check(lambda x, y: profile(x, anchor).floats(), spec.sensitivity)
 
 
 # A loop of somebody else's, for each system ------------------------------------------------------
@@ -188,7 +180,8 @@ def accuracy(head: Any, features: Any, of: list[tuple[Any, Any]]) -> float:
 
 def test_fedlog_in_another_loop() -> None:
     own, clip = clients(), fedlog.Clipping(bound=2.0)
-    total = sum(fedlog.statistic(clip.bounded(x), y, 3, clip) for x, y in own) / 2**10
+    _, statistic = fedlog.statistic_spec(3, 4, clip)
+    total = sum(statistic(clip.bounded(x), y).floats() for x, y in own).reshape(3, 5)
     head = fedlog.solve(total, fedlog.Prior(nu=1.0))
     assert accuracy(head, clip.bounded, own) > 0.95
     assert np.abs(fedlog.gradient(head, total)).max() < 1e-6
@@ -204,7 +197,8 @@ def test_heads_in_another_loop(kind: str) -> None:
     ruled = heads.choose(records=240, deviation=sigma, classes=3, features=4, ordered=False, head=named)
     blocks = heads.Blocks(classes=3, width=4, grid=heads.grid_of(240, 4), counts=0.25, moments=1.0)
     bounding = heads.Bounding()
-    total = blocks.grid.step * sum(heads.statistic(x, y, blocks, bounding) for x, y in own)
+    _, statistic = heads.statistic_spec(blocks, bounding)
+    total = sum(statistic(x, y).floats() for x, y in own)
     total = total + sigma * np.random.default_rng(1).normal(size=total.shape)
     head = heads.solve(ruled.head, blocks.parts(total, noise=sigma))
     assert accuracy(head, bounding.bounded, own) > 0.9
@@ -217,8 +211,8 @@ def test_fedprof_in_another_loop() -> None:
     server, *own = (rng.normal(shift, 1.0, (300, 4)) for shift in (0.0, 0.0, 0.5, 1.5))
 
     query = linear_query(MeanVariance(server.mean(0), server.var(0), 300), anchor, bounds)
-    values = [fedprof.profile_value(x, anchor, bounds=bounds, clip=clip) for x in own]
-    profiles = [value.after_noise(value.integers * STEP) for value in values]
+    _, profile = fedprof.profile_spec(clip, bounds=bounds)
+    profiles = [value.after_noise(value.floats()) for value in (profile(x, anchor) for x in own)]
     divergences = np.array([query.number(own.hidden, own.clear) for own in profiles])
     weights = fedprof.log_weights(divergences, alpha=10.0)
     assert weights.argmax() == 0
@@ -287,13 +281,11 @@ def test_averaging_in_another_loop() -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: fedlog.statistic(np.zeros((3, 2)), np.zeros(2, int), 2), r"\(n, width\)"),
-        (lambda: fedlog.statistic(np.zeros(3), np.zeros(3, int), 2), r"\(n, width\)"),
+        (lambda: fedlog.statistic_spec(2, 2)[1](np.zeros((3, 2)), np.zeros(2, int)), r"\(n, 2\)"),
+        (lambda: fedlog.statistic_spec(2, 2)[1](np.zeros(3), np.zeros(3, int)), r"\(n, 2\)"),
         (
-            lambda: heads.statistic(
-                np.zeros((3, 2)),
-                np.zeros(3, int),
-                heads.Blocks(classes=2, width=3, grid=heads.grid_of(9, 3)),
+            lambda: heads.statistic_spec(heads.Blocks(classes=2, width=3, grid=heads.grid_of(9, 3)))[1](
+                np.zeros((3, 2)), np.zeros(3, int)
             ),
             r"features \(n, 3\)",
         ),
@@ -307,8 +299,8 @@ def test_averaging_in_another_loop() -> None:
         (lambda: adds.gates(np.ones(0), 0.5, 0.1, np.ones(0)), "one lot for each unit"),
         (lambda: adds.gates(np.ones(3), 1.0, 0.1, np.ones(3)), "alpha < 1"),
         (lambda: adds.gates(np.array([1.0, np.nan]), 0.5, 0.1, np.ones(2)), "finite importance"),
-        (lambda: fedprof.profile_value(np.zeros((3, 3)), Anchor(np.zeros(2), np.ones(2)), bounds=Bounds(),
-                                       clip=fedprof.Clip(outputs=1.0, squares=1.0)), "2 elements"),
+        (lambda: fedprof.profile_spec(fedprof.Clip(outputs=1.0, squares=1.0))[1](
+            np.zeros((3, 3)), Anchor(np.zeros(2), np.ones(2))), "2 elements"),
     ],
 )  # fmt: skip
 def test_arrays_that_do_not_fit_together_are_refused(call: Any, said: str) -> None:

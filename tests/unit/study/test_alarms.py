@@ -16,6 +16,7 @@ from support.tiny_study import FEDAVG, study, text, world
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.report import report
 from securefl.commands.run import run as run_command
+from securefl.storage.private_folder import private_page
 from securefl.study import results, run_report
 from securefl.study.alarms import alarms
 from securefl.study.arm import ArmRun
@@ -188,7 +189,7 @@ def test_an_accuracy_that_is_nan_at_the_end_is_no_accuracy(here: World, tmp_path
         assert not found.learnt
         said = json.loads(json.dumps(run_report.as_json(found), allow_nan=False))
         assert said["arms"][0]["final_accuracy"] is None
-        page = run_report.write(of, found, [], tmp_path, "securefl run x").read_text()
+        page = private_page(run_report.write(of, found, [], tmp_path, "securefl run x")).read_text()
         assert "FedAvg: the model diverged" in page
 
 
@@ -215,7 +216,7 @@ def test_a_run_in_which_all_diverged_ends_with_its_own_exit_code(ended: tuple[Pa
     for arm in ("FedAvg", "LG"):
         assert f"Warning: {arm}: nobody answered in any of 2 rounds" in result.stderr
     assert "got a training that diverged. Lower the learning rate" in result.stderr
-    page = (out / "report.html").read_text()
+    page = (out / "private" / "report.html").read_text()
     assert "FedAvg: nobody answered in any of 2 rounds" in page
     assert "Missing parts" in page
     assert "got a training that diverged" in (out / "private" / "abstentions.csv").read_text()

@@ -65,13 +65,6 @@ def test_a_client_over_budget_is_named_from_the_first_round_that_does_not_ask_it
     assert over == {client_name(k): since for k, since in retired.items() if since <= len(run.records)}
 
 
-def test_a_record_of_an_earlier_version_has_none(tmp_path: Path) -> None:
-    study = parse(LOSSY)
-    run = run_arm(study, study.arms[0], world(study), tmp_path, lambda record: None)
-    old = [{name: value for name, value in one.items() if name != "seen"} for one in run.records]
-    assert presences(old) == []
-
-
 def huge(here: World, client: int) -> World:
     """The same world with one client whose records no grid holds."""
     x, y = here.records[client]

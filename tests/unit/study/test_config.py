@@ -47,16 +47,21 @@ def test_a_good_study_is_read_whole() -> None:
 
 @every(
     ("scores", "parameters"),
-    product(["clear", "ckks", "batches", "pads"], ["strong", "compact", "strong-encrypted"]),
+    product(["clear", "ckks", "pads"], ["strong", "compact", "strong-encrypted"]),
 )
 def test_a_way_of_scoring_says_which_parameters_it_cannot_use(scores: str, parameters: str) -> None:
     of = text(scores=scores, extra=f'parameters = "{parameters}"\n')
-    if scores == "batches" and parameters == "strong-encrypted":
-        assert "Open each client alone" in told(of)
-    elif scores == "pads" and parameters != "strong":
+    if scores == "pads" and parameters != "strong":
         assert "Leave the line out" in told(of)
     else:
         assert parse(of).privacy.plan(1).scores == scores
+
+
+@every("scores", ["batches", "dealt-pads"])
+def test_a_way_of_scoring_that_there_is_not_is_refused_with_those_that_there_are(scores: str) -> None:
+    message = told(text(scores=scores))
+    assert scores in message
+    assert all(word in message for word in ("clear", "ckks", "pads"))
 
 
 def test_an_infinite_budget_is_no_limit() -> None:

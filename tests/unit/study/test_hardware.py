@@ -71,7 +71,7 @@ def test_a_run_is_noted_where_it_was_and_goes_on_there(tmp_path: Path) -> None:
 )
 def test_a_run_does_not_go_on_elsewhere(tmp_path: Path, wanted: Wanted, gpu: FakeGpu) -> None:
     (tmp_path / DEVICE_NOTE).write_text("cpu: Fake 1\n")
-    with pytest.raises(ConfigError, match=r"\(cpu: Fake 1\).* same noise"):
+    with pytest.raises(ConfigError, match=r"cpu: Fake 1"):
         hardware_of(on(wanted), tmp_path, True, quiet, gpu)
 
 

@@ -1,8 +1,6 @@
-"""A run goes on with its files as they were, or says which one is not: deleted, edited, swapped or older.
+"""A run goes on with its file as it was, or says which part is not: deleted, edited, swapped or older.
 
-These runs have three files, as an earlier version began them. `test_one_file.py` attacks the file of a run of
-today.
-Each attack begins with the files of a run that was killed after round 3 of 5, logs of SQLite included. The
+Each attack begins with the file of a run that was killed after round 3 of 5, logs of SQLite included. The
 attacker writes what it likes into a ledger and mends its chain; it has no newer checkpoint to put beside it.
 """
 
@@ -20,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from support.private_studies import DISTRIBUTED
 from support.private_studies import client_level as study
-from support.three_files import begin
+from support.run_file import empty, take
 from support.tiny_study import plain, world
 
 from securefl.accounting.chain import move, replay
@@ -37,6 +35,7 @@ from securefl.study.run import run_arm
 from securefl.study.world import build
 
 ROUNDS, KILLED = 5, 3
+FILE = "ledger.sqlite"
 SUFFIXES = ("", "-wal", "-shm", "-head")
 
 
@@ -63,7 +62,6 @@ def whole(of: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def keep(record: Mapping[str, Any]) -> None:
         shutil.copytree(home(of, folder), folder / f"after-{record['round']}")
 
-    begin(of, folder)
     run(of, folder, keep)
     return folder
 
@@ -77,14 +75,6 @@ def cut(of: Study, whole: Path, tmp_path: Path) -> Path:
     """The folder of an arm, killed after round 3."""
     shutil.copytree(whole / f"after-{KILLED}", home(of, tmp_path))
     return home(of, tmp_path)
-
-
-def take(source: Path, name: str, target: Path) -> None:
-    """Put another's file in place of one, with its log."""
-    for suffix in SUFFIXES:
-        (target / (name + suffix)).unlink(missing_ok=True)
-        if (source / (name + suffix)).exists():
-            shutil.copy(source / (name + suffix), target / (name + suffix))
 
 
 def refused(of: Study, cut: Path, *said: str) -> None:
@@ -171,10 +161,9 @@ def mend(path: Path) -> None:
 
 
 def test_releases_of_the_round_at_hand_are_missing(of: Study, cut: Path, whole: Path) -> None:
-    """No checkpoint knows of them yet: the ledger of round 2 under the note of round 3."""
-    for name in ("ledger.sqlite", "checkpoint.sqlite"):
-        for end in ("", "-wal", "-shm"):
-            shutil.copy(whole / "after-2" / (name + end), cut / (name + end))
+    """No checkpoint knows of them yet: the file of round 2 under the note of round 3."""
+    for end in ("", "-wal", "-shm"):
+        shutil.copy(whole / "after-2" / (FILE + end), cut / (FILE + end))
     refused(of, cut, "entries that were noted")
     with pytest.raises(DataError, match="entries that were noted"):
         statement(cut / "ledger.sqlite", party="server")
@@ -202,7 +191,7 @@ def test_a_note_may_be_missing(of: Study, cut: Path) -> None:
 
 
 def test_an_older_ledger(of: Study, cut: Path, whole: Path) -> None:
-    take(whole / "after-2", "ledger.sqlite", cut)
+    take(whole / "after-2" / FILE, "ledger", cut / FILE)
     refused(of, cut, "entries that were noted")
 
 
@@ -218,11 +207,11 @@ def test_a_head_of_a_chain_that_was_mended_with_the_checkpoint_is_held_by_its_ep
 
 
 def test_what_remains(of: Study, cut: Path, whole: Path) -> None:
-    """All files of an earlier round together are that run, as it was then: nothing in them tells of more."""
-    for name in ("ledger.sqlite", "checkpoint.sqlite"):
-        take(whole / "after-1", name, cut)
+    """All parts of an earlier round together are that run, as it was then: nothing in them tells of more."""
+    for part in ("ledger", "checkpoint"):
+        take(whole / "after-1" / FILE, part, cut / FILE)
     refused(of, cut, "checkpoint of this run is an older copy")
-    take(whole / "after-1", "acts.sqlite", cut)
+    take(whole / "after-1" / FILE, "journal", cut / FILE)
     assert [record["round"] for record in run(of, cut.parents[3]).records] == [1, 2, 3, 4, 5]
 
 
@@ -231,50 +220,37 @@ def test_what_remains(of: Study, cut: Path, whole: Path) -> None:
 
 def test_an_older_checkpoint(of: Study, cut: Path, whole: Path) -> None:
     """Its rounds would be played a second time, under what their ledger has charged for the first."""
-    take(whole / "after-1", "checkpoint.sqlite", cut)
+    take(whole / "after-1" / FILE, "checkpoint", cut / FILE)
     refused(of, cut, "checkpoint of this run is an older copy: it ends with round 1")
 
 
 def test_an_older_journal(of: Study, cut: Path, whole: Path) -> None:
-    take(whole / "after-1", "acts.sqlite", cut)
+    take(whole / "after-1" / FILE, "journal", cut / FILE)
     refused(of, cut, "journal beside this run's ledger is an older copy")
 
 
-@pytest.mark.parametrize("name", ["ledger.sqlite", "acts.sqlite"])
-def test_a_file_of_another_run(name: str, of: Study, cut: Path, tmp_path: Path) -> None:
-    begin(of, tmp_path / "other")
+@pytest.mark.parametrize("part", ["ledger", "journal"])
+def test_a_part_of_another_run(part: str, of: Study, cut: Path, tmp_path: Path) -> None:
     run(of, tmp_path / "other")
-    take(home(of, tmp_path / "other"), name, cut)
+    take(home(of, tmp_path / "other") / FILE, part, cut / FILE)
     refused(of, cut, "entries that were noted", "not the one that the run began with")
 
 
-@pytest.mark.parametrize("name", ["ledger.sqlite", "acts.sqlite"])
-def test_a_deleted_file(name: str, of: Study, cut: Path) -> None:
-    for suffix in SUFFIXES:
-        (cut / (name + suffix)).unlink(missing_ok=True)
-    refused(of, cut, "not the one that the run began with")
+@pytest.mark.parametrize("part", ["ledger", "journal"])
+def test_a_deleted_part(part: str, of: Study, cut: Path) -> None:
+    empty(part, cut / FILE)
+    refused(of, cut, "not the one that the run began with", "is damaged")
 
 
-@pytest.mark.parametrize("how", ["deleted", "empty", "one byte"])
-def test_a_lost_checkpoint(how: str, of: Study, cut: Path) -> None:
+def test_a_lost_checkpoint(of: Study, cut: Path) -> None:
     """The rounds would begin anew in another session, and be charged a second time."""
-    path = cut / "checkpoint.sqlite"
-    for suffix in SUFFIXES:
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    if how != "deleted":
-        path.write_bytes(b"S" if how == "one byte" else b"")
+    empty("checkpoint", cut / FILE)
     refused(of, cut, "The checkpoint of this run is lost")
 
 
-def test_half_a_log_of_the_checkpoint(of: Study, cut: Path) -> None:
-    log = cut / "checkpoint.sqlite-wal"
-    log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
-    refused(of, cut, "older copy", "is lost", "rounds are missing")
-
-
 def test_an_older_checkpoint_that_forgot_its_session(of: Study, cut: Path, whole: Path) -> None:
-    take(whole / "after-1", "checkpoint.sqlite", cut)
-    with closing(sqlite3.connect(cut / "checkpoint.sqlite", isolation_level=None)) as db:
+    take(whole / "after-1" / FILE, "checkpoint", cut / FILE)
+    with closing(sqlite3.connect(cut / FILE, isolation_level=None)) as db:
         db.execute("DELETE FROM bound WHERE name = 'session'")
     refused(of, cut, "a row is not as it was written", "is lost")
 
@@ -326,7 +302,7 @@ RECORDS = [
 
 @pytest.mark.parametrize(("what", "instead"), RECORDS)
 def test_a_record_that_somebody_sealed_anew(what: str, instead: str, of: Study, cut: Path) -> None:
-    with closing(sqlite3.connect(cut / "checkpoint.sqlite", isolation_level=None)) as db:
+    with closing(sqlite3.connect(cut / FILE, isolation_level=None)) as db:
         set_it = "UPDATE rounds SET record = json_set(record, ?, json(?)) WHERE round = 3"
         db.execute("UPDATE rounds SET record = replace(replace(record, 'Infinity', '9e999'), 'NaN', 'null')")
         db.execute(set_it, (what, instead))
@@ -334,7 +310,7 @@ def test_a_record_that_somebody_sealed_anew(what: str, instead: str, of: Study, 
         for number, record in db.execute("SELECT round, record FROM rounds").fetchall():
             sealed = seal(session, number, record)
             db.execute("UPDATE rounds SET seal = ? WHERE round = ?", (sealed, number))
-    refused(of, cut, "checkpoint.sqlite is damaged")
+    refused(of, cut, f"{FILE} is damaged")
 
 
 def test_arms_and_seeds_that_were_swapped(of: Study, cut: Path) -> None:
@@ -355,13 +331,13 @@ def test_a_study_that_was_changed_behind_the_run(of: Study, cut: Path) -> None:
 
 
 def test_rounds_that_are_missing_in_a_checkpoint(of: Study, cut: Path) -> None:
-    with closing(sqlite3.connect(cut / "checkpoint.sqlite", isolation_level=None)) as db:
+    with closing(sqlite3.connect(cut / FILE, isolation_level=None)) as db:
         db.execute("DELETE FROM rounds WHERE round = 2")
     refused(of, cut, "rounds are missing")
 
 
 def test_a_record_that_was_edited(of: Study, cut: Path) -> None:
-    with closing(sqlite3.connect(cut / "checkpoint.sqlite", isolation_level=None)) as db:
+    with closing(sqlite3.connect(cut / FILE, isolation_level=None)) as db:
         db.execute("UPDATE rounds SET record = replace(record, 'spare\": 0', 'spare\": 9')")
     refused(of, cut, "a row is not as it was written")
 
@@ -376,9 +352,9 @@ def test_every_file_is_its_owners_alone(cut: Path, of: Study) -> None:
 
 def test_a_link_is_not_followed(of: Study, cut: Path, tmp_path: Path) -> None:
     for suffix in SUFFIXES:
-        (cut / ("checkpoint.sqlite" + suffix)).unlink(missing_ok=True)
-    (cut / "checkpoint.sqlite").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match=r"checkpoint\.sqlite is a link"):
+        (cut / (FILE + suffix)).unlink(missing_ok=True)
+    (cut / FILE).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=r"\.sqlite is a link"):
         run(of, cut.parents[3])
     assert not (tmp_path / "elsewhere").exists()
 

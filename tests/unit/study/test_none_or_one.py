@@ -39,6 +39,7 @@ SPLITS = ("", "test_share = 0.6", "holdout = 0.6", "test_clients = 1", "validati
 WHOSE = ("federation", "client", "class")
 ODD = ("none", "one", "unusable")
 FORMS = ("table", "torch", "arrays", "lists")
+TRUSTING = 'protocol = "fltrust"\nroot = 1'
 
 
 def text(split: str, form: str, source: str = "", extra: str = DPSGD) -> str:
@@ -92,12 +93,14 @@ def public(folder: Path) -> list[str]:
     return sorted(str(path) for path in files if PRIVATE not in path.parts)
 
 
-def told(form: str, whose: str, split: str, places: Callable[[], Path]) -> list[tuple[str, list[str]]]:
+def told(
+    form: str, whose: str, split: str, places: Callable[[], Path], protocol: str = 'protocol = "fedavg"'
+) -> list[tuple[str, list[str]]]:
     """How a run ends on each of ODD, and its public files."""
     found = []
     for odd in ODD:
         data, out = brought(form, whose, odd), places()
-        study = text(split, form)
+        study = text(split, form).replace('protocol = "fedavg"', protocol)
         words = ended(lambda: securefl.run(study, data=data, out=out, workers=1, progress=False))  # noqa: B023
         found.append((words, public(out)))
     return found
@@ -123,6 +126,17 @@ def test_a_run_tells_nothing(
     form: str, whose: str, split: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     _same(tmp_path_factory, form, whose, split)
+
+
+def test_fltrust_tells_nothing_of_how_many_records_its_server_has(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """It was refused with the number of them."""
+    places = lambda: tmp_path_factory.mktemp("runs") / "run"  # noqa: E731
+    with undrawn():
+        found = told("table", "federation", "test_share = 0.6", places, TRUSTING)
+    assert found[0][0] == ""
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.slow

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from support.private_studies import DISTRIBUTED, client_level
-from support.three_files import begin
 from support.tiny_study import FEDAVG, plain, text, world
 
 from securefl.accounting import ledger as door
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.plan import Plan
 from securefl.commands.main import cli
 from securefl.core.errors import DataError
 from securefl.core.logs import held, logger
@@ -31,7 +31,7 @@ from securefl.storage import database
 from securefl.storage.database import Database
 from securefl.storage.journal import Journal
 from securefl.storage.read_only import read
-from securefl.study.arm import arm_folder, checkpoint_file, made_folder, opened
+from securefl.study.arm import arm_folder, made_folder, opened
 from securefl.study.backends import Backend, OneProcess
 from securefl.study.checkpoint import Checkpoint, rounds_in
 from securefl.study.composition import composition
@@ -375,7 +375,7 @@ EDITS = {
 def test_whatever_is_edited_in_it(what: str, masked: Study, cut: Path) -> None:
     with closing(sqlite3.connect(file_of(masked, cut), isolation_level=None)) as db:
         assert db.execute(EDITS[what]).rowcount != 0
-    with pytest.raises(DataError, match=r"estore|Use the release that made it"):
+    with pytest.raises(DataError, match=r"estore|version 99"):
         play(masked, cut)
 
 
@@ -414,13 +414,17 @@ def test_a_process_that_was_killed_when_it_had_created_the_file(tmp_path: Path) 
     assert len(play(of, tmp_path)) == 2
 
 
-def test_a_run_in_three_files_goes_on_in_three(tmp_path: Path) -> None:
-    """As an earlier version began it. Each write is then a commit, as it was."""
+@pytest.mark.parametrize("name", ["acts.sqlite", "checkpoint.sqlite", "ledger.sqlite"])
+def test_a_run_of_another_version_is_refused(name: str, tmp_path: Path) -> None:
+    """One that began with its databases in several files. Begun anew, its releases would be forgotten."""
     of = STUDIES["clear"]()
-    begin(of, tmp_path)
-    assert plain(play(of, tmp_path)) == plain(play(of, tmp_path / "new"))
-    home = arm_folder(tmp_path, of.arms[0], 3)
-    names = {path.name for path in home.iterdir()}
-    assert names == {"acts.sqlite", "checkpoint.sqlite", "ledger.sqlite", "ledger.sqlite-head"}
-    assert checkpoint_file(home).name == "checkpoint.sqlite"
-    assert checkpoint_file(arm_folder(tmp_path / "new", of.arms[0], 3)).name == "ledger.sqlite"
+    other = made_folder(tmp_path, of.arms[0], 3) / name
+    if name == "ledger.sqlite":
+        Ledger(other, Plan(delta=1e-5, max_rounds=2).terms()).close()
+    else:
+        Journal(other).close()
+    before = other.read_bytes()
+    with pytest.raises(DataError, match=r"another release of securefl"):
+        play(of, tmp_path)
+    assert other.read_bytes() == before
+    assert {path.name.split("-")[0] for path in other.parent.iterdir()} == {name}

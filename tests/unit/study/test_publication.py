@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import stat
 from fnmatch import fnmatch
 from html import unescape
@@ -22,12 +21,19 @@ import securefl
 from securefl.api.callbacks.curves import curves
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
-from securefl.report.pages import APART
+from securefl.engine.attendance import Seen
 from securefl.report.run_page import TESTED
-from securefl.storage.private_folder import FIELD, NOTICE, PRIVATE, json_text, private_folder
+from securefl.storage.private_folder import FIELD, NOTICE, PRIVATE, json_text, private_folder, private_page
 from securefl.study import results, run_report
 from securefl.study.arm import ArmRun
-from securefl.study.publication import ACCURACIES, MEASURED, ON_TERMINAL, public
+from securefl.study.publication import (
+    ACCURACIES,
+    MEASURED,
+    ON_TERMINAL,
+    PERSONALLY_TESTED,
+    notice,
+    public,
+)
 from securefl.study.round_events import Round
 
 PUBLIC = {
@@ -48,11 +54,12 @@ PUBLIC = {
     "seeds.json": "the plan",
     "plots/accuracy.png": "the global model on the server's own test records",
     "accounting.txt": "what the epsilons cover, from public settings and the holder's own doings",
-    "report.html": "says beside each figure that no epsilon covers it",
+    "report.html": "the page of what these files have",
 }
 """Every file of a run folder that may be published, and why."""
 APART_FROM_IT = {
     "README.txt": "text",
+    "report.html": "page",
     "metrics.csv": "table",
     "participation.csv": "table",
     "figures.csv": "table",
@@ -134,6 +141,11 @@ def test_each_file_says_first_that_it_is_not_for_publication(finished: Path) -> 
                 assert next(iter(json.loads(path.read_text()))) == FIELD
             case "text":
                 assert path.read_text().splitlines()[0] == NOTICE, name
+            case "page":
+                said = unescape(path.read_text())
+                assert said.index(NOTICE.replace("in this file", "on this page")) < said.index(
+                    '<p class="answer">'
+                ), name
             case "picture":
                 with Image.open(path) as picture:
                     assert picture.info["Comment"] == NOTICE, name
@@ -181,7 +193,7 @@ def test_the_public_summary_has_no_figure_of_an_observer(finished: Path) -> None
 
 
 def _planted(folder: Path) -> Path:
-    """The page and the files of an arm with a reason, a warning, and figures that are easy to find."""
+    """The public page and the files of an arm with a reason, a warning, and figures that are easy to find."""
     of = study(FEDAVG, rounds=5)
     rows = [_record(number) for number in (1, 2)]
     found = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
@@ -209,6 +221,9 @@ def _record(number: int) -> dict[str, Any]:
         "figures": {"divergence": [[0, 2], [57721.5, 66260.7]]},
         "error_bound": None,
         "blamed": {},
+        "seen": Seen().record(),
+        "reasons": {},
+        "blank": {},
         "abstained": {"client-0001": MARK},
     }
 
@@ -218,7 +233,8 @@ PLANTED = (MARK, "0123abcd4567", "271828", "543656", "161803", "323606", "141421
 
 def test_planted_figures_are_in_the_private_folder_alone(tmp_path: Path) -> None:
     page = _planted(tmp_path)
-    plain = {name for name in files_of(tmp_path) if not name.startswith(f"{PRIVATE}/")} - {page.name}
+    plain = {name for name in files_of(tmp_path) if not name.startswith(f"{PRIVATE}/")}
+    assert page.name in plain
     for name in plain:
         content = (tmp_path / name).read_bytes()
         assert not [mark for mark in PLANTED if mark.encode() in content], name
@@ -226,15 +242,10 @@ def test_planted_figures_are_in_the_private_folder_alone(tmp_path: Path) -> None
     assert all(mark.encode() in apart for mark in PLANTED)
 
 
-def _parts(page: str) -> list[str]:
-    """The parts of a page between headings, and the boxes before the first."""
-    body = unescape(re.sub(r'src="data:[^"]*"', "", page[page.index("<body>") :]))
-    return re.split(r'(?=<h2>|<figure>|<div class="alarms">|<ul class="note">)', body)
-
-
-def test_the_page_says_beside_each_private_figure_that_no_epsilon_covers_it(tmp_path: Path) -> None:
-    page = _planted(tmp_path).read_text()
-    assert "0123abcd4567" not in page
+def test_a_page_has_all_figures_and_the_other_one_those_to_publish(tmp_path: Path) -> None:
+    page = _planted(tmp_path)
+    shown, whole = (unescape(path.read_text()) for path in (page, private_page(page)))
+    assert "0123abcd4567" not in whole
     private = [
         "FedAvg: nobody answered",
         MARK,
@@ -244,23 +255,26 @@ def test_the_page_says_beside_each_private_figure_that_no_epsilon_covers_it(tmp_
         "<h3>Bytes and time</h3>",
         "<h3>Divergence of the clients",
     ]
-    for figure in private:
-        own = [part for part in _parts(page) if figure in part]
-        assert own, figure
-        assert all(APART in part for part in own), figure
-    (accuracy,) = [part for part in _parts(page) if "<h3>Accuracy</h3>" in part]
-    assert TESTED in accuracy
-    assert APART not in accuracy
+    assert [figure for figure in private if figure not in whole] == []
+    assert [figure for figure in private if figure in shown] == []
+    for page_text in (shown, whole):
+        assert "<h3>Accuracy</h3>" in page_text
+        assert TESTED in page_text
+    assert notice(page.name, private=False) in shown[: shown.index("<figure>")]
 
 
-def test_the_page_says_so_of_personal_models(finished: Path) -> None:
-    page = (finished / "report.html").read_text()
-    personal = "Own # bodies" in page
-    (accuracy,) = [part for part in _parts(page) if "<h3>Accuracy</h3>" in part]
-    assert (APART in accuracy) == personal
+def test_accuracies_of_personal_models_are_on_one_page_alone(finished: Path) -> None:
+    shown, whole = ((finished / name).read_text() for name in ("report.html", f"{PRIVATE}/report.html"))
+    personal = "Own # bodies" in shown
+    assert (PERSONALLY_TESTED in shown) == personal
     assert (finished / PRIVATE / "plots" / "accuracy.png").exists() == personal
-    assert (finished / "plots" / "accuracy.png").exists() != personal
-    assert page.count("†</td>") == (3 if personal else 0), "final, best, and rounds to the target"
+    assert (finished / "plots" / "accuracy.png").exists(), "of the arm with a global model"
+    apart = json.loads((finished / PRIVATE / "summary.json").read_text())["arms"]
+    for arm in apart:
+        if "final_accuracy" in arm:
+            said = f"{arm['final_accuracy']:.3f}"
+            assert said in whole
+            assert said not in shown
 
 
 def test_objects_keep_them_apart(finished: Path) -> None:
@@ -324,8 +338,8 @@ def test_a_folder_of_before_is_refused_with_what_to_do(tmp_path: Path) -> None:
     ):
         told = CliRunner().invoke(cli, words)
         assert isinstance(told.exception, ConfigError)
-        assert "Move them: mkdir -m 700" in str(told.exception)
-    with pytest.raises(ConfigError, match="Move them"):
+        assert str(tmp_path / "run" / "arms") in str(told.exception)
+    with pytest.raises(ConfigError, match="arms"):
         securefl.run(text(FEDAVG), out=tmp_path / "run")
     (tmp_path / "run" / "arms").rename(tmp_path / "run" / PRIVATE / "arms")
     assert len(securefl.run(text(FEDAVG), out=tmp_path / "run").metrics) == 2

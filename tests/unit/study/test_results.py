@@ -14,8 +14,10 @@ from matplotlib.figure import Figure
 from support.tiny_study import FEDAVG, FEDPROF, study, world
 
 from securefl.core.installed import versions
+from securefl.engine.attendance import Seen
 from securefl.report import plots
 from securefl.report.style import NARROW, WIDE
+from securefl.storage.private_folder import private_page
 from securefl.study import results, run_report
 from securefl.study.arm import ArmRun
 
@@ -46,6 +48,9 @@ def record(number: int, accuracy: float, *, arm: str = "FedProf", **changes: Any
         "figures": {"divergence": [[0, 2, 3, 4, 5], [0.5, 0.0, 1.0, 2.0, 3.0]]},
         "error_bound": None,
         "blamed": {},
+        "seen": Seen().record(),
+        "reasons": {},
+        "blank": {},
         "abstained": {"client-0001": "no records"},
         **changes,
     }
@@ -155,7 +160,7 @@ def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path:
     assert line.startswith(said)
     assert found.participation["retired"].tolist() == [True, False] * 3
     page = run_report.write(of, found, [], tmp_path, "securefl run x", ["norm: BatchNorm2d became GroupNorm"])
-    assert said in page.read_text()
+    assert said in private_page(page).read_text()
     assert "BatchNorm2d became GroupNorm" in page.read_text()
     assert run_report.private_json(found)["arms"][0]["retired"] == 3
     twice = replace(of, study=replace(of.study, seeds=(3, 4)), privacy=replace(of.privacy, budget=math.inf))

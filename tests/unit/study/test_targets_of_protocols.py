@@ -17,10 +17,10 @@ from support.tiny_study import run, text, with_privacy, world
 from targets import OPTIONS
 
 from securefl.accounting.composition import compose
-from securefl.accounting.events import steps_event
+from securefl.accounting.events import NO_COST, steps_event
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
-from securefl.mechanisms.charges import events_of
+from securefl.mechanisms.charges import charge_of, events_of
 from securefl.study.composition import composition, sized
 from securefl.study.config import Study, parse
 from securefl.study.seeded import World
@@ -29,9 +29,6 @@ TARGET, ROUNDS = 5.0, 3
 PROTOCOLS = sorted(point.name for point in entry_points(group="securefl.protocols"))
 NOT_PRIVATELY = ("adds", "feddbe", "feddrop", "fedproto", "pfedme")
 """Their training has no form of [dpsgd]: they are refused with it, whatever the epsilon."""
-BELOW = ("fltrust",)
-"""Which of its clients a round asks for a sum depends on their cosines, and each sum is charged a training
-of its own. A client that is trusted in every round is charged the target; no run is sure to have one."""
 
 
 def asked(name: str, *, rate: float = 1.0, target: float = TARGET, **privacy: str) -> Study:
@@ -50,9 +47,8 @@ def here() -> World:
     return world(asked("fedavg"))
 
 
-def test_exceptions_are_few_and_registered() -> None:
-    assert len(BELOW) <= 3
-    assert {*NOT_PRIVATELY, *BELOW} <= {*PROTOCOLS}
+def test_those_that_do_not_train_privately_are_registered() -> None:
+    assert {*NOT_PRIVATELY} <= {*PROTOCOLS}
 
 
 @pytest.mark.parametrize("name", sorted({*PROTOCOLS} - {*NOT_PRIVATELY}))
@@ -60,8 +56,7 @@ def test_the_last_round_ends_at_the_target(name: str, tmp_path: Path) -> None:
     of = asked(name)
     told = run(of, tmp_path).records[-1]["epsilon"]
     most = max(told[party] for party in of.privacy.adversaries)
-    assert most <= TARGET
-    assert name in BELOW or most > 0.99 * TARGET
+    assert 0.99 * TARGET < most <= TARGET
 
 
 @pytest.mark.parametrize("name", NOT_PRIVATELY)
@@ -71,17 +66,12 @@ def test_a_protocol_without_private_training_is_refused(name: str) -> None:
         composition(of, of.arms[0], world(of))
 
 
-def test_a_trusted_client_is_charged_a_training_for_its_cosine_and_one_for_its_sum(here: World) -> None:
-    """The exception of FLTrust. If it is charged once a round, it ends at the target: empty `BELOW`."""
+def test_a_client_of_fltrust_is_charged_once_a_round_whether_it_is_trusted_or_not(here: World) -> None:
     of = asked("fltrust")
     algorithm, plan = composition(of, of.arms[0], here)
-    (training,) = {own.spec.training for own in algorithm.contributions}
-    assert training is not None
-    assert events_of(plan, [own.spec for own in algorithm.contributions], "server", ROUNDS) == {
-        training: 2 * ROUNDS
-    }
-    assert 0.99 * TARGET < compose({training: 2 * ROUNDS}, plan.delta) <= TARGET
-    assert compose({training: ROUNDS}, plan.delta) < 0.99 * TARGET, "of a client that is never trusted"
+    scored, summed = (own.spec for own in algorithm.contributions)
+    assert events_of(plan, [scored], "server", ROUNDS) == {scored.training: ROUNDS}
+    assert charge_of(plan, summed) == NO_COST
 
 
 def test_trials_beyond_the_last_round_are_not_paid_for(here: World) -> None:

@@ -13,7 +13,7 @@ import pytest
 from support.hidden_plans import hidden
 from support.hidden_studies import counts
 from support.liars import signed_anew
-from support.three_files import begin
+from support.run_file import empty, take
 from support.tiny_orders import order
 from support.tiny_study import plain, same_state, spied, text, with_privacy, world
 
@@ -556,8 +556,16 @@ def test_a_run_that_is_cut_off_after_any_wave_of_acts_ends_the_same(
 # A journal that was swapped ---------------------------------------------------------------------
 
 
-def journal_file(of: Study, folder: Path) -> Path:
-    return arm_folder(folder, of.arms[0], 3) / "acts.sqlite"
+def file_of(of: Study, folder: Path) -> Path:
+    return arm_folder(folder, of.arms[0], 3) / "ledger.sqlite"
+
+
+def swapped(swap: str, here: Path, other: Path, older: Path) -> None:
+    """Replace the journal of a run by another one, or by none."""
+    if swap == "none":
+        empty("journal", here)
+    else:
+        take(other if swap == "another run's" else older, "journal", here)
 
 
 def opened_inputs(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
@@ -580,22 +588,17 @@ def test_a_journal_that_was_swapped_between_rounds_opens_no_input_twice(
 ) -> None:
     """It is refused: the run began with another one, or with one that knew more."""
     of = study(rounds=3)
-    for each in ("other", "run"):  # a journal in a file of its own
-        begin(of, tmp_path / each)
     spied(of, tmp_path / "other")
 
     def after(rounds: int) -> None:
         run_arm(of, of.arms[0], world(of), tmp_path / "run", lambda record: None, rounds=rounds)
 
     opened = opened_inputs(monkeypatch)
-    here = journal_file(of, tmp_path / "run")
+    here = file_of(of, tmp_path / "run")
     after(1)
     older = shutil.copy(here, tmp_path / "older.sqlite")
     after(2)
-    if swap == "none":
-        here.unlink()
-    else:
-        shutil.copy(journal_file(of, tmp_path / "other") if swap == "another run's" else older, here)
+    swapped(swap, here, file_of(of, tmp_path / "other"), older)
     with pytest.raises(DataError, match="older copy" if swap == "an older copy" else "not the one"):
         after(3)
     assert len(opened) == len(set(opened))
@@ -612,10 +615,8 @@ def test_a_journal_that_was_swapped_within_a_round_is_refused(
     With an attempt to spare this gave client 3's input: two totals of round 2, one of them without it.
     """
     of = study(rounds=2, max_retries=max_retries)
-    for each in ("other", "run"):  # a journal in a file of its own
-        begin(of, tmp_path / each)
     spied(of, tmp_path / "other")
-    home, here = tmp_path / "run", journal_file(of, tmp_path / "run")
+    home, here = tmp_path / "run", file_of(of, tmp_path / "run")
     run_arm(of, of.arms[0], world(of), home, lambda record: None, rounds=1)
     older = shutil.copy(here, tmp_path / "older.sqlite")
     opened = opened_inputs(monkeypatch)
@@ -623,9 +624,7 @@ def test_a_journal_that_was_swapped_within_a_round_is_refused(
         CutOff(patch, WAVES.index("sign") + 1)
         with pytest.raises(KeyboardInterrupt):
             spied(of, home)
-    here.unlink()
-    if swap != "none":
-        shutil.copy(journal_file(of, tmp_path / "other") if swap == "another run's" else older, here)
+    swapped(swap, here, file_of(of, tmp_path / "other"), older)
     with pytest.raises(DataError, match="older copy" if swap == "an older copy" else "not the one"):
         spied(of, home)
     assert not opened

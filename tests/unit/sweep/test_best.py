@@ -13,7 +13,7 @@ from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep
 from securefl.report.accuracy import MEASURES
 from securefl.sweep.best import means, sentences
 from securefl.sweep.cells import parse_sweep
-from securefl.sweep.page import render
+from securefl.sweep.page import measure_of, render, shown_on_pages
 from securefl.sweep.tradeoff import Series, results_table, series_of, summary_table
 from securefl.sweep.tradeoff_plots import drawings
 
@@ -108,7 +108,8 @@ def test_each_panel_has_its_axes_and_an_arm_one_look(tmp_path: Path) -> None:
     assert [own.line for own in first.legend] == ["unit", "bounded"]
     assert [text.get_text() for text in first.figure.legends[0].get_texts()] == ["unit", "bounded"]
     assert len(last.figure.axes) == 4
-    page = render(swept, tmp_path, series, {}, "securefl sweep x")
+    figures = shown_on_pages(series, (), measure_of(swept, tmp_path))
+    page = render(swept, tmp_path, series, {}, "securefl sweep x", figures)
     assert page.count("</svg>unit</li>") == 3, "an arm once in each legend"
 
 

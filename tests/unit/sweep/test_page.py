@@ -42,7 +42,8 @@ class Page(HTMLParser):
 
 def page(found: Sweep, out: Path, failed: Mapping[str, str] | None = None) -> str:
     series = series_of(found, summary_table(found, out, results_table(found, out)))
-    return sweep_page.render(found, out, series, failed or {}, "securefl sweep x")
+    figures = sweep_page.shown_on_pages(series, (), sweep_page.measure_of(found, out))
+    return sweep_page.render(found, out, series, failed or {}, "securefl sweep x", figures)
 
 
 def test_figures_are_those_there_is_data_for(swept: Sweep, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""What a sweep writes outside of its private folder may be published, and its page says what may not."""
+"""What a sweep writes outside of its private folder may be published, and its pages say which they are."""
 
 from __future__ import annotations
 
+import hashlib
+from html import unescape
 from pathlib import Path
 
 import pandas as pd
@@ -10,9 +12,11 @@ from support.tiny_study import text
 from support.tiny_sweep import EPSILONS, fill, sweep
 
 import securefl
-from securefl.report.pages import APART
 from securefl.report.run_page import TESTED
+from securefl.report.tables import write_csv
 from securefl.storage.private_folder import NOTICE, PRIVATE
+from securefl.study.publication import PERSONALLY_TESTED, notice
+from securefl.sweep import page, tradeoff_plots
 from securefl.sweep.cells import Sweep
 from securefl.sweep.report import as_json, write
 from securefl.sweep.run import FACTS, METRICS
@@ -41,7 +45,7 @@ def test_every_file_is_classified(done: tuple[Path, bool]) -> None:
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     cells = {name for name in names if name.startswith("cells/")}
     assert {name.split("/", 2)[2] for name in cells} == {METRICS, FACTS, f"{PRIVATE}/README.txt"}
-    own = {f"{PRIVATE}/{name}" for name in ("README.txt", "results.csv", "summary.csv")}
+    own = {f"{PRIVATE}/{name}" for name in ("README.txt", "results.csv", "summary.csv", "sweep.html")}
     plots = {name for name in names if name.endswith(".png")}
     assert plots
     assert all(name.startswith(f"{PRIVATE}/plots/" if personal else "plots/") for name in plots)
@@ -64,24 +68,66 @@ def test_tables_stand_apart(done: tuple[Path, bool]) -> None:
     assert "seconds" in pd.read_csv(out / PRIVATE / "results.csv", comment="#").columns
 
 
-def test_the_page_says_so_beside_each(done: tuple[Path, bool]) -> None:
+def test_each_page_says_first_whether_it_may_be_published(done: tuple[Path, bool]) -> None:
     out, personal = done
-    page = (out / "sweep.html").read_text().replace("&#39;", "'")
-    assert page.count(TESTED) == 2
-    boxes = [box for box in page.split('class="alarms">')[1:] if MARK in box]
-    assert len(boxes) == 2
-    assert all(APART in box[: box.index(MARK)] for box in boxes)
-    assert page.count("†</td>") == (3 * 6 if personal else 0)
-    figures = [figure.split("</figure>")[0] for figure in page.split("<figure>")[1:]]
-    assert figures
-    assert {APART in figure for figure in figures} == {personal}
+    shown, whole = (unescape((out / name).read_text()) for name in ("sweep.html", f"{PRIVATE}/sweep.html"))
+    assert shown.count(TESTED) == whole.count(TESTED) == 2
+    assert notice("sweep.html", private=False) in shown[: shown.index('<div class="lead">')]
+    assert notice("sweep.html", private=True) in whole[: whole.index('<div class="lead">')]
+    assert MARK not in shown
+    assert len([box for box in whole.split('class="alarms">')[1:] if MARK in box]) == 2
+    assert "<figure>" in whole
+    assert ("<figure>" in shown) != personal
+    assert (PERSONALLY_TESTED in shown) == personal
 
 
-def test_a_planted_warning_is_in_no_public_table(done: tuple[Path, bool]) -> None:
+def test_a_planted_warning_is_in_no_file_outside(done: tuple[Path, bool]) -> None:
     out, _ = done
-    for name in ("results.csv", "summary.csv"):
-        assert MARK not in (out / name).read_text()
-    assert any(MARK in path.read_text() for path in out.glob(f"cells/*/{FACTS}"))
+    files = [path for path in out.rglob("*") if path.is_file()]
+    marked = {path.relative_to(out) for path in files if MARK.encode() in path.read_bytes()}
+    assert marked
+    assert all(PRIVATE in name.parts for name in marked)
+
+
+@pytest.mark.parametrize("personal", [False, True])
+def test_no_private_figure_reaches_a_file_outside(
+    personal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alarms, failures and times differ, and the accuracies where models are personal.
+
+    No picture is drawn, to save time: those outside are of the table outside.
+    """
+    for module in (page, tradeoff_plots):
+        monkeypatch.setattr(module, "drawings", lambda *args, **named: [])
+    files = []
+    for name in ("place-1", "place-2"):
+        out = tmp_path / name
+        own = sweep(EPSILONS)
+        fill(own, out, alarms=ALARMS if name == "place-1" else (), personal=personal)
+        if name == "place-2":
+            _disturb(out, personal)
+        write(own, out, {"a cell": MARK} if name == "place-1" else {})
+        files.append(
+            {
+                path.relative_to(out): path.read_bytes().replace(name.encode(), b"")
+                for path in out.rglob("*")
+                if path.is_file() and PRIVATE not in path.relative_to(out).parts
+            }
+        )
+    assert files[0] == files[1]
+
+
+def _disturb(out: Path, personal: bool) -> None:
+    """Change each private column of the cells' tables, and let them be what the cells have noted."""
+    for facts in out.glob(f"cells/*/{FACTS}"):
+        path = facts.parents[1] / METRICS
+        before = path.read_bytes()
+        table = pd.read_csv(path, comment="#").assign(seconds=7.0, wall_seconds=3.0, answered=1)
+        if personal:
+            table = table.assign(accuracy=0.4321, loss=2.0)
+        write_csv(path, table, [NOTICE])
+        old, new = (hashlib.sha256(content).hexdigest() for content in (before, path.read_bytes()))
+        facts.write_text(facts.read_text().replace(old, new))
 
 
 def test_the_object_of_a_sweep_keeps_them_apart(tmp_path: Path) -> None:

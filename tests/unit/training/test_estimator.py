@@ -183,7 +183,7 @@ def test_scikit_learns_tools_take_a_trained_model() -> None:
 def test_an_array_that_could_be_either_is_refused() -> None:
     """The trap: numbers scaled once more are still numbers, and the answer would be wrong without a word."""
     scaled = exported([[0.0], [1.0]], [0, -0.5], columns=[{"name": "age", "range": [0, 120]}])
-    with pytest.raises(DataError, match="Pass a DataFrame with column names"):
+    with pytest.raises(DataError, match="column names"):
         scaled.predict(np.array([[61.0]]))
     assert scaled.predict(pd.DataFrame({"age": [59, 61]})).tolist() == [0, 1]
     plain = exported([[0.0], [1.0]], [0, -60], columns=[{"name": "age"}])

@@ -143,8 +143,7 @@ def context(x: NDArray[Any], y: NDArray[Any]) -> ClientContext:
 def require_features_apart(kink: Kink) -> None:
     statistic = Statistic(body=Fixed(kink.model), clip=Clipping(), classes=10, width=UNITS, clients=1)
     before, after = (
-        statistic.compute(context(*kink.records(added=added))).floats(statistic.spec.grid)
-        for added in (False, True)
+        statistic.compute(context(*kink.records(added=added))).floats() for added in (False, True)
     )
     claim = statistic.spec.sensitivity["record", "add-remove"]
     assert np.linalg.norm(after - before) <= claim * (1 + 1e-4)
@@ -209,7 +208,7 @@ class Noised:
 def features(model: nn.Module, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
     width = [layer for layer in model.modules() if isinstance(layer, nn.Linear)][-1].in_features
     statistic = Statistic(body=Fixed(model), clip=Clipping(), classes=10, width=width, clients=1)
-    return statistic.compute(context(x, y)).floats(statistic.spec.grid)
+    return statistic.compute(context(x, y)).floats()
 
 
 NOISED: dict[str, Noised] = {

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError
-from securefl.training import to_vector
+from securefl.training import LocalTraining, ModelConfig, Problem, to_vector
+from securefl.training.fit import readable
 from securefl.training.models import MLP
 from securefl.training.own_models import OwnModel
 
@@ -245,3 +246,69 @@ def test_an_option_that_it_does_not_take_is_named() -> None:
 def test_there_is_no_shorter_one() -> None:
     with pytest.raises(ConfigError, match="packaged model"):
         of(Net).shorter()
+
+
+# Text ------------------------------------------------------------------------------------------------
+
+PLACES, KNOWN = 5, 50
+
+
+class Words(nn.Module):
+    """Reads `KNOWN` codes, and knows its places by another embedding, which is smaller."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(KNOWN, 3), nn.Embedding(PLACES, 3)
+        self.last = nn.Linear(3, outputs)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last((self.words(x) + self.places(torch.arange(PLACES))).mean(1))
+
+
+class OneHot(nn.Module):
+    """Reads `KNOWN` codes without an embedding."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.last = nn.Linear(KNOWN, outputs)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(nn.functional.one_hot(x, KNOWN).float().mean(1))
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+@pytest.mark.parametrize("outputs", [2, 70])
+@pytest.mark.parametrize("factory", [Words, OneHot])
+def test_a_model_of_text_reads_as_many_codes_as_it_knows_whatever_its_outputs(
+    factory: Any, outputs: int, kind: Any
+) -> None:
+    """With two classes, records of other codes than 0 and 1 were left out; with 70, code 60 broke a round."""
+    model = OwnModel(factory=lambda outputs: factory(outputs), name="mine", reads_text=True)
+    x = np.array([[0] * PLACES, [KNOWN - 1] * PLACES, [0, 1, 2, 3, KNOWN], [0, -1, 0, 0, 0]])
+    y: Any = np.zeros(4, np.int64) if kind == "classification" else np.zeros((4, outputs), np.float32)
+    local = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=4)
+    problem = Problem(
+        model=model.resolved((PLACES,), outputs, 7),
+        local=local,
+        kind=kind,
+        shape=(PLACES,),
+        outputs=outputs,
+        clients=1,
+        records=4,
+        server_x=x[:0],
+        server_y=y[:0],
+        seed=0,
+    )
+    assert problem.codes == KNOWN
+    fits = readable(problem, x)
+    assert fits.tolist() == [True, True, False, False]
+    assert problem.module(problem.initial)(torch.as_tensor(x[fits])).isfinite().all()
+
+
+def test_a_packaged_model_of_text_reads_as_many_codes_as_it_has_outputs() -> None:
+    local = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=4)
+    known: dict[str, Any] = {"local": local, "kind": "classification", "clients": 1, "records": 1, "seed": 0}
+    empty: dict[str, Any] = {"server_x": np.zeros((0, 8), np.int64), "server_y": np.zeros(0, np.int64)}
+    for outputs in (2, 65):
+        model = ModelConfig(kind="char_lstm", width=0.1)
+        assert Problem(model=model, shape=(8,), outputs=outputs, **known, **empty).codes == outputs

@@ -1,1 +1,1 @@
-"""A Flower app that carries requests (see `securefl.flower.carrier`)."""
+"""A Flower app that runs a study (see `securefl.flower.studies`)."""

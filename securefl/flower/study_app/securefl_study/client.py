@@ -1,5 +1,5 @@
 """The ClientApp. Flower looks for a name that is assigned in this file."""
 
-from securefl.flower.carrier import client_app
+from securefl.flower.studies import client_app
 
 app = client_app

@@ -1,5 +1,5 @@
 """The ServerApp. Flower looks for a name that is assigned in this file."""
 
-from securefl.flower.carrier import server_app
+from securefl.flower.studies import server_app
 
 app = server_app

@@ -65,7 +65,7 @@ class Clients:
             assert value.new_state is not None
             self.jobs[k] = replace(self.jobs[k], kept=value.new_state)
             weight = query.weights.weight(k, question.spec)  # type: ignore[union-attr]
-            total += question.spec.grid.quantise(value.floats(question.spec.grid), weight)
+            total += question.spec.grid.quantise(value.floats(), weight)
         return Answers(
             survivors=there, totals={question.spec.name: query.total(question, total, there)}, per_client={}
         )

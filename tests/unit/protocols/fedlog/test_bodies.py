@@ -59,11 +59,11 @@ def moved(body: str, client_bound: float | None = None, records: int = 6) -> lis
     x, y = here.records[0]
     y = y.copy()
     y[0] = (y[0] + 5) % 10  # one record has a wrong label
-    head = made.compute(context(here, x, y, np.zeros(0, np.float32))).floats(GRID).astype(np.float32)
+    head = made.compute(context(here, x, y, np.zeros(0, np.float32))).floats().astype(np.float32)
 
     def twice(x: Any, y: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
         first = made.compute(context(here, x, y, head))
-        return made.compute(context(here, x, y, head, first.new_state or {})).floats(GRID)
+        return made.compute(context(here, x, y, head, first.new_state or {})).floats()
 
     whole = twice(x, y)
     return [float(np.linalg.norm(whole - twice(np.delete(x, i, 0), np.delete(y, i)))) for i in range(records)]
@@ -180,9 +180,9 @@ def test_a_clients_whole_statistic_is_scaled_to_its_bound(bound: float) -> None:
     here = world()
     (made,) = FedLog(body="private", client_bound=bound).build(here.problem).contributions
     x, y = here.records[0]
-    clipped = made.compute(context(here, x, y, np.zeros(0, np.float32))).floats(GRID)
+    clipped = made.compute(context(here, x, y, np.zeros(0, np.float32))).floats()
     (free,) = FedLog(body="private").build(here.problem).contributions
-    whole = free.compute(context(here, x, y, np.zeros(0, np.float32))).floats(GRID)
+    whole = free.compute(context(here, x, y, np.zeros(0, np.float32))).floats()
     assert np.linalg.norm(clipped) <= bound
     factor = min(1.0, bound / float(np.linalg.norm(whole)))
     np.testing.assert_allclose(clipped, factor * whole, atol=3 * GRID.step)

@@ -50,7 +50,7 @@ def total(made: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         client=0, round=1, x=x.astype(np.float32), y=y, broadcast=np.zeros(0, np.float32), public={},
         rng=np.random.default_rng(0),
     )  # fmt: skip
-    return made.compute(context).floats(made.spec.grid)
+    return made.compute(context).floats()
 
 
 # Sensitivity -------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_charges_follow_from_where_the_noise_is() -> None:
     trusting = replace(PLAN, noise="central", adversaries=("others",))
     central = charge_of(trusting, spec)
     assert (central.server, central.others) == (NonPrivateDpEvent(), GaussianDpEvent(3.0))
-    with pytest.raises(ConfigError, match="central noise trusts"):
+    with pytest.raises(ConfigError, match="for the server that draws it"):
         charge_of(replace(PLAN, noise="central"), spec)
     with pytest.raises(ConfigError, match="one client moves it"):
         charge_of(replace(PLAN, unit="client", adjacency="zero-out"), spec)

@@ -15,7 +15,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.protocols.heads import Heads
 from securefl.protocols.heads.blocks import Blocks, grid_of
-from securefl.protocols.heads.contribution import UNIT, Bounding, Statistic, sensitivities
+from securefl.protocols.heads.contribution import UNIT, Bounding, Statistic, statistic_spec
 from securefl.training.heads import Projection
 
 FINE = Grid(step=2.0**-18, bound=2.0**12)
@@ -131,9 +131,9 @@ def test_no_record_moves_a_client_s_value_by_more_than_declared(kind: Any, proje
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(6, 5)), rng.integers(3, size=6)
     odd = [np.full(5, v) for v in (0.0, 1e6, -1e6, 3e38, np.nan, np.inf, 1e-30)]
-    base = compute(made, x, y).floats(made.spec.grid)
+    base = compute(made, x, y).floats()
     there = [
-        compute(made, np.vstack([x, record]), np.append(y, label)).floats(made.spec.grid)
+        compute(made, np.vstack([x, record]), np.append(y, label)).floats()
         for record in [*odd, *(10 * rng.normal(size=(20, 5)))]
         for label in (0, 2, -1, 3)
     ]
@@ -160,7 +160,7 @@ def test_records_beyond_the_bound_are_clipped_and_counted() -> None:
     value = compute(made, x, [0, 0, 0, 0])
     assert value.clipped == 2
     assert value.new_state["clipped"] == [2]
-    sums = made.blocks.parts(value.floats(made.spec.grid), 0.0).sums
+    sums = made.blocks.parts(value.floats(), 0.0).sums
     assert sums[0, 0] == pytest.approx(0.5 + 1 + 1 + 1, abs=1e-3)
 
 
@@ -168,7 +168,7 @@ def test_a_client_s_whole_value_is_clipped_to_its_bound() -> None:
     made = statistic(client_bound=3.0)
     rng = np.random.default_rng(0)
     value = compute(made, rng.normal(size=(200, 5)), rng.integers(3, size=200))
-    length = np.linalg.norm(value.floats(made.spec.grid))
+    length = np.linalg.norm(value.floats())
     assert 2.99 < length <= 3.0
     assert made.spec.sensitivity["client", "zero-out"] == 3.0
     assert made.spec.sensitivity["client", "replace-one"] == 6.0
@@ -181,7 +181,7 @@ def test_scaling_a_client_down_is_part_of_a_record_s_sensitivity() -> None:
     x[:, 4] = 0
     before = compute(made, x, np.zeros(1000, int))
     after = compute(made, np.vstack([x, across]), np.zeros(1001, int))
-    apart = np.linalg.norm(before.floats(made.spec.grid) - after.floats(made.spec.grid))
+    apart = np.linalg.norm(before.floats() - after.floats())
     assert 1 < apart <= made.spec.sensitivity["record", "add-remove"]
 
 
@@ -228,5 +228,6 @@ def test_a_weight_below_the_grid_is_refused() -> None:
 
 
 def test_a_client_moves_a_statistic_by_its_bound_or_twice_that() -> None:
-    found = sensitivities(Blocks(classes=2, width=2, grid=FINE, counts=1.0), 0.75)
+    blocks = Blocks(classes=2, width=2, grid=FINE, counts=1.0)
+    found = statistic_spec(blocks, client_bound=0.75)[0].sensitivity
     assert (found["client", "zero-out"], found["client", "replace-one"]) == (0.75, 1.5)

@@ -14,7 +14,7 @@ from support.tiny_study import plain, spied, with_privacy
 
 from securefl.core.errors import ConfigError
 from securefl.mechanisms.registry import mechanism_of
-from securefl.protocols.heads import options, solvers, statistic
+from securefl.protocols.heads import options, solvers, statistic_spec
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
@@ -74,10 +74,8 @@ def test_the_solver_knows_the_noise_that_is_in_the_total(where: str, tmp_path: P
     _, plan = composition(of, of.arms[0], here)
     (made,) = of.arms[0].options.build(here.problem).contributions
     ((asked, answers),) = spy.asks
-    exact = (
-        sum(statistic(made.features(x), np.asarray(y), made.blocks, made.bounding) for x, y in here.records)
-        * made.spec.grid.step
-    )
+    _, statistic = statistic_spec(made.blocks, made.bounding)
+    exact = sum(statistic(made.features(x), np.asarray(y)).floats() for x, y in here.records)
     noise = answers.totals["statistic"].value - exact
     wanted = mechanism_of(plan, made.spec).deviation(len(asked.cohort))
     assert np.sqrt(np.mean(noise**2)) == pytest.approx(wanted, rel=0.07)

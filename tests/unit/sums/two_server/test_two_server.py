@@ -918,7 +918,14 @@ def test_the_client_adds_no_noise_where_the_key_holder_does() -> None:
     padded_form: Any = Padder(agreement(), seeds_of(secret(0), agreement(), 0))(0, np.zeros(11, np.int64))
     values = np.arange(-5, 6)
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 1, "update")
-    came = protect(NOISED, NOISED_SENDS[0], Value(integers=values), key=key, weight=1.0, conceal=hide)
+    came = protect(
+        NOISED,
+        NOISED_SENDS[0],
+        Value(integers=values, step=NOISED_SENDS[0].grid.step),
+        key=key,
+        weight=1.0,
+        conceal=hide,
+    )
     np.testing.assert_array_equal(given[0], values)
     assert came.charge == charge_of(NOISED, NOISED_SENDS[0])
 

@@ -1,0 +1,135 @@
+"""The packaged app of a study: its rounds in a ServerApp, and a relay on each node.
+
+    securefl party coordinate         a run on the SuperLink             a site
+    progress, report  <-- folder -->  ServerApp: rounds  <-- Flower -->  ClientApp <-- socket --> party
+
+The command submits the app (`submitting`). The ServerApp runs on the command's machine, under its user: it
+reads the server's folder and keys there. What it says goes into a folder of the command's. It ends with the
+command: at once if that is gone, and after the round at hand if the command was asked to stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from signal import SIGTERM
+from time import monotonic, sleep
+from typing import Any, Final
+
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from securefl.core.errors import ConfigError
+from securefl.core.logs import logger
+from securefl.deployment.connection import send
+from securefl.deployment.coordinator import run_deployed
+from securefl.flower.exchange import CODE, UNANSWERED, GridExchange, relay
+from securefl.flower.submitting import EVENTS, SHOWN, STOP, TALK, held
+from securefl.storage.folder_lock import alone
+from securefl.study.interruption import Interrupted, Told
+from securefl.training import single_thread
+
+PARTY: Final = "party"
+SOCKET: Final = "socket"
+"""The node config's words for the party that a node stands for, and for its socket."""
+_log = logger(__name__)
+
+
+# On a site ----------------------------------------------------------------------------------------------
+
+client_app = ClientApp()
+
+
+@client_app.query("securefl_hello")
+@client_app.query("securefl_frame")
+def pass_on(message: Message, context: Context) -> Message:
+    """Relay a message to the party of this node, which its node config names: `party` and `socket`."""
+    name, path = (context.node_config.get(key) for key in (PARTY, SOCKET))
+    if not name or not path:
+        # Not raised: Flower sends the text of an exception to the server.
+        _log.warning("Expected %s and %s in the node config, got none: no answer.", PARTY, SOCKET)
+        return Message(Error(CODE, UNANSWERED), reply_to=message)
+    return relay(message, str(name), partial(send, Path(str(path)), timeout=message.metadata.ttl))
+
+
+# Beside the command, as a run of Flower -------------------------------------------------------------------
+
+server_app = ServerApp()
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run, or resume, the study of the command that submitted this run."""
+    config = context.run_config
+    if not config.get(TALK):
+        raise ConfigError(
+            f"Expected {TALK} in the run config, got none: this app runs a study for `securefl party "
+            "coordinate --flower`, which submits it. Call that command."
+        )
+    os.chdir(str(config["place"]))  # as the command: its study may name files from there
+    os.environ["SECUREFL_DATA"] = str(config["data"])
+    single_thread()
+    play(grid, config)
+
+
+def play(
+    grid: Grid,
+    config: Mapping[str, Any],
+    *,
+    clock: Callable[[], float] = monotonic,
+    pause: Callable[[float], None] = sleep,
+) -> None:
+    """Run a study with this run config (see `submitting.submit`), and say all of it in the talk's folder.
+
+    Raises ConfigError if the command that submitted this run has ended, and what `run_deployed` raises.
+    """
+    talk = Path(str(config[TALK]))
+
+    def gone() -> bool:
+        # A later command of the same server removes the folders of earlier ones.
+        return not talk.is_dir() or not held(talk.parent)
+
+    def looking(seconds: float) -> None:
+        if gone():
+            raise Interrupted(SIGTERM)
+        pause(seconds)
+
+    if gone():
+        raise ConfigError(f"Expected the command that submitted this run, got its end: {talk} is not held.")
+    with alone(talk), (talk / EVENTS).open("a", encoding="utf-8") as events:
+
+        def tell(**event: Any) -> None:
+            events.write(json.dumps(event) + "\n")
+            events.flush()
+
+        def say(line: str) -> None:
+            print(line, flush=True)  # in `flwr log`
+            tell(line=line)
+
+        def told(arm: object, seed: int, record: Mapping[str, Any]) -> None:
+            tell(record={name: record[name] for name in SHOWN})
+
+        exchange = GridExchange(grid, deadline=config["deadline"], say=say, clock=clock, pause=looking)
+        stop = Told(lambda: gone() or (talk / STOP).exists())
+        try:
+            run_deployed(
+                Path(config["server"]),
+                Path(config["out"]),
+                exchange,
+                tell=told,
+                stop=stop,
+                say=say,
+                wait=config["wait"],
+                clock=clock,
+                pause=looking,
+            )
+        except BaseException as error:
+            tell(ended=type(error).__name__, why=str(error))
+            if not isinstance(error, Interrupted):  # which is no failure
+                raise
+        else:
+            tell(ended="", why="")

@@ -1,0 +1,214 @@
+"""Privacy mechanisms: rounded Gaussian noise by each client, by the server or by the key holder, and none.
+
+A mechanism is made from a plan and a value's spec, which are public. It states which party draws noise, how
+much, and what a release then costs against each party. No method of it is given records. PROOF.md beside
+this file has the proofs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import ClassVar, Final
+
+from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
+
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import ValueSpec
+from securefl.core.release import KEY_HOLDER, SERVER, Charge
+from securefl.dp.gaussian import TAIL, Integers, rounded
+from securefl.dp.noise import Source
+
+KEY_HOLDER_ADDS: Final = "two-server"
+"""The only sum scheme in which the key holder computes a sum that it can add noise to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headroom:
+    """The grid units that noise may take on top of the number that it protects.
+
+        >>> from securefl.mechanisms import Headroom
+        >>> Headroom(share=13 * 64), Headroom(share=None)
+        (Headroom(share=832, total=0), Headroom(share=None, total=0))
+
+    Attributes:
+        share: on top of a client's value in a sum. The client refuses larger noise, since the grid's bound
+            would cut it off. None: the noise is that of one client only, so the noised value may be cut to
+            the grid, which is post-processing.
+        total: on top of a total whose modulus must hold the noise. The key holder refuses larger noise.
+
+    Raises nothing.
+    """
+
+    share: int | None = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """The noise on one value under one plan, rounded and Gaussian unless a subclass has another.
+
+        >>> from securefl.algorithm import Plan, ValueSpec
+        >>> from securefl.mechanisms import mechanism_of
+        >>> plan = Plan(noise="local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1)
+        >>> one = {("record", "add-remove"): 1.0}
+        >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity=one)
+        >>> mechanism = mechanism_of(plan, step)
+        >>> mechanism.charge().server, mechanism.deviation(1), mechanism.sigma == 2.0 / step.grid.step
+        (GaussianDpEvent(noise_multiplier=2.0), 2.0, True)
+
+    The party `total_by` noises a total once. Without one each client noises its own value. A subclass
+    overrides what differs. All methods are functions of public inputs.
+
+    Attributes:
+        legend: the description in figure legends.
+        mutual: whether a client's privacy depends on the noise of other clients. The plan then states how
+            many of them may collude.
+        noised: whether noise is added at all.
+        participation: the most releases of a client that the charges assume. None if they assume no limit.
+        total_by: the party that draws noise for the total: server, key holder or None.
+
+    Raises:
+        ConfigError: `check` raises it if no release under this plan would have the noise that `charge`
+            states.
+        KeyError: the value's spec has no sensitivity for the plan's unit and adjacency.
+    """
+
+    plan: Plan
+    spec: ValueSpec
+    legend: ClassVar[str] = "noise of another mechanism"
+    mutual: ClassVar[bool] = False
+    noised: ClassVar[bool] = True
+    participation: ClassVar[int | None] = None
+    total_by: ClassVar[str | None] = None
+
+    @property
+    def sensitivity(self) -> float:
+        """The L2 sensitivity, in the value's own unit."""
+        return self.spec.sensitivity[self.plan.unit, self.plan.adjacency]
+
+    @property
+    def sensitivity_on_grid(self) -> float:
+        """The L2 sensitivity, in grid units."""
+        return self.sensitivity / self.spec.grid.step
+
+    @property
+    def sigma(self) -> float:
+        """The standard deviation of all promised noise, in grid units."""
+        return self.plan.noise_multiplier * self.sensitivity_on_grid
+
+    @property
+    def _by_each_client(self) -> bool:
+        """Whether each client adds all of the noise to its own value."""
+        return self.noised and self.total_by is None and not self.mutual
+
+    def check(self) -> None:
+        """Raises ConfigError if no release under this plan would have the noise that `charge` states."""
+
+    def charge(self) -> Charge | None:
+        """The cost of one release, after `check`. None if no bound holds against an adversary of the plan."""
+        if not self.noised or self.total_by in self.plan.adversaries:
+            return None
+        event = GaussianDpEvent(self.plan.noise_multiplier)
+        return Charge(
+            server=NonPrivateDpEvent() if self.total_by == SERVER else event,
+            # It sees no total. But one that draws the noise can subtract it from a published total.
+            key_holder=NonPrivateDpEvent() if self.total_by == KEY_HOLDER else NoOpDpEvent(),
+            others=event,
+        )
+
+    def min_contributions(self, cohort: int) -> int:
+        """The least number of contributions of a cohort that have the promised noise. 0: no least number.
+
+        The server discards a total of fewer, even if the plan's `dropout` would allow it.
+        """
+        return 0
+
+    def headroom(self) -> Headroom:
+        """The room on the grid, and in a total's modulus, that the noise needs."""
+        # A client that adds all of the noise by itself may cut what it noised to the grid.
+        return Headroom(share=None) if self._by_each_client else Headroom()
+
+    def client_noise(self, size: int, source: Source) -> Integers | None:
+        """The noise that one client adds to `size` grid integers: int64 (size,). None if it adds nothing."""
+        return rounded(size, self.sigma, source) if self._by_each_client else None
+
+    def total_noise(self, party: str, size: int, rows: Sequence[Source]) -> Integers | None:
+        """This party's noise on a total of `size` grid integers: int64 (size,). None if it adds nothing.
+
+        Args:
+            party: the party that asks, server or key holder.
+            size: the number of entries.
+            rows: sources of randomness, rows[0] for this release.
+        """
+        return rounded(size, self.sigma, rows[0]) if party == self.total_by else None
+
+    def deviation(self, contributions: int) -> float:
+        """The standard deviation of an entry's noise in a total of this many, in the value's unit."""
+        if not self.noised:
+            return 0.0
+        # Independent noises of all clients: the variances add up.
+        noises = contributions if self._by_each_client else 1
+        return self.plan.noise_multiplier * self.sensitivity * sqrt(noises)
+
+    def learns(self, party: str) -> str:
+        """The noise's effect on a party's view, in words for the privacy card. Empty for none.
+
+        The server's words follow the words for the value itself.
+        """
+        return ""
+
+
+class NoNoise(Mechanism):
+    """No noise: the plan asks for none, or the value declares no sensitivity for the plan's unit."""
+
+    noised: ClassVar[bool] = False
+
+
+class Local(Mechanism):
+    """Each client adds all of the noise to its own value. It trusts no other party.
+
+    A number that no party sums is always noised this way.
+    """
+
+    word: Final = "local"
+    legend: ClassVar[str] = "noise by each client"
+
+    def learns(self, party: str) -> str:
+        return ", with noise" if party == SERVER else ""
+
+
+class Central(Mechanism):
+    """The server adds the noise once, before others see a total. It is trusted with the bare total."""
+
+    word: Final = "central"
+    legend: ClassVar[str] = "noise by the server"
+    total_by: ClassVar[str | None] = SERVER
+
+    def learns(self, party: str) -> str:
+        if party != SERVER:
+            return ""
+        return " (trusted to sum them and add the noise before another party sees the sum)"
+
+
+class KeyHolder(Mechanism):
+    """The key holder of a two-server sum adds the noise once, to the sum of pads. Only it is trusted."""
+
+    word: Final = "key-holder"
+    legend: ClassVar[str] = "noise by the key holder"
+    total_by: ClassVar[str | None] = KEY_HOLDER
+
+    def headroom(self) -> Headroom:
+        # Multiply from left to right: another order could round up to one unit more, and so give another
+        # modulus than a peer's.
+        return Headroom(total=ceil(TAIL * self.plan.noise_multiplier * self.sensitivity_on_grid) + 1)
+
+    def learns(self, party: str) -> str:
+        if party == KEY_HOLDER:
+            return "the noise that it draws, which it could subtract from a published total"
+        return ", with the key holder's noise" if party == SERVER else ""
+
+
+Kind = type[Mechanism]
+"""The mechanisms of one word of `[privacy] noise`."""

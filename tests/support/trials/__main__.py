@@ -1,0 +1,30 @@
+"""Run one kind of trial, and print what each found as JSON: `tests/e2e/test_endurance.py`.
+
+    PYTHONPATH=tests python -m support.trials kills 60 [CASE ...]
+    PYTHONPATH=tests python -m support.trials flips 3000 [CASE ...] | pairs 16 | disk
+
+Kills and flips are drawn from a fixed seed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+from support.trials import disk, flips, kills, pairs
+from support.trials.cases import CASES
+from support.trials.victim import prepare
+
+if __name__ == "__main__":
+    prepare()
+    match sys.argv[1:]:
+        case ["kills", count, *cases]:
+            found = list(kills.trials(int(count), 1, cases or tuple(CASES), 1))
+        case ["flips", count, *bases]:
+            found = list(flips.flips(int(count), 1, bases or flips.BASES, 1))
+        case ["pairs", count]:
+            found = list(pairs.trials(int(count)))
+        case _:
+            found = list(disk.trials())
+    print(json.dumps([asdict(one) for one in found]))
