@@ -7,10 +7,22 @@ import math
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from scipy.fft import irfft, rfft
 from scipy.stats import norm
 
-from securefl.accounting.composition import FINE, Filter, compose, epsilon, rdp_epsilon, running_epsilon
+from securefl.accounting.composition import (
+    FINE,
+    Filter,
+    _dots,
+    _epsilon_of,
+    _Losses,
+    _step,
+    compose,
+    epsilon,
+    rdp_epsilon,
+    running_epsilon,
+)
 from securefl.accounting.events import History, steps_event
 
 STEPS = {(0.02, 1.1): 50}
@@ -104,6 +116,34 @@ def test_the_filter_is_never_laxer_than_the_budget() -> None:
         if rounds:
             assert epsilon(spent, 1e-5) <= rdp_epsilon(spent, 1e-5) <= budget + 1e-6
     assert not Filter(8.0, 1e-5).allows(History(endless=True))
+
+
+def test_one_unprotected_release_beside_steps_is_infinite_for_every_accountant() -> None:
+    history = History(endless=True, steps={(0.02, 1.1): 50})
+    assert rdp_epsilon(history, 1e-5) == Filter(8.0, 1e-5).epsilon(history) == math.inf
+
+
+@pytest.mark.parametrize("way", [0, 1])
+def test_losses_of_a_step_have_its_deltas_and_no_mass_is_lost(way: int) -> None:
+    """As a record is removed, and as one is added. The last point of a short grid bears its mass too."""
+    q, z, interval = 0.3, 1.0, 0.05
+    law = GaussianPrivacyLoss(
+        z, sampling_prob=q, adjacency_type=(AdjacencyType.REMOVE, AdjacencyType.ADD)[way]
+    )
+    losses = _step(q, z, interval)[way]
+    places = (losses.first + np.arange(len(losses.masses))) * interval
+    assert losses.masses.sum() + losses.infinite == pytest.approx(1, abs=1e-9)
+    for eps in (-0.2, 0.0, 0.3):
+        over = np.maximum(0, -np.expm1(eps - places)) @ losses.masses + losses.infinite
+        assert over == pytest.approx(law.get_delta_for_epsilon(eps), rel=1e-6)
+    short = _dots(lambda eps: norm.cdf(0.5 - eps) - np.exp(eps) * norm.cdf(-0.5 - eps), -1.0, 1.0, 0.5)
+    assert short.masses.sum() + short.infinite == pytest.approx(1)
+
+
+def test_an_infinite_loss_that_is_likelier_than_delta_has_no_epsilon() -> None:
+    losses = _Losses(first=0, masses=np.array([0.4, 0.4]), infinite=0.2)
+    assert _epsilon_of([(losses, 1)], 0.1, 0.1) == math.inf
+    assert _epsilon_of([(losses, 1)], 0.1, 0.3) < 0.1
 
 
 def test_the_filters_order_does_not_follow_the_releases() -> None:

@@ -21,8 +21,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securefl.accounting.composition import compose
-from securefl.accounting.events import NO_COST, NON_PRIVATE, dump_charge, dump_event, load_charge, load_event
-from securefl.core.errors import UnsupportedEvent
+from securefl.accounting.events import (
+    NO_COST,
+    NON_PRIVATE,
+    dump_charge,
+    dump_event,
+    load_charge,
+    load_event,
+    steps_event,
+)
+from securefl.core.errors import DataError, UnsupportedEvent
 from securefl.core.release import Charge
 
 multipliers = st.floats(1e-300, 1e300, allow_nan=False, allow_infinity=False)
@@ -75,12 +83,24 @@ def test_an_unknown_event_is_refused_not_guessed() -> None:
         {"event": "gaussian", "noise_multiplier": 1.0, "sampled": 0.1},
         {"event": "none", "but": "something"},
         {"event": "non_private", "half": True},
+        {"event": "composed", "events": []},
     ],
     ids=str,
 )
 def test_a_stored_event_of_another_version_is_refused(stored: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedEvent, match="that this version knows"):
         load_event(stored)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "null", '{"server": 1, "key-holder": 1, "others": 1}', '{"server": {"event": "none"}}'],
+)
+def test_a_stored_charge_of_another_shape_is_refused(text: str) -> None:
+    with pytest.raises((DataError, UnsupportedEvent)):
+        load_charge(text)
+    with pytest.raises(UnsupportedEvent):
+        load_event({"event": "composed", "events": [text]})
 
 
 @pytest.mark.parametrize(
@@ -105,6 +125,8 @@ def test_one_unprotected_release_is_infinite_and_nothing_is_zero() -> None:
     assert compose({NoOpDpEvent(): 1000}, 1e-5) == 0.0
     assert compose({GaussianDpEvent(100.0): 1, NonPrivateDpEvent(): 1}, 1e-5) == math.inf
     assert compose({NonPrivateDpEvent(): 0}, 1e-5) == 0.0
+    assert compose({steps_event(0.1, 1.0, 5): 0}, 1e-5) == 0.0
+    assert compose({steps_event(1.0, 2.0, 4): 3}, 1e-5) == compose({GaussianDpEvent(2.0): 12}, 1e-5)
 
 
 @given(

@@ -67,6 +67,10 @@ def send(ledger: Ledger, *releases: Release) -> bytes:
     return ledger.send([(HERE, ContributionMessage(releases=releases))])[0]
 
 
+def note_of(path: Path) -> Path:
+    return path.with_name(path.name + "-head")
+
+
 def states(ledger: Ledger) -> dict[tuple[Any, ...], str]:
     return {row[:6]: row[7] for row in ledger.rows()}
 
@@ -344,6 +348,7 @@ def test_the_terms_are_fixed_when_the_ledger_is_made(path: Path, other: dict[str
         {"budget": -1.0},
         {"budget": math.nan},
         {"adversaries": ("x",)},
+        {"max_releases": {"update": 0}},
     ],
     ids=str,
 )
@@ -679,22 +684,79 @@ def test_declared_queries_end(path: Path, initial: bool) -> None:
         "DELETE FROM releases WHERE round = 2",
         "UPDATE releases SET charge = (SELECT charge FROM releases WHERE name = 'free')",
         "UPDATE releases SET holder = 'b' WHERE holder = 'a'",
+        "UPDATE releases SET reserved = reserved + 10",
+        "DELETE FROM head",
     ],
 )
 def test_rows_that_are_edited_or_gone_are_refused(path: Path, edit: str) -> None:
+    """Also without the note: the chain itself ends elsewhere."""
     with Ledger(path, TERMS) as ledger:
         ledger.reserve([(key(number=1), GAUSSIAN), (key(name="free"), NO_COST), (key(number=2), GAUSSIAN)])
+    note_of(path).unlink()
     with closing(sqlite3.connect(path)) as other, other:
         other.execute(edit)
     with pytest.raises(DataError):
         Ledger(path, TERMS)
 
 
+def test_heads_of_before_are_on_the_chain_and_those_of_another_ledger_are_not(path: Path) -> None:
+    """A process that is killed before it notes its commit leaves an older note. The next one renews it."""
+    wave = [(key(), GAUSSIAN), (key("b"), GAUSSIAN)]
+    with Ledger(path.with_name("another"), TERMS) as another:
+        another.reserve(wave)
+        foreign = another.head
+    with Ledger(path, TERMS) as ledger:
+        older, first = note_of(path).read_bytes(), ledger.head
+        ledger.reserve(wave)
+        newest, noted = ledger.head, note_of(path).read_bytes()
+    for left in (older, b""):
+        note_of(path).write_bytes(left)
+        with Ledger(path, TERMS) as ledger:
+            ledger.require(first)
+            ledger.require(newest)
+            for other in (foreign, replace(newest, count=3)):
+                with pytest.raises(DataError):
+                    ledger.require(other)
+        assert note_of(path).read_bytes() == noted
+
+
+def test_a_note_whose_seal_does_not_fit_is_refused(path: Path) -> None:
+    Ledger(path, TERMS).close()
+    written = note_of(path).read_bytes()
+    note_of(path).write_bytes(written[:-1] + bytes([written[-1] ^ 1]))
+    with pytest.raises(DataError):
+        Ledger(path, TERMS)
+
+
+def test_a_counter_that_cannot_be_written_is_no_counter(path: Path) -> None:
+    """Without it an older copy of the folder would be taken."""
+    with pytest.raises(DataError):
+        Ledger(path, TERMS, counter=path.with_name("no folder") / "counter")
+
+
+def test_values_of_a_wave_do_not_use_up_each_others_queries(ledger: Ledger) -> None:
+    asked = {
+        key(): Asked(number=1, most=1, max_releases=1),
+        key(number=2, name="other"): Asked(number=2, most=2, max_releases=2),
+        key(number=3, name="other"): Asked(number=2, most=2, max_releases=2),
+    }
+    assert ledger.reserve([(one, GAUSSIAN) for one in asked], asked) == {}
+
+
+def test_a_ledger_says_how_far_it_is(ledger: Ledger) -> None:
+    ledger.reserve([(key(), GAUSSIAN), (key("b", 3), GAUSSIAN)])
+    send(ledger, release(key()))
+    assert [ledger.state(own) for own in (key(), key("b", 3), key("c"))] == ["committed", "reserved", None]
+    assert [ledger.newest(SESSION, own) for own in (None, "a", "b", "c")] == [3, 1, 3, 0]
+    assert ledger.newest(bytes(32)) == 0
+    assert ledger.rounds_left("a", [GAUSSIAN], most=7) == 7, "there is no budget"
+
+
 @pytest.mark.parametrize("counter", [False, True])
 def test_an_older_copy_is_refused_by_its_note_and_by_its_counter(path: Path, counter: bool) -> None:
     """A copy of the ledger alone is older than its note. A copy with its note is older than the counter."""
     away = path.with_name("counter") if counter else None
-    note = path.with_name(path.name + "-head")
+    note = note_of(path)
     with Ledger(path, TERMS, counter=away) as ledger:
         ledger.reserve([(key(), GAUSSIAN)])
     copies = {file: file.read_bytes() for file in ((path, note) if counter else (path,))}

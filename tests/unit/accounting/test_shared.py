@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securefl.accounting.composition import compose
-from securefl.accounting.events import NON_PRIVATE, dump_charge, steps_event
+from securefl.accounting.events import NO_COST, NON_PRIVATE, dump_charge, steps_event
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.accounting.shared import Account, Allotment, Entry, SharedLedger, account_of, shared_terms
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
@@ -66,6 +66,8 @@ def test_a_run_that_goes_on_is_charged_nothing_twice(path: Path) -> None:
     assert found.epsilon(SERVER) == pytest.approx(ONE)
     assert found.epsilon(SERVER, [bits("a")]) == found.epsilon(SERVER)
     assert found.refusal([bits("a")]) is None
+    # Also if another version of the accountant says that it cost more than there was.
+    assert replace(found, terms=replace(TERMS, budget=0.1)).refusal([bits("a")]) is None
 
 
 def test_the_file_keeps_whom_the_budget_holds_against(path: Path) -> None:
@@ -132,6 +134,8 @@ def test_another_promise_is_refused(path: Path, other: dict[str, Any]) -> None:
     SharedLedger(path, TERMS, RECORDS).close()
     with pytest.raises(ConfigError, match=f"expected {next(iter(other))} = .*cannot be added"):
         SharedLedger(path, replace(TERMS, **other), RECORDS)
+    with pytest.raises(ConfigError, match=f"expected {next(iter(other))} = "):
+        account_of(path, replace(TERMS, **other), RECORDS)
 
 
 @pytest.mark.parametrize("budget", [None, math.inf])
@@ -224,11 +228,28 @@ def test_what_is_edited_cut_off_or_older_is_refused(path: Path, tmp_path: Path) 
         account_of(path)
 
 
+def test_an_older_note_is_renewed_and_another_version_is_refused(path: Path) -> None:
+    """A process that is killed before it notes its commit leaves an older note."""
+    note = path.with_name(path.name + "-head")
+    with SharedLedger(path, TERMS, RECORDS) as shared:
+        older = note.read_bytes()
+        shared.reserve([bits("a", 1)])
+    newest = note.read_bytes()
+    note.write_bytes(older)
+    SharedLedger(path, TERMS, RECORDS).close()
+    assert note.read_bytes() == newest != older
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(DataError):
+        account_of(path)
+
+
 def test_a_ledger_lets_no_more_through_than_was_allotted(tmp_path: Path) -> None:
     charge = Charge(server=GaussianDpEvent(4.1), key_holder=NoOpDpEvent(), others=GaussianDpEvent(5.0))
     other = replace(charge, others=GaussianDpEvent(7.0))
     terms = replace(TERMS, adaptive=False)
-    with Ledger(tmp_path / "own", terms, allotted={BIT: 2}) as ledger:
+    second = replace(charge, others=GaussianDpEvent(9.0))
+    with Ledger(tmp_path / "own", terms, allotted={BIT: 2, dump_charge(second): 1}) as ledger:
 
         def refused(number: int, charge: Charge, holder: str = "a") -> bool:
             key = ReleaseKey(holder, bytes(32), number, 0, 0, "update")
@@ -238,6 +259,8 @@ def test_a_ledger_lets_no_more_through_than_was_allotted(tmp_path: Path) -> None
         assert [refused(n, charge) for n in (1, 2, 3)] == [False, False, True]
         assert not refused(2, charge)  # it stands
         assert not refused(1, charge, "b")  # each client may have as much
+        assert [refused(n, second) for n in (4, 5)] == [False, True]  # of each charge by itself
+        assert not refused(6, NO_COST)
 
 
 @pytest.mark.parametrize("adversaries", [(OTHERS, SERVER), (SERVER, OTHERS)])

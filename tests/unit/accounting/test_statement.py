@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from securefl.accounting import composition
 from securefl.accounting.composition import gaussian_epsilon, running_epsilon
 from securefl.accounting.events import History, steps_event
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.accounting.statements import statement
+from securefl.accounting.statements import identity_of, statement, terms_of
 from securefl.core.errors import DataError
 from securefl.core.release import Charge, ReleaseKey
 
@@ -94,6 +96,17 @@ def test_another_versions_ledger_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"no database" * 100)
     with pytest.raises(DataError, match=r"other\.sqlite"):
         statement(path, party="server")
+
+
+def test_a_file_says_its_terms_and_which_ledger_it_is(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    with Ledger(path, TERMS) as ledger:
+        assert identity_of(path) == ledger.identity
+    assert terms_of(path) == TERMS
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM terms WHERE name = 'identity'")
+    with pytest.raises(DataError):
+        identity_of(path)
 
 
 def test_one_gaussian_has_the_librarys_epsilon_bit_for_bit() -> None:

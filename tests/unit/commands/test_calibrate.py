@@ -57,7 +57,11 @@ BAD_EVENTS = (
     '[{"event": "laplace"}]',
     '[{"event": "gaussian", "noise_multiplier": -1}]',
     '[{"event": "gaussian", "noise_multiplier": 1, "count": 1.5}]',
+    '[{"event": "gaussian", "noise_multiplier": 1, "count": true}]',
+    '[{"event": "gaussian", "noise_multiplier": 1, "count": 1000000001}]',
     '[{"repeat": -1, "events": []}]',
+    '[{"repeat": true, "events": []}]',
+    '[{"repeat": 1000000001, "events": []}]',
     '[{"event": "poisson_gaussian", "sampling_probability": 2, "noise_multiplier": 1}]',
     "[" * 50_000,
 )

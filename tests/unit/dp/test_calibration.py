@@ -80,6 +80,45 @@ def test_calibration_refuses_what_means_nothing(changed: dict[str, float]) -> No
         calibration.sigma(epsilon, delta, **arguments)  # type: ignore[arg-type]
 
 
+STEPS: dict[str, float] = {"delta": 1e-5, "sampling_rate": 0.1, "steps": 10}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"delta": 0.0},
+        {"delta": math.nan},
+        {"sampling_rate": 0.0},
+        {"sampling_rate": 1.5},
+        {"sampling_rate": math.nan},
+        {"steps": 0},
+        {"asked": 0.0},
+        {"asked": -1.0},
+        {"asked": math.nan},
+        {"asked": math.inf},
+    ],
+    ids=str,
+)
+def test_training_that_means_nothing_has_no_noise_and_no_epsilon(changed: dict[str, float]) -> None:
+    arguments = {"asked": 1.0, **STEPS, **changed}
+    asked = arguments.pop("asked")
+    for way in (calibration.training_epsilon, calibration.training_noise):
+        with pytest.raises(ConfigError, match="Expected"):
+            way(asked, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, math.inf])
+def test_a_sensitivity_needs_a_bound(bound: float) -> None:
+    with pytest.raises(ConfigError, match="bound"):
+        calibration.sensitivity("add-remove", bound)
+
+
+def test_what_leaves_nothing_measurable_for_a_release_is_refused() -> None:
+    spent = {GaussianDpEvent(2.0): 1}
+    with pytest.raises(ConfigError, match="training alone costs"):
+        calibration.multiplier_beside(compose(spent, 1e-5) * (1 + 1e-15), 1e-5, releases=1, spent=spent)
+
+
 def test_a_delta_of_one_record_is_refused_unless_forced() -> None:
     calibration.check_delta(0.0019, 500)
     calibration.check_delta(0.5, 500, force=True)

@@ -127,6 +127,7 @@ def test_the_dearest_candidate_pays_for_all() -> None:
     few, many = {steps_event(0.01, 1.1, 5): 1}, {steps_event(0.01, 1.1, 50): 1}
     both = epsilon_of_choice([few, many], GEOMETRIC, DELTA)
     assert both == pytest.approx(epsilon_of_choice([many], GEOMETRIC, DELTA))
+    assert both > epsilon_of_choice([few], GEOMETRIC, DELTA) > 0
     assert epsilon_of_choice([cheap, {NonPrivateDpEvent(): 1}], POISSON, DELTA) == math.inf
     assert epsilon_of_choice([{}], POISSON, DELTA) == 0
 
