@@ -223,7 +223,7 @@ def _rdp(key: Key, delta: float, orders: tuple[float, ...] | None) -> float:
     with without_remarks():
         for (q, z), count in history.steps.items():
             accountant.compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)), count)
-    return float(accountant.get_epsilon(delta)) if history.mu_squared or history.steps else 0.0
+    return float(accountant.get_epsilon(delta))
 
 
 @contextmanager

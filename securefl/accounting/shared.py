@@ -80,7 +80,7 @@ class Allotment:
     @property
     def text(self) -> str:
         """The charges as JSON. Equal charges have equal text."""
-        return json.dumps({charge: n for charge, n in sorted(self.charges.items())})
+        return json.dumps(dict(sorted(self.charges.items())))
 
     def events(self, party: str) -> Counter[DpEvent]:
         """Return the charges as events against a party."""
