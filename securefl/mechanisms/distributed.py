@@ -50,8 +50,6 @@ class Distributed(Mechanism):
         may collude, so more must answer.
         """
         declared, plan = self.spec.cohort, self.plan
-        if not declared:
-            return plan.survivors(cohort)
         # The first bound is for smaller cohorts than declared, the second for larger ones.
         enough = plan.survivors(max(cohort, declared))
         honest = plan.survivors(declared) - plan.knowing(declared)

@@ -18,6 +18,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.release import PARTIES, Charge
+from securefl.dp.noise import Source
 from securefl.mechanisms.charges import (
     allotment,
     charge_of,
@@ -26,6 +27,7 @@ from securefl.mechanisms.charges import (
     fewest_behind_an_entry,
     fewest_contributions,
     open_to,
+    post_processed,
     sparse,
     unbounded,
 )
@@ -459,6 +461,7 @@ def test_zeros_travel_where_a_length_would_tell_of_records() -> None:
     assert not sparse(PLAN, packed)
     assert sparse(bare, packed)
     assert not sparse(bare, SUM)
+    assert not sparse(hidden(bare, 8, min_cohort_size=8), packed)
 
 
 def test_silence_tells_if_any_party_that_sees_it_has_a_finite_epsilon() -> None:
@@ -484,6 +487,36 @@ def test_a_run_is_allotted_every_release_that_it_may_make() -> None:
     assert list(allotment(replace(noised, max_releases={"own": 6}), [SUM]).values()) == [6]
 
 
+def test_an_allotment_has_what_costs_something_and_may_happen() -> None:
+    plan = replace(allowed(PLAN), max_rounds=5, max_retries=2)
+    assert [*allotment(plan, [replace(SUM, sensitivity={("record", "add-remove"): 0.0})])] == []
+    assert list(allotment(plan, [TRAINED]).values()) == [5 + 2]
+    introduced = allotment(plan, [replace(TRAINED, period=0, initial_queries=1)])
+    assert dict(introduced) == {dump_charge(charge_of(plan, TRAINED, trained=False)): 1 + 2}
+    limited = replace(SUM, reduction="none", sensitivity={}, max_releases=3)
+    assert list(allotment(plan, [limited]).values()) == [3]
+    # A ledger counts noised releases alone against the schedule.
+    bare = replace(SUM, sensitivity={})
+    assert list(allotment(replace(plan, max_releases={"own": 6}), [bare]).values()) == [5 + 2]
+
+
+def test_what_is_computed_from_an_accounted_model_is_post_processed() -> None:
+    client = replace(BARE, unit="client", adjacency="zero-out")
+    asked = [(PLAN, SUM), (BARE, SUM), (BARE, TRAINED), (client, TRAINED)]
+    assert [post_processed(*own) for own in asked] == [True, False, True, False]
+
+
+def test_a_value_without_noise_has_no_charge_of_noise_and_no_deviation() -> None:
+    for bare in (mechanism_of(BARE, SUM), mechanism_of(PLAN, replace(SUM, sensitivity={}))):
+        assert (bare.charge(), bare.deviation(5)) == (None, 0.0)
+
+
+def test_a_party_draws_the_noise_of_its_own_mechanism_alone() -> None:
+    for plan, by in ((CENTRAL, "server"), (HOLDER, "key-holder"), (PLAN, None), (SHARED, None)):
+        drawn = {one: mechanism_of(plan, SUM).total_noise(one, 3, [Source()]) for one in PARTIES}
+        assert [one for one, noise in drawn.items() if noise is not None] == [by] * (by is not None)
+
+
 def test_a_sensitivity_is_that_of_the_plans_adjacency() -> None:
     """The spec declares 2 for adding a record and 3 for replacing one."""
     assert reach(SHARED, SUM) == 2.0 / GRID.step
@@ -495,5 +528,6 @@ def test_silence_tells_one_party_though_another_sees_everything() -> None:
     charge = charge_of(CENTRAL, SUM)
     assert (charge.server, charge.others) == (ENDLESS, GAUSS)
     assert unbounded([charge], ("server",))
+    assert unbounded([charge_of(CENTRAL, TRAINED)], ("server",)), "training beside it bounds nothing"
     assert not unbounded([charge], ("others",))
     assert not unbounded([charge], ("server", "others"))

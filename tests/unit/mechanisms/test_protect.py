@@ -107,6 +107,46 @@ def test_a_hidden_number_leaves_sealed_or_not_at_all() -> None:
     assert came._sealed == value.hidden.tobytes()
 
 
+def test_a_vector_leaves_under_a_declared_number_of_releases_and_its_scheme_sees_it_empty_too() -> None:
+    with pytest.raises(LocalProtocolError, match="max_releases"):
+        protect(BARE, EACH, Value(hidden=np.ones(2)), key=KEY, weight=1.0)
+    asked: list[int] = []
+
+    def conceal(vector: Any) -> Concealed:
+        asked.append(vector.size)
+        return Concealed("encrypted", sealed=b"box")
+
+    plan = replace(BARE, scores="ckks")
+    protect(plan, EACH, Value(clear=np.ones(1)), key=KEY, weight=1.0, conceal=conceal)
+    assert asked == [0]
+
+
+@pytest.mark.parametrize("part", ["clear", "hidden"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_number_that_is_not_finite_is_not_sent(part: str, bad: float) -> None:
+    whole = {"clear": np.ones(2), "hidden": np.ones(2), part: np.array([1.0, bad])}
+    with pytest.raises(DataError):
+        protect(BARE, replace(EACH, max_releases=1), Value(**whole), key=KEY, weight=1.0)
+
+
+@pytest.mark.parametrize("noised", [False, True])
+def test_a_sum_that_is_no_value_is_a_public_reason_after_noise_alone(noised: bool) -> None:
+    def refuse(sums: Any) -> Value:
+        raise DataError("no value")
+
+    value = Value(integers=INTEGERS, step=GRID.step, after_noise=refuse)
+    with pytest.raises(DataError) as refused:
+        protect(PLAN if noised else BARE, EACH, value, key=KEY, weight=1.0)
+    assert isinstance(refused.value, Abstains) is noised
+
+
+def test_integers_that_nobody_noises_are_refused_beyond_their_grid() -> None:
+    far = np.array([2 * GRID.limit])
+    with pytest.raises(DataError):
+        released(BARE, integers=far)
+    assert released(BARE, integers=far, speaks=True)._numbers.tolist() == [GRID.limit]
+
+
 @pytest.mark.parametrize("spec", [SUM, EACH], ids=["sum", "each"])
 def test_a_secret_gives_the_same_noise_again_and_another_place_other_noise(spec: ValueSpec) -> None:
     first = released(PLAN, spec)
@@ -138,6 +178,11 @@ def test_two_values_in_one_place_have_two_fingerprints(plan: Plan, spec: ValueSp
     """By them the ledger refuses the second: under one noise or mask, two would tell their difference."""
     one, other = (released(plan, spec, INTEGERS + more, **given).content for more in (0, 1))
     assert len({one, other, b""}) == 3
+
+
+def test_a_value_after_private_training_has_a_fingerprint_and_a_bare_one_has_none() -> None:
+    assert released(BARE).content == released(BARE, replace(SUM, depends_on="model")).content == b""
+    assert released(BARE, replace(SUM, training=GaussianDpEvent(7.0))).content != b""
 
 
 # The grid of a value ------------------------------------------------------------------------------
