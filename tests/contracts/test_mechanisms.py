@@ -13,6 +13,7 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint
 from math import sqrt
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from support.private_studies import client_level
 from support.tiny_study import run, world
 from support.watched_sums import Watched
 
-from securefl.accounting.events import NO_COST, NON_PRIVATE, dump_charge
+from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, dump_charge
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
@@ -587,6 +588,39 @@ def test_a_kind_without_what_a_plan_is_checked_by_is_refused(
     install(monkeypatch, defect(**changes))
     with pytest.raises(ConfigError, match="mechanism 'twice'"):
         charge_of(planned("twice", "clear"), SPEC)
+
+
+def test_an_object_that_makes_no_mechanism_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, SimpleNamespace(legend="noise", mutual=False, total_by=None))
+    with pytest.raises(ConfigError, match="mechanism 'twice'"):
+        charge_of(planned("twice", "clear"), SPEC)
+
+
+def test_a_mechanism_s_own_refusal_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(own: Any) -> None:
+        raise ConfigError("too coarse for it")
+
+    install(monkeypatch, defect(check=refuse))
+    with pytest.raises(ConfigError, match="too coarse for it"):
+        charge_of(planned("twice", "clear"), SPEC)
+
+
+def test_a_mechanism_may_say_that_no_bound_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, defect(charge=lambda own: None))
+    plan = planned("twice", "clear")
+    with pytest.raises(ConfigError, match="non_private"):
+        charge_of(plan, SPEC)
+    assert charge_of(replace(plan, non_private=("own",)), SPEC) in (NON_PRIVATE, EXPOSED)
+
+
+def test_an_empty_vector_has_empty_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = np.zeros(0, np.int64)
+    install(
+        monkeypatch, defect(headroom=lambda own: Headroom(share=5), client_noise=lambda own, *asked: drawn)
+    )
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
+    value = Value(integers=drawn, step=SPEC.grid.step)
+    assert protect(planned("twice", "clear"), SPEC, value, key=key, weight=1.0)._numbers.size == 0
 
 
 # Which word is whose ---------------------------------------------------------------------------------
