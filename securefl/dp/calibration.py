@@ -95,8 +95,8 @@ def sigma(
     # k Gaussians of sensitivity D are exactly one Gaussian of sensitivity sqrt(k) D. So the closed form
     # applies, without a search, and is fast at every epsilon.
     try:
-        # at a huge epsilon the library's search begins at infinity, and numpy warns of that
-        with np.errstate(divide="ignore"):
+        # at a huge epsilon the library's search begins at infinity or nan, and numpy warns of that
+        with np.errstate(divide="ignore", invalid="ignore"):
             one = float(get_sigma_gaussian(epsilon, delta))
         exact = one * sqrt(releases) * sensitivity * _UPWARD
     except (ValueError, OverflowError):

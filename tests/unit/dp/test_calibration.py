@@ -63,6 +63,7 @@ NONSENSE: tuple[dict[str, float], ...] = (
     {"epsilon": -1.0},
     {"epsilon": math.inf},
     {"epsilon": math.nan},
+    {"epsilon": 1e200},
     {"delta": 0.0},
     {"delta": 1.0},
     {"delta": -0.1},
