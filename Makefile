@@ -110,7 +110,7 @@ bench-peers: $(VENV)/.tested $(PFL)/.installed  ## simulation and private traini
 	$(BIN)/python benchmarks/dpsgd.py
 
 bench-growth: $(VENV)/.tested  ## what a round costs the engine, for 100 to 100,000 clients
-	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/growth.py local
 
 NVFLARE := .venv-nvflare
 NVFLARE_OUT := runs/nvflare

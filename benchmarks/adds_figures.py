@@ -25,34 +25,12 @@ from scipy.stats import gaussian_kde, spearmanr
 from securefl.report.style import NARROW, blank, legend, light_frame, looks
 from securefl.report.tables import write_png
 
-RATE = "rate of "
 SHARES = ("parameters", "macs")
 
 
 def figures_of(run: Path) -> pd.DataFrame:
     """The observer's figures of a run: columns arm, seed, round, client, figure, value."""
     return pd.read_csv(run / "private" / "figures.csv", comment="#")
-
-
-def rates(figures: pd.DataFrame) -> Figure:
-    """Figure 5: the mean share of each layer's units that subnets keep, and of parameters and MACs."""
-    arms = sorted(figures.loc[figures["figure"] == "skew", "arm"].unique())
-    figure = blank(height=0.8 + 2.4 * len(arms))
-    for axes, arm in zip(figure.subplots(len(arms), 1, squeeze=False)[:, 0], arms, strict=True):
-        light_frame(axes)
-        own = figures[figures["arm"] == arm]
-        names = [name for name in own["figure"].unique() if name.startswith(RATE) or name in SHARES]
-        for name, worn in looks(names).items():
-            mean = own[own["figure"] == name].groupby("round")["value"].mean()
-            label = name.removeprefix(RATE)
-            axes.plot(
-                mean.index, mean, color=worn.colour, linestyle="--" if name in SHARES else "-", label=label
-            )
-        axes.set_title(arm, fontsize=11, loc="left")
-        axes.set_ylabel("share that is kept")
-        axes.set_xlabel("round")
-        axes.legend(fontsize=8, ncols=4)
-    return figure
 
 
 def compression(figures: pd.DataFrame) -> Figure:
@@ -143,14 +121,13 @@ def summary(run: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="ADDS's figures 4, 5 and 8 from a finished run folder.")
+    parser = argparse.ArgumentParser(description="ADDS's figures 4 and 8 from a finished run folder.")
     parser.add_argument("run", type=Path)
     parser.add_argument("--out", type=Path, help="where to write them, by default the run folder")
     options = parser.parse_args()
     folder = options.out or options.run
     folder.mkdir(parents=True, exist_ok=True)
     figures = figures_of(options.run)
-    write_png(folder / "rates.png", rates(figures))
     write_png(folder / "compression.png", compression(figures))
     if len(local(figures)):
         write_png(folder / "local.png", density(figures))

@@ -1,41 +1,33 @@
 """Private steps of brought models: record by record under vmap, by layers, and by Opacus' hooks.
 
-    python benchmarks/brought_models.py [--rounds 7] [--out benchmarks/results/brought_models.csv]
+    python benchmarks/brought_models.py [--write]
 
 Prints milliseconds of CPU time of a private step, on one thread, and their ratios to bare Opacus (medians of
-interleaved rounds of 4 steps). "alone" is the model in a forward of its own: each record passes in a batch of
-one. "layers" is the same model as a Sequential of listed layers, where there is one. "hooks" is bare Opacus
-with a mean loss, which is how brought models were computed before, without padding and float64 sums. Ours
-draw their batches too, by a Poisson rate of 1. Attention in Opacus is its own DPMultiheadAttention.
+interleaved rounds of 10 steps). `--write` keeps them in benchmarks/results/brought_models.csv. "alone" is the
+model in a forward of its own: each record passes in a batch of one. "layers" is the same model as a
+Sequential of listed layers, where there is one. "hooks" is bare Opacus with a mean loss, which is how brought
+models were computed before, without padding and float64 sums. Ours draw their batches too, by a Poisson rate
+of 1. Attention in Opacus is its own DPMultiheadAttention.
 """
 
 from __future__ import annotations
 
-import argparse
-import warnings
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from statistics import median
-from time import process_time
 from typing import Any
 
 import pandas as pd
 import torch
-from opacus.grad_sample import GradSampleModule
+from dpsgd import STEPS, Run, alone, bare, timed
 from opacus.layers import DPMultiheadAttention
-from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from securefl.dp.noise import Source
 from securefl.report.tables import write_csv
 from securefl.training import single_thread
-from securefl.training.dpsgd import train_privately
 from securefl.training.isolation import scheme_of
-from securefl.training.private_steps import DPSGD
 
-STEPS, CLASSES, WIDTH, PLACES = 4, 10, 32, 16
-Run = Callable[[], object]
+ROUNDS, CLASSES, WIDTH, PLACES = 7, 10, 32, 16
 
 
 class OwnForward(nn.Module):
@@ -84,54 +76,21 @@ def cnn() -> nn.Sequential:
     )
 
 
-def ours(model: nn.Module, x: Tensor, y: Tensor) -> Run:
-    config = DPSGD(
-        clip_norm=1.0,
-        noise_multiplier=1.0,
-        sampling_rate=1.0,
-        expected_batch=len(x),
-        steps=STEPS,
-        optimizer="sgd",
-        learning_rate=0.01,
-    )
-    return lambda: train_privately(model, x.numpy(), y.numpy(), config, "cross_entropy", Source())
-
-
-def hooks(model: nn.Module, x: Tensor, y: Tensor) -> Run:
-    wrapped = GradSampleModule(model)
-    settings: Any = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": len(x)}
-    optimizer = DPOptimizer(torch.optim.SGD(wrapped.parameters(), lr=0.01), **settings)
-
-    def run() -> None:
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            cross_entropy(wrapped(x), y).backward()
-            optimizer.step()
-
-    return run
-
-
 def contestants(name: str, x: Tensor, y: Tensor) -> dict[str, Run]:
     """By way, what runs STEPS steps of this model."""
     if name == "transformer":
         own = Transformer(nn.MultiheadAttention(WIDTH, 4, batch_first=True))
         peer = Transformer(DPMultiheadAttention(WIDTH, 4, batch_first=True))
         assert scheme_of(own).alone
-        return {"hooks": hooks(peer, x, y), "alone": ours(own, x, y)}
+        return {"hooks": bare(peer, x, y), "alone": alone(own, x, y)}
     make = {"mlp": mlp, "cnn": cnn}[name]
     behind, listed = OwnForward(make()), make()
     assert scheme_of(behind).alone
     assert not scheme_of(listed).alone
-    return {"hooks": hooks(make(), x, y), "alone": ours(behind, x, y), "layers": ours(listed, x, y)}
+    return {"hooks": bare(make(), x, y), "alone": alone(behind, x, y), "layers": alone(listed, x, y)}
 
 
-def timed(run: Run) -> float:
-    began = process_time()
-    run()
-    return 1e3 * (process_time() - began) / STEPS
-
-
-def rows(rounds: int) -> list[dict[str, object]]:
+def rows() -> list[dict[str, object]]:
     found = []
     shapes: dict[str, tuple[int, ...]] = {"mlp": (784,), "cnn": (1, 28, 28), "transformer": (PLACES, WIDTH)}
     for name, shape in shapes.items():
@@ -139,10 +98,11 @@ def rows(rounds: int) -> list[dict[str, object]]:
             torch.manual_seed(0)
             x, y = torch.randn(batch, *shape), torch.randint(CLASSES, (batch,))
             runs = contestants(name, x, y)
-            times = [{way: timed(run) for way, run in runs.items()} for _ in range(rounds + 1)][1:]
+            times = [{way: timed(run) for way, run in runs.items()} for _ in range(ROUNDS + 1)][1:]
             row: dict[str, object] = {"model": name, "batch": batch}
             for way in ("hooks", "alone", "layers"):
-                row[f"{way}_ms"] = f"{median(one[way] for one in times):.2f}" if way in runs else ""
+                seconds = median(one.get(way, 0.0) for one in times)
+                row[f"{way}_ms"] = f"{1e3 * seconds / STEPS:.2f}" if way in runs else ""
             for way in ("alone", "layers"):
                 own_ratio = median(one["hooks"] / one[way] for one in times) if way in runs else None
                 row[f"{way}_over_hooks"] = "" if own_ratio is None else f"{own_ratio:.2f}"
@@ -151,20 +111,8 @@ def rows(rounds: int) -> list[dict[str, object]]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    single_thread()
-    # Opacus' hooks fire on the first layer, whose input wants no gradient
-    warnings.filterwarnings("ignore", "Full backward hook is firing")
-    found = rows(options.rounds)
-    if options.out is not None:
-        write_csv(options.out, pd.DataFrame(found, dtype=object))
-
-
 if __name__ == "__main__":
-    main()
+    single_thread()
+    found = pd.DataFrame(rows(), dtype=object)
+    if "--write" in sys.argv:
+        write_csv(Path(__file__).parent / "results" / "brought_models.csv", found)

@@ -1,31 +1,27 @@
 """What a selection by label correlation must show: labels a round, rounds to the target, the last rounds.
 
     securefl run fedcor_fmnist_1spc --out RUN
-    python benchmarks/cohort_labels.py RUN [--write]
+    python benchmarks/cohort_labels.py RUN
 
 For each arm and seed of a run: how many different main labels its cohorts have, on average after FedCor's
 warm-up; the first round at the study's target accuracy, where an arm that never gets there counts all its
-rounds; the mean accuracy of the last 20 rounds. `--write` keeps the means over seeds in
-`benchmarks/results/cohort_labels.json`.
+rounds; the mean accuracy of the last 20 rounds.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from securefl.storage import files
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, read
 from securefl.study.seeded import World
 from securefl.study.world import build
 
-RESULTS = Path(__file__).parent / "results" / "cohort_labels.json"
 WARM_UP, LAST = 15, 20
 
 
@@ -59,18 +55,10 @@ def rows(study: Study, folder: Path) -> pd.DataFrame:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    words.add_argument("run", type=Path)
-    words.add_argument("--write", action="store_true")
-    asked = words.parse_args()
-    study = read(asked.run / "study.toml")
-    table = rows(study, asked.run)
+    run = Path(sys.argv[1])
+    table = rows(read(run / "study.toml"), run)
     print(table.round(3).to_string(index=False))
-    means = table.groupby("arm", sort=False).mean(numeric_only=True).drop(columns="seed").round(3)
-    print(means.to_string())
-    if asked.write:
-        told = {"study": study.study.name, "seeds": list(study.study.seeds), "means": means.T.to_dict()}
-        files.write(RESULTS, json.dumps(told, indent=1) + "\n")
+    print(table.groupby("arm", sort=False).mean(numeric_only=True).drop(columns="seed").round(3).to_string())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """FedCor's Figure 7: do clients of one label have embeddings of one direction after the warm-up?
 
-    SECUREFL_DATA=... python benchmarks/embeddings.py RUN [--arm FedCor] [--seed 1] [--write]
+    SECUREFL_DATA=... python benchmarks/embeddings.py RUN [--write]
 
 RUN is the folder of a run. The arm is played again up to the end of its warm-up; a run is the same each time.
 Embeddings are scaled to length 1, as in the paper. The picture is a t-SNE of them, coloured by each client's
@@ -32,7 +32,6 @@ from securefl.report.tables import write_csv, write_png
 from securefl.storage import files
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
-from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, read
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
@@ -41,21 +40,14 @@ from securefl.study.world import build
 ROOT = Path(__file__).parents[1]
 
 
-def states(study: Study, arm: Arm, world: World, rounds: list[int]) -> list[State]:
-    """The state before each of these rounds, from the arm played again."""
-    found = []
-    algorithm, _ = composition(study, arm, world)
+def state_before(study: Study, arm: Arm, world: World, number: int) -> State:
+    """The state before this round, from the arm played again."""
     with tempfile.TemporaryDirectory() as folder:
-        for number in rounds:
-            if number == 1:
-                found.append(algorithm.start())
-                continue
-            run_arm(study, arm, world, Path(folder), lambda record: None, rounds=number - 1)
-            with Checkpoint(checkpoint_file(arm_folder(Path(folder), arm, world.seed))) as checkpoint:
-                state, _ = checkpoint.load()
-            assert state is not None
-            found.append(state)
-    return found
+        run_arm(study, arm, world, Path(folder), lambda record: None, rounds=number - 1)
+        with Checkpoint(checkpoint_file(arm_folder(Path(folder), arm, world.seed))) as checkpoint:
+            state, _ = checkpoint.load()
+    assert state is not None
+    return state
 
 
 def directions(embedding: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -104,23 +96,18 @@ def main() -> None:
     torch.set_num_threads(1)
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("run", type=Path)
-    words.add_argument("--arm", default="FedCor")
-    words.add_argument("--seed", type=int)
     words.add_argument("--write", action="store_true")
     asked = words.parse_args()
     study = read(asked.run / "study.toml")
-    named = [arm for arm in study.arms if arm.name == asked.arm and isinstance(arm.options, FedCor)]
-    if not named:
-        words.error(f"Expected an arm of fedcor among {[own.name for own in study.arms]}, got {asked.arm!r}.")
-    seeds = study.study.seeds if asked.seed is None else (asked.seed,)
+    (arm,) = (arm for arm in study.arms if isinstance(arm.options, FedCor))
     table = []
-    for seed in seeds:
+    for seed in study.study.seeds:
         world = build(study, seed)
         # The losses after the last round of the warm-up are asked for at the start of the next one.
-        [state] = states(study, named[0], world, [named[0].options.warm_up + 2])
+        state = state_before(study, arm, world, arm.options.warm_up + 2)
         rows, labels = directions(state.memory["embedding"]), np.array(main_labels(world))
         table.append({"seed": seed, **alike(rows, labels)})
-        if seed == seeds[0]:
+        if not table[1:]:
             figure = drawn(rows, labels, study.study.name)
             write_png(files.subfolder(asked.run / "plots") / "embeddings.png", figure)
             if asked.write:

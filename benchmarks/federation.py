@@ -1,7 +1,6 @@
 """What a round costs by how messages travel, how sums are summed, and how large the model is.
 
-    python benchmarks/federation.py [CARRIER ...] [--sums SUM ...] [--payloads P ...] [--rounds N]
-        [--out FILE]
+    python benchmarks/federation.py [CARRIER ...] [--out FILE]
 
 Three clients train nothing: each adds a constant to a model of 262 kB or 4 MB. The sum is clear, masked
 or two-server; "plain" is Flower's own FedAvg without us.
@@ -14,18 +13,16 @@ installed nodes  the same SuperLink, and nodes of securefl.flower.installed
 
 The latter three run in a network and among processes of their own (`unshare`, Linux). CPU is that of all
 processes together, idle ones too, by client and round. The figures are medians of the rounds after the first.
-Other rows in FILE stay.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from itertools import pairwise
@@ -48,6 +45,7 @@ from securefl.deployment.updates import UPDATE
 from securefl.engine.aggregator import SecureAggregator
 from securefl.report.tables import write_csv
 
+ROUNDS = 4
 PAYLOADS = {"262 kB": 65_536, "4 MB": 1_048_576}
 FIELDS = ["carrier", "sum", "payload", "cpu_ms", "wall_ms"]
 QUIET = {
@@ -154,62 +152,43 @@ CARRIERS = {**INSIDE, **OUTSIDE}
 # Figures --------------------------------------------------------------------------------------------
 
 
-def measured(run: Run, how: str, size: int, rounds: int) -> tuple[str, str]:
+def measured(run: Run, how: str, size: int) -> tuple[str, str]:
     """CPU and wall time of a client and a round, in ms."""
-    marks = run(how, size, rounds)[1:]  # the first round imports and connects
+    marks = run(how, size, ROUNDS)[1:]  # the first round imports and connects
     per_client = [[(b - a) * 1e3 / CLIENTS for a, b in zip(*pair, strict=True)] for pair in pairwise(marks)]
     cpu, wall = (f"{median(one):.1f}" for one in zip(*per_client, strict=True))
     return cpu, wall
 
 
-def rows_of(
-    carrier: str, sums: Iterable[str], payloads: Sequence[str], rounds: int
-) -> Iterator[dict[str, str]]:
+def rows_of(carrier: str) -> Iterator[dict[str, str]]:
     with CARRIERS[carrier]() as run:
-        for how in sums:
-            for payload in payloads:
+        for how in SUMS:  # in this order: two-server needs one node more
+            for payload, size in PAYLOADS.items():
                 if (carrier, how) == ("one process", "plain"):
                     continue
-                cpu, wall = measured(run, how, PAYLOADS[payload], rounds)
+                cpu, wall = measured(run, how, size)
                 print(f"{carrier:16} {how:11} {payload:7} CPU {cpu:>9} ms  wall {wall:>9} ms", flush=True)
                 yield dict(zip(FIELDS, (carrier, how, payload, cpu, wall), strict=True))
-
-
-def write(out: Path, rows: Iterable[dict[str, str]]) -> None:
-    """The rows, in place of the file's own of the same carrier, sum and payload."""
-    before = list(csv.DictReader(out.open())) if out.exists() else []
-    known = {(row["carrier"], row["sum"], row["payload"]): row for row in [*before, *rows]}
-    order = [list(CARRIERS), list(SUMS), list(PAYLOADS)]
-    places = sorted(known, key=lambda at: [names.index(name) for names, name in zip(order, at, strict=True)])
-    write_csv(out, pd.DataFrame([known[place] for place in places], columns=FIELDS, dtype=object))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("carriers", nargs="*", default=[], help=f"among: {', '.join(CARRIERS)}")
-    parser.add_argument("--sums", nargs="+", choices=SUMS, default=SUMS)
-    parser.add_argument("--payloads", nargs="+", choices=PAYLOADS, default=list(PAYLOADS))
-    parser.add_argument("--rounds", type=int, default=4, help="of each run; 2 at least")
     parser.add_argument("--out", type=Path, help="a CSV file")
     given = parser.parse_args()
     if not QUIET.keys() <= os.environ.keys():  # the libraries read it when they are imported
         os.execve(sys.executable, [sys.executable, *sys.argv], QUIET | dict(os.environ))
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    wanted = given.carriers or list(CARRIERS)
-    if unknown := sorted(set(wanted) - set(CARRIERS)):
-        parser.error(f"expected carriers among {', '.join(CARRIERS)}, got {', '.join(unknown)}")
-    if given.rounds < 2:
-        parser.error(f"expected 2 rounds or more, got {given.rounds}: the first does not count")
+    wanted, rows = given.carriers or list(CARRIERS), list[dict[str, str]]()
     if OUTSIDE.keys() & set(wanted):
         alone()
-    sums = [one for one in SUMS if one in given.sums]  # in this order: two-server needs one node more
     for carrier in wanted:
         try:
-            for row in rows_of(carrier, sums, given.payloads, given.rounds):
-                if given.out:
-                    write(given.out, [row])
+            rows += rows_of(carrier)
         except RuntimeError as error:
-            print(f"{carrier}: no more figures: {error}", flush=True)
+            print(f"{carrier}: no figures: {error}", flush=True)
+    if given.out:
+        write_csv(given.out, pd.DataFrame(rows, columns=FIELDS, dtype=object))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@
 
     python benchmarks/fedlog_synthetic.py [--write]
 
-Prints training and testing accuracy after 1 to 30 local iterations, mean and standard deviation over 6 seeds,
-and the same for other settings. `--write` keeps the figures in benchmarks/results/fedlog_synthetic.json, and
-draws docs/fedlog_synthetic.png.
+Prints mean testing accuracy after 1 to 30 local iterations, over 6 seeds and in several settings. `--write`
+keeps the figures in benchmarks/results/fedlog_synthetic.json, and draws docs/fedlog_synthetic.png.
 
 The paper ("Synthetic", Fig. 1): 80 points, uniform in [-5, 5]^2, in two classes by the circle of radius
 26/7. The half with the smaller x1 is client 0's, whose body has three layers, the rest client 1's, whose
@@ -44,7 +43,6 @@ from securefl.protocols.lg_fedavg import LGFedAvg
 from securefl.protocols.personal import Personal, SharedLayers
 from securefl.storage import files
 from securefl.training import LocalTraining, ModelConfig, single_thread
-from securefl.training.chunks import body_features
 from securefl.training.heads import last_dense, with_head
 from securefl.training.models import MLP
 from securefl.training.task import Bodies, Problem
@@ -312,33 +310,14 @@ def verdict(fedlog: float, lg: float) -> str:
     return "level" if difference == 0 else "ahead" if difference > 0 else "behind"
 
 
-def print_main(found: Accuracies) -> None:
-    print(
-        f"Accuracy in %, mean and standard deviation over {len(SEEDS)} seeds; Adam, rate 0.001, batches of 10"
-    )
-    print("iterations          FedLog       LG-FedAvg   FedLog is   in seeds")
-    for kind in ("train", "test"):
-        for count in SHOWN:
-            ours, theirs = (np.array(found[s][kind][ITERATIONS.index(count)]) for s in SYSTEMS)
-            cells = "".join(f"{100 * a.mean():>10.1f} +-{100 * a.std(ddof=1):>4.1f}" for a in (ours, theirs))
-            won = f"{np.sum(ours > theirs)} of {len(ours)}"
-            print(f"{kind:<6}{count:>4}{cells}{verdict(ours.mean(), theirs.mean()):>12}{won:>11}")
-
-
 def print_variations(rows: list[tuple[Setting, Accuracies]]) -> None:
     print(
         "\nMean testing accuracy in %, FedLog / LG-FedAvg, by local iterations; * where FedLog is not ahead"
     )
     print(f"{'first head':<11}{'batch':>6}{'rate':>7}{'width':>6}", *(f"{count:>13}" for count in SHOWN))
-    train, test = (
-        {s: np.array([np.mean(found[s][kind], axis=1) for _, found in rows]) for s in SYSTEMS}
-        for kind in ("train", "test")
-    )
-    for i, (setting, _) in enumerate(rows):
+    for setting, found in rows:
         name = f"{setting.start:<11}{setting.batch:>6}{setting.rate:>7g}{setting.width:>6}"
-        print(name, *_cells(*(test[s][i] for s in SYSTEMS)))
-    best = [test[s][train[s].argmax(axis=0), np.arange(len(SHOWN))] for s in SYSTEMS]
-    print(f"{'each at its best in training':<30}", *_cells(*best))
+        print(name, *_cells(*(np.mean(found[system]["test"], axis=1) for system in SYSTEMS)))
 
 
 def _cells(ours: Floats, theirs: Floats) -> list[str]:
@@ -348,101 +327,20 @@ def _cells(ours: Floats, theirs: Floats) -> list[str]:
 
 # The picture --------------------------------------------------------------------------------------
 
-POINT_COLOURS = (("#0072B2", "#56B4E9"), ("#D55E00", "#E69F00"))
-"""Okabe and Ito; by class, dark for client 0 and light for client 1, who also differ in shape."""
 SYSTEM_COLOURS = dict(zip(SYSTEMS, ("#009E73", "#CC79A7"), strict=True))
-_GREY = "#666666"
 FASTER = Setting(rate=1e-2)
 
 
-def draw(found: Accuracies, faster: Accuracies, experiment: Experiment) -> Figure:
-    """The paper's six panels.
+def draw(found: Accuracies, faster: Accuracies) -> Figure:
+    """Accuracy in training and testing by local iterations.
 
     found, faster: at all ITERATIONS, and at those SHOWN with ten times the rate.
-    experiment: the one whose representations are drawn.
     """
-    figure = Figure(figsize=(12.0, 7.6), dpi=110, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
-    panels = figure.subplots(2, 3)
-    fedlog, lg = experiment.outcomes().values()
-    _data_panel(panels[0, 0], experiment.data)
-    initial = [experiment.bodies.of(client).initial for client in (0, 1)]
-    axes = panels[0, 1]
-    _representations(axes, experiment, initial)
-    _separator(axes, experiment.first_head, color=_GREY, linestyle="--", label="first head")
-    _finish(axes, "representations before training")
-    axes = panels[1, 0]
-    _representations(axes, experiment, [kept["model"] for kept in lg.kept])
-    for client, style in ((0, "-."), (1, ":")):
-        local = head_of(experiment.bodies.of(client).module(np.asarray(lg.kept[client]["model"])))
-        _separator(axes, local, color=_GREY, linestyle=style, label=f"head of client {client}")
-    _separator(axes, lg.head, color=SYSTEM_COLOURS["LG-FedAvg"], label="averaged head")
-    _finish(axes, _after("LG-FedAvg", experiment, lg))
-    axes = panels[1, 1]
-    _representations(axes, experiment, [kept["model"] for kept in fedlog.kept])
-    _separator(axes, experiment.first_head, color=_GREY, linestyle="--", label="first head, frozen")
-    _separator(axes, fedlog.head, color=SYSTEM_COLOURS["FedLog"], label="exact head of the sum")
-    _finish(axes, _after("FedLog", experiment, fedlog))
-    for axes, kind, name in zip(panels[:, 2], ("train", "test"), ("training", "testing"), strict=True):
+    figure = Figure(figsize=(9.0, 4.0), dpi=110, layout=ConstrainedLayoutEngine(w_pad=0.1))
+    for axes, kind in zip(figure.subplots(1, 2), ("train", "test"), strict=True):
         _accuracy_panel(axes, found, faster, kind)
-        axes.set_title(f"{name} accuracy, mean of {len(SEEDS)} seeds", fontsize=11, loc="left")
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=10)
+        axes.set_title(f"{kind}ing accuracy, mean of {len(SEEDS)} seeds", fontsize=11, loc="left")
     return figure
-
-
-def _scatter(axes: Axes, client: int, x: NDArray[Any], y: NDArray[np.int64]) -> None:
-    for kind, colours in enumerate(POINT_COLOURS):
-        axes.scatter(
-            x[y == kind, 0],
-            x[y == kind, 1],
-            s=34,
-            color=colours[client],
-            marker="o^"[client],
-            edgecolor="white",
-            linewidth=0.5,
-            zorder=3,
-            label=f"client {client}, class {kind}",
-        )
-
-
-def _data_panel(axes: Axes, shown: Data) -> None:
-    for client, (x, y) in enumerate(shown.train):
-        _scatter(axes, client, x, y)
-    angle = np.linspace(0, 2 * np.pi, 200)
-    axes.plot(RADIUS * np.cos(angle), RADIUS * np.sin(angle), color=_GREY, linewidth=1.2)
-    axes.axvline(shown.split, color=_GREY, linestyle=":", linewidth=1.2)
-    axes.set(xlim=(-5.2, 5.2), ylim=(-5.2, 5.2), aspect="equal", xlabel="$x_1$", ylabel="$x_2$")
-    axes.set_title("data: circle parts classes, line clients", fontsize=11, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _representations(axes: Axes, experiment: Experiment, vectors: list[NDArray[Any]]) -> None:
-    for client, vector in enumerate(vectors):
-        x, y = experiment.data.train[client]
-        _scatter(axes, client, body_features(experiment.bodies.of(client).module(vector), x), y)
-
-
-def _separator(axes: Axes, head: Floats, *, label: str, linestyle: str = "-", color: str) -> None:
-    """The line on which both classes are as likely."""
-    constant, *normal = head[1] - head[0]
-    across = np.array(normal)
-    at = -constant * across / (across @ across)
-    along = at + np.array([-across[1], across[0]])
-    wide = 2.4 if linestyle == "-" else 1.6
-    axes.axline(at, along, color=color, linestyle=linestyle, linewidth=wide, label=label, zorder=2)
-
-
-def _after(system: str, experiment: Experiment, outcome: Outcome) -> str:
-    return f"{system}, {experiment.iterations} iterations: {outcome.test:.0%} in testing"
-
-
-def _finish(axes: Axes, title: str) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set(xlabel="representation 1", ylabel="representation 2")
-    axes.set_title(title, fontsize=11, loc="left")
-    axes.set_aspect("equal", adjustable="datalim")
-    axes.locator_params(nbins=6)
-    axes.legend(handles=axes.get_lines(), fontsize=9, frameon=True, framealpha=0.85, edgecolor="none")
 
 
 def _accuracy_panel(axes: Axes, found: Accuracies, faster: Accuracies, kind: str) -> None:
@@ -493,7 +391,7 @@ def write_all(found: Accuracies, rows: list[tuple[Setting, Accuracies]]) -> None
         },
     }
     files.write(HERE / "results" / "fedlog_synthetic.json", json.dumps(result, indent=1) + "\n")
-    picture = draw(found, dict(rows)[FASTER], Experiment(Setting(), ITERATIONS[-1], SEEDS[0]))
+    picture = draw(found, dict(rows)[FASTER])
     picture.savefig(HERE.parent / "docs" / "fedlog_synthetic.png", metadata={"Software": None})
 
 
@@ -503,7 +401,6 @@ def main() -> None:
     write = parser.parse_args().write
     single_thread()
     found = accuracies(Setting(), ITERATIONS, SEEDS)
-    print_main(found)
     at = [ITERATIONS.index(count) for count in SHOWN]
     known = {s: {kind: [rows[i] for i in at] for kind, rows in found[s].items()} for s in SYSTEMS}
     rows = [(s, known if s == Setting() else accuracies(s, SHOWN, SEEDS)) for s in variations()]

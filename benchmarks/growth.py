@@ -1,13 +1,12 @@
 """What a round costs the engine as clients and rounds grow: CPU, memory, and bytes written.
 
-    python benchmarks/growth.py [--clients 100 1000 ...] [--noise local|none] [--write]
-    python benchmarks/growth.py --masked [--clients 100000] [--cohorts 100 300 1000 3000] [--write]
+    python benchmarks/growth.py none|local|masked [--write]
 
 The clients' work is next to nothing (a constant update of 610 values), so all that is left is the engine's:
 selection, orders, messages, ledger, journal, records. Each cell is a process of its own. It plays ten rounds
 as a study does. Then it writes the rounds up to the 1,000th as they would have been (ledger, records), and
 resumes for the last ones. Large cohorts have fewer rounds, early and late: as many as the table says. Sums
-are in the clear, or hidden by masks with `--masked`: then every client's keys, shares and signatures are in
+are in the clear, or hidden by masks: then every client's keys, shares and signatures are in
 the figures, since one process plays all of them.
 
 With `--write` each cell is written when it is measured. The same command goes on with the cells that are
@@ -16,12 +15,10 @@ missing: remove the file to measure anew.
     ms early, ms late    CPU of a client-round, the median of the last rounds up to each
     MiB, MiB late        largest memory beyond the imports: of the early rounds, and with the resumed ones
     bytes a round        bytes written to files in a late round, write-ahead logs included
-    resume s             CPU of opening and checking the files of all those rounds
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import resource
@@ -34,7 +31,7 @@ from statistics import median
 from time import process_time
 from typing import Any
 
-from growth_study import KINDS, LATE, SIZE, fill, made
+from growth_study import LATE, SIZE, fill, made
 
 from securefl.study.arm import arm_folder
 from securefl.study.run import run_arm
@@ -102,10 +99,6 @@ def cell(clients: int, cohort: int, kind: str) -> dict[str, Any]:
             "mib": round(first - before),
             "mib_late": round(peak() - before),
             "bytes_per_round": int(median(again.written[n] for n in rounds)),
-            # The first record is told when all are loaded.
-            "resume_seconds": round(
-                again.cpu[1] + max(0.0, again.cpu[late - newest + 1] - late_ms * cohort), 2
-            ),
         }
 
 
@@ -120,52 +113,37 @@ COLUMNS = (
     ("mib", "MiB", ",d"),
     ("mib_late", "MiB late", ",d"),
     ("bytes_per_round", "bytes a round", ",d"),
-    ("resume_seconds", "resume s", ".1f"),
 )
 
 
 def measured(clients: int, cohort: int, kind: str) -> dict[str, Any]:
     """A cell in a process of its own."""
-    command = [sys.executable, __file__, "--cell", str(clients), str(cohort), kind]
+    command = [sys.executable, __file__, kind, str(clients), str(cohort)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     row: dict[str, Any] = json.loads(done.stdout)
     return row
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--clients", type=int, nargs="+", help="all cells of so many clients")
-    parser.add_argument("--cohorts", type=int, nargs="+", help="all cells of such cohorts")
-    parser.add_argument("--noise", choices=[kind for kind in KINDS if kind != "masked"], default="local")
-    parser.add_argument("--masked", action="store_true", help="masked sums without noise")
-    parser.add_argument("--write", action="store_true", help="write benchmarks/results/growth_KIND.json")
-    parser.add_argument("--cell", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.cell:
-        clients, cohort, kind = options.cell
-        print(json.dumps(cell(int(clients), int(cohort), kind)))
+    kind, *more = sys.argv[1:]
+    if more and more[0].isdigit():
+        print(json.dumps(cell(int(more[0]), int(more[1]), kind)))
         return
-    kind = "masked" if options.masked else options.noise
-    cells = MASKED if options.masked else [(n, round(share * n)) for n in CLIENTS for share in SHARES]
-    said = "--masked" if options.masked else f"--noise {kind}"
+    cells = MASKED if kind == "masked" else [(n, round(share * n)) for n in CLIENTS for share in SHARES]
     place = Path(__file__).parent / "results" / f"growth_{kind}.json"
     found: dict[str, Any] = {
-        "command": f"python benchmarks/growth.py {said} --write",
+        "command": f"python benchmarks/growth.py {kind} --write",
         "python": platform.python_version(),
         "update": SIZE,
-        "cells": json.loads(place.read_text())["cells"] if options.write and place.exists() else [],
+        "cells": json.loads(place.read_text())["cells"] if more and place.exists() else [],
     }
     print("  ".join(f"{title:>13}" for _, title, _ in COLUMNS))
     for clients, cohort in cells:
-        if clients not in (options.clients or [clients]) or cohort not in (options.cohorts or [cohort]):
-            continue
         rows = [row for row in found["cells"] if (row["clients"], row["cohort"]) == (clients, cohort)]
         if not rows:
             rows = [measured(clients, cohort, kind)]
-            found["cells"].append(rows[0])
-            if options.write:
+            found["cells"] += rows
+            if more:
                 place.write_text(json.dumps(found, indent=1) + "\n")
         print("  ".join(f"{rows[0][name]:>13{form}}" for name, _, form in COLUMNS), flush=True)
 

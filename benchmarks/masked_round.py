@@ -7,10 +7,10 @@ Not counted: training, and the reservation of the charge.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import fmean
 from time import process_time
 from typing import Any
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.core.acts import Begin, RecordAct
 from securefl.core.grid import Grid
-from securefl.core.hiding import ComputeAndConceal
 from securefl.core.machine import Step
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER, Release, ReleaseKey
@@ -45,28 +45,6 @@ from securefl.storage.journal import Journal
 
 CLIP = 8.0  # Flower's
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
-
-
-@dataclass
-class Costs:
-    """CPU seconds of each client and of the server, and the bytes of each client."""
-
-    client: dict[str, float] = field(default_factory=dict)
-    quantise: dict[str, float] = field(default_factory=dict)
-    server: float = 0.0
-    up: dict[str, int] = field(default_factory=dict)
-    down: dict[str, int] = field(default_factory=dict)
-    error: float = 0.0
-
-    @contextmanager
-    def of(self, party: str) -> Iterator[None]:
-        began = process_time()
-        yield
-        spent = process_time() - began
-        if party == SERVER:
-            self.server += spent
-        else:
-            self.client[party] = self.client.get(party, 0.0) + spent
 
 
 @lru_cache
@@ -98,127 +76,129 @@ def keystream(masks: int, length: int) -> float:
     return 1e3 * (process_time() - began)
 
 
-class Round:
-    """One aggregation whose clients take turns: one client's vector exists at a time."""
+class Sum:
+    """One sum whose parties take turns; CPU seconds and bytes by party. One vector exists at a time."""
 
-    def __init__(self, policy: Policy, clients: int, length: int, ledger: Ledger, journal: Journal) -> None:
-        owners, chosen = identities(clients), policy.parameters(clients)
-        self.header, self.ledger, self.journal = Header(os.urandom(32), 1, 1, 2), ledger, journal
-        self.costs = Costs()
+    def __init__(self, vector: Vector, chosen: Grid, ledger: Ledger, journal: Journal) -> None:
+        self.header, self.vector, self.grid = Header(os.urandom(32), 1, 1, 2), vector, chosen
+        self.ledger, self.journal = ledger, journal
+        self.machines: dict[str, Any] = {}
+        self.steps: dict[str, Any] = {}
+        self.spent, self.up, self.down, self.quantise = (Counter[str]() for _ in range(4))
+        self.summed, self.clear = np.zeros(vector.length), np.zeros(vector.length, np.int64)
+
+    @contextmanager
+    def of(self, party: str) -> Iterator[None]:
+        began = process_time()
+        yield
+        self.spent[party] += process_time() - began
+
+    def begin(self, party: str, make: Callable[[], Any]) -> None:
+        with self.of(party):
+            self.machines[party] = make()
+            self.steps[party] = self.machines[party].begin()
+
+    def work(self, party: str) -> None:
+        """Answer one need."""
+        with self.of(party):
+            order = self.steps[party].need.order
+            answer = self.journal.record([order])[0] if isinstance(order, Begin | RecordAct) else order.run()
+            self.steps[party] = self.machines[party].provide(self.steps[party].state, answer)
+
+    def conceal(self, name: str, values: NDArray[np.float64]) -> None:
+        order, at, before = self.steps[name].need.order, self.header, self.spent[name]
+        with self.of(name):
+            integers = self.grid.quantise(values)
+        self.quantise[name] = self.spent[name] - before
+        self.summed += values
+        self.clear += integers
+        with self.of(name):
+            numbers = order.conceal[self.vector.name](integers).numbers
+        key = ReleaseKey(name, at.session, at.round, at.stage, at.attempt, self.vector.name)
+        self.ledger.reserve([(key, NO_COST)])
+        with self.of(name):
+            release = Release(key=key, unit="record", form="masked", charge=NO_COST, _numbers=numbers)
+            self.steps[name] = self.machines[name].provide(self.steps[name].state, (release,))
+
+    def post(self, sender: str) -> None:
+        """Encode what this party says, and let its receivers take it in."""
+        step = self.steps[sender]
+        self.steps[sender] = Step(step.state, need=step.need)  # what is sent is not held
+        for envelope in step.out:
+            with self.of(sender):
+                (data,) = self.ledger.send([(self.header, envelope.message)])
+            self.up[sender] += len(data)
+            for to in envelope.to:
+                self.down[to] += len(data)
+                with self.of(to):
+                    state, machine = self.steps[to].state, self.machines[to]
+                    expects = machine.expects(state)
+                    message = decode(data, expects.header, expects.kinds, sender)
+                    self.steps[to] = machine.receive(state, sender, message)
+
+    def deadline(self) -> None:
+        with self.of(SERVER):
+            self.steps[SERVER] = self.machines[SERVER].deadline(self.steps[SERVER].state)
+
+    def figures(self, total: NDArray[np.int64]) -> dict[str, float]:
+        """Milliseconds and bytes, those of clients means over the survivors. SystemExit for a wrong sum."""
+        if not np.array_equal(total, self.clear):
+            raise SystemExit("Expected the exact sum of the quantised vectors.")
+        stayed = list(self.quantise)
+        return {
+            "client_ms": 1e3 * fmean(self.spent[name] for name in stayed),
+            "quantise_ms": 1e3 * fmean(self.quantise.values()),
+            "server_ms": 1e3 * self.spent[SERVER],
+            "bytes_up": fmean(self.up[name] for name in stayed),
+            "bytes_down": fmean(self.down[name] for name in stayed),
+            "error": float(np.abs(total * self.grid.step - self.summed).max()),
+        }
+
+
+def ours(policy: Policy, clients: int, length: int, silent: int) -> dict[str, float]:
+    """The figures of one round. The last `silent` clients fall silent when their masked input is due."""
+    owners, chosen = identities(clients), policy.parameters(clients)
+    vector = Vector(name="update", length=length, bits=32, bound=grid(clients).limit)
+    with Ledger(":memory:", TERMS) as ledger, Journal() as journal:
+        own = Sum(vector, grid(clients), ledger, journal)
         roster = Roster(tuple(owner.member() for owner in owners))
-        self.grid = grid(chosen.clients)
-        vector = Vector(name="update", length=length, bits=32, bound=self.grid.limit)
         agreement = Agreement(
-            header=self.header,
+            header=own.header,
             roster=roster,
             parameters=chosen,
             vectors=(vector,),
             plan=bytes(32),
             task=bytes(32),
         )
-        server = Server(agreement=agreement, patience=0)
-        self.vector, self.mode, self.summed = vector, chosen.mode, np.zeros(length)
-        self.machines: dict[str, Any] = {SERVER: server}
-        self.steps: dict[str, Any] = {SERVER: server.begin()}
-        self.post: dict[str, list[bytes]] = {}
+        own.begin(SERVER, lambda: Server(agreement=agreement, patience=0))
         for owner in owners:
-            with self.costs.of(owner.name):
-                channels = Channels(owner, roster, self.header.session)
-                client = Client(agreement=agreement, channels=channels, policy=policy)
-                self.machines[owner.name] = client
-                self.steps[owner.name] = client.begin()
-
-    def run(self, silent: int) -> Costs:
-        """The last `silent` clients fall silent when their masked input is due."""
-        names = [name for name in self.machines if name != SERVER]
-        staying = names[: len(names) - silent]
-        self._every(names, self._record, self._up)  # it begins, and advertises
-        self._every(names, self._down, self._record, self._up)  # the roster comes, it deals
-        self._every(staying, self._down, self._record, self._mask, self._up)
+            made = partial(Channels, owner, roster, own.header.session)
+            own.begin(
+                owner.name, lambda made=made: Client(agreement=agreement, channels=made(), policy=policy)
+            )
+        names = [owner.name for owner in owners]
+        staying = names[: clients - silent]
+        for _ in range(2):  # they begin, and advertise; the roster comes, they deal
+            for name in names:
+                own.work(name)
+                own.post(name)
+            own.post(SERVER)
+        for number, name in enumerate(staying):
+            own.work(name)
+            own.conceal(name, update(number, length))
+            own.post(name)
         if silent:
-            self._server(lambda: self.machines[SERVER].deadline(self.steps[SERVER].state))
-        if self.mode == "active":
-            self._every(staying, self._down, self._record, self._up)  # the survivors come, it signs
-            self._every(staying, self._down, self._up)  # the quorum comes, it opens
-        else:
-            self._every(staying, self._down, self._record, self._up)  # the survivors come, it opens
-        with self.costs.of(SERVER):
-            result = self.steps[SERVER].need.order.run()
+            own.deadline()
+        own.post(SERVER)
+        for name in staying:  # the survivors come, they sign; or open, if no quorum follows
+            own.work(name)
+            own.post(name)
+        if chosen.mode == "active":
+            own.post(SERVER)
+            for name in staying:
+                own.post(name)
+        with own.of(SERVER):
+            result = own.steps[SERVER].need.order.run()
         if isinstance(result, Aborted):
             raise SystemExit(f"Expected a sum, but it aborted: {result}.")
-        total = centred(result.totals[self.vector.name], self.vector.bits) * self.grid.step
-        self.costs.error = float(np.abs(total - self.summed).max())
-        allowed = 0.51 * len(staying) * self.grid.step  # each client rounds to the nearest step
-        if not self.costs.error <= allowed:
-            raise SystemExit(f"Expected an error of the sum of at most {allowed}, got {self.costs.error}.")
-        return self.costs
-
-    def _every(self, names: Sequence[str], *acts: Callable[[str], None]) -> None:
-        for name in names:
-            for act in acts:
-                act(name)
-
-    def _record(self, name: str) -> None:
-        with self.costs.of(name):
-            (answer,) = self.journal.record([self.steps[name].need.order])
-            self.steps[name] = self.machines[name].provide(self.steps[name].state, answer)
-
-    def _mask(self, name: str) -> None:
-        order: ComputeAndConceal = self.steps[name].need.order
-        values = update(int(name.split("-")[1]), self.vector.length)
-        self.summed += values
-        began = self.costs.client[name]
-        with self.costs.of(name):
-            integers = self.grid.quantise(values)
-        self.costs.quantise[name] = self.costs.client[name] - began
-        at = self.header
-        key = ReleaseKey(name, at.session, at.round, at.stage, at.attempt, self.vector.name)
-        with self.costs.of(name):
-            masked = order.conceal[self.vector.name](integers).numbers
-        self.ledger.reserve([(key, NO_COST)])
-        with self.costs.of(name):
-            release = Release(key=key, unit="record", form="masked", charge=NO_COST, _numbers=masked)
-            self.steps[name] = self.machines[name].provide(self.steps[name].state, (release,))
-
-    def _up(self, name: str) -> None:
-        with self.costs.of(name):
-            (envelope,) = self.steps[name].out
-            (data,) = self.ledger.send([(self.header, envelope.message)])
-        self.steps[name] = Step(self.steps[name].state)  # what is sent is not held
-        self.costs.up[name] = self.costs.up.get(name, 0) + len(data)
-        self._server(lambda: self._received(SERVER, name, data))
-
-    def _down(self, name: str) -> None:
-        for data in self.post.pop(name):
-            self.costs.down[name] = self.costs.down.get(name, 0) + len(data)
-            with self.costs.of(name):
-                self.steps[name] = self._received(name, SERVER, data)
-
-    def _received(self, party: str, sender: str, data: bytes) -> Any:
-        machine, state = self.machines[party], self.steps[party].state
-        expects = machine.expects(state)
-        return machine.receive(state, sender, decode(data, expects.header, expects.kinds, sender))
-
-    def _server(self, work: Callable[[], Any]) -> None:
-        with self.costs.of(SERVER):
-            step = work()
-            self.steps[SERVER] = Step(step.state, need=step.need)
-            for envelope in step.out:
-                (data,) = self.ledger.send([(self.header, envelope.message)])
-                for name in envelope.to:
-                    self.post.setdefault(name, []).append(data)
-
-
-def ours(policy: Policy, clients: int, length: int, silent: int) -> dict[str, float]:
-    """Milliseconds and bytes of one round, means over the survivors."""
-    with Ledger(":memory:", TERMS) as ledger, Journal() as journal:
-        costs = Round(policy, clients, length, ledger, journal).run(silent)
-    stayed = list(costs.quantise)
-    return {
-        "client_ms": 1e3 * fmean(costs.client[name] for name in stayed),
-        "quantise_ms": 1e3 * fmean(costs.quantise.values()),
-        "server_ms": 1e3 * costs.server,
-        "bytes_up": fmean(costs.up[name] for name in stayed),
-        "bytes_down": fmean(costs.down[name] for name in stayed),
-        "error": costs.error,
-    }
+        return own.figures(centred(result.totals[vector.name], vector.bits))

@@ -1,12 +1,12 @@
 """Encrypted matching beside the published way, Paillier and plain secret sharing, in one interleaved run.
 
-    python benchmarks/matching.py [--write] [--curve]
+    python benchmarks/matching.py [--write]
 
 Prints, per profile length and number of clients, the median milliseconds per client of client, server and key
 holder, bytes up and bytes between the servers per client, the largest error, and how many times faster than
 element by element. Of a client's time, `before` is what it can do while it waits for a query (it encrypts
-zeros), and `waits` is the rest, for which the server waits. A simulation spends both. `--curve` adds the cost
-per client up to 10,000 clients; `--write` keeps the figures in benchmarks/results/matching.json.
+zeros), and `waits` is the rest, for which the server waits. A simulation spends both. `--write` keeps the
+figures in benchmarks/results/matching.json.
 
 The systems take turns, a batch of clients each, so that a busy machine slows all of them alike. What is done
 once a round (encoding the baseline) is shared out over its clients; keys and contexts are made once a session
@@ -296,24 +296,11 @@ def client_against_tenseal(rng: np.random.Generator, turns: int = 60) -> float:
     return median(spent["mine"]) / median(spent["tenseal"])
 
 
-def curve(rng: np.random.Generator) -> list[dict[str, float]]:
-    """Cost per client of checked openings and pads as the number of clients grows."""
-    rows = []
-    for clients in (100, 1000, 10_000):
-        for system in (CheckedOpenings("compact, checked", COMPACT, 84, clients, TIGHT), Pads(84, clients)):
-            interleaved([system], rng)
-            row = {"system": system.name, "clients": clients, "total": system.tally.row()["total"]}
-            rows.append(row)
-            print(f"{row['system']:16}{clients:>8} clients{row['total']:>10.3f} ms per client", flush=True)
-    return rows
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help="keep the figures")
-    parser.add_argument("--curve", action="store_true", help="also up to 10,000 clients (two minutes)")
     chosen = parser.parse_args()
     rng, rows = np.random.default_rng(0), []
     names = ("client", "before", "waits", "server", "holder", "total", "up", "between", "error", "ratio")
@@ -333,15 +320,11 @@ def main() -> None:
                 )
     ratio = client_against_tenseal(rng)
     print(f"strong client over encode + encrypt + serialise of one ciphertext: {ratio:.2f}")
-    found = {
-        "rows": rows,
-        "client_over_tenseal": round(ratio, 3),
-        "curve": curve(rng) if chosen.curve else [],
-    }
+    found = {"rows": rows, "client_over_tenseal": round(ratio, 3)}
     if chosen.write:
         path = Path(__file__).parent / "results" / "matching.json"
-        command = "python benchmarks/matching.py --write" + (" --curve" if chosen.curve else "")
-        files.write(path, json.dumps({"command": command, **found}, indent=1) + "\n")
+        command = {"command": "python benchmarks/matching.py --write"}
+        files.write(path, json.dumps(command | found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """What encrypted profile matching is compared with: the published way, Paillier, and two servers.
 
-    python benchmarks/matching_baselines.py
-
-Every system has the same interface, so that a benchmark can run them in turn:
+Every system has the same interface, so that `matching.py` runs them in turn:
 
     setup(q, rng)                 makes keys (from the system's entropy) and runs one client drawn from rng
     client(profile) -> bytes      what one client sends
@@ -15,13 +13,10 @@ None of them hides more than its docstring says: no flooding, no masks, no check
 
 from __future__ import annotations
 
-import argparse
 import secrets
 from functools import lru_cache
 from hashlib import shake_256
-from statistics import median
 from struct import pack, unpack_from
-from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,9 +24,7 @@ import tenseal as ts
 from numpy.typing import NDArray
 
 from securefl.dp.moments import MeanVariance
-from securefl.matching.profiles import VARIANCE_FLOOR, Features, Floats, ProfileQuery, Variant, divergence
-
-ROLES = ("client", "server", "holder")
+from securefl.matching.profiles import VARIANCE_FLOOR, Features, Floats, ProfileQuery, Variant
 
 
 class System(Protocol):
@@ -204,53 +197,4 @@ def _drawn(q: int, rng: np.random.Generator) -> MeanVariance:
 
 
 def _warm_up(system: System, q: int, rng: np.random.Generator) -> None:
-    run_once(system, _drawn(q, rng), _drawn(q, rng))
-
-
-def run_once(system: System, profile: MeanVariance, baseline: MeanVariance) -> dict[str, float]:
-    """One client through all parties: milliseconds per role, and the error of the score."""
-    moments = [perf_counter()]
-    message = system.client(profile)
-    moments.append(perf_counter())
-    reply = system.server(message, baseline)
-    moments.append(perf_counter())
-    score = system.holder(reply)
-    moments.append(perf_counter())
-    spent = dict(zip(ROLES, (float(ms) for ms in np.diff(moments) * 1e3), strict=True))
-    return spent | {"error": abs(score - divergence(profile, baseline))}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="clients per system (default 5)")
-    parser.add_argument("--length", type=int, default=84, help="elements of a profile (default 84)")
-    chosen = parser.parse_args()
-    rng = np.random.default_rng(0)
-    baseline = _drawn(chosen.length, rng)
-    everything: tuple[System, ...] = (ElementWise(), Paillier(), SecretSharing())
-    systems = []
-    for system in everything:
-        try:
-            system.setup(chosen.length, rng)
-        except ImportError:
-            print(f"{type(system).__name__}: phe is not installed")
-        else:
-            systems.append(system)
-    runs = []
-    for _ in range(chosen.rounds):
-        profile = _drawn(chosen.length, rng)
-        runs.append([run_once(system, profile, baseline) for system in systems])
-    print(f"q {chosen.length}, {chosen.rounds} rounds; ms and bytes per client")
-    print(
-        f"{'':14}{'client':>9}{'server':>9}{'holder':>9}{'total':>9}{'up':>10}{'to holder':>10}{'error':>9}"
-    )
-    for system, own in zip(systems, zip(*runs, strict=True), strict=True):
-        ms = [median(run[role] for run in own) for role in ROLES]
-        times = "".join(f"{value:>9.3f}" for value in (*ms, sum(ms)))
-        error = max(run["error"] for run in own)
-        name = type(system).__name__
-        print(f"{name:14}{times}{system.bytes_up:>10}{system.bytes_to_holder:>10}{error:>9.0e}")
-
-
-if __name__ == "__main__":
-    main()
+    system.holder(system.server(system.client(_drawn(q, rng)), _drawn(q, rng)))

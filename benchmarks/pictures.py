@@ -136,13 +136,11 @@ def growth() -> Figure:
     """CPU of a round by its cohort, and memory by the number of clients."""
     figure = blank(height=4.0)
     time, memory = figure.subplots(1, 2)
-    words = {"none": "no noise", "local": "noise by each client"}
+    words = {"none": "no noise", "local": "noise by each client", "masked": "masked, no noise"}
     labels = []
-    for number, kept in enumerate(("growth_none", "growth_local")):
-        cells = sorted(
-            json.loads((RESULTS / f"{kept}.json").read_text())["cells"], key=lambda cell: cell["cohort"]
-        )
-        name = words[cells[0]["noise"]]
+    for number, (kind, name) in enumerate(words.items()):
+        cells = json.loads((RESULTS / f"growth_{kind}.json").read_text())["cells"]
+        cells.sort(key=lambda cell: cell["cohort"])
         labels += [name, f"{name}, late round"]
         worn = look(number)
         for when, dash, label in (("early", "-", name), ("late", "--", f"{name}, late round")):

@@ -7,7 +7,7 @@ Prints, per number of clients, length and share that drops out before its masked
 client (mean over survivors) and at the server, what the client's quantising takes of it, bytes per survivor,
 the largest error of the sum, and the floor: AES-256-CTR alone, for as many masks as the client or the server
 has. `--cohorts` plays large cohorts in active mode, 10 % corrupt and 10 % dropped; `--write` keeps the other
-figures in benchmarks/results/secagg.json. Without flwr its columns are left out (see flower_secagg.py).
+figures in benchmarks/results/secagg.json.
 A second line has the same sum by two servers (`sum = "two-server"`, see two_server.py): its client draws one
 keystream, its key holder one for each survivor, and its server none.
 
@@ -53,7 +53,7 @@ def compared(clients: int, length: int, dropout: float) -> dict[str, Any]:
     policy = Policy(mode="active", corrupt=0.2, dropout=dropout)
     mine: list[dict[str, float]] = []
     floors: list[tuple[float, float]] = []
-    theirs: dict[str, Any] | None = None
+    theirs: dict[str, float] = {}
     for turn in range(2 * TURNS):
         if turn == TURNS:
             theirs = flower(clients, length, dropout)
@@ -67,9 +67,8 @@ def compared(clients: int, length: int, dropout: float) -> dict[str, Any]:
     row["client_over_floor"] = masking / row["floor_client_ms"]
     row["server_over_floor"] = row["server_ms"] / row["floor_server_ms"]
     row["two_server"] = by_two_servers(clients, length, silent)
-    if theirs is not None:
-        row["flower"] = theirs
-        row["flower_over_ours"] = {name: theirs[name] / row[name] for name in FLOWERS}
+    row["flower"] = theirs
+    row["flower_over_ours"] = {name: theirs[name] / row[name] for name in FLOWERS}
     return row
 
 
@@ -117,8 +116,7 @@ def main() -> None:
     for shape in itertools.product(CLIENTS, LENGTHS, DROPOUTS) if not chosen.cohorts else ():
         rows.append(row := compared(*shape))
         print(shown("{} x {}, {}".format(*shape), row), shown("two servers", row["two_server"]), sep="\n")
-        if "flower" in row:
-            print(shown("Flower over ours", row["flower_over_ours"]), flush=True)
+        print(shown("Flower over ours", row["flower_over_ours"]), flush=True)
     if chosen.write:
         path = Path(__file__).parent / "results" / "secagg.json"
         found = {"command": "python benchmarks/secagg.py --write", "rows": rows}

@@ -1,6 +1,6 @@
 """What a first call costs beside importing the libraries that it needs: CPU time, as ratios in one run.
 
-    python benchmarks/startup.py [--rounds 5] [--only WORD] [--against PATH]
+    python benchmarks/startup.py [--rounds 5] [--only WORD]
 
 Each call runs in a new interpreter, twice: the second one does the same work again, without the first's
 imports and caches. It prints for each call
@@ -10,8 +10,7 @@ imports and caches. It prints for each call
     start-up  the same without the work: first call minus second
 
 The study trains one arm for one round, and its report has five pictures: the work of `run` and `report`.
-Bytecode is kept in a folder of this run, as an installed package keeps it. PATH is a folder with another
-checkout, whose calls are timed in the same run.
+Bytecode is kept in a folder of this run, as an installed package keeps it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -216,13 +215,7 @@ MADE: Final = (
     f"match {MATCH} p.enc --out scores.enc",
     "party init P study.toml --client 0 --yes",
 )
-"""What a checkout's folder has before calls are timed."""
-
-
-def environment(checkout: Path, bytecode: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {**kept, **one, "PYTHONPATH": str(checkout), "PYTHONPYCACHEPREFIX": str(bytecode)}
+"""What the folder has before calls are timed."""
 
 
 def figures(code: str, folder: Path, env: dict[str, str]) -> list[float]:
@@ -237,49 +230,30 @@ def imports(needs: Sequence[str]) -> str:
     return f"import sys, time, {', '.join(needs or LIGHT)}; print(time.process_time(), file=sys.stderr)"
 
 
-@dataclass(frozen=True)
-class Checkout:
-    """A checkout with a folder of its own (see `MADE`)."""
-
-    name: str
-    folder: Path
-    env: dict[str, str]
-
-    @classmethod
-    def made(cls, name: str, code: Path, home: Path) -> Checkout:
-        folder = home / name
-        folder.mkdir()
-        (folder / "study.toml").write_text(STUDY)
-        (folder / "sweep.toml").write_text(f'{STUDY}\n[sweep.grid]\n"local.learning_rate" = [0.1, 0.2]\n')
-        (folder / "model.toml").write_text('[model]\nkind = "mlp"\nhidden = [4]\n[weights]\noutputs = 2\n')
-        (folder / "table.csv").write_text(f"client,a,b,class\n{ROWS}")
-        (folder / "profile.json").write_text('{"mean": [0.1, 0.2], "variance": [1.0, 1.1]}')
-        (folder / "events.json").write_text('[{"event": "gaussian", "noise_multiplier": 2.0, "count": 3}]')
-        np.save(folder / "records.npy", np.ones((20, 4), np.float32))
-        made = cls(name, folder, environment(code, home / f"{name}-bytecode"))
-        for words in MADE:
-            figures(COMMAND.format(words=words) + "call('')\nprint(0, file=sys.stderr)", folder, made.env)
-        return made
-
-    def timed(self, case: Case) -> list[float]:
-        with TemporaryDirectory(dir=self.folder) as out:
-            return figures(case.code + TWICE.format(out=out), self.folder, self.env)
+def made(folder: Path, env: dict[str, str]) -> None:
+    """Fill the folder in which calls are timed (see `MADE`)."""
+    folder.mkdir()
+    (folder / "study.toml").write_text(STUDY)
+    (folder / "sweep.toml").write_text(f'{STUDY}\n[sweep.grid]\n"local.learning_rate" = [0.1, 0.2]\n')
+    (folder / "model.toml").write_text('[model]\nkind = "mlp"\nhidden = [4]\n[weights]\noutputs = 2\n')
+    (folder / "table.csv").write_text(f"client,a,b,class\n{ROWS}")
+    (folder / "profile.json").write_text('{"mean": [0.1, 0.2], "variance": [1.0, 1.1]}')
+    (folder / "events.json").write_text('[{"event": "gaussian", "noise_multiplier": 2.0, "count": 3}]')
+    np.save(folder / "records.npy", np.ones((20, 4), np.float32))
+    for words in MADE:
+        figures(COMMAND.format(words=words) + "call('')\nprint(0, file=sys.stderr)", folder, env)
 
 
-def timed(cases: Sequence[Case], checkouts: Sequence[Checkout], rounds: int) -> Iterator[str]:
-    """A line for each case and checkout. A first round, which writes bytecode, is not counted."""
-    for case in cases:
-        found: dict[str, list[tuple[float, float]]] = {own.name: [] for own in checkouts}
-        for number in range(rounds + 1):
-            for own in checkouts:
-                (floor,) = figures(imports(case.needs), own.folder, own.env)
-                first, again = own.timed(case)
-                if number:
-                    found[own.name].append((first / floor, (first - again) / floor))
-        needs = ", ".join(case.needs or LIGHT)
-        for name, ratios in found.items():
-            whole, start = (median(column) for column in zip(*ratios, strict=True))
-            yield f"{case.name:64} {name:8} {needs:28} {whole:6.2f} {start:9.2f}"
+def timed(case: Case, folder: Path, env: dict[str, str], rounds: int) -> str:
+    """The line of a case. A first round, which writes bytecode, is not counted."""
+    found = []
+    for _ in range(rounds + 1):
+        (floor,) = figures(imports(case.needs), folder, env)
+        with TemporaryDirectory(dir=folder) as out:
+            first, again = figures(case.code + TWICE.format(out=out), folder, env)
+        found.append((first / floor, (first - again) / floor))
+    whole, start = (median(column) for column in zip(*found[1:], strict=True))
+    return f"{case.name:64} {', '.join(case.needs or LIGHT):28} {whole:6.2f} {start:9.2f}"
 
 
 def main() -> None:
@@ -288,15 +262,16 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="time the calls that have this word in their name")
-    parser.add_argument("--against", type=lambda path: Path(path).resolve())
     options = parser.parse_args()
     with TemporaryDirectory() as home:
-        checkouts = [Checkout.made("this", HERE, Path(home))]
-        if options.against:
-            checkouts.append(Checkout.made("former", options.against, Path(home)))
-        print(f"{'call':64} {'which':8} {'needs':28} {'first':>6} {'start-up':>9}")
-        for line in timed([case for case in CASES if options.only in case.name], checkouts, options.rounds):
-            print(line, flush=True)
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        env |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        env |= {"PYTHONPATH": str(HERE), "PYTHONPYCACHEPREFIX": f"{home}/bytecode"}
+        made(Path(home, "calls"), env)
+        print(f"{'call':64} {'needs':28} {'first':>6} {'start-up':>9}")
+        for case in CASES:
+            if options.only in case.name:
+                print(timed(case, Path(home, "calls"), env, options.rounds), flush=True)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,10 @@ FACES = (
 )
 PIECES = ("averaging", "fedlog", "heads", "fedprof", "fedcor", "fltrust", "adds")
 """The systems whose parts others import, below `securefl.protocols`."""
+_HEAD = """# The public names
+
+Import from these modules alone: all else is private, and may change. `python tools/public.py --write`
+makes this page from the docstrings. `help(name)` has arguments, errors and an example of each."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -73,9 +77,7 @@ def signature(face: str, name: str) -> str:
 def documented(face: str, name: str) -> str:
     """The docstring of a class or function; empty for a constant or an alias, which has none of its own."""
     own = found(face, name)
-    if not (inspect.isclass(own) or inspect.isfunction(own)):
-        return ""
-    return inspect.getdoc(own) or ""
+    return (inspect.getdoc(own) or "") if inspect.isclass(own) or inspect.isfunction(own) else ""
 
 
 def listing() -> str:
@@ -86,16 +88,10 @@ def listing() -> str:
 
 def page() -> str:
     """docs/api.md: each face, and of each name the signature and the first paragraph."""
-    parts = [
-        "# The public names",
-        "",
-        "Import from these modules alone: all else is private, and may change. `python tools/public.py "
-        "--write`",
-        "makes this page from the docstrings. `help(name)` has arguments, errors and an example of each.",
-    ]
+    parts = [_HEAD]
     for face in faces():
-        module = importlib.import_module(face)
-        parts += ["", f"## `{face}`", "", (module.__doc__ or "").strip().splitlines()[0]]
+        told = (importlib.import_module(face).__doc__ or "").strip().splitlines()[0]
+        parts += ["", f"## `{face}`", "", told]
         for name in sorted(names(face)):
             first = " ".join(documented(face, name).split("\n\n")[0].split())
             parts += ["", f"- `{signature(face, name)}`" + (f"  \n  {first}" if first else "")]

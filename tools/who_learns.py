@@ -1,7 +1,6 @@
 """The tables "Who learns what" of the documents, from the words of the privacy card.
 
-    python tools/who_learns.py            # the table of each page
-    python tools/who_learns.py --write    # write them between the markers of README.md and two pages of docs
+    python tools/who_learns.py --write    # between the markers of README.md and docs/threat-model.md
 
 Each row is a case: a study's text, and one value of its arm. The study is parsed and the arm built as in a
 run. So a row has the words of the card (`engine.privacy_card`) and the charge of that value
@@ -13,11 +12,15 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from math import inf
 from pathlib import Path
+from typing import Any
 
+import tomli_w
 from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
 
 from securefl.algorithm.plan import Plan
@@ -32,9 +35,8 @@ from securefl.study.world import build
 ROOT = Path(__file__).parents[1]
 BEGIN = "<!-- who learns what: made by python tools/who_learns.py --write -->"
 END = "<!-- end -->"
-README, FEDERATION, MODEL = "README.md", "docs/federation.md", "docs/threat-model.md"
-PAGES = (README, FEDERATION, MODEL)
-_BOTH, _MODEL = frozenset({README, MODEL}), frozenset({MODEL})
+README, MODEL = "README.md", "docs/threat-model.md"
+PAGES = (README, MODEL)
 
 _HEAD = """
 [study]
@@ -67,176 +69,131 @@ steps = 15
 optimizer = "sgd"
 learning_rate = 0.05
 """
+WAYS, SCORES = ("clear", "masked", "ckks", "two-server"), ("clear", "ckks", "pads")
 _COHORT = {
-    "corrupt": "0.1",
-    "dropout": "0.1",
-    "min_cohort_size": "10",
-    "min_honest": "5",
-    "max_client_weight": "0.4",
-    "min_num_examples": "50",
-    "max_num_examples": "90",
+    "corrupt": 0.1,
+    "dropout": 0.1,
+    "min_cohort_size": 10,
+    "min_honest": 5,
+    "max_client_weight": 0.4,
+    "min_num_examples": 50,
+    "max_num_examples": 90,
 }
-_NOISED = {"adjacency": '"add-remove"', "epsilon": "2.0"}
-_PER_CLIENT = {"unit": '"client"', "adjacency": '"zero-out"', "epsilon": "2.0", "noise": '"local"'}
-_TRUST = 'protocol = "fltrust"\nfraction = 0.5'
-_MODE_E = {"parameters": '"strong-encrypted"'}
-_LOSS = 'protocol = "active_fl"\nfraction = 0.5'
-_PROFILE = 'protocol = "fedprof"\nfraction = 0.5\naggregation = "partial"'
+_OPEN = {
+    "sum": "clear",
+    "scores": "clear",
+    "noise": "none",
+    "unit": "record",
+    "adjacency": "replace-one",
+    "delta": 1e-5,
+    "budget": inf,
+    "adversaries": ["others"],
+    "non_private": [
+        "update",
+        "map",
+        "profile",
+        "direction",
+        "loss",
+        "size",
+        "statistic",
+        "consensus",
+        "votes",
+    ],
+}
+_NOISED = {"adjacency": "add-remove", "epsilon": 2.0}
+_LOCAL = {**_NOISED, "noise": "local"}
+_PER_CLIENT = {"unit": "client", "adjacency": "zero-out", "epsilon": 2.0, "noise": "local"}
+_SHARES = {**_NOISED, "sum": "masked", "noise": "distributed"}
+_AVERAGING = {"protocol": "fedavg", "fraction": 0.5, "aggregation": "partial"}
+_PROFILE = {"protocol": "fedprof", "fraction": 0.5, "aggregation": "partial"}
+_CLIPPED = _PROFILE | {"clip": {"outputs": 2.0, "squares": 4.0}}
+_FEDLOG, _CKKS = {"protocol": "fedlog"}, {"scores": "ckks"}
+_ADDS = {"protocol": "adds", "fraction": 0.5, "importance": "lrp", "optimizer": "sgd", "rate": 0.02}
+_LOSS = {"protocol": "active_fl", "fraction": 0.5}
+_SKETCH, _FEDDBE = {"protocol": "cs_fl", "fraction": 0.5}, {"protocol": "feddbe", "fraction": 0.5}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row.
+    """One row. both: whether the README has it too.
 
-    Attributes:
-        row: the first cell.
-        value: the name of the value in the ledger.
-        arm: the lines of the study's arm.
-        privacy: lines of [privacy] that differ from a study without protection.
-        pages: the pages that have the row. `OVER_FLOWER` names the rows of the federation's page.
-        bound: `update_bound` in [local].
-        dpsgd: whether clients train privately.
+    row: the first cell. value: its name in the ledger. arm: the study's. privacy: what differs in [privacy].
     """
 
     row: str
     value: str
-    arm: str
-    privacy: Mapping[str, str]
-    pages: frozenset[str] = _BOTH
-    bound: bool = False
-    dpsgd: bool = False
+    arm: Mapping[str, Any]
+    privacy: Mapping[str, Any]
+    both: bool = True
 
     def text(self) -> str:
         """The study, as TOML."""
-        hidden = self.privacy.get("sum", '"clear"') != '"clear"'
-        together = hidden or self.privacy.get("noise") == '"distributed"'
-        lines = {
-            "sum": '"clear"',
-            "scores": '"clear"',
-            "noise": '"none"',
-            "unit": '"record"',
-            "adjacency": '"replace-one"',
-            "delta": "1e-5",
-            "budget": "inf",
-            "adversaries": '["others"]',
-            "non_private": "[]",
-            **(_COHORT if together else {}),
-            **self.privacy,
-        }
-        section = "\n".join(f"{word} = {value}" for word, value in lines.items())
-        bound = "update_bound = 1.0\n" if self.bound else ""
-        private = _DPSGD if self.dpsgd else ""
-        return f'{_HEAD}{bound}\n[privacy]\n{section}\n{private}\n[[arm]]\nname = "x"\n{self.arm}\n'
+        privacy = {**_OPEN, **self.privacy}
+        if privacy["sum"] != "clear" or privacy["noise"] == "distributed":
+            privacy |= _COHORT
+        bound = "update_bound = 1.0\n" if privacy["unit"] == "client" else ""
+        private = _DPSGD if "[dpsgd]" in self.row else ""
+        rest = {"privacy": privacy, "arm": [{"name": "x", **self.arm}]}
+        return tomli_w.dumps(tomllib.loads(f"{_HEAD}{bound}{private}") | rest)
 
-
-def _update(row: str, pages: frozenset[str] = _BOTH, dpsgd: bool = False, **privacy: str) -> Case:
-    return Case(row, "update", _AVERAGING, privacy, pages, dpsgd=dpsgd)
-
-
-def _per_client(row: str, pages: frozenset[str] = _BOTH, **privacy: str) -> Case:
-    return Case(row, "update", _AVERAGING, {**_PER_CLIENT, **privacy}, pages, bound=True)
-
-
-def _profile(row: str, scores: str, more: str = "", **privacy: str) -> Case:
-    return Case(row, "profile", f"{_PROFILE}\n{more}", {"scores": scores, **privacy}, _BOTH)
-
-
-def _statistic(row: str, pages: frozenset[str] = _BOTH, arm: str = "fedlog", **privacy: str) -> Case:
-    return Case(row, "statistic", f'protocol = "{arm}"', {**_NOISED, **privacy}, pages)
-
-
-_AVERAGING = 'protocol = "fedavg"\nfraction = 0.5\naggregation = "partial"'
-_ADDS = 'protocol = "adds"\nfraction = 0.5\nimportance = "lrp"\noptimizer = "sgd"\nrate = 0.02'
-_STC = 'protocol = "stc"\nfraction = 0.5\np = 0.1'
-_SKETCH = 'protocol = "cs_fl"\nfraction = 0.5'
-_PROTOTYPES = 'protocol = "fedproto"\nclient_bound = 20.0'
-_FEDPER, _FEDDBE = 'protocol = "fedper"\nfraction = 0.5', 'protocol = "feddbe"\nfraction = 0.5'
-_MASKED, _CKKS, _SERVERS = '"masked"', '"ckks"', '"two-server"'
-_CLIP = "clip = { outputs = 2.0, squares = 4.0 }"
 
 CASES = (
-    _update('update, `sum = "clear"`'),
-    _update('update, `sum = "masked"`', sum=_MASKED),
-    _update('update, `sum = "ckks"`', sum=_CKKS),
-    _update('update, `sum = "two-server"`', sum=_SERVERS),
-    _update("update, clear, `[dpsgd]`", dpsgd=True, adjacency='"add-remove"'),
-    _update("update, masked, `[dpsgd]`", _MODEL, dpsgd=True, sum=_MASKED, adjacency='"add-remove"'),
-    _per_client("update, clear, local noise, per client"),
-    _per_client("update, masked, local noise, per client", _MODEL, sum=_MASKED),
-    _per_client("update, masked, distributed noise, per client", _MODEL, sum=_MASKED, noise='"distributed"'),
-    Case("map (ADDS), clear", "map", _ADDS, {}),
-    Case("map (ADDS), masked", "map", _ADDS, {"sum": _MASKED}, _MODEL),
-    Case("map (ADDS), clear, noise per client", "map", _ADDS, _PER_CLIENT, _MODEL, bound=True),
-    Case("update (STC), clear", "update", _STC, {}, _MODEL),
-    Case("update (STC), masked", "update", _STC, {"sum": _MASKED}, _MODEL),
-    Case("sketch (CS-FL), clear", "update", _SKETCH, {}, _MODEL),
-    Case("sketch (CS-FL), masked", "update", _SKETCH, {"sum": _MASKED}, _MODEL),
-    Case("votes (CS-FL), clear", "votes", _SKETCH, {}, _MODEL),
-    Case("votes (CS-FL), masked", "votes", _SKETCH, {"sum": _MASKED}, _MODEL),
-    Case("statistic (FedProto), masked", "statistic", _PROTOTYPES, {"sum": _MASKED}, _MODEL),
-    Case("statistic (FedProto), clear, noise per client", "statistic", _PROTOTYPES, _PER_CLIENT, _MODEL),
-    _profile('profile, `scores = "clear"`', '"clear"'),
-    _profile('profile, `scores = "ckks"`', '"ckks"'),
-    replace(_profile("the same, mean-only", '"ckks"', 'variant = "mean-only"'), pages=_MODEL),
-    replace(_profile('the same, `parameters = "strong-encrypted"`', '"ckks"', **_MODE_E), pages=_MODEL),
-    _profile('profile, `scores = "pads"`', '"pads"'),
-    replace(_profile("profile, clear, noise", '"clear"', _CLIP, noise='"local"', **_NOISED), pages=_MODEL),
-    replace(_profile("profile, pads, noise", '"pads"', _CLIP, noise='"local"', **_NOISED), pages=_MODEL),
-    Case('direction (FLTrust), `scores = "pads"`', "direction", _TRUST, {"scores": '"pads"'}, _MODEL),
-    _statistic("statistic, local noise", noise='"local"'),
-    _statistic("statistic, masked, distributed noise", sum=_MASKED, noise='"distributed"'),
-    _statistic("statistic, clear, distributed noise", _MODEL, noise='"distributed"'),
-    _statistic("statistic, central noise", noise='"central"'),
-    _statistic("statistic, two servers, key holder's noise", sum=_SERVERS, noise='"key-holder"'),
-    _statistic(
-        "statistic of heads, masked, distributed noise", _MODEL, "heads", sum=_MASKED, noise='"distributed"'
-    ),
-    Case("update of the body (FedPer), clear", "update", _FEDPER, {}, _MODEL),
+    *(Case(f'update, `sum = "{way}"`', "update", _AVERAGING, {"sum": way}) for way in WAYS),
+    Case("update, clear, `[dpsgd]`", "update", _AVERAGING, {"adjacency": "add-remove"}),
+    Case("update, clear, local noise, per client", "update", _AVERAGING, _PER_CLIENT),
     Case(
-        "update of the body, masked, `[dpsgd]`",
+        "update, masked, distributed noise, per client",
         "update",
-        _FEDPER,
-        {"sum": _MASKED, "adjacency": '"add-remove"'},
-        _MODEL,
-        dpsgd=True,
+        _AVERAGING,
+        {**_PER_CLIENT, "sum": "masked", "noise": "distributed"},
+        False,
     ),
-    Case("consensus (FedDBE), masked", "consensus", _FEDDBE, {"sum": _MASKED}, _MODEL),
+    Case("map (ADDS), clear", "map", _ADDS, {}),
+    Case("update (STC), clear", "update", {"protocol": "stc", "fraction": 0.5, "p": 0.1}, {}, False),
+    Case("sketch (CS-FL), clear", "update", _SKETCH, {}, False),
+    Case("votes (CS-FL), clear", "votes", _SKETCH, {}, False),
+    *(Case(f'profile, `scores = "{way}"`', "profile", _PROFILE, {"scores": way}) for way in SCORES),
     Case(
-        "consensus, `mean_bound` and noise per client",
-        "consensus",
-        f"{_FEDDBE}\nmean_bound = 4.0",
-        _PER_CLIENT,
-        _MODEL,
-        bound=True,
+        'profile, mean-only, `scores = "ckks"`',
+        "profile",
+        _PROFILE | {"variant": "mean-only"},
+        {"scores": "ckks"},
+        False,
     ),
-    Case("fine-tuned (FedBABU), clear", "tuned", 'protocol = "fedbabu"\nfraction = 0.5', {}, _MODEL),
+    Case(
+        'profile, `scores = "ckks"`, `parameters = "strong-encrypted"`',
+        "profile",
+        _PROFILE,
+        {**_CKKS, "parameters": "strong-encrypted"},
+        False,
+    ),
+    Case("profile, clear, noise", "profile", _CLIPPED, _LOCAL, False),
+    Case("profile, pads, noise", "profile", _CLIPPED, {**_LOCAL, "scores": "pads"}, False),
+    Case(
+        'direction (FLTrust), `scores = "pads"`',
+        "direction",
+        {"protocol": "fltrust", "fraction": 0.5},
+        {"scores": "pads"},
+        False,
+    ),
+    Case("statistic, local noise", "statistic", _FEDLOG, _LOCAL),
+    Case("statistic, masked, distributed noise", "statistic", _FEDLOG, _SHARES),
+    Case("statistic, clear, distributed noise", "statistic", _FEDLOG, {**_SHARES, "sum": "clear"}, False),
+    Case("statistic, central noise", "statistic", _FEDLOG, {**_NOISED, "noise": "central"}),
+    Case(
+        "statistic, two servers, key holder's noise",
+        "statistic",
+        _FEDLOG,
+        {**_NOISED, "sum": "two-server", "noise": "key-holder"},
+    ),
+    Case("statistic of heads, masked, distributed noise", "statistic", {"protocol": "heads"}, _SHARES, False),
+    Case("consensus (FedDBE), masked", "consensus", _FEDDBE, {"sum": "masked"}, False),
+    Case("fine-tuned (FedBABU), clear", "tuned", {"protocol": "fedbabu", "fraction": 0.5}, {}, False),
     Case("loss (Active FL)", "loss", _LOSS, {}),
-    Case(
-        "loss, `loss_bound` and noise",
-        "loss",
-        f"{_LOSS}\nloss_bound = 5.0",
-        {**_NOISED, "noise": '"local"'},
-        _MODEL,
-    ),
+    Case("loss, `loss_bound` and noise", "loss", _LOSS | {"loss_bound": 5.0}, _LOCAL, False),
     Case("number of records, replace-one", "size", _LOSS, {}),
-    Case(
-        "number of records, add-remove, noise",
-        "size",
-        f"{_LOSS}\nloss_bound = 5.0",
-        {**_NOISED, "noise": '"local"'},
-        _MODEL,
-    ),
+    Case("number of records, add-remove, noise", "size", _LOSS | {"loss_bound": 5.0}, _LOCAL, False),
 )
-OVER_FLOWER = (
-    'update, `sum = "clear"`',
-    'update, `sum = "masked"`',
-    'update, `sum = "ckks"`',
-    'update, `sum = "two-server"`',
-    'profile, `scores = "clear"`',
-    'profile, `scores = "ckks"`',
-    "statistic, masked, distributed noise",
-)
-"""The values that `test_flower_studies.py` and `test_flower_strategies.py` send over Flower."""
 
 
 @cache
@@ -245,13 +202,11 @@ def _world() -> World:
 
 
 def composed(case: Case) -> tuple[Plan, ValueSpec]:
-    """The plan of a case, and the spec of its value. Every value may leave without noise."""
+    """The plan of a case, and the spec of its value."""
     study, base = parse(case.text()), _world().problem
-    open_values = ("update", "map", "profile", "direction", "loss", "size", "statistic", "consensus", "votes")
-    section = replace(study.privacy, non_private=open_values)
 
     def planned(specs: object) -> Plan:
-        return section.plan(2, list(specs), records=base.records, clients=base.clients)  # type: ignore[call-overload]
+        return study.privacy.plan(2, list(specs), records=base.records, clients=base.clients)  # type: ignore[call-overload]
 
     problem = replace(base, local=study.local, private=study.private, planned=planned)
     specs = [own.spec for own in study.arms[0].options.build(problem).contributions]
@@ -269,32 +224,22 @@ def _cost(event: DpEvent) -> str:
             return "finite ε"
 
 
-def _brief(said: str) -> str:
-    """The words without what stands in brackets."""
-    return re.sub(r" \([^()]*\)", "", said)
-
-
 def cells(case: Case, page: str) -> tuple[str, str, str, str]:
     """A row: the value, what the server and the key holder learn, and the charge against other clients."""
     plan, spec = composed(case)
     charge = charges.charge_of(plan, spec).by_party()
     told = {p: privacy_card.learns(plan, [spec], p, assumptions=False) for p in (SERVER, KEY_HOLDER)}
     if page != MODEL:
-        told = {party: _brief(said) for party, said in told.items()}
+        told = {party: re.sub(r" \([^()]*\)", "", said) for party, said in told.items()}  # in brief
     server = f"{told[SERVER]}: {_cost(charge[SERVER])}"
     exposed = not isinstance(charge[KEY_HOLDER], NoOpDpEvent)
     holder = told[KEY_HOLDER] + (f": {_cost(charge[KEY_HOLDER])}" if exposed else "")
     return case.row, server, holder, _cost(charge[OTHERS])
 
 
-def pages_of(case: Case) -> frozenset[str]:
-    """The pages that have the row of this case."""
-    return case.pages | ({FEDERATION} if case.row in OVER_FLOWER else set())
-
-
 def table(page: str) -> str:
     """The whole part of a page between its markers."""
-    rows = [cells(case, page) for case in CASES if page in pages_of(case)]
+    rows = [cells(case, page) for case in CASES if case.both or page == MODEL]
     # The sentence of a hidden sum holds for all rows: it says what is so in such a sum alone.
     plan, spec = next((plan, spec) for plan, spec in map(composed, CASES) if plan.hidden)
     others = privacy_card.learns(plan, [spec], OTHERS)
@@ -313,14 +258,8 @@ def filled(page: str, text: str) -> str:
     return f"{head}{BEGIN}\n{table(page)}\n{END}{tail}"
 
 
-def main() -> None:
-    for page in PAGES:
-        if "--write" in sys.argv[1:]:
-            path = ROOT / page
-            path.write_text(filled(page, path.read_text(encoding="utf-8")), encoding="utf-8")
-        else:
-            print(f"{page}\n\n{table(page)}\n")
-
-
 if __name__ == "__main__":
-    main()
+    for page in PAGES:
+        path = ROOT / page
+        text = filled(page, path.read_text(encoding="utf-8"))
+        path.write_text(text, encoding="utf-8") if "--write" in sys.argv else print(text)

@@ -6,24 +6,4 @@
 
 from securefl.core.lazy import lazy
 
-TYPE_CHECKING = False  # type checkers take it for true
-
-if TYPE_CHECKING:
-    from securefl.protocols.fedprof.options import ByProfile, FedProf, log_weights
-    from securefl.protocols.fedprof.statistic import Clip, profile_spec
-
-__all__ = [
-    "ByProfile",
-    "Clip",
-    "FedProf",
-    "log_weights",
-    "profile_spec",
-]
-_HOMES = {
-    "ByProfile": "securefl.protocols.fedprof.options",
-    "Clip": "securefl.protocols.fedprof.statistic",
-    "FedProf": "securefl.protocols.fedprof.options",
-    "log_weights": "securefl.protocols.fedprof.options",
-    "profile_spec": "securefl.protocols.fedprof.statistic",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

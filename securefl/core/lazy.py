@@ -1,6 +1,6 @@
 """Lazy faces: a package's public names, each imported when it is first used.
 
-    __getattr__, __dir__ = lazy(__name__, {"Ledger": "securefl.accounting.ledger"})
+    __getattr__, __dir__, __all__ = lazy(__name__, __file__)
 
 An eager face would load a homomorphic library or an accountant for a caller of its neighbour.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
@@ -35,23 +35,35 @@ def loading(module: str) -> Iterator[None]:
         gc.enable()
 
 
-def lazy(face: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a face.
+def lazy(face: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a face, whose names stand in the stub beside it.
+
+    A type checker reads the stub too. Each line is `from MODULE import NAME as NAME`.
 
     Args:
         face: the module's own name.
-        homes: the module that each public name lives in.
+        file: its path. The stub has the same one, with the ending .pyi.
+
+    Returns:
+        The three, for the module to bind.
+
+    Raises:
+        OSError: there is no stub.
     """
+    homes = {}
+    with open(f"{file.rpartition('.')[0]}.pyi", encoding="utf-8") as stub:
+        for line in stub:
+            # Without `ast` or `re`, whose import takes longer than all else here.
+            if line.startswith("from "):
+                _, home, _, name, *_ = line.split()
+                homes[name] = home
 
     def get(name: str) -> object:
-        if name in homes:
-            with loading(homes[name]):
-                found: object = getattr(import_module(homes[name]), name)
-            setattr(sys.modules[face], name, found)
-            return found
-        raise AttributeError(f"module {face!r} has no attribute {name!r}")
+        if (home := homes.get(name)) is None:
+            raise AttributeError(f"module {face!r} has no attribute {name!r}")
+        with loading(home):
+            found: object = getattr(import_module(home), name)
+        setattr(sys.modules[face], name, found)
+        return found
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[face]), *homes})
-
-    return get, names
+    return get, lambda: sorted({*vars(sys.modules[face]), *homes}), sorted(homes)

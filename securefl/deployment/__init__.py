@@ -35,47 +35,4 @@ status            a summary of one party's folder for its owner
 
 from securefl.core.lazy import lazy
 
-TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
-
-if TYPE_CHECKING:
-    from securefl.deployment.connection import send
-    from securefl.deployment.coordinator import run_deployed
-    from securefl.deployment.engine import RemoteEngine, ServerSide
-    from securefl.deployment.gathering import TooFewParties
-    from securefl.deployment.local import LocalDeployment
-    from securefl.deployment.party import PartySession
-    from securefl.deployment.roster import PinnedRoster
-    from securefl.deployment.server import serve
-    from securefl.deployment.sockets import SocketExchange
-    from securefl.deployment.updates import Updates
-    from securefl.deployment.visits import SendAndReceive
-
-__all__ = [
-    "LocalDeployment",
-    "PartySession",
-    "PinnedRoster",
-    "RemoteEngine",
-    "SendAndReceive",
-    "ServerSide",
-    "SocketExchange",
-    "TooFewParties",
-    "Updates",
-    "run_deployed",
-    "send",
-    "serve",
-]
-_HOMES = {
-    "LocalDeployment": "securefl.deployment.local",
-    "PartySession": "securefl.deployment.party",
-    "PinnedRoster": "securefl.deployment.roster",
-    "RemoteEngine": "securefl.deployment.engine",
-    "SendAndReceive": "securefl.deployment.visits",
-    "ServerSide": "securefl.deployment.engine",
-    "SocketExchange": "securefl.deployment.sockets",
-    "TooFewParties": "securefl.deployment.gathering",
-    "Updates": "securefl.deployment.updates",
-    "run_deployed": "securefl.deployment.coordinator",
-    "send": "securefl.deployment.connection",
-    "serve": "securefl.deployment.server",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

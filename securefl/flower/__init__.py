@@ -14,35 +14,4 @@ installed         a node that runs the app of its own machine, and no app that t
 
 from securefl.core.lazy import lazy
 
-TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
-
-if TYPE_CHECKING:
-    from securefl.flower.exchange import GridExchange, relay
-    from securefl.flower.installed import serve_node
-    from securefl.flower.secure_app import secure
-    from securefl.flower.secure_grid import SecureGrid
-    from securefl.flower.secured_strategy import secure_strategy
-    from securefl.flower.study_strategy import StudyStrategy
-    from securefl.flower.terms import AppTerms
-
-__all__ = [
-    "AppTerms",
-    "GridExchange",
-    "SecureGrid",
-    "StudyStrategy",
-    "relay",
-    "secure",
-    "secure_strategy",
-    "serve_node",
-]
-_HOMES = {
-    "AppTerms": "securefl.flower.terms",
-    "GridExchange": "securefl.flower.exchange",
-    "SecureGrid": "securefl.flower.secure_grid",
-    "StudyStrategy": "securefl.flower.study_strategy",
-    "relay": "securefl.flower.exchange",
-    "secure": "securefl.flower.secure_app",
-    "secure_strategy": "securefl.flower.secured_strategy",
-    "serve_node": "securefl.flower.installed",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

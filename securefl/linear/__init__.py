@@ -18,35 +18,4 @@ pads        client and key holder under pads; `pad_terms` are theirs
 
 from securefl.core.lazy import lazy
 
-TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
-
-if TYPE_CHECKING:
-    from securefl.core.linear import LinearBounds, LinearQuery
-    from securefl.linear.encryptor import Encryptor
-    from securefl.linear.evaluator import LinearEvaluator
-    from securefl.linear.opener import Opener
-    from securefl.linear.registry import scheme_of
-    from securefl.linear.scheme import LinearScheme
-    from securefl.linear.terms import LinearTerms
-
-__all__ = [
-    "Encryptor",
-    "LinearBounds",
-    "LinearEvaluator",
-    "LinearQuery",
-    "LinearScheme",
-    "LinearTerms",
-    "Opener",
-    "scheme_of",
-]
-_HOMES = {
-    "Encryptor": "securefl.linear.encryptor",
-    "LinearBounds": "securefl.core.linear",
-    "LinearEvaluator": "securefl.linear.evaluator",
-    "LinearQuery": "securefl.core.linear",
-    "LinearScheme": "securefl.linear.scheme",
-    "LinearTerms": "securefl.linear.terms",
-    "Opener": "securefl.linear.opener",
-    "scheme_of": "securefl.linear.registry",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

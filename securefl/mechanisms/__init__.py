@@ -11,31 +11,4 @@ bounded, against which party, and why.
 
 from securefl.core.lazy import lazy
 
-TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
-
-if TYPE_CHECKING:
-    from securefl.core.release import Charge
-    from securefl.mechanisms.charges import charge_of
-    from securefl.mechanisms.mechanism import Headroom, Mechanism
-    from securefl.mechanisms.protecting import protect
-    from securefl.mechanisms.registry import mechanism_of, names
-
-__all__ = [
-    "Charge",
-    "Headroom",
-    "Mechanism",
-    "charge_of",
-    "mechanism_of",
-    "names",
-    "protect",
-]
-_HOMES = {
-    "Charge": "securefl.core.release",
-    "Headroom": "securefl.mechanisms.mechanism",
-    "Mechanism": "securefl.mechanisms.mechanism",
-    "charge_of": "securefl.mechanisms.charges",
-    "mechanism_of": "securefl.mechanisms.registry",
-    "names": "securefl.mechanisms.registry",
-    "protect": "securefl.mechanisms.protecting",
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

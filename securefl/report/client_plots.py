@@ -151,7 +151,6 @@ def divergence(scores: pd.DataFrame, *, width: float = WIDE) -> Figure:
     norm = LogNorm(vmin=low, vmax=max(high, low * 1.01))
     arms, qualities = arms_of(data), qualities_of(data)
     figure = blank(height=0.8 + 3.6 * len(arms), width=width)
-    figure.set_layout_engine("constrained")  # for the bar of colours
     panels = figure.subplots(len(arms), 1, squeeze=False)[:, 0]
     meshes = []
     for axes, arm in zip(panels, arms, strict=True):

@@ -64,7 +64,6 @@ def representations(outputs: Mapping[str, Floats], elements: Sequence[int]) -> F
     Raises DataError as `normality` does, and for an element that does not vary.
     """
     figure = blank(height=0.6 + 1.5 * len(outputs))
-    figure.set_layout_engine("constrained")  # for the words below all panels
     panels = figure.subplots(len(outputs), len(elements), sharex=True, sharey=True, squeeze=False)
     for row, (name, found) in zip(panels, outputs.items(), strict=True):
         shapes = normality(found).set_index("element")["distance"]

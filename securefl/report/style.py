@@ -114,13 +114,20 @@ def _colour(number: int) -> str:
 
 
 def blank(*, height: float, width: float = WIDE) -> Figure:
-    """An empty figure of this height and width in inches, whose panels are placed by `margins.Margins`."""
+    """An empty figure of this height and width in inches. Its panels are placed when it is first drawn.
+
+    Each further file of it has the panels where they are: to place them takes as long as to draw them.
+    """
     with loading("matplotlib.figure"):
         from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-        from securefl.report.margins import Margins
+    class Once(ConstrainedLayoutEngine):
+        def execute(self, fig: Figure) -> None:
+            super().execute(fig)
+            fig.set_layout_engine("none")
 
-    return Figure(figsize=(width, height), dpi=110, layout=Margins())
+    return Figure(figsize=(width, height), dpi=110, layout=Once())
 
 
 def light_frame(axes: Axes) -> None:

@@ -136,9 +136,9 @@ def communication_seconds(model: CostModel, devices: Devices, traffic: Payload) 
     If the cost model has a constant message size, 3 times this size replaces 2 up + down.
     """
     if model.model_megabytes is not None:
-        weighted: ArrayLike = 3 * model.model_megabytes * 1e6
+        weighted: Floats | float = 3 * model.model_megabytes * 1e6
     else:
-        weighted = 2 * np.asarray(traffic.up) + traffic.down
+        weighted = 2 * _floats(traffic.up) + _floats(traffic.down)
     return weighted * MEGABIT_PER_BYTE / _megabit_per_second(model, devices)
 
 
@@ -147,13 +147,13 @@ def training_seconds(model: CostModel, devices: Devices, sizes: ArrayLike, passe
 
     sizes: |D_k| in samples, (N,) or one number. passes: E of each client, (N,) or one number.
     """
-    cycles = np.asarray(passes) * sizes * model.bits_per_sample * model.cycles_per_bit
+    cycles = _floats(passes) * _floats(sizes) * model.bits_per_sample * model.cycles_per_bit
     return cycles / (devices.ghz * 1e9)
 
 
 def profile_upload_seconds(model: CostModel, devices: Devices, profile_bytes: ArrayLike) -> Floats:
     """T_RPup of Eq. 13, (N,) seconds: the time to send the profile at half the bandwidth."""
-    return 2 * np.asarray(profile_bytes) * MEGABIT_PER_BYTE / _megabit_per_second(model, devices)
+    return 2 * _floats(profile_bytes) * MEGABIT_PER_BYTE / _megabit_per_second(model, devices)
 
 
 def client_costs(
@@ -190,6 +190,10 @@ def round_seconds(costs: ClientCosts) -> float:
 def round_watt_hours(costs: ClientCosts) -> float:
     """Energy of the devices of the cohort in Wh (J / 3600)."""
     return float(np.sum(costs.joules) / JOULES_PER_WATT_HOUR)
+
+
+def _floats(values: ArrayLike) -> Floats:
+    return np.asarray(values, dtype=np.float64)
 
 
 def _megabit_per_second(model: CostModel, devices: Devices) -> Floats:

@@ -9,9 +9,7 @@ A client's bits must not depend on the other clients. The noise covers the chang
 can cause. If it also moved all other clients over the kinks of their ReLUs, the noise would be too small. So
 all passes have the same shape: a number of slots that follows from the plan (`slots_for`), each with as many
 rows as a mini-batch may have. Rows without a record hold zeros. A client's bits then depend neither on the
-other clients of the wave nor on its slot. One product has other shapes: that of the first layer with the
-records of several steps (`Factored`). Their number follows from the client who takes most, and
-`require_alike` tests that no row depends on it.
+other clients of the wave nor on its slot.
 
 With record-level privacy, each client runs the mechanism of `dpsgd`: it draws records and noise from its own
 source, its own records' gradients are clipped, and it alone is charged. One record must change no gradient
@@ -43,7 +41,6 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.dp.noise import Source
 from securefl.training.clipped import Outer, scales
 from securefl.training.devices import as_tensor, one_thread
-from securefl.training.factored import steps_factored
 from securefl.training.fit import Fit, Fitted, Trainer
 from securefl.training.local import LocalTraining, diverged, optimizer_of, passes
 from securefl.training.losses import records, require_records
@@ -52,7 +49,7 @@ from securefl.training.private_steps import DPSGD, Records, private_steps
 from securefl.training.private_steps import diverged as diverged_privately
 from securefl.training.probes import probes_of, stay_apart
 from securefl.training.products import UNIT, widened
-from securefl.training.stack import Stack, Tail, memory_of, stackable
+from securefl.training.stack import Stack, Tail, stackable
 from securefl.training.task import Problem
 
 SLOTS: Final = 10
@@ -141,16 +138,15 @@ class Batched:
     def __init__(self, rest: Trainer, slots: int = SLOTS) -> None:
         self._rest, self.slots = rest, slots
         self._stackable: dict[Problem, bool] = {}
-        self._tried: set[tuple[Problem, bool, bool]] = set()
+        self._tried: set[tuple[Problem, bool]] = set()
 
     def __call__(self, fits: Sequence[Fit]) -> Sequence[Fitted]:
         came: dict[int, Result] = {}
         groups: dict[Hashable, list[int]] = {}
         fits = self._under_heads(fits, came)
-        broadcasts: list[Float32s] = []
         for place, fit in enumerate(fits):
             if place not in came:
-                groups.setdefault(self._alike(fit, broadcasts), []).append(place)
+                groups.setdefault(self._alike(fit), []).append(place)
         alone = groups.pop(None, [])
         for places in groups.values():
             problem = fits[places[0]].problem
@@ -171,7 +167,7 @@ class Batched:
         """The fits, under the heads that are trained first, side by side too. Errors go into `came`."""
         found = list(fits)
         # A fit that runs alone trains its own head: one attempt on a GPU then covers both trainings.
-        places = [k for k, fit in enumerate(fits) if fit.head_first and self._alike(fit, []) is not None]
+        places = [k for k, fit in enumerate(fits) if fit.head_first and self._alike(fit) is not None]
         heads = self([own for k in places if (own := fits[k].head_first)]) if places else []
         for place, head in zip(places, heads, strict=True):
             if isinstance(head, DataError):
@@ -182,16 +178,13 @@ class Batched:
 
     def _try(self, fit: Fit, slots: int) -> None:
         """Test the kernels of this kind of training, once in a run."""
-        if (kind := (fit.problem, fit.under_head, _descends(fit))) not in self._tried:
+        if (kind := (fit.problem, fit.under_head)) not in self._tried:
             with one_thread():
                 require_alike(fit, _rows_of(fit.problem), slots)
             self._tried.add(kind)
 
-    def _alike(self, fit: Fit, broadcasts: list[Float32s]) -> Hashable:
-        """The key that fits must share to run side by side. None if a fit must run alone, as on a GPU.
-
-        broadcasts: those that fits of this wave start from. A new one is added.
-        """
+    def _alike(self, fit: Fit) -> Hashable:
+        """The key that fits must share to run side by side. None if a fit must run alone, as on a GPU."""
         problem, x, y = fit.problem, fit.context.x, fit.context.y
         if problem not in self._stackable:
             self._stackable[problem] = not why_alone(problem)
@@ -209,7 +202,7 @@ class Batched:
             return None
         forms = (x.dtype, x.shape[1:], y.shape[1:])
         how = (fit.under_head, fit.activation, fit.penalty, fit.update, fit.envelope)
-        return (problem, fit.context.round, *how, forms, _number_of(fit, broadcasts))
+        return (problem, fit.context.round, *how, forms)
 
 
 def fit_together(fits: Sequence[Fit], slots: int) -> Results:
@@ -219,15 +212,11 @@ def fit_together(fits: Sequence[Fit], slots: int) -> Results:
     optimizer = optimizer_of(config, fits[0].context.round - 1)
     came: dict[int, Result] = {}
     with torch.no_grad(), one_thread():
-        starts = [_start(fit) for fit in fits]
-        if _descends(fits[0]):
-            starts = starts[:1] * len(fits)  # they are one broadcast, perhaps in several copies
-        stack = stack_of(fits[0], starts, slots)
+        stack = stack_of(fits[0], [_start(fit) for fit in fits], slots)
         envelope, pull = fits[0].envelope, _pull(fits[0])
         near = stack.values.clone() if pull else None
         total = torch.zeros(slots, _rows_of(fits[0].problem))
-        ahead = _ahead(fits[0], stack)
-        for number, batch in enumerate(_batches(fits, slots, ahead, stack.expect), start=1):
+        for number, batch in enumerate(_batches(fits, slots), start=1):
             for _ in range(1 if envelope is None else envelope.steps):
                 back = stack.back(*batch)
                 total.addcmul_(back.losses, batch.weights)
@@ -248,8 +237,6 @@ def fit_together(fits: Sequence[Fit], slots: int) -> Results:
                 moved = None if envelope is None or near is None else stack.layout.rows(near).numpy()
                 for slot in ended:
                     read: Result = partial(stack.vector, slot, update=fits[0].update)
-                    if stack.factored:
-                        read = partial(_if_finite, read, optimizer.rate)
                     if moved is not None:
                         read = partial(_same, np.concatenate([read(), moved[slot]]))
                     elif number < max(lasts):
@@ -265,56 +252,6 @@ def _same(result: Fitted) -> Fitted:
 def _pull(fit: Fit) -> float:
     """The factor by which the training is pulled towards a point, or 0."""
     return fit.problem.local.proximal if fit.envelope is None else fit.envelope.weight
-
-
-def _descends(fit: Fit) -> bool:
-    """Whether the training is plain SGD from all of the query's broadcast."""
-    problem = fit.problem
-    plain = problem.private is None and problem.local.plain and not _pull(fit)
-    return plain and _same_memory(fit.start, fit.context.broadcast)
-
-
-def _same_memory(one: Float32s, other: Float32s) -> bool:
-    """Whether these are one object, or lie at one place in memory. Both lists of numbers are equal then."""
-    return one is other or (one.shape == other.shape and memory_of(one) == memory_of(other))
-
-
-def _number_of(fit: Fit, broadcasts: list[Float32s]) -> int | None:
-    """The number of the broadcast that the training descends from. None if it is another training.
-
-    The first layer of such a client is `Factored` and that of others is not, whoever is in the wave: the two
-    have other last bits.
-    """
-    if not _descends(fit):
-        return None
-    for number, known in enumerate(broadcasts):
-        if _same_memory(known, fit.start) or np.array_equal(known, fit.start):
-            return number
-    broadcasts.append(fit.start)
-    return len(broadcasts) - 1
-
-
-def _ahead(fit: Fit, stack: Stack) -> int:
-    """The number of steps whose inputs the stack is told in advance, from the plan and the model."""
-    if not _descends(fit):
-        return 0
-    rows, (outputs, inputs) = _rows_of(fit.problem), stack.layout.sizes[0]
-    return min(steps_factored(rows, outputs, inputs), _gathered(stack.slots * rows * inputs))
-
-
-def _gathered(values: int) -> int:
-    """The number of steps whose records are gathered at a time. values: of the records of one step."""
-    return max(1, _GATHERED // values)
-
-
-def _if_finite(read: Result, rate: float) -> Fitted:
-    """The result, unless a value of it is not finite."""
-    with one_thread(), np.errstate(over="ignore", invalid="ignore"):
-        found = read()
-        # If the norm is finite, all values are. It takes a third of the time of their sum.
-        if isinstance(found, DataError) or np.isfinite(np.dot(found, found)) or np.isfinite(found).all():
-            return found
-    return diverged(rate)
 
 
 def _start(fit: Fit) -> Float32s:
@@ -343,24 +280,18 @@ class Batch(NamedTuple):
     there: Tensor | None
 
 
-def _batches(
-    fits: Sequence[Fit], slots: int, ahead: int, expect: Callable[[Tensor, int], None]
-) -> Iterator[Batch]:
+def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
     """The mini-batches of all slots, until no client has one left.
 
     Rows without a record are zero and have weight 0. A record has weight 1 / (records of its mini-batch).
-    ahead: the most steps of the first block. `expect` is told that block's inputs, and the rows of a step,
-    before it begins. If `ahead` is 0, it is told nothing.
     """
     problem, rows = fits[0].problem, _rows_of(fits[0].problem)
     columns = [(fit.context.x.reshape(len(fit.context.x), -1), fit.context.y) for fit in fits]
     sizes = [_sizes(len(y), problem.local.batches(len(y)), problem.local.batch_size) for _, y in columns]
     orders = [_order(len(fit.context.x), problem.local, fit.context.rng) for fit in fits]
     # Gather several steps at a time: for small steps, gathering would take longer than computing.
-    most = max(map(len, sizes))
-    # The expected steps are a block of their own.
-    gathered, ahead = _gathered(slots * rows * columns[0][0].shape[1]), min(most, ahead)
-    for at, end in pairwise([*([0] if ahead else []), *range(ahead, most, gathered), most]):
+    most, gathered = max(map(len, sizes)), max(1, _GATHERED // (slots * rows * columns[0][0].shape[1]))
+    for at, end in pairwise([*range(0, most, gathered), most]):
         steps = end - at
         # Tensors, since torch aligns their memory. Writing to them as arrays is faster.
         block = [
@@ -374,8 +305,6 @@ def _batches(
             _gather(inputs, order[first:last], places, x[slot])
             _gather(targets, order[first:last], places, y[slot])
         block[0] = widened(block[0])
-        if end == ahead:
-            expect(block[0], rows)
         there = (block[2] > 0).float()[:, :, None]
         # Slots without a client are not checked: their results are discarded.
         full: NDArray[np.bool_] = np.all(weights[: len(fits)].reshape(len(fits), steps, rows), (0, 2))
@@ -518,8 +447,8 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
     """Test two public records in all places of all slots, and one of them among zeros.
 
     Only shapes and types of the fit's records are used. Raises ConfigError if a record's gradient depends on
-    its place, on its slot, on other records, or on the number of steps that a stack expects. Then this build
-    of torch has kernels that slots cannot use.
+    its place, on its slot, on other records, or on whether all slots read one model. Then this build of torch
+    has kernels that slots cannot use.
     """
     columns = records(fit.context.x, fit.context.y, fit.problem.loss)
     initial = fit.problem.initial
@@ -528,12 +457,8 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
         stack_of(fit, own, slots) for own in ([initial] * slots, [initial.copy() for _ in range(slots)])
     ]
     probes = probes_of(columns, slots * rows)
-    apart = all(stay_apart(*(_factors(stack, probe) for probe in probes)) for stack in stacks)
-    if ahead := _ahead(fit, stacks[0]):
-        one, other = (_factors(stacks[0], probe, 1) for probe in probes)
-        # The number of steps follows from the client of a wave that takes most of them.
-        more = (_factors(stacks[0], probes[0], steps) for steps in (2, ahead))
-        apart &= stay_apart(one, other) and all(map(one.equal, more))
+    found = [[_factors(stack, probe) for probe in probes] for stack in stacks]
+    apart = all(stay_apart(*pair) for pair in found) and all(map(torch.equal, *found))
     if not apart:
         raise ConfigError(
             "Expected kernels that compute each record of a product on its own, got others: clients cannot "
@@ -541,14 +466,11 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
         )
 
 
-def _factors(stack: Stack, probe: Sequence[Tensor], ahead: int = 0) -> Tensor:
-    """The factors of each record's gradient, (slots * rows, ...). ahead: steps that the stack expects."""
+def _factors(stack: Stack, probe: Sequence[Tensor]) -> Tensor:
+    """The factors of each record's gradient, (slots * rows, ...)."""
     x, y = (column.flatten(1) if column.ndim > 1 else column for column in probe)
     x, y = (column.view(stack.slots, -1, *column.shape[1:]) for column in (x, y))
-    x = widened(x)
-    if ahead:
-        stack.expect(x.repeat(1, ahead, 1), x.shape[1])
-    back = stack.back(x, y, torch.ones(x.shape[:2]))
+    back = stack.back(widened(x), y, torch.ones(x.shape[:2]))
     return torch.cat([part.flatten(0, 1) for layer in back.layers for part in layer], dim=1)
 
 

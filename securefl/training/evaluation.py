@@ -18,7 +18,6 @@ from securefl.data.dataset import finite_rows, labelled
 from securefl.training.devices import computed, device_of, full_precision, in_mode
 from securefl.training.isolation import RECORD_ERRORS, raising
 from securefl.training.losses import Loss, criterion_of, records, require_records
-from securefl.training.quick import reader
 
 Task = Literal["classification", "regression"]
 """The kind of a learning problem. It decides the loss and the accuracy."""
@@ -164,8 +163,7 @@ def _outputs(
     def of(rows: Tensor) -> Tensor:
         device = device_of(model)
         with in_mode(model, training=False), torch.inference_mode(), full_precision(device):
-            read = reader(model)
-            return torch.cat([read(batch.to(device)) for batch in torch.split(rows, _AT_ONCE)]).cpu()
+            return torch.cat([model(batch.to(device)) for batch in torch.split(rows, _AT_ONCE)]).cpu()
 
     try:
         return computed(model, lambda: of(inputs)), targets, []

@@ -8,7 +8,6 @@ no activation. A hook on one reads the pre-activation of FedProf's Proposition 1
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, Literal, Protocol
@@ -44,13 +43,9 @@ class MLP(nn.Module):
             self.add_module(f"fc{i}", nn.Linear(widths[i - 1], widths[i]))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.through(x, lambda layer, x: layer(x))
-
-    def through(self, x: Tensor, call: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
-        """The outputs if each layer is computed by `call(layer, x)`."""
         x = x.flatten(1)
         for i, layer in enumerate(self.children(), start=1):
-            x = call(layer, x) if i == self.depth else torch.relu(call(layer, x))
+            x = layer(x) if i == self.depth else torch.relu(layer(x))
         return x
 
 

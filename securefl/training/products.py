@@ -13,15 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 from torch.overrides import TorchFunctionMode
 
 LINE: Final = 4
 """The width of a row is a multiple of this number of values: 16 bytes in float32, 32 in float64."""
-ONEDNN: Final = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-"""Whether this build of torch has oneDNN."""
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -33,26 +30,6 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     own = None if bias is None else pad(bias, (0, more))
     found = linear(pad(x, (0, wider)), pad(weight, (0, wider, 0, more)), own)[..., :outputs]
     return found.contiguous()  # like a layer's output, of which a model may take a view
-
-
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weight^T + bias by oneDNN, without a gradient.
-
-    torch multiplies float32 matrices on a CPU by MKL. MKL chooses a kernel by who made the processor, and
-    oneDNN by its instructions: on a processor of AMD with AVX-512, MKL takes twice the time.
-
-    Args:
-        x, weight, bias: (rows, inputs), (outputs, inputs) and (outputs,), float32 on a CPU and not empty. The
-            bias must be contiguous: oneDNN's function ignores its strides, and autocast and derivatives. So
-            it gets this package's own layers alone, as they were made.
-
-    Returns:
-        (rows, outputs), float32.
-    """
-    if not ONEDNN:
-        return linear(x, weight, bias)
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return found
 
 
 def narrow(of: Tensor, width: int) -> Tensor:

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.algorithm.queries import Float32s
-from securefl.training.factored import Factored
 from securefl.training.heads import Activation
 from securefl.training.local import Penalty
 from securefl.training.losses import Loss
@@ -76,8 +75,7 @@ class Stack:
     """Models with these vectors (d,) in the first slots. No result of further slots counts.
 
     If all vectors are one broadcast, the first pass reads it for all slots, and the first step of `descend`
-    writes each slot's own model, but for a layer that is `Factored`. So no copy of the broadcast is made that
-    the step would overwrite.
+    writes each slot's own model. So no copy of the broadcast is made that the step would overwrite.
     """
 
     def __init__(self, model: MLP, vectors: Sequence[Float32s], tail: Tail, *, slots: int) -> None:
@@ -89,20 +87,11 @@ class Stack:
         self._whole: Tensor | None = None
         self.layout = Layout(slots, sizes[: len(sizes) - tail.under_head])
         self._gradient: tuple[Tensor, list[Layer]] | None = None
-        self._factored: Factored | None = None
         if self._starts.ndim == 1:
             one = Layout(1, sizes)
             self._layers = [layer.expand(slots) for layer in one.layers(one.place(self._starts, 1))]
         else:
             self._placed()
-
-    def expect(self, x: Tensor, rows: int) -> None:
-        """Keep the first layer `Factored` in the next steps, if all slots still have one broadcast.
-
-        x: (slots, steps * rows, width), the inputs of these steps, step after step. `back` gets them again.
-        """
-        if self._whole is None and len(self._layers) > 1:
-            self._factored = Factored(self._layers[0].weight[0], x, rows)
 
     @property
     def values(self) -> Tensor:
@@ -114,39 +103,21 @@ class Stack:
         if self._whole is None:
             self._whole = self._whole_layout.place(self._starts, self._count)
             self._layers = self._whole_layout.layers(self._whole)
-        elif self._factored is not None:
-            self._factored.write(self._layers[0].weight)
-        self._factored = None
         return self._whole
 
-    def _memory(self) -> tuple[Tensor, int]:
-        """The memory of `_placed`, and the number of weights at its beginning that are still `Factored`."""
-        if self._factored is None or self._whole is None:
-            return self._placed(), 0
-        return self._whole, self._layers[0].weight.numel()
-
     def finite(self) -> Tensor:
-        """A mask of the slots whose values are all finite, (slots,).
-
-        Weights that are `factored` do not count: who reads `vector` has to look.
-        """
-        whole, at = self._memory()
+        """A mask of the slots whose values are all finite, (slots,)."""
+        values = self.values
         # If the sum is finite, all values are. It takes a fortieth of the time.
-        if torch.isfinite(whole[at : self.layout.length].sum()):
+        if torch.isfinite(values.sum()):
             return torch.ones(self.slots, dtype=torch.bool)
-        parts = [part for layer in self.layout.layers(whole) for part in layer.parts(slice(None))]
-        return torch.isfinite(torch.cat([part.flatten(1) for part in parts[at > 0 :]], 1)).all(1)
+        return torch.isfinite(self.layout.rows(values)).all(1)
 
     def known(self, y: Tensor) -> Tensor:
         """A mask of the targets for which the models have an output, (slots, rows)."""
         if self._tail.loss == "mse":
             return torch.ones(y.shape[:2], dtype=torch.bool)
         return (y >= 0) & (y < self._layers[-1].outputs)
-
-    @property
-    def factored(self) -> bool:
-        """Whether the weights of the first layer are still `Factored`. `finite` does not tell of them."""
-        return self._factored is not None
 
     def vector(self, slot: int, *, update: bool = False) -> Float32s:
         """A copy of this slot's whole model (d,), or its update: the model minus its start, in one pass."""
@@ -158,10 +129,7 @@ class Stack:
             for part in self._arrays:
                 own, end = part[slot], at + part[slot].size
                 to, was = found[at:end].reshape(own.shape), start[at:end].reshape(own.shape)
-                if at == 0 and self._factored is not None:
-                    read = self._factored.change if update else self._factored.weights
-                    to[...] = read(slot)[: own.shape[0], : own.shape[1]].numpy()
-                elif update:
+                if update:
                     np.subtract(own, was, out=to)
                 else:
                     to[...] = own
@@ -170,8 +138,8 @@ class Stack:
 
     @cached_property
     def _arrays(self) -> list[NDArray[np.float32]]:
-        """The weights and biases of all slots, (slots, ...), in the model's order: views of `_memory`."""
-        placed = self._whole_layout.layers(self._memory()[0])
+        """The weights and biases of all slots, (slots, ...), in the model's order: views of `_placed`."""
+        placed = self._whole_layout.layers(self._placed())
         return [part.numpy() for layer in placed for part in layer.parts(slice(None))]
 
     def descend(self, back: Back, rate: float) -> None:
@@ -183,14 +151,9 @@ class Stack:
             for layer, to in islice(zip(before, self._layers, strict=True), len(back.layers), None):
                 to.weight.copy_(layer.weight)  # the head, if it is not trained
                 to.bias.copy_(layer.bias)
-        for number, ((given, slope), layer, to) in enumerate(
-            zip(back.layers, before, self._layers, strict=False)
-        ):
-            if number == 0 and self._factored is not None:
-                self._factored.step(slope, rate)
-            else:
-                # One operation, since separate gradients would be written and read once more.
-                torch.baddbmm(layer.weight, slope.transpose(1, 2), given, alpha=-rate, out=to.weight)
+        for (given, slope), layer, to in zip(back.layers, before, self._layers, strict=False):
+            # One operation, since separate gradients would be written and read once more.
+            torch.baddbmm(layer.weight, slope.transpose(1, 2), given, alpha=-rate, out=to.weight)
             torch.sub(layer.bias, slope.sum(1), alpha=rate, out=to.bias)
 
     def gradient(self, back: Back) -> Tensor:
@@ -214,15 +177,10 @@ class Stack:
             there: (slots, rows, 1), 1 for a row with a record. It is 0 for the other rows, where x, y and the
                 weight must be 0 too. Their factors and losses are 0. None if all rows have records.
         """
-        if self._factored is not None and self._factored.full:
-            self._placed()
         *hidden, head = self._layers
         inputs = [x]
         for layer in hidden:
-            if len(inputs) == 1 and self._factored is not None:
-                body = self._factored.forward(layer.bias).relu_()
-            else:
-                body = layer.forward(inputs[-1]).relu_()
+            body = layer.forward(inputs[-1]).relu_()
             # Set rows without a record to zero in every layer. Otherwise they could overflow, and zero times
             # infinity is nan. Before that they equal the biases, which are finite unless the slot diverged.
             inputs.append(body if there is None else body.mul_(there))

@@ -29,7 +29,6 @@ from securefl.training.models import Kind, ModelConfig
 from securefl.training.networks import Network, digest_of, named
 from securefl.training.own_models import OwnModel
 from securefl.training.private_layers import make_private
-from securefl.training.quick import reader
 
 Own = nn.Module | Callable[..., nn.Module]
 """A module, or a function that makes one from some of `shape`, `inputs`, `outputs` and the options."""
@@ -103,10 +102,9 @@ class Trained(nn.Module):
             )
         rows = as_tensor(self.inputs(x))
         with in_mode(self.module, training=False), torch.inference_mode():
-            read = reader(self.module)
             found = np.empty((len(rows), self.about.outputs), np.float32)
             for start in range(0, len(rows), _AT_ONCE):
-                part = read(rows[start : start + _AT_ONCE]).float().numpy()
+                part = self.module(rows[start : start + _AT_ONCE]).float().numpy()
                 found[start : start + len(part)] = part
                 tell(start + len(part))
         return found

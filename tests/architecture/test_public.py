@@ -172,16 +172,21 @@ for face in {packages!r}:
 
 
 def test_a_type_checker_sees_the_names_that_a_face_has() -> None:
+    """A stub is read twice: as Python by a type checker, and a line at a time by `core.lazy`."""
     for module in (importlib.import_module(face) for face in FACES if face not in MODULES):
-        homes = {
-            alias.name: node.module
-            for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")))
-            if isinstance(node, ast.ImportFrom) and node.module != "securefl.core.lazy"
-            for alias in node.names
-        }
-        assert homes == module._HOMES, module
-        assert set(homes) == set(module.__all__) - {"__version__"}, module
-        assert set(module.__all__) <= set(dir(module)), module
+        stub = ast.parse(Path(str(module.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")).body
+        homes = {}
+        for node in stub:
+            if isinstance(node, ast.AnnAssign):
+                assert ast.unparse(node) == "__version__: str"
+                continue
+            assert isinstance(node, ast.ImportFrom)
+            assert [alias.name for alias in node.names] == [alias.asname for alias in node.names]
+            homes |= {alias.name: str(node.module) for alias in node.names}
+        assert sorted(homes) == module.__all__, module
+        assert {*homes, "__doc__", "__file__"} <= set(dir(module)), module
+        for name, home in homes.items():
+            assert getattr(module, name) is getattr(importlib.import_module(home), name)
         assert not hasattr(module, "nothing"), module
 
 

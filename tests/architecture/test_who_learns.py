@@ -43,10 +43,8 @@ def test_another_charge_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert TEXTS["README.md"] != who_learns.filled("README.md", TEXTS["README.md"])
 
 
-def test_every_case_is_on_the_page_of_threats() -> None:
-    assert all(who_learns.MODEL in case.pages for case in who_learns.CASES)
-    assert len([case for case in who_learns.CASES if who_learns.README in case.pages]) <= 20
-    assert {case.row for case in who_learns.CASES} >= set(who_learns.OVER_FLOWER)
+def test_the_readme_has_few_rows() -> None:
+    assert sum(case.both for case in who_learns.CASES) <= 20
 
 
 def test_a_page_without_its_markers_is_refused() -> None:

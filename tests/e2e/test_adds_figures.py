@@ -31,7 +31,7 @@ def test_a_run_folder_has_the_figures_and_the_claims(
     page = (tmp_path / "run" / "report.html").read_text()
     assert page.count('<span class="unit">sparse</span>') == 1, "the bytes of ADDS alone are sparse"
     assert len(capsys.readouterr().out.splitlines()) == 2
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"rates.png", "compression.png"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"compression.png"}
     plain, adds = adds_figures.summary(tmp_path / "run")
     assert (plain["arm"], plain["parameters"], plain["macs"]) == ("FedAvg", 1.0, 1.0)
     assert np.isnan(plain["spearman"])

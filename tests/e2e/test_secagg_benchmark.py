@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from masked_round import grid, identities, ours
+from masked_round import TERMS, Sum, grid, ours
 from secagg import by_two_servers
-from two_server import two_server
 
+from securefl.accounting.ledger import Ledger
 from securefl.secagg import Policy, Vector
 from securefl.secagg.policy import Mode
+from securefl.storage.journal import Journal
 
 STEP = grid(3).step
 
@@ -27,8 +28,9 @@ def test_a_sum_by_two_servers_has_a_row() -> None:
     assert row.keys() > {"client_ms", "server_ms", "key_holder_ms", "client_over_floor"}
 
 
-def test_a_wrong_sum_by_two_servers_ends_the_benchmark() -> None:
-    calls = iter(np.linspace(0, 1, 99))
+def test_a_wrong_sum_ends_the_benchmark() -> None:
     vector = Vector(name="update", length=4, bits=32, bound=grid(3).limit)
-    with pytest.raises(SystemExit, match="the exact sum"):
-        two_server(identities(3), vector, grid(3), lambda number: np.full(4, next(calls)), 0)
+    with Ledger(":memory:", TERMS) as ledger, Journal() as journal:
+        played = Sum(vector, grid(3), ledger, journal)
+        with pytest.raises(SystemExit, match="the exact sum"):
+            played.figures(np.ones(4, np.int64))

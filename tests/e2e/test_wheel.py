@@ -81,7 +81,7 @@ def sdist(tree: Path) -> Path:
 
 def expected() -> set[str]:
     """Every module, study, template, specification and mark of the checkout, by its name in the wheel."""
-    kinds = (".py", ".j2", ".toml", "py.typed", "SPEC.md", "PROOF.md")
+    kinds = (".py", ".pyi", ".j2", ".toml", "py.typed", "SPEC.md", "PROOF.md")
     own = [name for name in listed() if name.startswith(("securefl/", "protocols/")) and name.endswith(kinds)]
     return {f"securefl/{name}" if name.startswith("protocols/") else name for name in own}
 

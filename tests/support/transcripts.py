@@ -19,7 +19,7 @@ from securefl.engine.party.computing import Records
 from securefl.study.arm import ArmRun
 from securefl.study.config import Study
 from securefl.study.seeded import World
-from support.tiny_study import run, world
+from support.tiny_study import run
 
 TARGET = 1
 """The client in whose records neighbours differ."""
@@ -70,10 +70,10 @@ def transcript(of: Study, here: World, folder: Path) -> Transcript:
 # Neighbours -----------------------------------------------------------------------------------------
 
 
-def having(here: World, x: Any, y: Any, client: int = TARGET) -> World:
-    """The same world, in which one client has these records."""
+def having(here: World, x: Any, y: Any) -> World:
+    """The same world, in which the client has these records."""
     records: list[Records] = list(here.records)
-    records[client] = (x, y)
+    records[TARGET] = (x, y)
     return replace(here, records=records)
 
 
@@ -111,7 +111,3 @@ def all_spoilt(here: World, how: str) -> World:
         one = spoilt(having(here, x[row : row + 1], y[row : row + 1]), how).records[TARGET]
         x[row], y[row] = one[0][0], one[1][0]
     return having(here, x, y)
-
-
-def study_world(of: Study) -> World:
-    return world(of)

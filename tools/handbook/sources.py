@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-
-import nbformat
 
 ROOT = Path(__file__).parents[2]
 WHOLE = {
@@ -89,21 +88,19 @@ def _code(path: str) -> str:
 
 
 def _notebook(path: Path) -> Iterator[tuple[str, str | bytes]]:
-    name = path.relative_to(ROOT).as_posix()
-    lines: list[str] = []
-    pictures: list[tuple[str, bytes]] = []
-    for cell in nbformat.read(path, as_version=4).cells:
-        if cell.cell_type == "markdown":
-            lines += [linked(cell.source, name), ""]
+    place, lines, pictures = place_of(path.relative_to(ROOT).as_posix()), [], 0
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            lines.append(linked(source, f"notebooks/{path.name}") + "\n")
             continue
-        lines += ["````py", cell.source, "````", ""]
-        for output in cell.outputs:
+        lines.append(f"````py\n{source}\n````\n")
+        for output in cell["outputs"]:
             data = output.get("data", {})
             if "image/png" in data:
-                picture = f"notebooks/{path.stem}-{len(pictures) + 1}.png"
-                pictures.append((picture, base64.b64decode(data["image/png"])))
-                lines += [f"![What the cell above draws]({os.path.basename(picture)})", ""]
-            elif text := output.get("text", "") or data.get("text/plain", ""):
-                lines += ["````text", text.rstrip("\n"), "````", ""]
-    yield place_of(name), "\n".join(lines)
-    yield from pictures
+                pictures += 1
+                yield f"notebooks/{path.stem}-{pictures}.png", base64.b64decode(data["image/png"])
+                lines.append(f"![What the cell above draws]({path.stem}-{pictures}.png)\n")
+            elif text := "".join(output.get("text", data.get("text/plain", ""))):
+                lines.append(f"````text\n{text.rstrip()}\n````\n")
+    yield place, "\n".join(lines)

@@ -172,7 +172,6 @@ def _sweep(toml: Path, home: Path, fatal: int, after: float) -> Outcome:
     """A sweep in two workers. It is killed after so many seconds; or its workers at a statement, each."""
     words = ["sweep", str(toml), "--out", str(home), "--workers", "2"]
     environment = {**os.environ, FATAL: str(fatal or "")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
     began = time.perf_counter()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         command = [sys.executable, "-m", "support.trials.victim", *words]

@@ -795,6 +795,14 @@ class Ageing(Scaling):
         return 1 + self.centre
 
 
+class Waiting(Scaling):
+    """Counts passes in a buffer, and changes after twenty-five."""
+
+    def scale(self) -> Any:
+        self.centre.add_(1)
+        return torch.where(self.centre < 25, 1.0, 2.0)
+
+
 class Following(Scaling):
     """Keeps a running mean that it does not use in training."""
 
@@ -818,17 +826,32 @@ class Printed(Scaling):
         return x * (1 + len(f"{x}") % 2)
 
 
-@pytest.mark.parametrize("kind", [Warming, Skipping, Ageing, Following, Banking, Printed])
+KEEPING = [Warming, Skipping, Ageing, Waiting, Following, Banking, Printed]
+MANY, OF_MANY = np.repeat(ROWS, 24, 0), np.repeat(LABELS, 24)
+
+
+@pytest.mark.parametrize("kind", KEEPING)
 def test_what_code_keeps_carries_no_record_into_another_pass(kind: Callable[[], nn.Module]) -> None:
     """Refused, or each record's gradient is that of the first pass: in every batch, chunk and step."""
-    model, rows, labels = seeded(kind), np.repeat(ROWS, 8, 0), np.repeat(LABELS, 8)
+    model = seeded(kind)
     try:
         once = summed(model, ROWS, LABELS)
     except ConfigError:
         return
-    np.testing.assert_allclose(summed(model, rows, labels), 8 * once, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(summed(model, MANY, OF_MANY), 24 * once, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(summed(model, ROWS, LABELS), once)
-    assert max(moves(model, rows, labels)) <= 1 + 1e-6
+    assert max(moves(model, MANY, OF_MANY)) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("kind", KEEPING)
+def test_what_code_keeps_carries_no_record_into_what_is_read(kind: Callable[[], nn.Module]) -> None:
+    model = seeded(kind)
+    try:
+        once = record_losses(model, ROWS, LABELS, "cross_entropy")
+    except ConfigError:
+        return
+    found = record_losses(model, MANY, OF_MANY, "cross_entropy")
+    np.testing.assert_array_equal(found, np.repeat(once, 24))
 
 
 # Listed layers and their traps ------------------------------------------------------------------------

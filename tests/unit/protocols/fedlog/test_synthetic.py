@@ -152,12 +152,11 @@ def test_words_of_the_table() -> None:
     assert len(set(variations())) == len(variations())
 
 
-def test_the_picture_has_six_panels() -> None:
+def test_the_picture_has_a_panel_for_training_and_one_for_testing() -> None:
     every, few = (
         {s: {k: [[0.5, 0.6]] * n for k in ("train", "test")} for s in SYSTEMS}
         for n in (len(ITERATIONS), len(SHOWN))
     )
-    figure = draw(every, few, experiment())
-    assert len(figure.axes) == 6
-    assert [len(axes.get_lines()) for axes in figure.axes] == [2, 1, 4, 3, 2, 4]
+    figure = draw(every, few)
+    assert [len(axes.get_lines()) for axes in figure.axes] == [4, 4]
     figure.canvas.draw()

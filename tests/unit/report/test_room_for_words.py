@@ -1,4 +1,4 @@
-"""Room for the words of a figure: none is cut, none lies on another panel, each panel is measured once."""
+"""Room for the words of a figure: none is cut, none lies on another panel, and panels are placed once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
 from securefl.report.inline import inline_svg
-from securefl.report.margins import Margins
 from securefl.report.style import NARROW, WIDE, blank, legend, panel_title
 from securefl.report.tables import write_png
 
@@ -36,9 +35,6 @@ def boxes(figure: Figure) -> tuple[list[np.ndarray], np.ndarray]:
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     renderer = canvas.get_renderer()
-    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
-        for tick in axis.get_major_ticks():
-            tick.label1.set_in_layout(True)  # measured here, and not again when drawn
     panels = [axes.get_tightbbox(renderer) for axes in figure.axes]
     (below,) = figure.legends
     found = [np.array(box.extents) for box in panels if box is not None]
@@ -73,20 +69,20 @@ def test_little_room_is_left_empty() -> None:
     assert panels[1][0] - panels[0][2] < 0.03 * edge
 
 
-def test_an_axis_is_measured_once_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = 0
-    usual = Axis.get_tightbbox
+def test_panels_are_placed_once_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = 0
+    usual = ConstrainedLayoutEngine.execute
 
-    def counted(self: Axis, *given: object, **more: object) -> object:
-        nonlocal measured
-        measured += 1
-        return usual(self, *given, **more)  # type: ignore[arg-type]
+    def counted(self: ConstrainedLayoutEngine, fig: Figure) -> object:
+        nonlocal placed
+        placed += 1
+        return usual(self, fig)
 
-    monkeypatch.setattr(Axis, "get_tightbbox", counted)
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", counted)
     figure = drawn(1, 2, WIDE)
     write_png(tmp_path / "a.png", figure)
     inline_svg(figure, name="a", title="A figure.")
-    assert measured == 4
+    assert placed == 1
 
 
 def test_the_files_of_a_figure_are_the_same_picture(tmp_path: Path) -> None:
@@ -129,15 +125,6 @@ def test_a_bar_of_errors_beside_a_logarithmic_panel_has_room() -> None:
     assert panel[2] <= edge[0]
     assert axes.bbox.x1 < 0.84 * edge[0]
     assert apart(panel, below)
-
-
-def test_words_that_are_larger_than_the_figure_move_nothing() -> None:
-    figure = Figure(figsize=(1, 1), dpi=110, layout=Margins())
-    axes = figure.subplots()
-    axes.set_ylabel("accuracy\n" * 20)
-    usual = figure.subplotpars.left
-    figure.savefig(BytesIO(), format="png")
-    assert figure.subplotpars.left == usual
 
 
 def test_an_empty_figure_is_drawn() -> None:

@@ -1,0 +1,12 @@
+from securefl.protocols.heads.blocks import Blocks as Blocks
+from securefl.protocols.heads.blocks import Parts as Parts
+from securefl.protocols.heads.blocks import grid_of as grid_of
+from securefl.protocols.heads.contribution import Bounding as Bounding
+from securefl.protocols.heads.contribution import statistic_spec as statistic_spec
+from securefl.protocols.heads.options import Choice as Choice
+from securefl.protocols.heads.options import Heads as Heads
+from securefl.protocols.heads.options import choose as choose
+from securefl.protocols.heads.solvers import lda as lda
+from securefl.protocols.heads.solvers import prototypes as prototypes
+from securefl.protocols.heads.solvers import ridge as ridge
+from securefl.protocols.heads.solvers import solve as solve

@@ -1,0 +1,9 @@
+from securefl.accounting.composition import compose as compose
+from securefl.accounting.events import NO_COST as NO_COST
+from securefl.accounting.events import NON_PRIVATE as NON_PRIVATE
+from securefl.accounting.events import steps_event as steps_event
+from securefl.accounting.ledger import Ledger as Ledger
+from securefl.accounting.statements import Statement as Statement
+from securefl.accounting.statements import statement as statement
+from securefl.accounting.store import Terms as Terms
+from securefl.core.release import Charge as Charge

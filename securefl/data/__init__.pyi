@@ -1,0 +1,9 @@
+from securefl.data.corruptions import Corruption as Corruption
+from securefl.data.dataset import Dataset as Dataset
+from securefl.data.dataset import Split as Split
+from securefl.data.digests import NAMES as NAMES
+from securefl.data.fetching import fetch as fetch
+from securefl.data.files import data_folder as data_folder
+from securefl.data.partitions import Partition as Partition
+from securefl.data.sources import load as load
+from securefl.data.sources import require_files as require_files

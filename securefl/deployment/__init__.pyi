@@ -1,0 +1,12 @@
+from securefl.deployment.connection import send as send
+from securefl.deployment.coordinator import run_deployed as run_deployed
+from securefl.deployment.engine import RemoteEngine as RemoteEngine
+from securefl.deployment.engine import ServerSide as ServerSide
+from securefl.deployment.gathering import TooFewParties as TooFewParties
+from securefl.deployment.local import LocalDeployment as LocalDeployment
+from securefl.deployment.party import PartySession as PartySession
+from securefl.deployment.roster import PinnedRoster as PinnedRoster
+from securefl.deployment.server import serve as serve
+from securefl.deployment.sockets import SocketExchange as SocketExchange
+from securefl.deployment.updates import Updates as Updates
+from securefl.deployment.visits import SendAndReceive as SendAndReceive

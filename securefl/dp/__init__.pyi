@@ -1,0 +1,15 @@
+from securefl.dp.auditing import audit as audit
+from securefl.dp.calibration import epsilon_of as epsilon_of
+from securefl.dp.calibration import sensitivity as sensitivity
+from securefl.dp.calibration import sigma as sigma
+from securefl.dp.calibration import training_epsilon as training_epsilon
+from securefl.dp.calibration import training_noise as training_noise
+from securefl.dp.clipping import clip_l2 as clip_l2
+from securefl.dp.clipping import to_grid as to_grid
+from securefl.dp.gaussian import discrete as discrete
+from securefl.dp.gaussian import discrete_event as discrete_event
+from securefl.dp.gaussian import rounded as rounded
+from securefl.dp.moments import Losses as Losses
+from securefl.dp.moments import MeanVariance as MeanVariance
+from securefl.dp.moments import Moments as Moments
+from securefl.dp.noise import Source as Source

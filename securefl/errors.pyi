@@ -1,0 +1,12 @@
+from securefl.core.errors import BudgetExceeded as BudgetExceeded
+from securefl.core.errors import ConfigError as ConfigError
+from securefl.core.errors import CryptoError as CryptoError
+from securefl.core.errors import DataError as DataError
+from securefl.core.errors import LocalProtocolError as LocalProtocolError
+from securefl.core.errors import PrivacyError as PrivacyError
+from securefl.core.errors import ProtocolError as ProtocolError
+from securefl.core.errors import RemoteProtocolError as RemoteProtocolError
+from securefl.core.errors import SecureFLError as SecureFLError
+from securefl.core.errors import UnaccountedRelease as UnaccountedRelease
+from securefl.core.errors import UnsupportedEvent as UnsupportedEvent
+from securefl.core.errors import WorkerDied as WorkerDied
