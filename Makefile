@@ -80,7 +80,7 @@ $(LOWEST)/.installed: pyproject.toml  # 6 GB: a torch this old comes with its CU
 check-lowest: $(LOWEST)/.installed  ## the tests of single modules, with the oldest packages that pyproject.toml allows
 	$(LOWEST)/bin/pytest -n 2 -m "not slow" -W default tests/unit tests/contracts tests/vectors
 
-# Outside of the checkout, where `make clean` leaves it: 5 GB in uv's cache, to which ~/.cache/securefl links.
+# Outside of the checkout, where `make clean` leaves it: ~/.cache/securefl/check-newest and uv's cache, some 20 GB with CUDA.
 check-newest: $(VENV)/.tested  ## the wheel with the newest packages that resolve, on each of Python 3.11 to 3.13
 	$(BIN)/python tools/newest.py
 

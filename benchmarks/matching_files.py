@@ -47,12 +47,15 @@ class Way:
         return done
 
     def begin(self, base: Profile) -> None:
-        self.base = base
+        self.base: Profile | Sealed = base
+        self.truth = base.plain
         self.holder = KeyHolder.generate(openings=2 * CLIENTS)
         self.evaluator = Evaluator.generate()
         if self.declared:
             declaration = self.evaluator.declare(self.holder.public, base, options=self.options)
             self.options = declaration.checked(self.holder.public, self.evaluator.public)
+        elif self.options.encrypted_baseline:
+            self.base = base.encrypt_baseline(self.holder.public, self.evaluator.public)
 
     def encrypt(self, own: Profile) -> None:
         keys, to = self.holder.public, self.evaluator.public
@@ -70,7 +73,7 @@ class Way:
         """All files, through evaluator and key holder. The row of figures."""
         scores = self.spend("evaluator", self._scores)
         found = self.spend("holder", lambda: self._revealed(scores))
-        truth = [divergence(own.plain, self.base.plain) for own in owners]
+        truth = [divergence(own.plain, self.truth) for own in owners]
         errors = [abs(found[f"client {at}"] - one) for at, one in enumerate(truth)]
         ms = {role: 1e3 * spent / len(owners) for role, spent in self.seconds.items()}
         return {
@@ -101,12 +104,12 @@ def main() -> None:
     rng = np.random.default_rng(0)
     base, *owners = (Profile(rng.normal(size=Q), rng.uniform(0.2, 4, Q)) for _ in range(CLIENTS + 1))
     ways = [
-        Way("strong", Options()),
-        Way("strong, declared baseline", Options(), declared=True),
+        Way("strong, encrypted baseline", Options(parameters="strong-encrypted")),
+        Way("strong, declared baseline", Options(parameters="strong"), declared=True),
         Way("compact, declared baseline", Options(parameters="compact"), declared=True),
-        Way("pads", Options(parameters="pads")),
+        Way("pads", Options()),
         Way("pads of 128 bits", Options(parameters="pads-128")),
-        Way("pads, declared baseline", Options(parameters="pads"), declared=True),
+        Way("pads, declared baseline", Options(), declared=True),
     ]
     for way in ways:
         way.begin(base)

@@ -50,7 +50,7 @@ def checked(version: str, wheel: Path) -> str:
         home = cache / f"{version}-{check}"
         python = home / "bin" / "python"
         run(UV, "venv", "--quiet", "--allow-existing", "--python", base, home)
-        own = ("--upgrade", "--reinstall-package", "securefl")
+        own = ("--link-mode", "hardlink", "--upgrade", "--reinstall-package", "securefl")
         run(UV, "pip", "install", "--python", python, *own, torch, f"securefl{extra} @ file://{wheel}")
         said += run(python, "-I", __file__, check, cwd=here).splitlines()[-1:]
     return f"Python {version}: {'; '.join(said)} ({time.monotonic() - began:.0f} s)"

@@ -31,7 +31,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--weight-bound",
             type=float,
-            help="Largest root mean square weight of a baseline; default 1024, compact 16.",
+            help="Largest root mean square weight of a baseline; default 32, compact 16, others 1024.",
         ),
         click.option(
             "--variance-high",
@@ -51,10 +51,10 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--anchor", type=FILE, help="Public profile (JSON) that values are standardised by."),
         click.option(
             "--params",
-            type=click.Choice(["strong", "compact", "pads", "pads-128"]),
-            help="Default strong. compact takes a quarter of the bytes, and its scores are coarser. pads has "
-            "no homomorphic key and takes 1 % of the bytes; its --weight-bound is 32 by default. pads-128 "
-            "takes twice the bytes of pads, with the bounds of strong.",
+            type=click.Choice(["pads", "pads-128", "strong", "compact", "strong-encrypted"]),
+            help="Default pads, which have no homomorphic key. pads-128 takes twice the bytes, for wider "
+            "bounds. strong and compact are CKKS with a declared baseline; compact takes a quarter of the "
+            "bytes, and its scores are coarser. strong-encrypted is CKKS with an encrypted baseline.",
         ),
         click.option(
             "--variant",
@@ -95,7 +95,7 @@ def chosen_options(
     # None means "the options of all profiles", so defaults alone must not count as a choice.
     if all(flag is None for flag in (variant, params, anchor, *bounds.values())):
         return None
-    params = params or "strong"
+    params = params or "pads"
     names = {"mean_bound": "mean", "weight_bound": "weight"}
     said = {names.get(name, name): value for name, value in bounds.items() if value is not None}
     # The parameters' own defaults, because coarser parameters have tighter bounds.

@@ -30,9 +30,7 @@ from securefl.storage.inputs import shown
 @click.option(
     "--baseline", type=FILE, help="The same for a baseline (mode E). The evaluator does not learn it."
 )
-@click.option(
-    "--key", type=FILE, help="Your client.key. --params strong and compact need it with --declared."
-)
+@click.option("--key", type=FILE, help="Your client.key, which --params strong and compact need.")
 @click.option("-o", "--out", type=FILE, required=True, help="The file to send to the evaluator.")
 @with_options
 def encrypt(
@@ -49,10 +47,10 @@ def encrypt(
     All clients and the baseline's owner must give the same --variant, --params, --anchor and bounds. With
     --variant mean-only the evaluator can read the variances. Under --params pads or pads-128 a file is
     scored once: for another baseline, encrypt the profile again. With --declared it is scored with the
-    declared baseline or not at all; under --params strong and compact you then sign it with --key.
-    Under --params strong without --declared the baseline is encrypted, and no opening is checked: an
-    evaluator that breaks the protocol can read the key holder's key. compact needs --declared. Compare the
-    printed fingerprints with those that the key holder and the evaluator tell you.
+    declared baseline or not at all; --params strong and compact need it, and you then sign with --key.
+    Under --params strong-encrypted the baseline is encrypted, and no opening is checked: an evaluator that
+    breaks the protocol can read the key holder's key. Compare the printed fingerprints with those that the
+    key holder and the evaluator tell you.
 
     What `match` would refuse is refused here: bounds that scores do not fit, an anchor of another length, a
     file that is too long. The message names the flag and a value that fits.
@@ -72,14 +70,15 @@ def encrypt(
     require_free(out, BASELINE if profile is None else PROFILE, public, evaluator, profile, baseline, key)
     keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
     server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
+    if baseline is not None and chosen["declared"] is chosen["params"] is None:
+        chosen["params"] = "strong-encrypted"
     options = declared_options(keys, server, **chosen) or Options()
     if profile is not None:
         own, signer = read_profile(profile), None
         if key is not None:
-            if options.padded or options.declared is None:
+            if not options.checked:
                 raise click.UsageError(
-                    "Expected --key with --declared under --params strong or compact alone, which sign. "
-                    "Leave it out."
+                    "Expected --key under --params strong or compact alone, which sign. Leave it out."
                 )
             signer = ClientKey.from_document(document.read(key, CLIENT_KIND))
         sealed = own.encrypt(keys, server, label=profile.stem, options=options, own=signer)

@@ -36,7 +36,7 @@ def keygen(role: str, out: Path, openings: int, params: Literal["pads"] | None) 
     """Make the keys of one session: secrets that only their owner can read, and public files.
 
     key-holder: OUT/secret.key, OUT/public.key. evaluator: OUT/evaluator.key, OUT/evaluator.pub. client:
-    OUT/client.key, OUT/client.pub, which --params strong and compact with a declared baseline need. Compare
+    OUT/client.key, OUT/client.pub, which --params strong and compact need. Compare
     the fingerprints with the people you send the public files to. If the command fails, it leaves no file. If
     it is killed between its two files, the same command makes the missing public file of the secret one.
 

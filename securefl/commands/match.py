@@ -76,13 +76,12 @@ def match(
     securefl match --story -o story.html
     Trust: evaluator and key holder follow the protocol and do not collude; together they can read all
     profiles.
-    Under --params strong without a declared baseline, and where the baseline is encrypted, openings are not
-    checked: an evaluator that breaks the protocol reads the whole secret key within a few hundred openings;
-    --openings limits the number of openings, and does not protect the key.
-    Under --params strong and compact with a declared baseline (securefl declare; compact needs one), openings
-    are checked: clients sign their ciphertexts, and an evaluator alone has one score of each read. Together
-    with one client it has any entry of a profile read, and digits of the key. The key holder learns the
-    baseline.
+    Under --params strong-encrypted the baseline is encrypted, and openings are not checked: an evaluator that
+    breaks the protocol reads the whole secret key within a few hundred openings; --openings limits the number
+    of openings, and does not protect the key.
+    Under --params strong and compact the baseline is declared (securefl declare), and openings are checked:
+    clients sign their ciphertexts, and an evaluator alone has one score of each read. Together with one
+    client it has any entry of a profile read, and digits of the key. The key holder learns the baseline.
     Under --params pads and pads-128 there is no such key. Each file is then matched with one baseline, ever:
     matched-<fingerprint>.sqlite beside your key has the record. Key holder and one client together learn the
     baseline. If you declare it before clients encrypt (securefl declare), it alone can be scored, and the

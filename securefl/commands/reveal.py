@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "clients",
     type=FILE,
     multiple=True,
-    help="A client.pub, once for each client: under --params strong and compact with a declared baseline.",
+    help="A client.pub, once for each client: under --params strong and compact.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 @click.argument("scores", type=FILE)
@@ -40,15 +40,15 @@ def reveal(secret: Path, evaluator: Path, clients: tuple[Path, ...], as_json: bo
     releases. A key opens a declared number of scores; the same file again is no second opening. Each score
     is of the profile as its client clipped it to the bounds. The exit code is 1 if a score was refused.
 
-    Under --params strong and compact with a declared baseline, only what the clients of --client signed is
-    opened, with the declared baseline. An evaluator alone then gets nothing else; together with one of these
+    Under --params strong and compact only what the clients of --client signed is opened, with the declared
+    baseline. An evaluator alone then gets nothing else; together with one of these
     clients it has you read any entry of a profile, and digits of your key. You learn the baseline.
 
-    Under --params strong without a declaration nothing is checked: an evaluator that forges requests reads
-    the whole secret key of such profiles within a few hundred openings. The declared number does not prevent
-    that; it only limits the number of scores. Under --params pads and
-    pads-128 there is no such key. A forged request then shows you one word of a profile in place of its
-    score, and of each encrypted file one request is answered.
+    Under --params strong-encrypted nothing is checked: an evaluator that forges requests reads the whole
+    secret key of such profiles within a few hundred openings. The declared number does not prevent that; it
+    only limits the number of scores. Under --params pads and pads-128 there is no such key. A forged request
+    then shows you one word of a profile in place of its score, and of each encrypted file one request is
+    answered.
     """
     from securefl.accounting.ledger import Ledger, Terms
     from securefl.he.openings import Openings

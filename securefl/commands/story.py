@@ -56,7 +56,7 @@ def tell_story(baseline: Path | None, profiles: Sequence[Path], options: Options
             raise ConfigError(
                 "Expected profiles with file names of their own, got one name twice. Rename one."
             )
-    chosen = [Options(parameters="pads"), Options()] if options is None else [options]
+    chosen = [Options(), Options(parameters="strong")] if options is None else [options]
     told = [played(own, base, each) for each in chosen]
     files = ["--baseline", str(baseline), *map(str, profiles)] if baseline is not None else []
     words = ["securefl", "match", "--story", *files]

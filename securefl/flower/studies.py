@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from signal import SIGTERM
+from threading import Thread
 from time import monotonic, sleep
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from securefl.training import single_thread
 PARTY: Final = "party"
 SOCKET: Final = "socket"
 """The node config's words for the party that a node stands for, and for its socket."""
+_GRACE: Final = 10.0
 _log = logger(__name__)
 
 
@@ -73,7 +75,22 @@ def main(grid: Grid, context: Context) -> None:
     os.chdir(str(config["place"]))  # as the command: its study may name files from there
     os.environ["SECUREFL_DATA"] = str(config["data"])
     single_thread()
+    Thread(target=_ending, args=(Path(str(config[TALK])),), daemon=True).start()
     play(grid, config)
+
+
+def _gone(talk: Path) -> bool:
+    """Whether the command of this talk has ended."""
+    # A later command of the same server removes the folders of earlier ones.
+    return not talk.is_dir() or not held(talk.parent)
+
+
+def _ending(talk: Path) -> None:
+    """End this process some seconds after its command. Flower may be trying to reach a dead SuperLink."""
+    while not _gone(talk):
+        sleep(1.0)
+    sleep(_GRACE)
+    os._exit(1)
 
 
 def play(
@@ -89,16 +106,12 @@ def play(
     """
     talk = Path(str(config[TALK]))
 
-    def gone() -> bool:
-        # A later command of the same server removes the folders of earlier ones.
-        return not talk.is_dir() or not held(talk.parent)
-
     def looking(seconds: float) -> None:
-        if gone():
+        if _gone(talk):
             raise Interrupted(SIGTERM)
         pause(seconds)
 
-    if gone():
+    if _gone(talk):
         raise ConfigError(f"Expected the command that submitted this run, got its end: {talk} is not held.")
     with alone(talk), (talk / EVENTS).open("a", encoding="utf-8") as events:
 
@@ -114,7 +127,7 @@ def play(
             tell(record={name: record[name] for name in SHOWN})
 
         exchange = GridExchange(grid, deadline=config["deadline"], say=say, clock=clock, pause=looking)
-        stop = Told(lambda: gone() or (talk / STOP).exists())
+        stop = Told(lambda: _gone(talk) or (talk / STOP).exists())
         try:
             run_deployed(
                 Path(config["server"]),

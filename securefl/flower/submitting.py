@@ -43,7 +43,9 @@ _OFFLINE: Final = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "
 """Nothing is sent to Flower's makers, unless the user's environment says otherwise."""
 _MOST: Final = 500
 _LOOK: Final = 0.5
-_ASK: Final = 10.0
+_ASK, _ASK_RUNNING = 10.0, 60.0
+"""Seconds between two questions to the SuperLink. Each is a process."""
+_PATIENCE: Final = 300.0
 Flwr = Callable[..., Mapping[str, Any]]
 """Runs a command of Flower's with these words. Returns its JSON."""
 
@@ -56,14 +58,18 @@ def flwr(*words: str) -> Mapping[str, Any]:
         raise ConfigError(
             "Expected Flower's command flwr, got none. Install it: pip install 'securefl[flower]'."
         )
-    done = subprocess.run(
-        [command, *words, "--format", "json"],
-        env={**_OFFLINE, **os.environ},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [command, *words, "--format", "json"],
+            env={**_OFFLINE, **os.environ},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PATIENCE,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"Expected `flwr {words[0]}` to end within {_PATIENCE:g} s, got no end.") from None
     try:
         said = json.loads(done.stdout)
     except ValueError:
@@ -174,7 +180,7 @@ def follow(
         )
         say(f"Submitted {run.name}. Waiting until it starts.")
         with (talk / EVENTS).open(encoding="utf-8") as events, stop.finishing("this round"):
-            rest, started, ask = "", False, clock() + _ASK
+            rest, started, silent, ask = "", False, 0, clock() + _ASK
             while True:
                 alive = held(talk)  # before reading, so that the last words of a run that ended are read
                 *lines, rest = (rest + events.read()).split("\n")
@@ -191,14 +197,21 @@ def follow(
                 started = started or alive or bool(lines)
                 if started and not alive:
                     raise _failure(run, "its end", "without a word.")
-                if started and stop.asked:
-                    (talk / STOP).touch()
-                elif not started:
+                if not started:
                     stop.check()
-                    if clock() >= ask:
-                        if why := run.ended():
-                            raise _failure(run, "its end", why)
-                        ask = clock() + _ASK
+                elif stop.asked:
+                    (talk / STOP).touch()
+                if clock() >= ask:
+                    # If its SuperLink dies, a run tries to reach it without end.
+                    try:
+                        why, silent = run.ended(), 0
+                    except ConfigError as error:
+                        why, silent = "", silent + 1
+                        if silent > 1:
+                            raise _failure(run, "no answer of its SuperLink", str(error)) from None
+                    if why and not started:
+                        raise _failure(run, "its end", why)
+                    ask = clock() + (_ASK_RUNNING if started and not silent else _ASK)
                 pause(_LOOK)
 
 

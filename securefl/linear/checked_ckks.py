@@ -17,7 +17,7 @@ from functools import partial
 from typing import ClassVar
 
 from securefl.core.agreement import Directory, Identity, u32
-from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError
+from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.hiding import Concealed, ConcealVector
 from securefl.core.keys import PublicKey
 from securefl.core.linear import Floats, LinearBounds
@@ -35,7 +35,6 @@ from securefl.linear.checks import Checks
 from securefl.linear.ckks import made_key, public_of
 from securefl.linear.encryptor import Encryptor, admitted
 from securefl.linear.opener import KeyHolder, score_of
-from securefl.linear.pad_terms import DIGEST
 from securefl.linear.scheme import (
     Asked,
     Found,
@@ -97,16 +96,13 @@ class CheckedClients:
     def conceal(
         self, asked: Questions, header: Header, key: bytes, clients: Sequence[str]
     ) -> Mapping[str, Mapping[str, ConcealVector]]:
-        if len(set(asked.names)) < len(asked.names):
-            raise CryptoError("Expected each query once, got one twice.")
-        if len(asked.weights) != len(asked.names) or any(len(one) != DIGEST for one in asked.weights):
-            raise CryptoError("Expected the digest of each query's weights, got another number of them.")
+        digests = asked.digests()
         public, encryptor = self._encryptor(asked.bounds, key)
         self._latest = encryptor
         checks = self._scheme.checks(asked.bounds, header)
         questions = [
             Question(checks=checks, key=public.session, name=name, told=told)
-            for name, told in zip(asked.names, asked.weights, strict=True)
+            for name, told in digests.items()
         ]
 
         def of(own: Identity) -> Mapping[str, ConcealVector]:
@@ -293,7 +289,7 @@ class CheckedKeyHolderSide:
         self._known: dict[LinearBounds, tuple[KeyPair, bytes, Openings]] = {}
 
     def machine(self, asked: Questions, header: Header) -> tuple[KeyHolder, bytes]:
-        if len(set(asked.names)) < len(asked.names):
+        if not asked.distinct:
             raise ConfigError("Expected each query once, got one twice.")
         checks = self._scheme.checks(asked.bounds, header)
         if asked.bounds not in self._known:

@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 from securefl.core.agreement import Directory
 from securefl.core.errors import ConfigError
 from securefl.core.hiding import Concealed, ConcealVector
-from securefl.core.linear import Floats, LinearBounds, LinearQuery
+from securefl.core.linear import Floats, LinearBounds
 from securefl.core.machine import Work
 from securefl.core.messages import OVERHEAD, REFUSED
 from securefl.core.release import KEY_HOLDER, SERVER
@@ -225,18 +225,12 @@ class CiphertextScoring:
         return Match(self, sent)
 
     def baselines(self) -> dict[str, Baseline]:
-        """The baselines that clients are scored against, by name of the query."""
-        return {name: self._baseline(query) for name, query in self.queries.items()}
-
-    def _baseline(self, query: LinearQuery) -> Baseline:
-        """The query in the form that the evaluator multiplies by.
-
-        In mode E, with encrypted weights, the query's owner encrypts it first.
-        """
-        if not self.terms.parameters.encrypted_baseline:
-            return self.evaluator.baseline(query)
+        """The encrypted weights that clients' ciphertexts are multiplied by, by name of the query."""
         owner = Encryptor(self.public, self.terms)
-        return self.evaluator.encrypted_baseline(owner.encrypt_baseline(query))
+        return {
+            name: self.evaluator.encrypted_baseline(owner.encrypt_baseline(query))
+            for name, query in self.queries.items()
+        }
 
 
 def _encrypted(encryptor: Encryptor, hidden: Floats) -> Concealed:

@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from securefl.core.agreement import Directory, u32
-from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError
+from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.hiding import Concealed, ConcealVector
 from securefl.core.keys import PublicKey
 from securefl.core.linear import Floats, LinearBounds
@@ -30,7 +30,7 @@ from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header, Limit
 from securefl.he.parameters import STRONG
 from securefl.linear.opener import KeyHolder
-from securefl.linear.pad_terms import DIGEST, PadTerms
+from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, mask
 from securefl.linear.scheme import (
     Asked,
@@ -194,19 +194,13 @@ class PadClients:
     def conceal(
         self, asked: Questions, header: Header, key: bytes, clients: Sequence[str]
     ) -> Mapping[str, Mapping[str, ConcealVector]]:
-        return dict.fromkeys(clients, self._conceal(asked, header, key))
-
-    def _conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, ConcealVector]:
-        if len(set(asked.names)) < len(asked.names):
-            raise CryptoError("Expected each query once, got one twice.")
-        terms = self.scheme.terms(asked.bounds, header)
+        digests, terms = asked.digests(), self.scheme.terms(asked.bounds, header)
         to = _public(self.directory, key)
-        if len(asked.weights) != len(asked.names) or any(len(one) != DIGEST for one in asked.weights):
-            raise CryptoError("Expected the digest of each query's weights, got another number of them.")
-        return {
+        own = {
             name: ConcealVector(asked.bounds, partial(_masked, terms, name, told, to))
-            for name, told in zip(asked.names, asked.weights, strict=True)
+            for name, told in digests.items()
         }
+        return dict.fromkeys(clients, own)
 
     def prepare(self) -> bool:
         return False  # a pad binds its query's place: nothing of it is known before the call
@@ -257,7 +251,7 @@ class PadKeyHolderSide:
 
     def machine(self, asked: Questions, header: Header) -> tuple[KeyHolder, bytes]:
         terms, names = self._scheme.terms(asked.bounds, header), asked.names
-        if len(set(names)) < len(names):
+        if not asked.distinct:
             raise ConfigError("Expected each query once, got one twice.")
         server = self._own.directory.server.identity
         holder = PadKeyHolder(self._agreement, terms, names, asked.cohort, server)

@@ -20,12 +20,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from securefl.core.agreement import Directory, Identity
-from securefl.core.errors import LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.core.hiding import ConcealVector
 from securefl.core.linear import Floats, LinearBounds, LinearQuery
 from securefl.core.machine import Machine, Work
 from securefl.core.messages import client_name
 from securefl.core.wire import Header, Limit
+from securefl.linear.pad_terms import DIGEST
 from securefl.storage.own_record import Own
 
 Place = tuple[int, str]
@@ -107,6 +108,19 @@ class Questions:
                 "another exchange."
             )
         return cls(tuple(queries), first, cohort)
+
+    @property
+    def distinct(self) -> bool:
+        """Whether each query comes once. Two of one name would be two requests of one vector."""
+        return len(set(self.names)) == len(self.names)
+
+    def digests(self) -> Mapping[str, bytes]:
+        """The digest of each query's weights. Raises CryptoError unless each has one, and comes once."""
+        if not self.distinct:
+            raise CryptoError("Expected each query once, got one twice.")
+        if len(self.weights) != len(self.names) or any(len(one) != DIGEST for one in self.weights):
+            raise CryptoError("Expected the digest of each query's weights, got another number of them.")
+        return dict(zip(self.names, self.weights, strict=True))
 
     def bound_to(self, weights: Iterable[bytes]) -> Questions:
         """The same questions, with a digest of each query's weights."""

@@ -9,11 +9,12 @@
 Evaluator and key holder are semi-honest and do not collude. Together they could decrypt every profile. The
 evaluator learns no score. The key holder learns scores and, if it was declared, the baseline.
 
-Without a declared baseline, a malicious evaluator gets the key of an encrypted baseline within a few hundred
-openings, and with it every profile that was encrypted so. `openings` limits the volume and does not prevent
-that. With one (`Evaluator.declare`), openings are checked (`securefl.linear.checked`). An evaluator alone has
-one score of each profile read, which its client signed with a `ClientKey`; with one of these clients it has
-any entry of a profile read.
+By default profiles are under pads. Under CKKS ("strong", "compact") the evaluator declares its baseline first
+(`Evaluator.declare`), and openings are checked (`securefl.linear.checked`): an evaluator alone has one score
+of each profile read, which its client signed with a `ClientKey`; with one of these clients it has any entry
+of a profile read. An encrypted baseline ("strong-encrypted") is not checked: a malicious evaluator gets its
+key within a few hundred openings, and with it every profile that was encrypted so. `openings` limits the
+volume and does not prevent that.
 """
 
 from securefl.core.lazy import lazy

@@ -70,8 +70,8 @@ class Declaration:
 
     >>> import securefl
     >>> holder, evaluator = securefl.KeyHolder.generate(openings=10), securefl.Evaluator.generate()
-    >>> base, pads = securefl.Profile([0.0], [1.0]), securefl.matching.Options(parameters="pads")
-    >>> declaration = evaluator.declare(holder.public, base, options=pads)
+    >>> base = securefl.Profile([0.0], [1.0])
+    >>> declaration = evaluator.declare(holder.public, base, options=securefl.matching.Options())
     >>> options = declaration.checked(holder.public, evaluator.public)
     >>> sealed = securefl.Profile([1.0], [1.0]).encrypt(holder.public, evaluator.public, options=options)
     >>> scores = evaluator.match(holder.public, base, [sealed])

@@ -1,9 +1,9 @@
 """The evaluator of a matching: it scores sealed profiles against a baseline and learns no score.
 
-It is trusted to follow the protocol. With a declared baseline a malicious one has a score of each profile
-read and nothing else, unless one of the clients helps it (`linear.checked`). With an encrypted baseline it
-gets the whole key within a few hundred openings of requests that it made up. Under pads there is no such key:
-it chooses which one word of each profile the key holder reads, and learns nothing itself.
+It is trusted to follow the protocol. Under pads a malicious one chooses which one word of each profile the
+key holder reads, and learns nothing itself. With a declared baseline it has a score of each profile read and
+nothing else, unless under CKKS one of the clients helps it (`linear.checked`). With an encrypted baseline it
+gets the whole key within a few hundred openings of requests that it made up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey, unseal
 from securefl.linear.checked import Declared
 from securefl.linear.checks import Checks
-from securefl.linear.encryptor import Encryptor
 from securefl.linear.evaluator import LinearEvaluator
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.terms import LinearTerms
@@ -83,7 +82,8 @@ class Evaluator:
 
         Args:
             public: the key holder's public keys.
-            baseline: a Profile that this evaluator knows (mode P), or one that its owner encrypted (mode E).
+            baseline: a Profile that this evaluator knows; under "strong-encrypted" one that its owner
+                encrypted (mode E).
             sealed: the clients' profiles.
             options: the options that all profiles must have. None: those of all profiles, if they agree.
             matched: the durable record of profiles under pads, each of which is matched with one baseline.
@@ -162,26 +162,32 @@ class Evaluator:
     ) -> tuple[Matcher, int]:
         """The way to score under these options, and the number of floored variances, if known."""
         if isinstance(baseline, Sealed):
-            if not options.takes_encrypted_baseline:
+            if not options.encrypted_baseline:
                 raise DataError(
                     f"Expected a plaintext baseline under --params {options.parameters}, got an encrypted "
-                    "one. Use strong without --declared, on all sides."
+                    "one. Use strong-encrypted, on all sides."
                 )
             _require_fitting(baseline, options, length)
-        if not options.padded and options.declared is None:
-            return self._ckks_matcher(public, baseline, options, length)
-        assert isinstance(baseline, Profile)
+            terms = options.terms(length, public.openings)
+            evaluator = LinearEvaluator(public.of(terms.parameters), terms, self.signing)
+            concealed = evaluator.encrypted_baseline(self._unsealed(baseline), sender=baseline.label)
+            return CkksMatcher(evaluator, concealed, terms), 0
+        if options.encrypted_baseline:
+            raise DataError(
+                "Expected an encrypted baseline under --params strong-encrypted, got a plaintext one. Have "
+                "its owner encrypt it (securefl encrypt --baseline)."
+            )
         query = options.query(baseline.plain)
-        if not options.padded:
+        if options.checked:
             checks, weights, linear = self._checked(public, options, query, length)
             return CheckedMatcher(public, checks, weights, linear, options.declared or ""), query.floored
-        terms, linear = self._pads(public, options, query, length)
+        pads, linear = self._pads(public, options, query, length)
         requests: Dealt | Told
         if options.declared is None:
-            requests = Dealt(terms, linear, matched)
+            requests = Dealt(pads, linear, matched)
         else:
-            requests = Told(terms, Weights.of(self.agreement, terms, linear), options.declared)
-        return PadMatcher(public, terms, linear, messages, requests), query.floored
+            requests = Told(pads, Weights.of(self.agreement, pads, linear), options.declared)
+        return PadMatcher(public, pads, linear, messages, requests), query.floored
 
     def declare(self, public: PublicKeys, baseline: Profile, *, options: Options) -> Declaration:
         """Declare a baseline before clients encrypt, so that their profiles are scored with no other.
@@ -197,11 +203,11 @@ class Evaluator:
             The declaration, for the clients.
 
         Raises:
-            ConfigError: a baseline outside the bounds.
+            ConfigError: a baseline outside the bounds, or options of an encrypted one.
             DataError: an invalid profile.
         """
         length = len(baseline.plain)
-        # Any digest says that weights are declared.
+        # Any digest says that weights are declared. It refuses those of an encrypted baseline.
         told = with_digest(options, bytes(32))
         query = told.query(baseline.plain)
         if options.padded:
@@ -226,22 +232,6 @@ class Evaluator:
         linear = query.linear(options.variant, options.bounds)
         _require_room(checks.terms, linear, options)
         return checks, declared_weights(self.agreement, checks, linear), linear
-
-    def _ckks_matcher(
-        self, public: PublicKeys, baseline: Profile | Sealed, options: Options, length: int
-    ) -> tuple[CkksMatcher, int]:
-        options.require_declared()
-        terms = options.terms(length, public.openings)
-        matcher = LinearEvaluator(public.of(terms.parameters), terms, self.signing)
-        if isinstance(baseline, Sealed):
-            weights = matcher.encrypted_baseline(self._unsealed(baseline), sender=baseline.label)
-            return CkksMatcher(matcher, weights, terms), 0
-        query = options.query(baseline.plain)
-        linear = query.linear(options.variant, options.bounds)
-        _require_room(terms, linear, options)
-        encryptor = Encryptor(public.of(terms.parameters), terms)
-        weights = matcher.encrypted_baseline(encryptor.encrypt_baseline(linear))
-        return CkksMatcher(matcher, weights, terms), query.floored
 
     def _unsealed(self, one: Sealed) -> bytes:
         try:

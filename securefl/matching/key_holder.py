@@ -125,7 +125,7 @@ class KeyHolder:
             scores: the evaluator's signed requests.
             evaluator: the evaluator's public keys.
             clients: the public keys of the clients whose profiles may be opened, under "strong" and
-                "compact" with a declared baseline. Compare their fingerprints with the clients.
+                "compact". Compare their fingerprints with the clients.
             openings: the durable count of openings. None: a count in memory that lasts as long as this
                 object. A score that was opened before gets the same answer and is not counted again.
             ledger: the ledger that charges the releases. None: no ledger.
@@ -161,24 +161,16 @@ class KeyHolder:
         body, count = scores.body[:-SIGNATURE_BYTES], len(scores.labels)
         if options.padded:
             terms = options.pad_terms(length, pads_context(self.public.session, evaluator.fingerprint))
-            _ = self.public.agreement  # Refuses keys of before, whose holder announced none for pads.
             most = self.public.openings
             return PadReader(pads_key(self.signing), terms, body, scores.header, count, openings, most)
         linear = options.terms(length, self.public.openings)
         key = self.public.of(linear.parameters)
         pair = KeyPair(key, self.secrets[SETS.index(linear.parameters)])
-        if options.declared is not None:
+        if options.checked:
             context = checks_context(self.public.session, evaluator.fingerprint)
             checks = options.checks(length, self.public.openings, context)
-            _ = self.public.agreement
             agreement = pads_key(self.signing)
             return CheckedReader(pair, agreement, checks, body, scores.header, count, clients, openings)
-        if not linear.parameters.encrypted_baseline:
-            raise DataError(
-                f"Expected scores of a declared baseline under --params {options.parameters}, got others, "
-                "which cannot be checked. Have the evaluator declare its baseline (securefl declare), and "
-                "the profiles encrypted and matched again."
-            )
         return CkksReader(Opener(pair, linear, evaluator.signing, openings=openings), linear, body, count)
 
     def _checked(self, scores: Scores, evaluator: EvaluatorPublic) -> tuple[Options, int, list[str]]:

@@ -18,7 +18,7 @@ from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey, ver
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey
 from securefl.he.parameters import COMPACT, STRONG_DECLARED, STRONG_ENCRYPTED, Parameters
-from securefl.matching.document import Document
+from securefl.matching.document import VERSION, Document
 
 # All sets are in every public file, so that a client may choose any without the key holder. A set has a key
 # of its own: that of an encrypted baseline opens unchecked requests, and the others never do.
@@ -67,8 +67,8 @@ class PublicKeys:
             )
         try:
             verify(self.signing, self.signature, statement(self.raw, self.openings))
-            signed, signature = self.pads[:-SIGNATURE_BYTES], Signature(self.pads[-SIGNATURE_BYTES:])
-            verify(self.signing, signature, pads_statement(self.session, signed))
+            signature = Signature(self.pads[-SIGNATURE_BYTES:])
+            verify(self.signing, signature, pads_statement(self.session, self.agreement.raw))
         except CryptoError as error:
             raise DataError(
                 f"Expected a public key that its holder signed, got a forged or damaged one: {error} Get it "
@@ -98,7 +98,7 @@ class PublicKeys:
 
     @property
     def agreement(self) -> PublicKey:
-        """The X25519 key for pads."""
+        """The X25519 key for pads, to which requests are sealed too."""
         return PublicKey(self.pads[:-SIGNATURE_BYTES])
 
     def to_document(self) -> Document:
@@ -119,7 +119,12 @@ class PublicKeys:
                 f"Expected a whole number of openings in the public key, got {type(openings).__name__}. Get "
                 "the file again."
             )
-        pads = hexadecimal(content.header.get("pads"), 32 + SIGNATURE_BYTES)
+        if "pads" not in content.header:
+            raise DataError(
+                f"Expected a key holder's key with one for pads, got a file of version {VERSION} without, as "
+                "earlier ones of securefl are. Make new keys with securefl keygen."
+            )
+        pads = hexadecimal(content.header["pads"], 32 + SIGNATURE_BYTES)
         raw, signature = content.body[:-SIGNATURE_BYTES], Signature(content.body[-SIGNATURE_BYTES:])
         found = cls(raw, PublicKey(signing), openings, signature, pads)
         if found.session != content.header.get("session"):

@@ -1,8 +1,8 @@
 """The evaluator's ways to score a sealed profile: ciphertexts, signed or not, and words under pads.
 
-Ciphertexts: a request is an encrypted score, which the key holder decrypts. Signed ciphertexts: it is half of
-one, which the key holder multiplies by the declared weights. Pads: a request is a word, and a
-share of the weights if they are dealt.
+Ciphertexts with an encrypted baseline: a request is an encrypted score, which the key holder decrypts. Signed
+ciphertexts: it is half of one, which the key holder multiplies by the declared weights. Pads: a request is a
+word, and a share of the weights if they are dealt.
 
 Files take dealt pads unless the evaluator declared its baseline. The evaluator gets no score back, so weights
 that are bound to a digest keep nothing from the evaluator alone. They keep it from having the key holder read
@@ -53,7 +53,7 @@ class Matcher(Protocol):
 
 
 class CkksMatcher:
-    """Scores ciphertexts with a baseline that `LinearEvaluator` prepared."""
+    """Scores ciphertexts with an encrypted baseline."""
 
     def __init__(self, evaluator: LinearEvaluator, baseline: Baseline, terms: LinearTerms) -> None:
         self._evaluator, self._baseline, self._terms = evaluator, baseline, terms

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
@@ -16,11 +16,11 @@ from securefl.linear import addressed_checked, addressed_pads, addressed_told
 from securefl.linear.checks import Checks
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.terms import LinearTerms
-from securefl.matching.document import LARGEST_HEADER, LIMITS, header_bytes
+from securefl.matching.document import LARGEST_HEADER, LIMITS, VERSION, header_bytes
 from securefl.matching.profiles import Anchor, Bounds, Features, ProfileQuery, Variant, features, query
 
-Word = Literal["strong", "compact", "pads", "pads-128"]
-WORDS: Final[tuple[Word, ...]] = ("strong", "compact", "pads", "pads-128")
+Word = Literal["pads", "pads-128", "strong", "compact", "strong-encrypted"]
+WORDS: Final[tuple[Word, ...]] = get_args(Word)
 WORD_BITS: Final[Mapping[Word, int]] = {"pads": 64, "pads-128": 128}
 """The length of masked words. The other parameters are those of a homomorphic key."""
 LONGEST: Final = 2**20
@@ -40,7 +40,7 @@ def default_bounds(parameters: Word) -> Bounds:
     """The default bounds of each parameter set."""
     # `strong` has room for models' profiles without an anchor; the modulus of `compact` has less room
     match parameters:
-        case "strong" | "pads-128":
+        case "strong" | "strong-encrypted" | "pads-128":
             return Bounds(weight=1024)
         case "pads":
             return Bounds()
@@ -53,31 +53,33 @@ class Options:
     """The public options of a matching.
 
         >>> from securefl.matching import Options
-        >>> Options().error_bound(length=100, openings=10) < 1e-3, Options(parameters="compact").bounds.mean
+        >>> Options().error_bound(length=10, openings=10) < 1e-3, Options(parameters="compact").bounds.mean
         (True, 16.0)
-        >>> Options(parameters="pads").bounds.weight, Options(parameters="pads-128").error_bound(84, 1) < 1e-8
+        >>> Options().bounds.weight, Options(parameters="pads-128").error_bound(84, 1) < 1e-8
         (32.0, True)
 
     Attributes:
         variant: "full" encrypts means and variances. "mean-only" leaves the variances readable by the
             evaluator.
-        parameters: "strong", or "compact" (a quarter of the bytes, coarser scores, no encrypted baseline), or
-            "pads" (no homomorphic key, below 1 % of the bytes, no encrypted baseline) and "pads-128" (twice
-            their bytes; under the default bounds the scores are exact to 1e-8).
+        parameters: "pads" (no homomorphic key) or "pads-128" (twice the bytes; under the default bounds the
+            scores are exact to 1e-8). "strong" or "compact" (CKKS, with a declared baseline; compact takes a
+            quarter of the bytes, and its scores are coarser). "strong-encrypted" (CKKS, with an encrypted
+            baseline: mode E, whose openings are not checked).
         bounds: a client clips anchored values to these before encryption. Error bounds follow from them.
-            None: those of `Bounds` with weights up to 1024 (strong, pads-128), which have room for models'
-            profiles, or those of `Bounds` (pads), or narrow ones (compact), whose modulus has less room.
+            None: those of `Bounds` (pads), or those with weights up to 1024 (strong, strong-encrypted,
+            pads-128), which have room for models' profiles, or narrow ones (compact), whose modulus has less
+            room.
         anchor: public centre and scale per element. None is 0 and 1.
         declared: the digest of the one baseline that a profile is scored with, 64 hex digits
-            (`Declaration.checked`). The key holder learns it. None: under pads, any one baseline; under
-            "strong" any, which is encrypted and not checked; "compact" needs one.
+            (`Declaration.checked`). The key holder learns it. "strong" and "compact" need it for a profile.
+            None: under pads, any one baseline. An encrypted baseline has none.
 
     Raises:
-        ConfigError: `anchor` is no `Anchor`, or `declared` is no digest.
+        ConfigError: `anchor` is no `Anchor`, or `declared` is no digest, or that of an encrypted baseline.
     """
 
     variant: Variant = Variant.FULL
-    parameters: Word = "strong"
+    parameters: Word = "pads"
     bounds: Bounds = None  # type: ignore[assignment]  # set below, since it depends on the parameters
     anchor: Anchor | None = None
     declared: str | None = None
@@ -95,6 +97,11 @@ class Options:
                 f"Expected a declared baseline as 64 hex digits, got {reprlib.repr(self.declared)}. Take the "
                 "options of a Declaration."
             )
+        if self.declared is not None and self.encrypted_baseline:
+            raise ConfigError(
+                "Expected no declared baseline under --params strong-encrypted, whose baseline is encrypted. "
+                "Declare one under pads, strong or compact."
+            )
 
     @property
     def padded(self) -> bool:
@@ -102,27 +109,31 @@ class Options:
         return self.parameters in WORD_BITS
 
     @property
-    def takes_encrypted_baseline(self) -> bool:
-        """Whether a baseline is encrypted (mode E). No opening of one can be checked."""
-        return self.parameters == "strong" and self.declared is None
+    def encrypted_baseline(self) -> bool:
+        """Whether the baseline is encrypted (mode E). No opening of one can be checked."""
+        return self.parameters == "strong-encrypted"
+
+    @property
+    def checked(self) -> bool:
+        """Whether ciphertexts are opened against a declared baseline."""
+        return not (self.padded or self.encrypted_baseline)
 
     def require_declared(self) -> None:
         """Raises ConfigError for ciphertexts of plaintext weights that no declaration binds."""
-        if not (self.padded or self.takes_encrypted_baseline or self.declared):
+        if self.checked and self.declared is None:
             raise ConfigError(
                 f"Expected a declared baseline under --params {self.parameters}, got none: its openings are "
                 "checked against a declaration. Ask the evaluator for one (securefl declare), and give it as "
-                "--declared. Or take pads, or strong, which encrypts the baseline and is not checked."
+                "--declared. Or take pads."
             )
 
     def parameter_set(self) -> Parameters:
-        """The ring parameters. Those of `strong` always have room for an encrypted baseline.
-
-        Raises ConfigError under pads, which have none.
-        """
+        """The ring parameters. Raises ConfigError under pads, which have none."""
         match self.parameters:
             case "strong":
-                return STRONG_ENCRYPTED if self.declared is None else STRONG_DECLARED
+                return STRONG_DECLARED
+            case "strong-encrypted":
+                return STRONG_ENCRYPTED
             case "compact":
                 return COMPACT
             case _:
@@ -206,7 +217,7 @@ class Options:
             ) from None
         size = header + _BESIDE + message
         if length > LONGEST or size > most:
-            smaller = " Under --params compact it takes a quarter." if self.parameters == "strong" else ""
+            smaller = "" if self.padded else " Under --params pads it takes below 1 %."
             raise ConfigError(
                 f"Expected a profile of at most {LONGEST:,} elements whose file has at most {most:,} bytes, "
                 f"got {length:,} elements and {size:,} bytes under --params {self.parameters} and --variant "
@@ -218,7 +229,7 @@ class Options:
         clear = 8 * self.bounds.linear(length, self.variant).clear_length
         if self.padded:
             return addressed_pads.message_bytes(self.pad_terms(length, b"")) + clear
-        if self.declared is not None:
+        if self.checked:
             return addressed_checked.message_bytes(self.checks(length, openings, b"")) + clear
         return self.terms(length, openings).ciphertext_bytes + clear
 
@@ -230,7 +241,7 @@ class Options:
             # Told weights stand once before the requests.
             head = 0 if terms.dealt else addressed_told.head_bytes(terms)
             return max(0, min(openings, (room - head) // addressed_pads.item_bytes(terms)))
-        if self.declared is not None:
+        if self.checked:
             checks = self.checks(length, openings, b"")
             room -= addressed_checked.head_bytes(checks)
             return max(0, min(openings, room // addressed_checked.item_bytes(checks)))
@@ -284,7 +295,7 @@ class Options:
         """The smallest `weight` bound that holds for this baseline."""
         linear = made.linear(self.variant, self.bounds)
         row, largest = linear.hidden, linear.bounds.weight_norm
-        if self.takes_encrypted_baseline:
+        if self.encrypted_baseline:
             row = np.concatenate([row, linear.clear, [linear.offset / linear.bounds.scale]])
             largest = linear.bounds.row_norm
         return self.bounds.weight * float(np.linalg.norm(row)) / largest
@@ -320,8 +331,15 @@ class Options:
         # null is no anchor; an absent entry, or another false value, is damage
         anchor = None if header.get("anchor", ...) is None else _anchor(header.get("anchor"), length)
         declared = header.get("declared")
-        if "declared" in header and not _is_digest(declared):
-            raise _unfit("declared", "64 hex digits", declared)
+        if "declared" in header and (not _is_digest(declared) or word == "strong-encrypted"):
+            raise _unfit("declared", "64 hex digits, under pads, strong or compact", declared)
+        if declared is None and word in ("strong", "compact"):
+            raise DataError(
+                f"Expected the digest of a declared baseline in a file of {word}, got a file of version "
+                f"{VERSION} without, as earlier ones of securefl are. An evaluator could read the key by it. "
+                "Make it again: under --params pads, with --declared, or under --params strong-encrypted "
+                "with an encrypted baseline."
+            )
         return cls(Variant(variant), word, _bounds(header.get("bounds")), anchor, declared), length
 
 

@@ -116,9 +116,9 @@ class Profile:
     >>> sealed = own.encrypt(holder.public, evaluator.public, label="ward 3")
     >>> sealed.label, sealed.clipped
     ('ward 3', 0)
-    >>> pads = securefl.matching.Options(parameters="pads")
-    >>> padded = own.encrypt(holder.public, evaluator.public, label="ward 3", options=pads)
-    >>> len(padded.body) < len(sealed.body) / 100
+    >>> mode_e = securefl.matching.Options(parameters="strong-encrypted")
+    >>> larger = own.encrypt(holder.public, evaluator.public, label="ward 3", options=mode_e)
+    >>> len(sealed.body) < len(larger.body) / 100
     True
 
     Raises:
@@ -156,14 +156,13 @@ class Profile:
             public: the key holder's public keys.
             evaluator: the evaluator's public keys.
             label: the score's label, printable.
-            options: the options of the matching. None: the defaults.
-            own: the client's signing key, under "strong" and "compact" with a declared baseline, which need
-                it.
+            options: the options of the matching. None: the defaults, which are pads.
+            own: the client's signing key, which "strong" and "compact" need.
 
         Raises:
             DataError: an invalid profile or label, or a key holder's key without one for these parameters.
-            ConfigError: scores could wrap under these options, or no key to sign with, or "compact" without a
-                declared baseline.
+            ConfigError: scores could wrap under these options; or under "strong" and "compact" no key to sign
+                with, or no declared baseline.
         """
         options, length = options or Options(), len(self.plain)
         values = options.features(self.plain)
@@ -172,7 +171,7 @@ class Profile:
         options.require_declared()
         if options.padded:
             hidden = _masked(public, evaluator, label, options, found, length)
-        elif options.declared is not None:
+        elif options.checked:
             hidden = _signed(public, evaluator, label, options, found, length, own)
         else:
             hidden = _encryptor(public, options, length).encrypt(found.hidden)
@@ -191,13 +190,15 @@ class Profile:
     ) -> Sealed:
         """Mode E: the profile as the baseline of a matching. The evaluator does not learn it.
 
-        Args and exceptions are those of `encrypt`. DataError also for parameters other than "strong".
+        options: those of the matching, under "strong-encrypted". None: its defaults.
+
+        Exceptions are those of `encrypt`. DataError also for other parameters.
         """
-        options = options or Options()
-        if not options.takes_encrypted_baseline:
+        options = options or Options(parameters="strong-encrypted")
+        if not options.encrypted_baseline:
             raise DataError(
-                f"Expected parameters with room for an encrypted baseline, got {options.parameters}. Use "
-                "strong, on both sides."
+                f"Expected the parameters of an encrypted baseline, got {options.parameters}. Use "
+                "strong-encrypted, on all sides."
             )
         options.require_file(len(self.plain), public.openings)
         encryptor = _encryptor(public, options, len(self.plain))

@@ -97,12 +97,13 @@ def played(profiles: Mapping[str, Profile], baseline: Profile, options: Options)
 
     Under ciphertexts the evaluator declares its baseline first, and the key holder checks every opening.
     Raises ConfigError or DataError for profiles, labels or a baseline that the matching refuses under these
-    options, and for options with a declared baseline or a plaintext part: the story has neither.
+    options, and for options with a declared or an encrypted baseline, or a plaintext part: the story has
+    none of them.
     """
-    if options.declared is not None or options.variant != "full":
+    if options.declared is not None or options.encrypted_baseline or options.variant != "full":
         raise ConfigError(
-            "Expected options without a declared baseline and with the variant full, got others: the story "
-            "has no step for them. Leave --declared and --variant out."
+            "Expected options without a declared or an encrypted baseline, and with the variant full, got "
+            "others: the story has no step for them. Leave --declared, --variant and strong-encrypted out."
         )
     if not profiles:
         raise DataError("Expected at least one profile to match, got none.")

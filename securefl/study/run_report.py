@@ -287,7 +287,7 @@ def write(
     )
     to_publish, whole = _drawn(study, shown), _drawn(study, results, spent)
     if results.metrics["accuracy"].equals(shown.metrics["accuracy"]):
-        whole["accuracy"] = to_publish["accuracy"]  # drawn once
+        whole |= to_publish  # drawn once
     for name, picture in to_publish.items():
         write_png(files.subfolder(folder / "plots") / f"{name}.png", picture.draw(WIDE), picture.note)
     for name, picture in whole.items():

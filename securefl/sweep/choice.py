@@ -16,7 +16,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,6 @@ def choose(
     *,
     stop: Stop | None = None,
     source: Source | None = None,
-    watch: Callable[[int, int], None] = lambda done, of: None,
 ) -> Chosen:
     """Draw trials, run them, and copy the best to `chosen/`. If trials were drawn before, resume those.
 
@@ -125,7 +124,6 @@ def choose(
 
     Args:
         source: of the draw's randomness, by default the operating system. Only tests pass another one.
-        watch: called with the numbers of finished and of all trials, which are not for publication.
     """
     trials, spent = require_choosable(sweep), cost(sweep)
     drawn = _drawn(private_folder(out) / DRAWN, trials, len(sweep.cells), source or Source())
@@ -139,7 +137,6 @@ def choose(
         # Of equal scores the first wins: trials are identically distributed, so this prefers no cell.
         if own > score:  # false for nan, the score of a diverged run
             best, score = number, own
-        watch(number + 1, len(drawn))
     said = told(sweep, spent)
     if best is None:
         nothing = "Nothing is chosen: no drawn trial has a score. The epsilon covers this outcome too."

@@ -70,8 +70,8 @@ class Place:
     def encrypt(self, label: str, kind: str = "--profile", *more: object, code: int = 0) -> str:
         keys = ("--public", self.root / "K/public.key", "--evaluator", self.root / "V/evaluator.pub")
         path, flags = self.root / f"{label}.json", (*self.options, *more)
-        # Ciphertexts of compact are scored with a declared baseline alone.
-        if "compact" in flags and kind == "--profile" and not code:
+        # Ciphertexts of these are scored with a declared baseline alone.
+        if {"strong", "compact"} & set(flags) and kind == "--profile" and not code:
             flags = self.signing(label, *flags)
         return call("encrypt", *keys, kind, path, "-o", self.root / f"{label}.enc", *flags, code=code)
 

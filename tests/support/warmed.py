@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from securefl.study import run_report
 from securefl.study.session import run_study
+from support.cheap_runs import undrawn
 from support.tiny_study import FEDPROF, study
 
-figures, run_report.figures = run_report.figures, lambda *_: []
-with TemporaryDirectory() as folder:
+with undrawn(), TemporaryDirectory() as folder:
     run_study(study(FEDPROF, rounds=1), Path(folder), lambda *_: None)
-run_report.figures = figures

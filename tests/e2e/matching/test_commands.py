@@ -24,21 +24,16 @@ from securefl.matching.profiles import divergence
         # Each word with each kind of baseline; the rest of the grid is slow.
         ("full", "strong", "b.json"),
         ("mean-only", "compact", "b.json"),
-        ("mean-only", "strong", "b.enc"),
-        ("full", "compact", "b.enc"),
+        ("mean-only", "strong-encrypted", "b.enc"),
         pytest.param("mean-only", "strong", "b.json", marks=pytest.mark.slow),
         pytest.param("full", "compact", "b.json", marks=pytest.mark.slow),
-        pytest.param("full", "strong", "b.enc", marks=pytest.mark.slow),
-        pytest.param("mean-only", "compact", "b.enc", marks=pytest.mark.slow),
+        pytest.param("full", "strong-encrypted", "b.enc", marks=pytest.mark.slow),
     ],
 )
 def test_scores_by_name_within_a_joint_bound(
     variant: str, params: str, baseline: str, tmp_path: Path
 ) -> None:
     place = Place(tmp_path, "--variant", variant, "--params", params)
-    if baseline == "b.enc" and params == "compact":
-        assert "Use strong" in place.encrypt("b", "--baseline", code=1)
-        return
     if baseline == "b.enc":
         place.encrypt("b", "--baseline")
     place.match(baseline=baseline)
@@ -49,9 +44,9 @@ def test_scores_by_name_within_a_joint_bound(
         assert abs(score - kl(label)) <= found["error_bound"] < 0.01
 
 
-def test_a_declared_baseline_under_strong_is_checked_and_needs_keys_of_clients(place: Place) -> None:
+def test_strong_is_checked_and_needs_a_declaration_and_keys_of_clients(place: Place) -> None:
     for label in ("p1", "p2"):
-        place.encrypt(label, "--profile", *place.signing(label, "--params", "strong"))
+        place.encrypt(label, "--profile", "--params", "strong")
     place.match()
     found = json.loads(place.reveal("--json"))
     for label, score in found["scores"].items():
@@ -64,7 +59,8 @@ def test_a_declared_baseline_under_strong_is_checked_and_needs_keys_of_clients(p
     assert "keygen --role client" in place.encrypt("p1", "--profile", *declared, code=1)
     key = ("--key", place.root / "C-p1/client.key")
     assert "Leave it out" in place.encrypt("p1", "--profile", *key, code=2)
-    assert "without --declared" in place.match(baseline=_encrypted_baseline(place), code=1)
+    assert "securefl declare" in place.encrypt("p1", "--profile", *key, "--params", "strong", code=1)
+    assert "Use strong-encrypted" in place.match(baseline=_encrypted_baseline(place), code=1)
 
 
 def _encrypted_baseline(place: Place) -> str:
@@ -108,7 +104,9 @@ def test_openings_are_capped_over_processes(tmp_path: Path) -> None:
             place.encrypt(label)
     place.match()
     place.reveal()
-    place.match()  # re-randomised: another request
+    for label in CLIENTS:  # encrypted anew: another request
+        place.encrypt(label)
+    place.match()
     out = json.loads(
         CliRunner()
         .invoke(
@@ -148,7 +146,7 @@ def test_an_anchor_brings_far_profiles_into_the_bounds(tmp_path: Path) -> None:
     place.match("p1.enc")
     found = json.loads(place.reveal("--json"))
     plain = (MeanVariance(np.array(m), np.array(s), 1) for m, s in (own, base))
-    assert abs(found["scores"]["p1"] - divergence(*plain)) <= found["error_bound"] < 1e-5
+    assert abs(found["scores"]["p1"] - divergence(*plain)) <= found["error_bound"] < 1e-3
 
 
 def test_a_profile_comes_from_records_and_a_model(place: Place) -> None:
@@ -168,9 +166,10 @@ def test_a_profile_comes_from_records_and_a_model(place: Place) -> None:
     call("profile", "--data", "digits", "--rows", "0:9", "--model", model, "-o", place.root / "g.json")
     assert json.loads((place.root / "g.json").read_text())["count"] == 9
     keys = ("--public", place.root / "K/public.key", "--evaluator", place.root / "V/evaluator.pub")
-    call("encrypt", *keys, "--profile", place.root / "g.json", "-o", place.root / "g.enc")
+    wide = ("--params", "pads-128")
+    call("encrypt", *keys, "--profile", place.root / "g.json", "-o", place.root / "g.enc", *wide)
     (place.root / "b.json").write_text((place.root / "g.json").read_text())
-    place.match("g.enc")  # a model's own profile fits the default bounds, unanchored
+    place.match("g.enc")  # a model's own profile fits the default bounds of pads-128, unanchored
     found = json.loads(place.reveal("--json"))
     assert abs(found["scores"]["g"]) <= found["error_bound"] < 1e-4
     assert "Expected records in" in call(

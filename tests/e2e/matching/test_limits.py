@@ -11,6 +11,7 @@ import pytest
 from support.matching_place import BASE, Place, call, write
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.linear import addressed_checked
 from securefl.matching import (
     Anchor,
     Bounds,
@@ -49,7 +50,7 @@ def refused(place: Place, length: int, *flags: str) -> str:
     return told
 
 
-@pytest.mark.parametrize(("params", "length"), [("strong", 10_000), ("compact", 20_000)])
+@pytest.mark.parametrize(("params", "length"), [("strong-encrypted", 10_000), ("compact", 20_000)])
 def test_scores_that_would_wrap_are_refused_with_a_value_that_fits(
     place: Place, params: str, length: int
 ) -> None:
@@ -62,7 +63,7 @@ def test_scores_that_would_wrap_are_refused_with_a_value_that_fits(
     assert "fewer --openings" not in told  # no key of fewer openings would help
     for fix in fixes:  # what the message says is true
         flags = ("--params", params, *fix.split())
-        if params == "strong":
+        if params == "strong-encrypted":
             place.encrypt("long", "--profile", *flags)
         else:  # there is room, and then a declaration is missing
             assert "a declared baseline under --params compact" in place.encrypt(
@@ -85,7 +86,7 @@ def test_a_key_of_too_many_openings_is_named(tmp_path: Path) -> None:
 
 def encrypted(place: Place) -> str:
     write(place.root / "p1.json", BASE)
-    return place.encrypt("p1")
+    return place.encrypt("p1", "--profile", "--params", "strong-encrypted")
 
 
 # The file of a profile ---------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ def test_a_profile_whose_file_is_too_long_is_refused_before_it_is_encrypted(
 ) -> None:
     holder, evaluator = parties
     monkeypatch.setattr("securefl.linear.encryptor.Encryptor.encrypt", _unreached)
-    options = Options(variant=Variant.MEAN_ONLY, bounds=NARROW)
+    options = Options(parameters="strong-encrypted", variant=Variant.MEAN_ONLY, bounds=NARROW)
     with pytest.raises(ConfigError, match=r"67,108,864 .* 480,000"):
         flat(480_000).encrypt(holder.public, evaluator.public, options=options)
     with pytest.raises(ConfigError, match="--variant mean-only"):
@@ -114,7 +115,7 @@ def test_the_size_that_is_checked_is_that_of_the_file(parties: tuple[KeyHolder, 
     holder, evaluator = parties
     own = ClientKey.generate()
     signed = Options(parameters="compact", variant=Variant.MEAN_ONLY, declared="0" * 64)
-    for options in (Options(), signed):
+    for options in (Options(), Options(parameters="strong-encrypted"), signed):
         sealed = flat(300).encrypt(holder.public, evaluator.public, options=options, label="x" * 200, own=own)
         size = len(sealed.to_document().to_bytes())
         counted = _counted(options, 300)
@@ -173,27 +174,31 @@ def test_more_profiles_than_the_key_opens_are_refused_and_the_number_is_said_bef
     place.match("p1.enc", "p2.enc")
 
 
-@pytest.mark.parametrize(("params", "most"), [("strong", 1000), ("compact", 1000)])
-def test_as_many_scores_as_are_promised_fit_in_their_file(params: str, most: int) -> None:
+@pytest.mark.parametrize("params", ["strong-encrypted", "compact"])
+def test_as_many_scores_as_are_promised_fit_in_their_file(params: str) -> None:
     options = Options(parameters=params)  # type: ignore[arg-type]
-    assert options.most_at_once(100, 1000) == most
+    assert options.most_at_once(100, 1000) == 1000
     many = options.most_at_once(100, 2**30)
-    terms = options.terms(100, 2**30)
-    assert many * terms.request_bytes + document.LARGEST_HEADER <= document.LIMITS["encrypted-scores"]
-    assert (many + 1) * terms.request_bytes + document.LARGEST_HEADER > document.LIMITS["encrypted-scores"]
+    if options.checked:
+        checks = options.checks(100, 2**30, b"")
+        head, each = addressed_checked.head_bytes(checks), addressed_checked.item_bytes(checks)
+    else:
+        head, each = 0, options.terms(100, 2**30).request_bytes
+    room = document.LIMITS["encrypted-scores"] - document.LARGEST_HEADER - head
+    assert many * each <= room < (many + 1) * each
 
 
 def test_more_scores_than_a_file_holds_are_refused_before_they_are_made(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = {**document.LIMITS, "encrypted-scores": 2**24 + 500_000}
+    limits = {**document.LIMITS, "encrypted-scores": 2**24 + 200}
     monkeypatch.setattr("securefl.matching.options.LIMITS", limits)
     assert "one match takes at most 1 such profiles" in place.encrypt("p1")
     told = place.match(code=1)
     assert "at most 1 profiles in one match (a file of scores holds no more; the key has --openings" in told
 
 
-@pytest.mark.parametrize("params", ["strong", "compact"])
+@pytest.mark.parametrize("params", ["strong-encrypted", "pads", "compact"])
 @pytest.mark.parametrize("variant", ["full", "mean-only"])
 def test_a_baseline_of_large_weights_is_refused_with_a_bound_that_holds(
     params: str, variant: str, place: Place
@@ -203,18 +208,23 @@ def test_a_baseline_of_large_weights_is_refused_with_a_bound_that_holds(
     more = ("--weight-bound", "3")
     if params == "compact":
         told = place.declare(*flags, *more, code=1)
+    elif params == "strong-encrypted":
+        told = place.encrypt("b", "--baseline", *flags, *more, code=1)
     else:
         for label in ("p1", "p2"):
             place.encrypt(label, "--profile", *flags, *more)
         told = place.match(code=1)
     assert "Expected a baseline of weights up to --weight-bound 3, got " in told
     needed = float(told.split("--weight-bound 3, got ")[1].split(". ")[0])
-    if params == "strong":
-        assert f"got {needed:.4g}. Give" in place.encrypt("b", "--baseline", *flags, *more, code=1)
+    assert f"got {needed:.4g}. Give" in told
     more = ("--weight-bound", f"{needed * 1.001}")
     for label in ("p1", "p2"):
         place.encrypt(label, "--profile", *flags, *more)
-    place.match()
+    baseline = "b.json"
+    if params == "strong-encrypted":
+        place.encrypt("b", "--baseline", *flags, *more)
+        baseline = "b.enc"
+    place.match(baseline=baseline)
     found = json.loads(place.reveal("--json"))
     assert len(found["scores"]) == 2
 
@@ -251,11 +261,12 @@ def test_values_beyond_all_floats_are_clipped_in_silence(place: Place) -> None:
 @pytest.mark.parametrize("command", ["encrypt", "match"])
 def test_help_states_the_defaults_in_force(command: str) -> None:
     told = " ".join(call(command, "--help").split())
-    strong, compact = Options().bounds, Options(parameters="compact").bounds
+    pads, compact, strong = (Options(parameters=word).bounds for word in ("pads", "compact", "strong"))
     for name in ("mean", "variance_high", "weight"):
-        assert f"efault {getattr(strong, name):g}, compact {getattr(compact, name):g}." in told, name
-    assert strong.variance_low == compact.variance_low
-    assert f"Default {strong.variance_low:.0e}." in told
+        assert f"efault {getattr(pads, name):g}, compact {getattr(compact, name):g}" in told, name
+    assert f", others {strong.weight:g}." in told
+    assert pads.variance_low == compact.variance_low
+    assert f"Default {pads.variance_low:.0e}." in told
 
 
 @pytest.mark.parametrize("count", [0, -1, 2**40 + 1])

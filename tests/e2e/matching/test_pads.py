@@ -74,7 +74,7 @@ def test_a_key_of_pads_alone_is_small_and_takes_no_ciphertext(padded: Place, tmp
         padded.encrypt(label)
     padded.match()
     assert abs(json.loads(padded.reveal("--json"))["scores"]["p1"] - kl("p1")) < 1e-3
-    padded.options = ()
+    padded.options = ("--params", "strong-encrypted")
     assert "one for pads alone" in padded.encrypt("p1", code=1)
     told = call("keygen", "--role", "evaluator", "--params", "pads", "--out", tmp_path / "V", code=2)
     assert "for the role key-holder alone" in told
@@ -163,7 +163,7 @@ def test_the_words_must_be_the_same_on_all_sides(padded: Place) -> None:
     told = padded.match(more=("--params", "pads"), code=3)
     assert "p2.enc refused: Expected the matched options, got another parameters" in told
     assert "Expected the same options of all profiles" in padded.match(code=2)
-    assert "Use strong" in padded.encrypt("b", "--baseline", code=1)
+    assert "Use strong-encrypted" in padded.encrypt("b", "--baseline", code=1)
 
 
 def test_another_evaluators_file_and_scores_are_refused(padded: Place) -> None:
@@ -197,7 +197,7 @@ def test_help_names_pads(command: str) -> None:
     told = " ".join(call(command, "--help").split())
     assert "pads" in told
     if command in ("encrypt", "match"):
-        assert "[strong|compact|pads|pads-128]" in told
+        assert "[pads|pads-128|strong|compact|strong-encrypted]" in told
 
 
 # A declared baseline ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from support.offenders import offenders
 from securefl.matching import ClientKey, Evaluator, KeyHolder, NothingLeft, Options, Profile, profiles
 from securefl.matching.profiles import Bounds
 
-LOOSE = Options(bounds=Bounds(mean=16, weight=1e6))
+LOOSE = Options(parameters="strong-encrypted", bounds=Bounds(mean=16, weight=1e6))
 
 
 # What is scored, and what is not --------------------------------------------------------------------
@@ -41,7 +41,7 @@ def test_one_bad_profile_costs_nobody_else_a_score(place: Place) -> None:
     assert ": 2 scores for key holder" in told
     found = json.loads(place.reveal("--json"))["scores"]
     assert list(found) == ["p1", "p2"]
-    assert abs(found["p2"] - kl("p2")) < 1e-5
+    assert abs(found["p2"] - kl("p2")) < 1e-3
 
 
 def test_where_none_is_left_nothing_is_written(place: Place) -> None:
@@ -61,7 +61,7 @@ def test_a_swapped_or_renamed_file_is_listed_by_its_label(place: Place) -> None:
     told = place.match("x", "p1.enc")
     assert f"{place.root}/x -> p1\n{place.root}/p1.enc -> p2\n" in told
     found = json.loads(place.reveal("--json"))["scores"]
-    assert abs(found["p1"] - kl("p1")) < 1e-5
+    assert abs(found["p1"] - kl("p1")) < 1e-3
 
 
 @pytest.mark.parametrize("order", [("p1.enc", "p2.enc", "p3.enc"), ("p2.enc", "p3.enc", "p1.enc")])
@@ -81,7 +81,7 @@ def test_options_come_from_the_evaluator_or_from_all_and_never_from_the_first(
     assert "p1.enc refused: Expected the matched options, got another variant" in told
     assert list(json.loads(place.reveal("--json"))["scores"]) == ["p2"]
     place.encrypt("p2", "--profile", "--mean-bound", 8)
-    assert "another bounds" in place.match(*order, more=("--params", "strong"), code=3)
+    assert "another bounds" in place.match(*order, more=("--params", "pads"), code=3)
 
 
 def test_an_anchor_is_given_to_match_as_to_encrypt(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_in_python_options_are_given_and_refusals_are_listed(place: Place) -> No
     ]
     with pytest.raises(
         NothingLeft,
-        match=r"a: .*'strong'",
+        match=r"a: .*'pads'",
     ):
         server.match(keys.public, base, sealed)
     scores = server.match(keys.public, base, sealed, options=Options())
@@ -128,6 +128,8 @@ def test_labels_and_baselines_must_fit(place: Place) -> None:
 
 
 def test_an_encrypted_baseline_with_other_options_is_refused(place: Place) -> None:
+    for label in CLIENTS:
+        place.encrypt(label, "--profile", "--params", "strong-encrypted")
     place.encrypt("b", "--baseline", "--mean-bound", 8)
     assert "a baseline that fits the profiles, got b" in place.match(baseline="b.enc", code=1)
 
@@ -156,8 +158,10 @@ def test_floors_and_clips_are_counted_in_python() -> None:
     assert (sealed.clipped, sealed.floored) == (1, 1)
     flat = Profile(np.zeros(2), np.array([0.0, 1.0]))
     assert flat.encrypt_baseline(keys.public, server.public, options=LOOSE).floored == 1
-    loose = flat.encrypt(keys.public, server.public, options=LOOSE)
-    assert server.match(keys.public, flat, [loose]).floored == 1
+    assert flat.encrypt(keys.public, server.public, options=LOOSE).floored == 1
+    loose = Options(parameters="pads-128", bounds=LOOSE.bounds)
+    padded = flat.encrypt(keys.public, server.public, options=loose)
+    assert server.match(keys.public, flat, [padded]).floored == 1
     near = Profile(np.zeros(2), np.full(2, 1e-6)).encrypt(keys.public, server.public)
     assert (near.clipped, near.floored) == (0, 0)
     assert set(sealed.header) == set(near.header), "the evaluator does not learn it"
@@ -242,7 +246,8 @@ def test_a_key_holder_in_memory_counts_and_answers_again() -> None:
     sealed, base = one.encrypt(keys.public, server.public), Profile(np.array([0.0]), np.array([1.0]))
     scores = server.match(keys.public, base, [sealed])
     assert keys.reveal(scores, server.public) == keys.reveal(scores, server.public)
-    again = keys.reveal(server.match(keys.public, base, [sealed]), server.public)
+    anew = one.encrypt(keys.public, server.public)
+    again = keys.reveal(server.match(keys.public, base, [anew]), server.public)
     assert "used up" in again.refused["profile"]
 
 
@@ -252,7 +257,7 @@ def test_names_that_cannot_be_labels_are_blamed_on_the_name(place: Place) -> Non
 
 
 def test_mean_only_takes_every_baseline_that_full_takes(tmp_path: Path) -> None:
-    place = Place(tmp_path, "--variant", "mean-only")
+    place = Place(tmp_path, "--variant", "mean-only", "--params", "pads-128")
     write(place.root / "b.json", ([0.0] * 3, [1 / 2000.0] * 3))  # weights of 1000, of at most 1024
     place.match()
     place.reveal("--json")
@@ -260,6 +265,6 @@ def test_mean_only_takes_every_baseline_that_full_takes(tmp_path: Path) -> None:
 
 def test_options_as_a_header_come_back() -> None:
     anchor = profiles.Anchor(np.array([1.0, 2.0]), np.array([0.5, 3.0]))
-    header = Options(variant=profiles.Variant.MEAN_ONLY, parameters="compact", anchor=anchor).to_header(2)
+    header = Options(variant=profiles.Variant.MEAN_ONLY, parameters="pads-128", anchor=anchor).to_header(2)
     again, length = Options.from_header(json.loads(json.dumps(header)))
     assert (again.to_header(length), length) == (header, 2)

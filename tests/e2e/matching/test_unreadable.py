@@ -102,12 +102,15 @@ def test_where_no_file_can_be_read_none_is_written(place: Place, capfd: pytest.C
 
 
 _AS_NOBODY = """
-import os, sys
+import glob, os, sys
 from click.testing import CliRunner
 from securefl.commands.main import cli, main
 # Once as root: all modules are imported, which another user may not read.
 assert CliRunner().invoke(cli, sys.argv[1:]).exit_code == 0
 os.unlink("s.enc")
+for record in glob.glob("V/matched-*"):
+    os.unlink(record)
+os.chmod("V", 0o777)
 os.chmod("p1.enc", 0)
 os.chmod("locked", 0)
 os.setgroups([])

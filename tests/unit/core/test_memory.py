@@ -104,8 +104,8 @@ def test_no_record_of_a_cell_of_a_sweep_outlives_it(monkeypatch: pytest.MonkeyPa
             yield {"folder": "", "text": "", "home": None}
             assert left.pop()() is None
 
-    monkeypatch.setattr(sweeps, "_cell", lambda *_: Held(left) and None)
+    monkeypatch.setattr(sweeps, "error_of_cell", lambda *_: Held(left) and None)
     monkeypatch.setattr(sweeps, "single_thread", lambda: None)
-    line: Any = SimpleNamespace(orders=orders, tell=lambda _: None)
+    line: Any = SimpleNamespace(orders=orders, tell=lambda _: None, stopping=lambda: False)
     with without_searches():
         sweeps._work(line)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import stat
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -222,8 +224,26 @@ def test_a_superlink_that_dies_before_the_run_starts_ends_the_command(tmp_path: 
         raise ConfigError("Expected `flwr ls` to succeed, got a connection that is refused.")
 
     run = Submitted(name="run 8", ended=dead)
-    with pytest.raises(ConfigError, match="flwr ls"):
+    with pytest.raises(RunLost, match="flwr ls"):
         commanded(Federation(tmp_path), tmp_path / "run", lambda config: run, clock=ticking())
+
+
+def test_a_superlink_that_dies_ends_the_command_though_its_run_waits_for_it(tmp_path: Path) -> None:
+    """Flower tries to reach a dead SuperLink without end, so the run neither ends nor says anything."""
+    enrolled(tmp_path)
+    waits = ExitStack()
+
+    def begin(config: Mapping[str, Any]) -> Submitted:
+        waits.enter_context(alone(Path(config[TALK])))
+        return Submitted(name="run 8", ended=lambda: submitting.flwr("ls"))  # type: ignore[arg-type, return-value]
+
+    def dead(*words: str) -> Mapping[str, Any]:
+        raise ConfigError("Expected `flwr ls` to succeed, got a connection that is refused.")
+
+    with waits, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(submitting, "flwr", dead)
+        with pytest.raises(RunLost, match="no answer of its SuperLink"):
+            commanded(Federation(tmp_path), tmp_path / "run", begin, clock=ticking())
 
 
 def test_a_late_run_of_an_earlier_command_asks_nobody(tmp_path: Path) -> None:
@@ -332,6 +352,13 @@ def test_a_run_ends_with_its_command_in_the_middle_of_a_wave(tmp_path: Path) -> 
         own.clock.now = 0.0
         own.coordinate(tmp_path / "run")
     assert len(own.rounds) == 4
+
+
+def test_a_process_of_a_run_that_cannot_look_ends_soon_after_its_command(tmp_path: Path) -> None:
+    """Flower may be trying to reach a dead SuperLink, for ever, with the server's folder held."""
+    program = "from pathlib import Path; from securefl.flower import studies; studies._GRACE = 0.0; "
+    program += f"studies._ending(Path({str(tmp_path / 'gone')!r}))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 1
 
 
 def test_a_first_request_to_stop_lets_the_round_finish(tmp_path: Path) -> None:

@@ -69,13 +69,14 @@ class Parties:
     def junk(self, like: Arrived, sender: str = "mallory") -> Arrived:
         """A random ciphertext that is no score under this key.
 
-        Of random ones 0.8 % look like a score (12 of 1,500 were counted), and keys differ from run to run.
+        Under compact 0.8 % of random ones look like a score (12 of 1,500 were counted), and keys differ.
         So the first of eight that does not is taken: none is found once in 10^16 runs.
         """
         baseline = self.baseline()
         for seed in range(8):
-            raw = np.random.default_rng(seed).integers(0, 2**29 - 2**16, (2, 2, 4096), dtype=np.uint64)
-            ciphertext = like.ciphertext[: gate.TAG] + gate.pack(raw, COMPACT.primes)
+            p, rng = self.terms.parameters, np.random.default_rng(seed)
+            rows = [rng.integers(0, prime, (2, p.poly_modulus_degree), np.uint64) for prime in p.primes]
+            ciphertext = like.ciphertext[: gate.TAG] + gate.pack(np.stack(rows, axis=1), p.primes)
             one = Arrived(ciphertext, like.clear, sender)
             try:
                 self.single(one, baseline)
@@ -119,7 +120,7 @@ def scoring(parties: Parties, clients: int, told: dict[str, str]) -> CiphertextS
 
 def test_many_are_matched_whatever_some_of_them_send() -> None:
     """Junk costs its sender alone."""
-    parties, told = Parties(), dict[str, str]()
+    parties, told = Parties(STRONG_ENCRYPTED), dict[str, str]()
     exchange, owners = scoring(parties, 7, told), [profile(i, Q) for i in range(6)]
     arrived = [parties.arrived(own) for own in owners]
     good, junk = [one.ciphertext for one in arrived], parties.junk(arrived[0]).ciphertext
@@ -136,7 +137,7 @@ def test_many_are_matched_whatever_some_of_them_send() -> None:
 
 
 def test_variances_outside_the_bounds_are_never_sent_to_the_key_holder() -> None:
-    parties, told = Parties(variant=Variant.MEAN_ONLY), dict[str, str]()
+    parties, told = Parties(STRONG_ENCRYPTED, variant=Variant.MEAN_ONLY), dict[str, str]()
     exchange = scoring(parties, 2, told)
     query = linear_query(BASE, ANCHOR, BOUNDS, Variant.MEAN_ONLY)
     exchange = replace(exchange, queries={"profile": query})
@@ -151,7 +152,7 @@ def test_variances_outside_the_bounds_are_never_sent_to_the_key_holder() -> None
 
 
 def test_a_junk_reply_is_the_key_holders_doing_and_has_nothing_opened_again() -> None:
-    parties, told = Parties(), dict[str, str]()
+    parties, told = Parties(STRONG_ENCRYPTED), dict[str, str]()
     exchange = scoring(parties, 3, told)
     owners = [parties.arrived(profile(k, Q)).ciphertext for k in range(3)]
     asked = exchange.score(tuple(Sent(k, "profile", one, np.zeros(0)) for k, one in enumerate(owners))).run()

@@ -196,8 +196,9 @@ class PadFileDoors:
 
 def file_doors() -> list[SecureAggregator]:
     keys, server = KeyHolder.generate(openings=10**6), FileEvaluator.generate()
-    sealed = Profile(np.zeros(Q), np.ones(Q)).encrypt(keys.public, server.public, label="p")
-    scores = server.match(keys.public, Profile(np.zeros(Q), np.ones(Q)), [sealed])
+    some, mode_e = Profile(np.zeros(Q), np.ones(Q)), Options(parameters="strong-encrypted")
+    sealed = some.encrypt(keys.public, server.public, label="p", options=mode_e)
+    scores = server.match(keys.public, some.encrypt_baseline(keys.public, server.public), [sealed])
     secret, public = server.to_documents()
 
     def reads(kind: str, use: Callable[[Document], object]) -> Callable[[bytes], object]:

@@ -98,8 +98,10 @@ def test_without_a_key_or_a_declaration_nothing_is_encrypted() -> None:
     holder, evaluator = parties()
     with pytest.raises(ConfigError, match="key to sign with"):
         OWNED[0].encrypt(holder.public, evaluator.public, options=declared(COMPACT))
-    with pytest.raises(ConfigError, match="compact, got none"):
-        OWNED[0].encrypt(holder.public, evaluator.public, options=COMPACT, own=CLIENTS[0])
+    for word in ("strong", "compact"):
+        options = Options(parameters=word)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=f"{word}, got none"):
+            OWNED[0].encrypt(holder.public, evaluator.public, options=options, own=CLIENTS[0])
 
 
 def test_another_baseline_than_the_declared_is_refused() -> None:
@@ -110,7 +112,7 @@ def test_another_baseline_than_the_declared_is_refused() -> None:
 
 def test_an_encrypted_baseline_is_none_that_can_be_declared() -> None:
     holder, evaluator = parties()
-    options = declared(Options())
+    options = declared(Options(parameters="strong"))
     with pytest.raises(DataError, match="encrypted baseline"):
         BASE.encrypt_baseline(holder.public, evaluator.public, options=options)
 

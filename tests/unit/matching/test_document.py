@@ -222,11 +222,11 @@ def test_a_sealing_key_of_small_order_is_refused() -> None:
 
 
 @pytest.mark.parametrize("half", ["first", "second"])
-@pytest.mark.parametrize("which", ["strong", "compact"])
+@pytest.mark.parametrize("which", ["strong", "compact", "strong-encrypted"])
 def test_a_transparent_public_key_is_refused_though_its_holder_signed_it(half: str, which: str) -> None:
     """A ciphertext under it would show the profile to the evaluator."""
     raw, options = KEYS.public.raw, Options(parameters=which)  # type: ignore[arg-type]
-    if which == "compact":  # which takes signed ciphertexts alone
+    if options.checked:  # which takes signed ciphertexts alone
         options = replace(options, declared="0" * 64)
     parameters = options.parameter_set()
     key = KEYS.public.of(parameters).key.raw

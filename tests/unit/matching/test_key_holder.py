@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from support.tiny_he import profile
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
+from securefl.core.signing import seal
 from securefl.matching import Evaluator, KeyHolder, NothingLeft, Options, Profile, Scores, Sealed
 from securefl.matching.declared import Weights
+from securefl.matching.document import Document
 from securefl.matching.keys import pads_context
 from securefl.matching.readers import PadReader
 
@@ -165,18 +168,22 @@ def holder(number: int) -> KeyHolder:
     return KeyHolder.generate(openings=9)
 
 
-STRONG = Options()
+MODE_E = Options(parameters="strong-encrypted")
 EVALUATOR = Evaluator.generate()
 
 
-def encrypted(label: str, *, number: int = 0, q: int = Q, options: Options = STRONG) -> Sealed:
+def encrypted(label: str, *, number: int = 0, q: int = Q, options: Options = MODE_E) -> Sealed:
     return owned(1, q).encrypt(holder(number).public, EVALUATOR.public, label=label, options=options)
+
+
+def base(number: int = 0) -> Sealed:
+    return BASE.encrypt_baseline(holder(number).public, EVALUATOR.public, label="base")
 
 
 def test_labels_that_were_swapped_after_the_evaluator_signed_are_not_opened() -> None:
     """Else each score would be another client's."""
     keys = holder(0)
-    scores = EVALUATOR.match(keys.public, BASE, [encrypted("a"), encrypted("b")])
+    scores = EVALUATOR.match(keys.public, base(), [encrypted("a"), encrypted("b")])
     swapped = replace(scores, header={**scores.header, "labels": ["b", "a"]})
     with pytest.raises(DataError):
         keys.reveal(swapped, EVALUATOR.public)
@@ -184,7 +191,7 @@ def test_labels_that_were_swapped_after_the_evaluator_signed_are_not_opened() ->
 
 
 def test_ciphertexts_of_another_session_are_neither_scored_nor_opened() -> None:
-    scores = EVALUATOR.match(holder(0).public, BASE, [encrypted("theirs", number=1), encrypted("ours")])
+    scores = EVALUATOR.match(holder(0).public, base(), [encrypted("theirs", number=1), encrypted("ours")])
     assert scores.labels == ["ours"]
     assert [one.label for one in scores.refused] == ["theirs"]
     with pytest.raises(DataError):
@@ -192,19 +199,67 @@ def test_ciphertexts_of_another_session_are_neither_scored_nor_opened() -> None:
 
 
 def test_ciphertexts_of_other_options_or_another_length_are_not_scored() -> None:
-    other = replace(STRONG, bounds=replace(STRONG.bounds, weight=16.0))
+    other = replace(MODE_E, bounds=replace(MODE_E.bounds, weight=16.0))
     files = [encrypted("long", q=Q + 1), encrypted("other", options=other), encrypted("ours")]
-    scores = EVALUATOR.match(holder(0).public, BASE, files, options=STRONG)
+    scores = EVALUATOR.match(holder(0).public, base(), files, options=MODE_E)
     assert scores.labels == ["ours"]
 
 
 def test_an_encrypted_profile_is_no_baseline_and_a_baseline_no_profile() -> None:
     """The two have other scales: one in place of the other would be scored as something else."""
     public, own = holder(0).public, encrypted("ours")
-    base = BASE.encrypt_baseline(public, EVALUATOR.public, label="base", options=STRONG)
-    assert EVALUATOR.match(public, base, [own, base]).labels == ["ours"]
+    assert EVALUATOR.match(public, base(), [own, base()]).labels == ["ours"]
     with pytest.raises(DataError):
         EVALUATOR.match(public, own, [own])
+
+
+def test_a_plaintext_baseline_is_not_taken_where_it_is_to_be_encrypted() -> None:
+    with pytest.raises(DataError, match="encrypted baseline under --params strong-encrypted"):
+        EVALUATOR.match(holder(0).public, BASE, [encrypted("ours")])
+    with pytest.raises(ConfigError, match="no declared baseline under --params strong-encrypted"):
+        EVALUATOR.declare(holder(0).public, BASE, options=MODE_E)
+
+
+# Files of before, under CKKS without a declaration ---------------------------------------------------
+
+Former = Literal["strong", "compact"]
+
+
+def former(of: Sealed | Scores, word: Former) -> Mapping[str, Any]:
+    """The header as it was where nothing was declared."""
+    return {**of.header, "parameters": word}
+
+
+def told(refusal: object) -> None:
+    """The version that came, and each way on."""
+    assert all(word in str(refusal) for word in ("version 4", "pads", "--declared", "strong-encrypted"))
+
+
+@pytest.mark.parametrize("word", get_args(Former))
+def test_profiles_of_before_that_nothing_was_declared_for_are_refused(word: Former) -> None:
+    public, own, ours = holder(0).public, encrypted("former"), encrypted("ours")
+    header = former(own, word)
+    message = EVALUATOR._unsealed(own)
+    body = seal(EVALUATOR.public.sealing, message, Sealed(own.kind, header, b"").context())
+    scores = EVALUATOR.match(public, base(), [Sealed(own.kind, header, body), ours])
+    assert scores.labels == ["ours"]
+    told(scores.refused[0].why)
+
+
+@pytest.mark.parametrize("word", get_args(Former))
+def test_baselines_and_scores_of_before_are_refused(word: Former) -> None:
+    keys, ours = holder(0), encrypted("ours")
+    own = base()
+    with pytest.raises(DataError) as refusal:
+        EVALUATOR.match(keys.public, Sealed(own.kind, former(own, word), own.body), [ours])
+    told(refusal.value)
+    scores = EVALUATOR.match(keys.public, own, [ours])
+    header, body = former(scores, word), scores.body[:-64]
+    signature = EVALUATOR.signing.sign(Document("encrypted-scores", header, body).signed_part())
+    with pytest.raises(DataError) as refusal:
+        keys.reveal(Scores(header, body + signature.raw), EVALUATOR.public)
+    told(refusal.value)
+    assert keys.reveal(scores, EVALUATOR.public).scores.keys() == {"ours"}
 
 
 # Keys -----------------------------------------------------------------------------------------------

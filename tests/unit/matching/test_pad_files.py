@@ -182,7 +182,9 @@ def test_no_party_has_a_homomorphic_key() -> None:
     assert len(parties.keys.to_document().body) == 64 + 32, "a signature, and one secret"
     assert len(parties.keys.public.to_document().to_bytes()) < 600
     with pytest.raises(DataError, match="one for pads alone"):
-        owned(1).encrypt(parties.keys.public, parties.server.public, options=Options())
+        owned(1).encrypt(
+            parties.keys.public, parties.server.public, options=Options(parameters="strong-encrypted")
+        )
 
 
 def test_what_the_evaluator_gets_is_uniform() -> None:
@@ -348,7 +350,7 @@ def test_profiles_under_pads_and_under_ciphertexts_are_not_mixed() -> None:
     keys, server = KeyHolder.generate(openings=9), Evaluator.generate()
     sealed = [
         owned(i).encrypt(keys.public, server.public, label=f"p{i}", options=Options(parameters=word))
-        for i, word in enumerate(("pads", "pads-128", "strong"))
+        for i, word in enumerate(("pads", "pads-128", "strong-encrypted"))
     ]
     with pytest.raises(NothingLeft, match="Expected the same options"):
         server.match(keys.public, owned(99), sealed)
@@ -474,6 +476,16 @@ def test_the_cap_counts_scores() -> None:
 # Keys ------------------------------------------------------------------------------------------------
 
 
+def test_keys_of_a_release_without_pads_are_refused_with_what_to_do() -> None:
+    keys = KeyHolder.generate(openings=9)
+    older = {name: value for name, value in keys.public.to_document().header.items() if name != "pads"}
+    public = Document("public-key", older, keys.public.to_document().body)
+    secret = Document("secret-key", older, keys.to_document().body)
+    for read in (lambda: PublicKeys.from_document(public), lambda: KeyHolder.from_document(secret)):
+        with pytest.raises(DataError, match=r"version 4 .*securefl keygen"):
+            read()
+
+
 @pytest.mark.parametrize(
     "spoil", ["another key", "another session", "another signer", "no hexadecimal", "none"]
 )
@@ -512,6 +524,12 @@ def test_a_weak_key_for_pads_is_refused_though_its_holder_signed_it() -> None:
     public = PublicKeys(b"", keys.signing.public, 9, signature, pads)
     with pytest.raises(CryptoError, match="cannot be agreed with"):
         owned(1).encrypt(public, server.public, options=PADS)
+
+
+def test_keys_of_another_length_are_none() -> None:
+    keys = KeyHolder.generate(openings=9, parameters="pads")
+    with pytest.raises(DataError, match="a key holder's keys of"):
+        PublicKeys(bytes(9), keys.signing.public, 9, keys.public.signature, keys.public.pads)
 
 
 def test_bounds_without_room_name_what_would_fit() -> None:
