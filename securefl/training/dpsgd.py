@@ -58,8 +58,6 @@ from securefl.training.vector import views_of
 
 _HANDLERS: Final = list(logging.root.handlers)
 from opacus.grad_sample import GradSampleModule  # noqa: E402
-from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer  # noqa: E402
-from opacus.validators import ModuleValidator  # noqa: E402
 
 # Importing opacus sends the log of every library to standard error. Restoring the handlers undoes that.
 logging.root.handlers[:] = _HANDLERS
@@ -128,12 +126,14 @@ def _summing(model: nn.Module, x: Tensor, y: Tensor, config: DPSGD, loss: Loss) 
         require_apart(model, "outputs", model, x, rows=config.chunk)
     require_slopes_apart(model, x, y, loss, config.chunk)
     length = length_of(model, x, config.chunk)
-    with (
-        _layers(model) as layers,
-        clipped_sums(
-            model, layers, trained, config.clip_norm, loss, _gradients, config.chunk, length
-        ) as clipped_sum,
-    ):
+    layers = [
+        layer
+        for layer in model.modules()
+        if any(one.requires_grad for one in layer.parameters(recurse=False))
+    ]
+    with clipped_sums(
+        model, layers, trained, config.clip_norm, loss, _gradients, config.chunk, length
+    ) as clipped_sum:
         yield clipped_sum
 
 
@@ -159,65 +159,18 @@ def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:
             f"Expected layers that torch follows record by record, got {', '.join(whole)}. `make_private` "
             "replaces them by layers of this package with the same values, unless they have a `proj_size`."
         )
-    if scheme_of(model).alone:
-        return
-    invalid = [
-        f"{name}: {layer}"
-        for name, layer in model.named_modules()
-        if any(p.requires_grad for p in layer.parameters(recurse=False)) and _refused(layer)
-    ]
-    if invalid:
-        raise ConfigError(
-            f"Expected layers that record-level privacy can train, got {', '.join(invalid)}. Freeze them, or "
-            "use another model."
-        )
 
 
 def _mixes_records(layer: nn.Module) -> bool:
     return isinstance(layer, _BatchNorm) or (isinstance(layer, _InstanceNorm) and layer.track_running_stats)
 
 
-def _refused(layer: nn.Module) -> bool:
-    check = ModuleValidator.VALIDATORS.get(type(layer))
-    return bool(next(layer.buffers(), None) is not None or (check is not None and check(layer)))
-
-
 # Gradients per record, from Opacus --------------------------------------------------------------------
-
-
-@contextmanager
-def _layers(model: nn.Module) -> Iterator[list[nn.Module]]:
-    """The outermost layers with trained parameters of their own, prepared for `_gradients`."""
-    layers = list(_trained_layers(model))
-    generic = [layer for layer in layers if not _has_sampler(layer)]
-    try:
-        for layer in generic:
-            prepare_layer(layer)
-        yield layers
-    finally:
-        for layer in generic:
-            vars(layer).pop("ft_compute_sample_grad", None)
-
-
-def _trained_layers(module: nn.Module) -> Iterator[nn.Module]:
-    if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
-        yield module
-        if not _has_sampler(module):
-            return  # functorch repeats its computation for each record, with its children
-    for child in module.children():
-        yield from _trained_layers(child)
-
-
-def _has_sampler(layer: nn.Module) -> bool:
-    # Opacus' sampler of convolutions pads with zeros alone.
-    padded = getattr(layer, "padding_mode", "zeros")
-    return type(layer) in GradSampleModule.GRAD_SAMPLERS and padded == "zeros"
 
 
 def _gradients(layer: nn.Module, taken: Tensor, slope: Tensor) -> dict[nn.Parameter, Tensor]:
     """A `Sampler`. The input is made contiguous, since Opacus' convolutions misread a strided one."""
-    if not _has_sampler(layer):
-        found: dict[nn.Parameter, Tensor] = ft_compute_per_sample_gradient(layer, [taken], slope)
-        return found
-    found = GradSampleModule.GRAD_SAMPLERS[type(layer)](layer, [taken.contiguous()], slope)
+    found: dict[nn.Parameter, Tensor] = GradSampleModule.GRAD_SAMPLERS[type(layer)](
+        layer, [taken.contiguous()], slope
+    )
     return found

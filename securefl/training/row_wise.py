@@ -14,6 +14,7 @@ less, torch takes rows for channels |
 | `InstanceNorm` | no running statistics, and inputs have rows |
 | `BatchNorm` | only in evaluation mode, with running statistics |
 | `LSTM`, `GRU`, `RNN` | only in evaluation mode, `batch_first` |
+| layers without a sampler of Opacus, such as `PReLU` | only in evaluation mode, or frozen |
 | activations of single values, `Identity`, dropout | none. Dropout's masks come from the secret source |
 | `Flatten`, `Unflatten`, `Softmax`, `LogSoftmax`, `Softmin`, `GLU` | a dimension is set, not the rows' |
 """
@@ -106,6 +107,15 @@ _READ_ALONE: Final[Mapping[type[nn.Module], int]] = {
 """Layers that keep rows apart in evaluation mode, and the least number of dimensions of their inputs."""
 
 
+_SAMPLED: Final = frozenset(
+    {
+        nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.GroupNorm, nn.LayerNorm,
+        nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d,
+    }
+)  # fmt: skip
+"""Layers for which Opacus has a sampler: it computes each row's gradient of their parameters."""
+
+
 def outside(model: nn.Module) -> str | None:
     """A text that names the model's first layer that is not listed, with the reason. None if all are listed.
 
@@ -164,6 +174,10 @@ def _refused(layer: nn.Module) -> str | None:
         return "reads the codes of a batch as a whole (max_norm, scale_grad_by_freq)"
     if kind in (nn.Softmax, nn.LogSoftmax, nn.Softmin) and layer.dim is None:
         return "has no dimension set, and may work along the rows"
+    trained = layer.training and any(one.requires_grad for one in layer.parameters(recurse=False))
+    # Opacus' sampler of convolutions pads with zeros alone.
+    if trained and (kind not in _SAMPLED or getattr(layer, "padding_mode", "zeros") != "zeros"):
+        return "has no gradients row by row"
     known = kind in _SINGLE or kind in _LEAST or kind in _EXACT
     return None if known else "is not on the list of row-wise layers"
 

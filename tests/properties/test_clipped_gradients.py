@@ -104,7 +104,7 @@ MODELS: Final[dict[str, Callable[[], nn.Module]]] = {
     "by layers": mlp,
     "half frozen": half_frozen,
     "convolution": convolved,
-    "circular": circular,
+    "alone, circular": circular,
     "sequence": sequence,
     "alone": lambda: Alone(mlp()),
     "alone, used twice": Twice,

@@ -129,7 +129,6 @@ PUBLIC = {
     "securefl.linear.checked.Signed": "half a ciphertext, as the key holder received it",
     "securefl.linear.checked._Entry": "half a ciphertext, as the key holder received it",
     "securefl.linear.checked_ckks.Requested": "clients' ciphertexts, as the server received them",
-    "securefl.linear.evaluator.Arrived": "a ciphertext, and what its client shows the evaluator",
     "securefl.linear.evaluator.Baseline": "the evaluator's own, encoded; native objects have no pickle",
     "securefl.linear.scheme.Sent": "what a client shows the server, concealed",
     "securefl.linear.pads.Masked": "a client's masked message",

@@ -135,13 +135,15 @@ IN_MEMORY = {
     ("securefl/storage/processes.py", "open"),
     ("securefl/storage/files.py", "fdopen"),
     ("securefl/he/ring.py", "write_bytes"),
+    ("securefl/flower/studies.py", "open"),
     ("securefl/commands/features.py", "savez"),
     ("securefl/training/networks.py", "savez"),
     ("securefl/study/run_report.py", "to_json"),
     ("securefl/report/inline.py", "print_svg"),
     ("securefl/report/tables.py", "to_csv"),
 }
-"""Writers of a buffer, of text, of nothing, of a file without a name or in a temporary folder; ours."""
+"""Writers of a buffer, of text, of nothing, of a file without a name or in a folder that ends with its
+command; ours."""
 
 
 def writes(call: ast.Call) -> str | None:

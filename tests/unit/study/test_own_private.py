@@ -71,7 +71,7 @@ def test_batch_norm_is_replaced_and_told() -> None:
     ("model", "message"),
     [
         (Borrowing, "first.weight to be used by calling its layer"),
-        (Centred, "the forward of Centred does not"),
+        (Centred, "got Centred"),
     ],
 )
 def test_what_cannot_be_trained_so_is_refused(model: Callable[[], nn.Module], message: str) -> None:

@@ -261,6 +261,11 @@ class Convolving(nn.Module):
         return self.head(self.body(x).flatten(1))
 
 
+def unsampled() -> nn.Module:
+    """Row-wise layers for which Opacus has no sampler."""
+    return nn.Sequential(nn.Linear(FEATURES, 6), nn.PReLU(6), nn.RMSNorm(6), nn.Linear(6, CLASSES))
+
+
 class OfInstances(nn.Module):
     def __init__(self, **settings: Any) -> None:
         super().__init__()
@@ -292,6 +297,7 @@ ACCEPTED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "text lstm": (lambda: Reading(nn.LSTM, text=True), TEXT),
     "convolutions": (Convolving, IMAGES),
     "instance norm": (OfInstances, PLACED),
+    "no sampler": (unsampled, ROWS),
 }
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "dense": (
@@ -326,7 +332,8 @@ def test_what_is_accepted_sums_its_records_one_by_one(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in ACCEPTED if case not in ("shared memory", "two inputs", "flattening")]
+    "case",
+    [case for case in ACCEPTED if case not in ("shared memory", "two inputs", "flattening", "no sampler")],
 )
 def test_what_is_accepted_is_read_one_by_one(case: str) -> None:
     make, x = ACCEPTED[case]
@@ -905,6 +912,8 @@ ON_THE_WAY: dict[str, Callable[[], nn.Module]] = {
     "scaled embedding": lambda: nn.Sequential(nn.Embedding(CODES, 4, scale_grad_by_freq=True)),
     "softmax without a dimension": lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Softmax(None)),
     "batch norm": lambda: nn.Sequential(nn.BatchNorm1d(FEATURES)),
+    "no sampler": lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.PReLU()),
+    "circular padding": lambda: nn.Sequential(nn.Conv1d(PLACES, 3, 3, padding=1, padding_mode="circular")),
     "lstm": lambda: nn.Sequential(nn.LSTM(FEATURES, 3, batch_first=True)),
 }
 
