@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from dp_accounting import DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, get_epsilon_gaussian
 
-from securefl.accounting import composition
+from securefl.accounting import chain, composition
 from securefl.accounting.composition import gaussian_epsilon, running_epsilon
-from securefl.accounting.events import History, steps_event
+from securefl.accounting.events import NO_COST, History, steps_event
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.accounting.statements import identity_of, statement, terms_of
 from securefl.core.errors import DataError
@@ -107,6 +107,25 @@ def test_a_file_says_its_terms_and_which_ledger_it_is(tmp_path: Path) -> None:
         db.execute("DELETE FROM terms WHERE name = 'identity'")
     with pytest.raises(DataError):
         identity_of(path)
+
+
+def test_a_run_that_writes_while_its_statement_is_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, own = written(tmp_path, WAVES[0]), chain.head
+    with Ledger(path, TERMS) as ledger:
+
+        def reserve(holder: str) -> None:
+            ledger.reserve([(ReleaseKey(holder, b"s" * 32, 9, 0, 0, "update"), NO_COST)])
+
+        def later(rows: chain.Rows) -> chain.Head:
+            reserve("z")
+            return own(rows)
+
+        reserve("y")  # it is in the log, so the file is read by SQLite's locks
+        monkeypatch.setattr(chain, "head", later)
+        found = statement(path, party="server")
+        assert (len(found.releases), found.head.count, ledger.head.count) == (4, 4, 5)
 
 
 def test_one_gaussian_has_the_librarys_epsilon_bit_for_bit() -> None:
