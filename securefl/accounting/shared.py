@@ -309,7 +309,6 @@ def _stored(db: sqlite3.Connection, path: Path, before: Head | None) -> tuple[Ac
     def rows(query: str) -> list[tuple[Any, ...]]:
         return db.execute(query).fetchall()
 
-    db.execute("BEGIN")  # a consistent view of the ledger, also while another process writes
     require(db, path, KIND)
     stored = _terms_of(rows)
     with decoding():
