@@ -8,6 +8,7 @@ from math import log, sqrt
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 
@@ -160,6 +161,16 @@ def test_the_smallest_deltas_are_computed_with(delta: float, epsilon: float) -> 
 def test_an_accountant_that_cannot_tell_says_so() -> None:
     with pytest.raises(ConfigError, match=r"'pld' .*1 at delta 1e-30"):
         calibration.sigma(1.0, 1e-30, releases=1, sensitivity=1.0, method="pld")
+
+
+def test_a_search_ends_where_epsilon_is_not_above_its_target() -> None:
+    """Epsilon by loss distributions does not fall evenly: next to a root it may be above once more."""
+    for target in np.linspace(0.3, 0.6, 20):
+
+        def excess(x: float, target: float = float(target)) -> float:
+            return target - x + 1e-3 * math.sin(3e5 * x)
+
+        assert excess(calibration._root(excess, 0.0, 1.0)) <= 0
 
 
 def test_noise_is_rounded_up_never_down() -> None:
