@@ -314,3 +314,5 @@ def test_a_ledger_whose_chain_was_made_to_fit_is_not_quoted(change: str, tmp_pat
     assert refused(go_on, path)
     if "unit" not in change:  # a statement does not compute with it
         assert refused(lambda path: statement(path, party="server") and None, path)
+        with pytest.raises(SecureFLError, match=path.name):
+            statement(path, party="server")
