@@ -25,7 +25,7 @@ from securefl.core.linear import LinearBounds, Range
 from securefl.core.release import Release, ReleaseKey
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import charge_of
-from securefl.mechanisms.protecting import protect
+from securefl.mechanisms.protecting import is_cut, protect
 from securefl.mechanisms.registry import mechanism_of
 
 BOUNDED = {("record", "add-remove"): 1.0}
@@ -283,6 +283,11 @@ def test_a_share_of_noise_has_its_room_beside_the_largest_value(sign: int) -> No
     assert np.abs(came).max() < limit - inside
     assert abs(came.mean()) < 5 * sigma / np.sqrt(4000)
     assert came.std() == pytest.approx(sigma, rel=0.06)
+    told = [
+        is_cut(SHARED, wide, Value(integers=np.array([sign * at]), step=wide.grid.step), weight, speaks=False)
+        for at, weight in ((inside, 1.0), (inside + 1, 1.0), (inside + 1, 0.5))
+    ]
+    assert told == [False, True, False], "its owner is told of the cut"
     # the room is no larger than the noise needs
     came = released(SHARED, wide, np.full(4000, sign * (inside - 1)), secret=None)._numbers * sign
     assert came.mean() == pytest.approx(inside - 1, abs=5 * sigma / np.sqrt(4000))

@@ -54,6 +54,13 @@ def test_a_value_without_a_sensitivity_gets_none() -> None:
     assert not noised(spec=BARE).any()
 
 
+def test_totals_that_were_not_opened_get_none() -> None:
+    asked = CohortQuery(cohort=(0,), broadcast=np.zeros(1, np.float32), sums=(Sum(OWN, 3),))
+    record: Any = SimpleNamespace(secret=None)
+    answers = Answers(survivors=(), totals={}, per_client={})
+    assert with_noise(PLAN, record, asked, answers, HERE) == answers
+
+
 def test_a_round_that_is_over_gets_no_total() -> None:
     with pytest.raises(LocalProtocolError):
         noised(secret=None)
