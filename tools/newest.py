@@ -112,10 +112,11 @@ def check() -> None:
     to = "--public K/public.key --evaluator V/evaluator"
     for name, mean in {"base": 0.0, "north": 0.1, "south": 1.0}.items():
         Path(f"{name}.json").write_text(json.dumps({"mean": [mean, -mean], "variance": [1.0, 2.0]}))
-    for way in ("pads", "strong"):
+    typed(f"encrypt {to}.pub --params strong-encrypted --baseline base.json -o base.enc")
+    for way, baseline in {"pads": "base.json", "strong-encrypted": "base.enc"}.items():
         for name in ("north", "south"):
             typed(f"encrypt {to}.pub --params {way} --profile {name}.json -o {way}-{name}.enc")
-        typed(f"match {to}.key --baseline base.json {way}-north.enc {way}-south.enc -o {way}.enc")
+        typed(f"match {to}.key --baseline {baseline} {way}-north.enc {way}-south.enc -o {way}.enc")
         typed(f"reveal --secret K/secret.key --evaluator V/evaluator.pub {way}.enc")
     typed("run study.toml --out run")
     assert Path("run/report.html").is_file()

@@ -116,7 +116,7 @@ def test_kept_features_that_were_changed_are_refused(own: Path, tmp_path: Path) 
         ("x.flatten(1)", "x.flatten(1)[:, :7]", "Expected records that body:Body reads, got some of shape"),
         ("torch.eye(64)[:, :40]", "torch.eye(64)[:, :40] / 0", "finite features"),
         ("torch.eye(64)[:, :40]", "torch.randn(64, 40)", "to make the same network each time"),
-        ("x.flatten(1) @", "x.flatten(1).flip(0) @", "the forward of Body does not"),
+        ("x.flatten(1) @", "x.flatten(1).flip(0) @", "got Body, which does not"),
         ("super().__init__()", "raise OSError('gone')", "to make a network, got OSError: gone"),
         ("class Body(nn.Module):", "class Body:", "to make"),
         ("import torch\n", "import torch\nraise ImportError('gone')\n", "to import body:Body"),

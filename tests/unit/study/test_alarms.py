@@ -16,6 +16,7 @@ from support.tiny_study import FEDAVG, study, text, world
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.report import report
 from securefl.commands.run import run as run_command
+from securefl.engine.attendance import Seen
 from securefl.storage.private_folder import private_page
 from securefl.study import results, run_report
 from securefl.study.alarms import alarms
@@ -44,10 +45,16 @@ def record(number: int, answered: tuple[int, ...] = (2,), **changes: Any) -> dic
         "selected": [0, 2],
         "asked": 1,
         "answered": list(answered),
+        "seen": Seen().record(),
         "ledger": {"count": number, "head": f"{number:064x}"},
         "figures": {},
         "blamed": {},
         "abstained": {},
+        "reasons": {},
+        "blank": {},
+        "clipped": {},
+        "floored": {},
+        "culprits": [],
         **changes,
     }
 

@@ -27,9 +27,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of records that features are computed of, as that goes on."""
     found: list[int] = []
 
-    def noting(model: nn.Module, read: Any, x: Tensor, *, rows: int) -> Tensor:
+    def noting(model: nn.Module, what: str, read: Any, x: Tensor, *, rows: int) -> Tensor:
         found.append(len(x))
-        return apart(model, read, x, rows=rows)
+        return apart(model, what, read, x, rows=rows)
 
     monkeypatch.setattr(networks, "apart", noting)
     return found
@@ -111,7 +111,7 @@ def test_a_network_that_mixes_records_is_refused(tmp_path: Path) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return (x - x.mean(0)).flatten(1)
 
-    with pytest.raises(ConfigError, match="the forward of Mixing"):
+    with pytest.raises(ConfigError, match="got Mixing"):
         embedded(images(), Mixing(), network="a", folder=tmp_path)
 
 
