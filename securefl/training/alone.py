@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, fx, nn
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 from torch._functorch.autograd_function import custom_function_call
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.func import functional_call, vmap
@@ -44,6 +45,13 @@ from securefl.training.products import dense
 Entries = Mapping[str, Tensor]
 """A model's parameters and buffers by name."""
 _OPERATORS: Final = (HigherOrderOperator, OpOverload, OpOverloadPacket)
+_FLATTENING: Final = ("index_fill", "ctc_loss")
+"""torch maps these, and `embedding` of one table a record, over records in one flat tensor. An index outside
+of a record's own part reads or writes that of the record beside it."""
+_UNSET: Final = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+"""Their memory holds what was there before, such as other records. In the graph it holds zeros."""
+_READING: Final = ("_local_scalar_dense", "is_nonzero", "equal")
+"""Numbers that code reads off a tensor. The graph would keep those of one state of the model."""
 Call = Callable[..., Any]
 """One record's pass: the entries and columns without rows -> tensors without rows."""
 
@@ -60,8 +68,11 @@ class _Checking(TorchFunctionMode):
     ) -> Any:
         # A single record has no rows to lay out, and its values do not change.
         given = {key: value for key, value in (kwargs or {}).items() if key != "memory_format"}
+        name = getattr(func, "__name__", "")
         if func is linear:
             return dense(*args, **given)
+        if name in _FLATTENING or (name == "embedding" and any(map(_of_each, (*args, *given.values())))):
+            raise _seeing(f"{name} of each record's own tensor", "Compute it by `gather` or `torch.where`")
         if func is custom_function_call:
             own = args[0]
             if not own.generate_vmap_rule and own.vmap is not torch.autograd.Function.vmap:
@@ -69,6 +80,16 @@ class _Checking(TorchFunctionMode):
         elif isinstance(func, _OPERATORS) and not str(func).startswith("aten"):
             raise _seeing(f"the operator {func}", "Compose it of torch's functions")
         return func(*args, **given)
+
+
+def _of_each(given: Any) -> bool:
+    """Whether this is a tensor of numbers that `vmap` has one of for each record."""
+    inner = given
+    while isinstance(inner, Tensor) and is_functorch_wrapped_tensor(inner):
+        if is_batchedtensor(inner) and inner.is_floating_point():
+            return True
+        inner = get_unwrapped(inner)
+    return False
 
 
 def _seeing(what: str, remedy: str) -> ConfigError:
@@ -171,9 +192,15 @@ class _Recording(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        if name in _READING:
+            raise _keeping("a number that code reads off a tensor (`item`, `float`, `if`)")
         taken, named = tree_map_only(Tensor, self.node, (tuple(args), dict(kwargs or {})))
         made = func(*args, **(kwargs or {}))
         node = self.graph.call_function(func, taken, named)
+        if name in _UNSET:
+            made.zero_()
+            node = self.graph.call_function(torch.ops.aten.zero_.default, (node,))
         if isinstance(made, Tensor):
             self._nodes[made] = node
         elif isinstance(made, list | tuple):

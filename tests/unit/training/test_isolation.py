@@ -648,6 +648,54 @@ class Overwritten(Net):
         return found
 
 
+class OwnTable(nn.Module):
+    """Drops entries of a table for each record: torch looks all tables up as one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes, self.last = nn.Embedding(CODES, FEATURES), nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(functional.embedding(x, functional.dropout(self.codes.weight)).mean(1))
+
+
+class Filled(nn.Module):
+    """Fills a place that the record names: torch fills that of the record before for -1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(PLACES, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(torch.stack([(own * 1.0).index_fill(0, own[:1], 0.0) for own in x]))
+
+
+class ReadingItself(Net):
+    """Takes a weight for a number: the graph would keep it for good."""
+
+    def change(self, x: Tensor) -> Tensor:
+        return x / self.first.weight.norm().item()
+
+
+class Unset(Net):
+    """Reads memory that nothing was written to, only of a record that is not a number."""
+
+    def change(self, x: Tensor) -> Tensor:
+        return torch.where(x.isnan(), x.new_empty(x.shape), x)
+
+
+def test_memory_that_is_not_set_has_nothing_of_other_records() -> None:
+    x = np.concatenate([ROWS, ROWS])
+    x[-1] = np.nan
+    found = []
+    for scale in (1.0, 7.0, 1e3):
+        beside = x.copy()
+        beside[:-1] *= scale
+        found.append(record_losses(seeded(Unset), beside, np.tile(LABELS, 2), "cross_entropy")[-1])
+    zeros = np.concatenate([x[:-1], np.zeros_like(x[-1:])])
+    assert found == [record_losses(seeded(Unset), zeros, np.tile(LABELS, 2), "cross_entropy")[-1]] * 3
+
+
 REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
     "batch norm": (
         lambda: nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES)),
@@ -679,6 +727,9 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
     "printing": (Printing, ROWS, "Printing"),
     "unwrapping": (Unwrapping, ROWS, "every place .* Unwrapping"),
     "parameters in place": (Overwritten, ROWS, "(?i)in.?place"),
+    "a table for each record": (OwnTable, TEXT, "embedding of each record's own"),
+    "a filled place": (Filled, TEXT, "index_fill"),
+    "its own weight as a number": (ReadingItself, ROWS, "`item`"),
     "gru without batch_first": (lambda: Rowless(nn.GRU), PLACED, "a batch .* Rowless"),
 }
 
