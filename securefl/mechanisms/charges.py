@@ -172,14 +172,20 @@ def post_processed(plan: Plan, spec: ValueSpec) -> bool:
 
 
 def _voided(plan: Plan, spec: ValueSpec) -> bool:
-    """Whether the value reads trained state. One record can change such state without bound.
-
-    The declared sensitivity then does not hold.
-    """
+    """Whether the declared sensitivity does not hold: one record can change trained state without bound, and
+    a weight beside the value."""
     # Per client the whole contribution is bounded, so the bound holds for trained state too.
     if plan.unit == "client":
         return False
+    if _weighed_by_records(plan, spec):
+        return True
     return not _accounted(plan) if spec.training is not None else spec.depends_on == "trained-state"
+
+
+def _weighed_by_records(plan: Plan, spec: ValueSpec) -> bool:
+    """Whether one record changes the value's weight: a declared distance holds for one fixed weight."""
+    by_counts = "counts" == spec.weighs == plan.weights.get(spec.name)
+    return by_counts and plan.public_num_examples is None and plan.adjacency == "add-remove"
 
 
 def open_to(plan: Plan, spec: ValueSpec) -> list[str]:
@@ -218,6 +224,11 @@ def _why(plan: Plan, spec: ValueSpec) -> str:
         return bare
     if not mechanism_of(plan, spec).noised:
         return f"{bare}: one {plan.unit} moves it without bound ({plan.adjacency})"
+    if plan.unit == "record" and _weighed_by_records(plan, spec):
+        return (
+            f"{spec.name!r} is weighted by the client's number of records, which one record changes beside "
+            "the value: state a `public_num_examples`, or weigh equally"
+        )
     if _voided(plan, spec):
         return (
             f"No noise bounds what {spec.name!r} reveals of a record: it reads state that was trained on "

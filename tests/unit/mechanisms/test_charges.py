@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from math import ceil, sqrt
+from math import ceil, isfinite, sqrt
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from dp_accounting import ComposedDpEvent, GaussianDpEvent, NonPrivateDpEvent, N
 from support.hidden_plans import hidden
 from support.noises import noised, own_sigma, reach, room
 
+from securefl.accounting.composition import compose
 from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, dump_charge
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
@@ -531,3 +532,15 @@ def test_silence_tells_one_party_though_another_sees_everything() -> None:
     assert unbounded([charge_of(CENTRAL, TRAINED)], ("server",)), "training beside it bounds nothing"
     assert not unbounded([charge], ("others",))
     assert not unbounded([charge], ("server", "others"))
+
+
+def test_noise_on_a_value_whose_weight_moves_with_the_record_is_refused() -> None:
+    """Weighted by counts, neighbours were 2.0 apart where 1.0 was declared."""
+    one = {("record", "add-remove"): 1.0, ("record", "replace-one"): 1.0}
+    spec = ValueSpec(name="step", reduction="sum", reveals="", sensitivity=one, weighs="counts")
+    words: dict[str, Any] = {"noise": "local", "noise_multiplier": 1.0, "delta": 1e-5, "max_rounds": 1}
+    plan = Plan(**words, adjacency="add-remove", weights={"step": "counts"})
+    with pytest.raises(ConfigError, match="public_num_examples"):
+        charge_of(plan, spec)
+    for remedy in ({"public_num_examples": 100}, {"weights": {}}, {"adjacency": "replace-one"}):
+        assert isfinite(compose({charge_of(replace(plan, **remedy), spec).server: 1}, 1e-5))
