@@ -129,7 +129,9 @@ class _File:
         if self.number < 0:
             return
         with suppress(OSError):
+            taken = os.fstat(self.number).st_mtime_ns
             os.ftruncate(self.number, 0)
+            os.utime(self.number, ns=(taken, taken))  # a release would tell how long the folder was held
         fcntl.flock(self.number, fcntl.LOCK_UN)
         self.close()
 

@@ -33,6 +33,7 @@ from securefl.study.accounted import NOTE, allotted
 from securefl.study.composition import composition
 from securefl.study.config import Study
 from securefl.study.interruption import Stop
+from securefl.study.publication import PERSONAL
 from securefl.study.session import reopen, run_study
 from securefl.sweep.cells import CONFIG, Cell, Sweep
 from securefl.sweep.run import share_key
@@ -133,6 +134,12 @@ def choose(
         home = _home(out, number)
         share_key(out, study, home)
         found, _ = run_study(study, home, lambda arm, seed, record: None, stop=stop, baselines=False)
+        if found.summary[0].models == PERSONAL:
+            raise ConfigError(
+                "[sweep] Expected one global model with `choice`, got personal ones: their accuracies are of "
+                "clients' own records, which no epsilon of a choice covers. Leave `choice` out, or take a "
+                "protocol with one model for all."
+            )
         own = found.summary[0].final_accuracy
         # Of equal scores the first wins: trials are identically distributed, so this prefers no cell.
         if own > score:  # false for nan, the score of a diverged run

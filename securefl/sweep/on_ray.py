@@ -109,6 +109,8 @@ def _taken(ray: Any, task: Any, folder: Path) -> str | None:
     try:
         error, files = ray.get(task)
         put(files, folder)
+        if error is None and not finished(folder):
+            return "its task on the Ray cluster returned no finished cell. Run the same command again."
     except ray.exceptions.RayError as lost:
         return f"its task on the Ray cluster ended {_RETRIES + 1} times, or could not begin: {_line(lost)}"
     # ValueError, TypeError and AttributeError: of another shape than `_task` returns.
@@ -153,6 +155,8 @@ def put(files: Files, folder: Path) -> None:
     Raises:
         DataError: a path leads outside of the folder, or the files are too many. Nothing is written then.
     """
+    if type(files) is not dict:
+        raise DataError(f"Expected the files of a cell as a dict, got {type(files).__name__}.")
     _require_bounded(files)
     for name, content in files.items():
         if type(name) is not str or type(content) is not bytes or not _inside(name):

@@ -77,6 +77,14 @@ def test_a_folder_is_held_once_and_given_back(tmp_path: Path, said: list[str]) -
     assert (folder / LOCK).read_bytes() == b""
 
 
+def test_the_lock_file_tells_when_the_folder_was_taken_and_not_for_how_long(tmp_path: Path) -> None:
+    """Under a choice the time would tell the number of trials."""
+    with alone(tmp_path):
+        os.utime(tmp_path / LOCK, ns=(10**18, 10**18))
+    assert (tmp_path / LOCK).stat().st_mtime_ns == 10**18
+    assert (tmp_path / LOCK).read_bytes() == b""
+
+
 def test_one_of_many_at_once_has_it(tmp_path: Path) -> None:
     start, end = threading.Barrier(8), threading.Barrier(8)
     held: list[int] = []

@@ -43,6 +43,17 @@ def claimed(out: Path) -> Sweep:
     return sweep
 
 
+def test_no_choice_is_made_by_accuracies_of_personal_models(tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    out.mkdir()
+    personal = '[[arm]]\nname = "FedPer"\nprotocol = "fedper"\n'
+    sweep = parse_sweep(text(personal, rounds=1) + "\n" + CHOSEN)
+    claim(out, sweep)
+    with pytest.raises(ConfigError, match="personal"):
+        choose(sweep, out, source=Source(SecretKey(bytes(range(32)))))
+    assert not (out / "chosen").exists()
+
+
 def test_the_best_of_the_drawn_trials_is_published_with_the_cost_of_the_choice(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     sweep = claimed(out)
@@ -159,7 +170,7 @@ def test_the_best_score_wins_wherever_it_stands(tmp_path: Path, monkeypatch: pyt
     scores = iter([math.nan, 0.5, 0.9, 0.9, 0.2])
 
     def ran(*_: Any, **__: Any) -> tuple[Any, Path]:
-        return SimpleNamespace(summary=[SimpleNamespace(final_accuracy=next(scores))]), out
+        return SimpleNamespace(summary=[SimpleNamespace(models="global", final_accuracy=next(scores))]), out
 
     published: list[int] = []
     monkeypatch.setattr("securefl.sweep.choice.run_study", ran)
@@ -179,7 +190,7 @@ def test_a_trial_that_diverged_is_not_chosen(
     own = claimed(out)
 
     def ran(*_: Any, **__: Any) -> tuple[Any, Path]:
-        return SimpleNamespace(summary=[SimpleNamespace(final_accuracy=next(left))]), out
+        return SimpleNamespace(summary=[SimpleNamespace(models="global", final_accuracy=next(left))]), out
 
     published: list[int] = []
     monkeypatch.setattr("securefl.sweep.choice.run_study", ran)
@@ -199,7 +210,10 @@ def test_trials_are_drawn_once_and_for_their_owner_alone(
     own = claimed(out)
     monkeypatch.setattr(
         "securefl.sweep.choice.run_study",
-        lambda *_, **__: (SimpleNamespace(summary=[SimpleNamespace(final_accuracy=math.nan)]), out),
+        lambda *_, **__: (
+            SimpleNamespace(summary=[SimpleNamespace(models="global", final_accuracy=math.nan)]),
+            out,
+        ),
     )
     drawn = private_folder(out) / "trials.json"
     found = set()

@@ -369,7 +369,26 @@ def test_databases_come_first_and_the_mark_of_the_end_last(
     ]
 
 
-@pytest.mark.parametrize("answer", [None, 7, (None,), (None, None), (None, []), (None, {"../x": b""})])
+class Emptied(dict[str, bytes]):
+    """Shows nothing to whoever checks it."""
+
+    def items(self) -> Any:
+        return {}.items()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        7,
+        (None,),
+        (None, None),
+        (None, []),
+        (None, {"../x": b""}),
+        (None, {}),
+        (None, Emptied({"../x": b""})),
+    ],
+)
 def test_a_task_that_returns_anything_else_fails_its_cell(answer: Any, ray: FakeRay, tmp_path: Path) -> None:
     ray.answer = lambda found: answer
     sweep = parse_sweep(text(FEDAVG) + CELLS)
