@@ -164,7 +164,10 @@ def test_no_bit_of_a_reply_comes_without_noise(parameters: Parameters) -> None:
 def test_the_encryption_noise_is_what_t_claims(parameters: Parameters) -> None:
     """Encrypted zeros times weights of known norm leave the noise alone.
 
-    Its variance against (t/8)^2 for that norm: chi-square with 200 degrees, false alarm 2e-7.
+    Its variance against (t/8)^2 for that norm: chi-square with 200 degrees, false alarm 2e-7 for a key whose
+    variance is the mean one. A key's own error times the weights has few degrees of freedom, so a key moves
+    the variance: six keys had 0.70 to 1.16 of the mean, a deviation of 0.17 of the logarithm. Five of these
+    are beyond chi-square's ends on either side.
     """
     count, made = 200, terms(parameters)
     public = keys(parameters).public
@@ -178,7 +181,8 @@ def test_the_encryption_noise_is_what_t_claims(parameters: Parameters) -> None:
         noise.append(float(parameters.centre(integer(opener.open(blinded.request)) - blinded.mask)))
     share = float(np.linalg.norm(weights.hidden)) / made.weight_norm
     low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], count)
-    assert low < np.sum((np.array(noise) / (share * made.noise_bound / 8)) ** 2) < high
+    of_keys = np.exp(5 * 0.17)
+    assert low / of_keys < np.sum((np.array(noise) / (share * made.noise_bound / 8)) ** 2) < high * of_keys
 
 
 @pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
