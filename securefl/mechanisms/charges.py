@@ -184,7 +184,7 @@ def _voided(plan: Plan, spec: ValueSpec) -> bool:
 
 def _weighed_by_records(plan: Plan, spec: ValueSpec) -> bool:
     """Whether one record changes the value's weight: a declared distance holds for one fixed weight."""
-    by_counts = "counts" == spec.weighs == plan.weights.get(spec.name)
+    by_counts = spec.weighs == "counts" and plan.weights.get(spec.name) == "counts"
     return by_counts and plan.public_num_examples is None and plan.adjacency == "add-remove"
 
 

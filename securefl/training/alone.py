@@ -194,7 +194,10 @@ class _Recording(TorchDispatchMode):
     ) -> Any:
         name = func.name().removeprefix("aten::").partition(".")[0]
         if name in _READING:
-            raise _keeping("a number that code reads off a tensor (`item`, `float`, `if`)")
+            raise ConfigError(
+                "Expected a pass of tensors alone, got a number that code reads off one (`item`, `float`, "
+                "`if`). It would stay when the model changes. Compute with the tensor itself."
+            )
         taken, named = tree_map_only(Tensor, self.node, (tuple(args), dict(kwargs or {})))
         made = func(*args, **(kwargs or {}))
         node = self.graph.call_function(func, taken, named)

@@ -670,6 +670,19 @@ class Filled(nn.Module):
         return self.last(torch.stack([(own * 1.0).index_fill(0, own[:1], 0.0) for own in x]))
 
 
+class Aligned(nn.Module):
+    """Its kernel reads beyond a record's own part for a negative target."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.last = nn.Linear(CODES, CODES), nn.Linear(1, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        odds = self.scale(torch.eye(CODES)[x]).log_softmax(-1).transpose(0, 1)
+        places, targets = (torch.full((len(x),), count) for count in (PLACES, 2))
+        return self.last(functional.ctc_loss(odds, x[:, :2], places, targets, reduction="none")[:, None])
+
+
 class ReadingItself(Net):
     """Takes a weight for a number: the graph would keep it for good."""
 
@@ -729,6 +742,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
     "parameters in place": (Overwritten, ROWS, "(?i)in.?place"),
     "a table for each record": (OwnTable, TEXT, "embedding of each record's own"),
     "a filled place": (Filled, TEXT, "index_fill"),
+    "an alignment": (Aligned, TEXT, "ctc_loss"),
     "its own weight as a number": (ReadingItself, ROWS, "`item`"),
     "gru without batch_first": (lambda: Rowless(nn.GRU), PLACED, "a batch .* Rowless"),
 }
