@@ -52,11 +52,14 @@ class Featurizer(Protocol):
 
     `initial_queries`: the number of initial queries, which clients answer before anything is trained.
     `training`: the cost of each training, if it is accounted. `once`: the body is never trained, so its
-    features never change.
+    features never change. `reads_state`: as in `ValueSpec`.
     """
 
     @property
     def depends_on(self) -> Literal["records", "trained-state"]: ...
+
+    @property
+    def reads_state(self) -> Literal["none", "unbound"]: ...
 
     @property
     def initial_queries(self) -> int: ...
@@ -279,6 +282,7 @@ class Statistic:
         return replace(
             self._own[0],
             depends_on=body.depends_on,
+            reads_state=body.reads_state,
             training=body.training,
             bounded_by=self.bounded_by,
             initial_queries=body.initial_queries,

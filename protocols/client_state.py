@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
+import hashlib
+from typing import Any
 
-from securefl.algorithm import ClientState, Float32s
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.algorithm import ClientContext, ClientState, Float32s, Floats
 from securefl.errors import DataError
 
 
@@ -23,3 +27,29 @@ def kept_values(kept: ClientState, name: str, initial: Float32s) -> Float32s:
             "file from a copy, or begin a new run."
         )
     return own.copy()
+
+
+def digest_of(broadcast: Float32s) -> Floats:
+    """SHA-256 of a broadcast's bytes, as eight whole numbers below 2^32, which a broadcast can carry."""
+    found = hashlib.sha256(np.ascontiguousarray(broadcast).tobytes()).digest()
+    return np.frombuffer(found, ">u4").astype(np.float64)
+
+
+def made_in(context: ClientContext) -> dict[str, NDArray[Any]]:
+    """The mark of state that a client makes for the next query of its round: session, round and model."""
+    session = np.frombuffer(context.session, np.uint8)
+    return {"session": session, "round": np.array([context.round]), "first": digest_of(context.broadcast)}
+
+
+def require_made_in(context: ClientContext, first: Any) -> None:
+    """Raises DataError unless the state was made in this round, from the model with the digest `first`.
+
+    All signers of the query's sum were shown `first`. So they agree on every byte that the state follows from
+    beside their own records and draws.
+    """
+    expected = {**made_in(context), "first": first}
+    if any(not np.array_equal(context.kept.get(name), own) for name, own in expected.items()):
+        raise DataError(
+            f"Expected state of round {context.round} from the model that this query names, got none: the "
+            "client abstains. Ask first for the value that trains it, with one model for the whole cohort."
+        )

@@ -133,7 +133,7 @@ class CompressedAveraging:
     @cached_property
     def contributions(self) -> tuple[CompressedUpdate, ...]:
         """One for each phase."""
-        spec = update_sends(self.problem, sampling(self._count, "partial"))
+        spec = replace(update_sends(self.problem, sampling(self._count, "partial")), reads_state="unbound")
         return tuple(CompressedUpdate(self.problem, phase, phase.spec(spec)) for phase in self.phases)
 
     @property

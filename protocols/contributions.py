@@ -40,12 +40,14 @@ UPDATE = ValueSpec(
     reduction="sum",
     reveals="its model update",
     depends_on="trained-state",
+    reads_state="none",
     bounded_by={"record": 'a section [dpsgd], under adjacency = "add-remove"', **CLIPPED},
 )
 SIZE = ValueSpec(
     name="size",
     reduction="none",
     reveals="its number of records",
+    reads_state="none",
     on_model=False,
     sensitivity={("record", "replace-one"): 1.0, ("record", "add-remove"): 1.0},
     period=0,
@@ -57,6 +59,7 @@ COUNT = ValueSpec(
     reveals="its number of records",
     reveals_public="a public number in place of its number of records",
     depends_on="model",
+    reads_state="none",
     on_model=False,
     once=True,
     sensitivity={
@@ -70,6 +73,7 @@ LOSS = ValueSpec(
     name="loss",
     reduction="none",
     reveals="the mean loss of the model on its records",
+    reads_state="none",
     bounded_by={"record": "`loss_bound` in its arm, and noise"},
 )
 LARGEST_LOSS = 1e6

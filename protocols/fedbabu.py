@@ -62,6 +62,7 @@ TUNED: Final = ValueSpec(
     reduction="sum",
     reveals="a 1, which says that it fine-tuned its model",
     depends_on="model",
+    reads_state="none",
     period=0,
     extra_queries=1,
     once=True,

@@ -71,6 +71,7 @@ CONSENSUS: Final = ValueSpec(
     name="consensus",
     reduction="sum",
     reveals="the mean of its features under the first model",
+    reads_state="none",
     on_model=False,
     bounded_by=_BOUNDED_BY,
     once=True,
@@ -212,7 +213,7 @@ class BiasedUpdate:
 
     @property
     def spec(self) -> ValueSpec:
-        return update_sends(self.part.problem, self.sampling)
+        return replace(update_sends(self.part.problem, self.sampling), reads_state="unbound")
 
     def fit(self, context: ClientContext) -> Fit:
         model, consensus = self.part.parts(context.broadcast)

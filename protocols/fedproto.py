@@ -168,6 +168,7 @@ class OwnModels:
     activation: Bounded | None
     lamda: float
     depends_on: Literal["records", "trained-state"] = "trained-state"
+    reads_state: Literal["none", "unbound"] = "unbound"
     initial_queries: int = 0
     training: DpEvent | None = None
     once: bool = False

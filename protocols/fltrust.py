@@ -55,6 +55,7 @@ from securefl.algorithm import (
 from securefl.errors import ConfigError, DataError
 from securefl.linear import LinearBounds, LinearQuery
 from securefl.protocols.averaging import Uniform, check_fraction, cohort_size
+from securefl.protocols.client_state import digest_of, made_in, require_made_in
 from securefl.protocols.contributions import UPDATE
 from securefl.training import Learnt, Problem
 from securefl.training.fit import Fit, Fitted, usable, with_training
@@ -79,11 +80,13 @@ DIRECTION: Final = ValueSpec(
     reveals="the direction of its model update",
     reveals_encrypted="the cosine of its model update with the server's own (if that lies: one entry)",
     depends_on="trained-state",
+    reads_state="none",
     max_releases="schedule",
 )
 UNIT_UPDATE: Final = replace(
     UPDATE,
     reveals="its model update at norm 1 (nobody checks the norm, nor that it is the update that was scored)",
+    reads_state="bound",
     sensitivity=_MOVED,
     grid=_GRID,
     weighs="draws",
@@ -185,7 +188,7 @@ class Direction:
         found = _direction(context, trained)
         unit = Value.summed(found[None], _GRID, 1.0).integers
         assert unit is not None
-        return Value(hidden=found, new_state={"round": np.array([context.round]), "unit": unit})
+        return Value(hidden=found, new_state={**made_in(context), "unit": unit})
 
     def linear_bounds(self, broadcast: Float32s, public: Mapping[str, NDArray[Any]]) -> LinearBounds:
         return cosine_bounds(len(self.problem.initial))
@@ -215,13 +218,8 @@ class UnitUpdate:
         return self.compute(context)
 
     def compute(self, context: ClientContext) -> Value:
-        kept = context.kept
-        if "unit" not in kept or int(kept["round"][0]) != context.round:
-            raise DataError(
-                f"Expected a direction of round {context.round}, got a query for its update alone: the "
-                "client abstains. Ask for its direction first."
-            )
-        return Value(integers=kept["unit"], step=_GRID.step)
+        require_made_in(context, digest_of(context.broadcast))
+        return Value(integers=context.kept["unit"], step=_GRID.step)
 
 
 def _direction(context: ClientContext, trained: Fitted) -> Floats:

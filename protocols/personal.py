@@ -184,7 +184,8 @@ class SharedUpdate:
 
     @property
     def spec(self) -> ValueSpec:
-        return update_sends(self.part.charged or self.part.bodies.problem, self.sampling)
+        spec = update_sends(self.part.charged or self.part.bodies.problem, self.sampling)
+        return replace(spec, reads_state="unbound") if self.part.keeps else spec
 
     def fit(self, context: ClientContext) -> Fit:
         start = self.part.model(context.client, context.broadcast, context.kept)

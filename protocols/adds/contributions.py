@@ -18,6 +18,7 @@ from securefl.algorithm import ClientContext, ClientState, Floats, Grid, Value, 
 from securefl.errors import DataError
 from securefl.protocols.adds.subnet_search import Search, Subnet, search, whole
 from securefl.protocols.adds.supernet import Mask, Supernet
+from securefl.protocols.client_state import made_in, require_made_in
 from securefl.protocols.contributions import (
     CLIPPED,
     UNSAMPLED,
@@ -35,11 +36,14 @@ MAP = ValueSpec(
     reduction="sum",
     reveals="which units of the model it trained",
     depends_on="trained-state",
+    reads_state="none",
     packed=True,
     bounded_by=CLIPPED,
 )
 MASK: Final = "mask"
 """The name of the public array in the query for the update. It says which groups are summed."""
+FIRST: Final = "first"
+"""The name of the digest beside it: of the model from which the maps came."""
 LASTING: Final = ("round", "units", "alpha", "skew")
 """The client state that outlasts a round. An observer of a study reads it."""
 _WORD: Final = 32
@@ -111,15 +115,11 @@ class SubnetUpdate:
     @property
     def spec(self) -> ValueSpec:
         own = update_sends(self.supernet.problem, self.sampling)
-        return replace(own, on_model=False, packed=True, bounded_by=CLIPPED)
+        return replace(own, on_model=False, packed=True, bounded_by=CLIPPED, reads_state="bound")
 
     def compute(self, context: ClientContext) -> Value:
         supernet, kept = self.supernet, context.kept
-        if "before" not in kept or int(kept["round"][0]) != context.round:
-            raise DataError(
-                f"Expected a subnet trained in round {context.round}, got a query for its update alone: the "
-                "client abstains. Ask for its map first."
-            )
+        require_made_in(context, context.public.get(FIRST))
         summed = supernet.entries(unpacked(context.public.get(MASK, np.zeros(0)), supernet.groups))
         own = supernet.entries(supernet.kept_groups(kept["units"]))
         before, after = np.zeros((2, len(own)), np.float32)
@@ -132,7 +132,7 @@ class SubnetUpdate:
 def _kept(context: ClientContext, found: Subnet, entries: Mask) -> ClientState:
     """The client state with the subnet, until the server asks for its update."""
     return {
-        "round": np.array([context.round]),
+        **made_in(context),
         "units": found.units,
         "alpha": found.alpha,
         "skew": np.array([found.skew]),
@@ -145,7 +145,7 @@ def _nothing(context: ClientContext, supernet: Supernet) -> ClientState:
     """The client state after a training that failed."""
     nothing = np.zeros(0, np.float32)
     none = np.zeros(supernet.units, np.bool_)
-    return {"round": np.array([context.round]), "units": none, "before": nothing, "after": nothing}
+    return {**made_in(context), "units": none, "before": nothing, "after": nothing}
 
 
 def packed(groups: Mask) -> Floats:

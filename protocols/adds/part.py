@@ -8,7 +8,8 @@ summed. If one client alone trained an entry, its sum is that client's value. So
 with few contributors is left out of the second sum (`Population.fewest`), and its entries keep their values.
 
 Limits: the sum of maps is opened, so the server learns how many clients have each pair of units. A client
-cannot check the counts behind the public mask. It signs the mask, and all clients sign the same one. A client
+cannot check the counts behind the public mask. It signs the mask, and all clients sign the same one, with the
+digest of the model that they trained: a client that trained another one abstains. A client
 that is lost between the two queries counts with the old model.
 """
 
@@ -34,9 +35,10 @@ from securefl.algorithm import (
     Sum,
     Total,
 )
-from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
+from securefl.protocols.adds.contributions import FIRST, MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.subnet_search import Search, fixed_masks, masked
 from securefl.protocols.adds.supernet import Supernet
+from securefl.protocols.client_state import digest_of
 from securefl.protocols.contributions import Sampling
 from securefl.protocols.local_accuracy import Tested, local_accuracy
 from securefl.protocols.parts import Gathering
@@ -86,7 +88,7 @@ class Subnets:
             cohort=first.survivors,
             broadcast=query.broadcast[:0],
             sums=(Sum(updates, int(there.sum())),),
-            public={MASK: packed(summed)},
+            public={MASK: packed(summed), FIRST: digest_of(query.broadcast)},
             weights=ByDraws({k: query.weights.draws[k] for k in first.survivors}),
         )
         answers = replace(first, survivors=second.survivors, totals=second.totals)

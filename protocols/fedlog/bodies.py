@@ -49,6 +49,7 @@ class Public:
     problem: Problem
     activation: Bounded | None
     depends_on: Literal["records", "trained-state"] = "records"
+    reads_state: Literal["none", "unbound"] = "none"
     initial_queries: int = 0
     training: DpEvent | None = None
     once: bool = True
@@ -90,6 +91,7 @@ class Trained:
     compact: float = 0.0
     apart: float = 0.0
     prior: Prior = PAPER
+    reads_state: Literal["none", "unbound"] = "unbound"
     initial_queries: int = 1
     once: bool = False
 
@@ -103,7 +105,7 @@ class Trained:
         return None if private is None else private.event
 
     def fit(self, context: ClientContext) -> Fit | None:
-        if _headless(context):
+        if context.initial:
             return None
         problem = self.bodies.of(context.client)
         return Fit(
@@ -126,9 +128,16 @@ class Trained:
         return problem.module(vector), {"model": vector}
 
     def _under_head(self, context: ClientContext) -> Float32s:
-        """The client's model before training: its own body under the broadcast head."""
+        """The client's model before training: its own body under the broadcast head, or under its own.
+
+        Only an initial query leaves the body as it is. If it did so whenever there is no head, a server could
+        ask for one statistic in two sums over two cohorts.
+        """
         problem = self.bodies.of(context.client)
-        model = problem.module(kept_values(context.kept, "model", problem.initial))
+        own = kept_values(context.kept, "model", problem.initial)
+        if not context.broadcast.size:
+            return own
+        model = problem.module(own)
         width = last_dense(model).in_features
         if context.broadcast.size != problem.outputs * (1 + width):
             raise DataError(
@@ -138,7 +147,7 @@ class Trained:
         return with_head(model, _head(context.broadcast.tobytes(), problem.outputs, self.prior))
 
     def _penalty(self, broadcast: Float32s) -> Clustering | None:
-        if not (self.compact or self.apart):
+        if not (self.compact or self.apart) or not broadcast.size:
             return None
         return Clustering(
             statistic=broadcast.tobytes(),
@@ -162,11 +171,6 @@ class Trained:
         model = problem.module(kept_values(kept, "model", problem.initial))
         shared = entries(model, [last_dense(model)]) if client is None else None
         return Learnt(problem=problem, vector=with_head(model, head), shared=shared, features=self.activation)
-
-
-def _headless(context: ClientContext) -> bool:
-    """Whether there is no head yet under which a body could be trained."""
-    return bool(context.initial) or not context.broadcast.size
 
 
 def _statistic(sent: bytes, classes: int) -> Floats:

@@ -7,7 +7,7 @@ a client's contribution.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf, sqrt
 from typing import Any, Final, Literal
@@ -212,7 +212,7 @@ class RepresentationProfile:
 
     @property
     def spec(self) -> ValueSpec:
-        return _spec(self.variant, self.clip, self.refresh, self.max_releases)
+        return replace(_spec(self.variant, self.clip, self.refresh, self.max_releases), reads_state="none")
 
     def anchor(self, broadcast: Float32s) -> Anchor:
         """The public anchor of a broadcast model: its statistics on public random inputs.

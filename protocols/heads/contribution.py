@@ -212,7 +212,7 @@ class Statistic:
     def spec(self) -> ValueSpec:
         """The description of the statistic, with its sensitivities."""
         own = self.blocks, self.bounding, self.client_bound, self.problem.clients, self.reveals
-        return replace(statistic_spec(*own)[0], once=True)
+        return replace(statistic_spec(*own)[0], once=True, reads_state="none")
 
     def features(self, x: NDArray[Any]) -> Floats:
         """Records (n, ...) as projected features (n, k), not yet bounded."""

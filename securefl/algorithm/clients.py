@@ -133,13 +133,14 @@ class ClientContext:
         broadcast: the query's broadcast, float32 (d,).
         public: the query's further arrays.
         rng: the client's own stream for this round and this `number`.
-        kept: the client state before this query. Changes to it apply after the exchange, so that a retry
-            computes the same value.
+        kept: the client state before this query, empty if the value declares `reads_state = "none"`. Changes
+            to it apply after the exchange, so that a retry computes the same value.
         count: the number of records that other parties may know.
         initial, number: as in the query. If `initial` is not 0, the client trains nothing.
         source: the randomness of private training. It is the same if a round is interrupted and run again.
             None draws from the operating system.
         held: x and y of records that are never trained on. None without a hold-out.
+        session: the name of the session, as in every message of it.
 
     Raises nothing.
     """
@@ -157,6 +158,7 @@ class ClientContext:
     number: int = 0
     source: Source | None = None
     held: tuple[NDArray[Any], NDArray[Any]] | None = None
+    session: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,6 +98,8 @@ class Plan:
         public_num_examples: the number that a client states in place of its number of records, if the latter
             is private. None if it is public.
         secagg: "active" if the server may lie, "semi-honest" if it follows the protocol.
+        accepts_kept_state: whether the owner accepts that a server that lies may open single inputs of hidden
+            sums without noise that read state of earlier queries (`mechanisms.agreed`).
         max_retries: the most retries of aborted aggregations in the whole run.
         unit, adjacency, delta: the meaning of epsilon.
         non_private: names of values that may leave without noise. Epsilon is then infinite.
@@ -133,6 +135,7 @@ class Plan:
     fixed_batch: int | None = None
     public_num_examples: int | None = field(default=None, metadata=written_as("public_count"))
     secagg: Literal["active", "semi-honest"] = "active"
+    accepts_kept_state: bool = False
     max_retries: int = field(default=0, metadata=written_as("spare"))
     unit: Unit = "record"
     adjacency: Adjacency = "replace-one"
@@ -414,6 +417,7 @@ class Plan:
         """Every field by its word in digests and files."""
         words = {word: getattr(self, name) for name, word in file_words(type(self)).items()}
         words |= {"weights": dict(self.weights), "releases": dict(self.max_releases)}
-        if not self.encrypted_baseline:  # no other plan has the word in its digest
-            del words["encrypted_baseline"]
+        for word in ("encrypted_baseline", "accepts_kept_state"):
+            if not words[word]:  # no other plan has the word in its digest
+                del words[word]
         return words

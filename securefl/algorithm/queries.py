@@ -53,6 +53,10 @@ class ValueSpec:
             also state that was trained on them. Removing one record changes such state without bound, so
             record-level epsilon is infinite, and `sensitivity` does not count. "model": only a model whose
             training is accounted.
+        reads_state: whether it reads the client state (`ClientContext.kept`). "none": it gets none. "bound":
+            only such state as this query's own bytes determine, which the client checks. "unbound": also what
+            earlier queries left. "unknown": it gets the state, and its code may keep more elsewhere. The last
+            two are not held against a server that lies (`mechanisms.agreed`).
         training: the DP cost of the private training that precedes the value in a round, per record added or
             removed. It is charged only if a model was broadcast, so not in an initial query.
         sensitivity: L2 sensitivity by (unit, adjacency), in the value's own unit. Unbounded for an absent
@@ -91,6 +95,7 @@ class ValueSpec:
     reveals_public: str = ""
     on_model: bool = True
     depends_on: Literal["records", "trained-state", "model"] = "records"
+    reads_state: Literal["unknown", "none", "bound", "unbound"] = "unknown"
     training: DpEvent | None = None
     sensitivity: Mapping[tuple[Unit, Adjacency], float] = field(default_factory=dict)
     bounded_by: Mapping[Unit, str] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from securefl.algorithm.plan import CLEAR, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.linear.registry import key_holder_learns, limit
+from securefl.mechanisms.agreed import reads_unbound
 from securefl.mechanisms.registry import mechanism_of
 from securefl.sums.registry import scheme_of
 
@@ -73,7 +74,19 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
         )
     elif not all(mechanism_of(plan, spec).noised for spec in summed):
         words.append("differences of several rounds' sums are not protected")
-    if plan.sum == "masked" and plan.secagg == "semi-honest":
+    loose = [spec.name for spec in summed if reads_unbound(plan, spec)]
+    if loose and plan.accepts_kept_state:
+        words.append(
+            f"the owner accepted that a server that lies can open a single client's {' and '.join(loose)}, "
+            "which reads state of earlier queries"
+        )
+    elif loose:
+        words.append(
+            f"not held against a server that lies: state that code of the client's own keeps for its "
+            f"{' and '.join(loose)} (noise with a finite epsilon holds it, or trust in the server)"
+        )
+    state = any(spec.reads_state == "unbound" for spec in summed)
+    if plan.secagg == "semi-honest" and (plan.sum == "masked" or state):
         words.append("a server that breaks the protocol can open one client's value: it must follow it")
     if plan.sum == "ckks":
         words.append("a server that breaks the protocol reads the key holder's key: it must follow it")

@@ -14,6 +14,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.dp.calibration import check_delta
+from securefl.mechanisms.agreed import require_agreed, require_needed
 from securefl.mechanisms.charges import charge_of, events_of, open_to
 from securefl.study.config import Arm, Study, place_of, placed
 from securefl.study.seeded import World
@@ -42,9 +43,12 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
             records=problem.records,
             clients=problem.clients,
             leaving=problem.leaving,
+            accepts_kept_state=arm.accepts_kept_state,
         )
         _check_target(study, plan, sent)
         _check_budget(plan, sent)
+        require_agreed(plan, sent)
+        require_needed(plan, sent)
         _check_cohorts(plan, sent, problem.clients)
         _check_device(plan, sent, problem.hardware)
     with placed(study, place_of(arm)):

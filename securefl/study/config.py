@@ -175,11 +175,15 @@ class MeasuresSection:
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One protocol with its options. Tables and plots show it under `name`."""
+    """One protocol with its options. Tables and plots show it under `name`.
+
+    accepts_kept_state: as in `Plan`: a server that lies may open single inputs of this arm's hidden sums.
+    """
 
     name: str
     protocol: str
     options: ProtocolOptions
+    accepts_kept_state: bool = False
 
     def __post_init__(self) -> None:
         require_name(self.name)
@@ -383,12 +387,19 @@ def _arm(table: Mapping[str, Any], place: int, points: Mapping[str, EntryPoint])
     name, protocol = options.pop("name", None), options.pop("protocol", None)
     if not isinstance(name, str) or not isinstance(protocol, str):
         raise ConfigError(f"[{where}] Expected `name` and `protocol` as text.")
+    if not isinstance(accepts := options.pop("accepts_kept_state", False), bool):
+        raise ConfigError(f"[{where}] Expected accepts_kept_state as true or false, got {accepts!r}.")
     try:
         require_name(name)
         kind = _protocol_named(protocol, points)
     except ConfigError as error:
         raise ConfigError(f"[{where}] {error}") from None
-    return Arm(name=name, protocol=protocol, options=convert(kind, options, where))
+    return Arm(
+        name=name,
+        protocol=protocol,
+        options=convert(kind, options, where),
+        accepts_kept_state=accepts,
+    )
 
 
 def _protocol_named(name: str, found: Mapping[str, EntryPoint]) -> type[ProtocolOptions]:

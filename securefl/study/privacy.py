@@ -316,12 +316,14 @@ class PrivacySection:
         records: int = 2**31,
         clients: int = 1,
         leaving: bool = False,
+        accepts_kept_state: bool = False,
     ) -> Plan:
         """The privacy plan of a run.
 
         rounds: the number of rounds. specs: the specs of the values that clients contribute.
         records, clients: the public numbers of all of them. n in weights n_k / n lies between the two.
         leaving: whether a client's record may become the server's, depending on its content.
+        accepts_kept_state: as in `Plan`, for this arm.
         """
         releases = self._releases(rounds, specs)
         sums = [s for s in specs if s.reduction == "sum"]
@@ -353,6 +355,7 @@ class PrivacySection:
             # if the number of records is private, a public average replaces it
             public_num_examples=None if self.counts_are_public(leaving) else max(1, round(records / clients)),
             secagg=self.secagg,
+            accepts_kept_state=accepts_kept_state,
             max_retries=self.max_retries,
             unit=self.unit,
             adjacency=self.adjacency,

@@ -36,9 +36,15 @@ ARMS = [
 ]
 
 
+KEEPING = ("cs_fl", "feddbe", "fedper", "fedproto", "fedrep", "lg_fedavg", "stc")
+"""What their clients add without noise depends on what they keep, so the server must follow the protocol."""
+
+
 def hiding(arm: tuple[str, str]) -> dict[str, str]:
     """Words of [privacy] by which a tiny study's 7 clients hide their sums, whatever the arm."""
+    keeps = arm[0] in KEEPING or "private" in arm[1]
     return {
+        "secagg": '"semi-honest"' if keeps else '"active"',
         "dropout": "0.3",
         "corrupt": "0.15",
         "min_cohort_size": "3",

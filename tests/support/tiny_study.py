@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +185,7 @@ def spied(of: Study, folder: Path, here: World | None = None) -> tuple[Spy, ArmR
     """The first arm's run, with its states (one before each round, one at the end) and asks."""
     first = of.arms[0]
     spy = Spy(first.options)
-    arm = Arm(name=first.name, protocol=first.protocol, options=spy)
+    arm = replace(first, options=spy)
     return spy, run(of, folder, here=here, arm=arm)
 
 

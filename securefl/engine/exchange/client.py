@@ -19,6 +19,7 @@ from securefl.core.messages import Broadcast, Cohort, ContributionMessage, Order
 from securefl.core.newest import newest
 from securefl.core.release import SERVER, Release
 from securefl.core.wire import Header, Limit
+from securefl.mechanisms.agreed import require_agreed
 from securefl.mechanisms.registry import mechanism_of
 
 
@@ -207,12 +208,13 @@ def _check_draws(order: Order, cohort: Cohort) -> None:
 
 @newest
 def _check_weights(plan: Plan, specs: Mapping[str, ValueSpec], order: Order, cohort: Cohort) -> None:
-    """Refuse a cohort, weights or an n that the plan does not allow in hidden sums.
+    """Refuse a cohort, weights, an n or a read of kept state that the plan does not allow in hidden sums.
 
-    Every client of the cohort checks all three. If the server could choose weights freely, a sum would
+    Every client of the cohort checks all four. If the server could choose weights freely, a sum would
     reveal one client's value.
     """
     try:
+        require_agreed(plan, [specs[name] for name in order.sums])
         require_allowed(plan, [specs[name] for name in order.sums], Weights.of(order, cohort))
         require_batches(plan, cohort.members, cohort.draws)
     except ConfigError as error:

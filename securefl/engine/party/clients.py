@@ -168,8 +168,14 @@ class ClientParty:
         return self._directory is not None and self._scores is not None and self._scores.prepare()
 
     def settle(self) -> None:
-        """End the current query: its new client states count from here on."""
-        self._contributing.values.settle()
+        """End the current query: the new states of clients that answered to its end count from here on.
+
+        A masked sum that did not open was answered by nobody. Under other schemes a client cannot know.
+        """
+        ended = {} if self.drive is None else self.drive.results
+        self._contributing.values.settle(
+            frozenset(k for name, k in self._numbers.items() if ended.get(name) == "answered")
+        )
 
     def _asked(self, header: Header, call: QueryCall, own: Sequence[int]) -> dict[str, Machine[Any]]:
         if call.most_bytes > self._most.bytes or call.most_elements > self._most.elements:

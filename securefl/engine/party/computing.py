@@ -113,9 +113,9 @@ class Computing:
         self._seen: dict[int, tuple[bytes, ...]] = {}
         self._gmac = AESGCM(os.urandom(32))
 
-    def settle(self) -> None:
-        """End the current query: its new client states count from here on."""
-        self.kept |= self._news
+    def settle(self, answered: Container[int]) -> None:
+        """End the current query: the new states of these clients count from here on."""
+        self.kept |= {client: state for client, state in self._news.items() if client in answered}
         self.drop()
 
     def drop(self) -> None:
@@ -250,6 +250,7 @@ class Computing:
         """The client's context, from which it computes this value."""
         at, order, broadcast = task.header, task.order.order, task.order.broadcast
         x, y = self._records[task.client]
+        stateless = self._specs[name].reads_state == "none"
         return ClientContext(
             client=task.client,
             round=at.round,
@@ -258,12 +259,13 @@ class Computing:
             broadcast=broadcast.model,
             public=dict(zip(broadcast.names, broadcast.arrays, strict=True)),
             rng=self._rng(at.round, task.client, order.number),
-            kept=self.kept.get(task.client, {}),
+            kept={} if stateless else self.kept.get(task.client, {}),
             count=self.count(task.client),
             initial=order.initial,
             number=order.number,
             held=None if self._held is None else self._held[task.client],
             source=self._source(task, name, secret),
+            session=at.session,
         )
 
     def _source(self, task: Task, name: str, secret: SecretKey | None) -> Source | None:

@@ -52,6 +52,7 @@ OTHER: dict[str, Any] = {
     "public_num_examples": 5,
     "secagg": "semi-honest",
     "max_retries": 1,
+    "accepts_kept_state": True,
     "unit": "client",
     "adjacency": "add-remove",
     "delta": 1e-6,

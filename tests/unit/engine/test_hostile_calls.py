@@ -386,5 +386,6 @@ def test_a_bad_call_does_not_end_the_ask_at_hand() -> None:
     with pytest.raises(RemoteProtocolError, match="at most"):
         party.call(names, encode_call(replace(PLACE, stage=1), huge))
     assert party.kept == {}
+    party.drive.results[names[0]] = "answered"
     party.call(names, encode_call(replace(PLACE, stage=1), QueryCall(most_bytes=9, most_elements=9)))
     assert set(party.kept) == {0}

@@ -65,6 +65,7 @@ def summed(hidden: str, p: float) -> Study:
             "corrupt": "0.15",
             "min_cohort_size": "3",
             "max_client_weight": "0.51",
+            "secagg": '"semi-honest"',
             **counts(7),
         }
     return parse(with_privacy(of, words))

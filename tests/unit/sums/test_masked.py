@@ -54,7 +54,8 @@ HIDDEN = {"sum": '"masked"', "dropout": "0.3", "corrupt": "0.15", "min_cohort_si
 
 
 def study(max_retries: int, **of: Any) -> Study:
-    return parse(with_privacy(clear(**of), HIDDEN | {"max_retries": str(max_retries)}))
+    accepted = "" if of.get("protocol", "fedavg") == "fedavg" else "accepts_kept_state = true\n"
+    return parse(with_privacy(clear(**of) + accepted, HIDDEN | {"max_retries": str(max_retries)}))
 
 
 class Liar(Client):

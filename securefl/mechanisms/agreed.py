@@ -1,0 +1,87 @@
+"""What a client adds to a hidden sum without noise is agreed on by all who sign the sum.
+
+The rule, against a server that lies: what a client adds is a function of its records, of bytes that all
+signers of this sum agreed on, and of draws of its own. The agreement binds the plan, the order, the
+broadcast, the weights and the cohort of one query. It does not bind client state that earlier queries left,
+and the server chose those. So a value that reads such state is refused without noise. PROOF.md beside this
+file has the proof. `ValueSpec.reads_state` is the declaration that the rule reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import ValueSpec
+from securefl.core.errors import ConfigError
+from securefl.core.release import SERVER
+from securefl.mechanisms.charges import charge_of, unbounded
+
+_FOLLOWED = frozenset({"ckks"})
+"""Sums whose server must follow the protocol whatever the plan says (`engine.privacy_card`)."""
+
+
+def reads_unbound(plan: Plan, spec: ValueSpec) -> bool:
+    """Whether a lying server may choose what a client adds to this hidden sum, by queries before it.
+
+    False with a finite epsilon against the server, which holds whatever state the value reads.
+    """
+    if not plan.hidden or plan.secagg != "active" or spec.reduction != "sum":
+        return False
+    return spec.reads_state in ("unbound", "unknown") and unbounded([charge_of(plan, spec)], (SERVER,))
+
+
+def require_agreed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
+    """Refuse hidden sums that break the rule. Each client checks its orders by its own plan, too.
+
+    Code that is not ours ("unknown") is not refused, since nobody can tell what it keeps: the privacy card
+    says that it is not held.
+
+    Args:
+        plan: the checking party's own plan.
+        sent: the specs of the values.
+
+    Raises:
+        ConfigError: a value reads state that the agreement does not bind, without noise, and the plan does
+            not accept that.
+    """
+    for spec in sent:
+        if plan.accepts_kept_state or spec.reads_state == "unknown" or not reads_unbound(plan, spec):
+            continue
+        bound = spec.bounded_by.get("client", "a bound of its protocol, and noise")
+        raise ConfigError(
+            "Expected hidden sums without noise to add what all clients of a sum agreed on, got "
+            f"{spec.name!r}, which reads state that a client keeps from earlier queries: a server that lies "
+            'chooses those, and can read one client\'s value. Add noise with unit = "client" '
+            f"({bound}). Or accept that for this arm: accepts_kept_state = true, which stands on its card. "
+            'Or, if the server follows the protocol, set secagg = "semi-honest"; in the open, sum = "clear".'
+        )
+
+
+def require_needed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
+    """Raises ConfigError for an acceptance of kept state where no hidden sum needs it."""
+    if plan.accepts_kept_state and not any(reads_unbound(plan, spec) for spec in sent):
+        raise ConfigError(
+            "Expected no accepts_kept_state, got true: no hidden sum of this arm reads kept state without "
+            "noise under a server that may lie. Delete the key."
+        )
+
+
+def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", "not held, said"]:
+    """Whether single values stay hidden from a server as `secagg` describes it, that asks what it likes.
+
+    Args:
+        plan: of an arm.
+        sent: the specs of its values.
+    """
+    if not plan.hidden:
+        return "not held, said"
+    if plan.secagg == "semi-honest":
+        return "held"
+    try:
+        require_agreed(plan, sent)
+    except ConfigError:
+        return "refused"
+    said = plan.sum in _FOLLOWED or any(reads_unbound(plan, spec) for spec in sent)
+    return "not held, said" if said else "held"

@@ -1,0 +1,137 @@
+"""What the values of every registered protocol say of kept state (`ValueSpec.reads_state`) is so.
+
+Each value is computed after the honest history and after three others: that of a client that took no part
+before, that of one to which the server showed other models, and that of one which keeps other numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.arms import ARMS
+from support.four_clients import CLEAR, SENDS, records
+from support.tiny_study import text, world
+
+from securefl.accounting.ledger import Ledger
+from securefl.algorithm.clients import ClientContext, ClientFunction, run_round
+from securefl.algorithm.queries import Answers, ByCount, CohortQuery, Sum, Total, Value
+from securefl.core.errors import DataError
+from securefl.core.wire import Header
+from securefl.engine.inprocess import simulated
+from securefl.study.composition import composition
+from securefl.study.config import parse
+
+STALE = ("fedavg", 'fraction = 1.0\naggregation = "full"\nstale = true')
+FULL = ("fedavg", 'fraction = 1.0\naggregation = "full"')
+SENT = '["update", "map", "profile", "loss", "statistic", "direction", "consensus", "votes"]'
+Outcome = Value | None
+"""None: the client abstained."""
+
+
+class Histories:
+    """Two rounds of an arm. `seen` has the two outcomes of every value of client 0, by name."""
+
+    def __init__(self, protocol: str, options: str) -> None:
+        arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n{options.replace("fewest = 6", "fewest = 1")}\n'
+        of = parse(text(arm, clients=3, non_private=SENT).replace("hidden = [8]", "hidden = [8, 8]"))
+        self.world = world(of)
+        self.algorithm, self.plan = composition(of, of.arms[0], self.world)
+        self.parts = {part.spec.name: part for part in self.algorithm.contributions}
+        self.kept: dict[int, Mapping[str, Any]] = {}
+        self.other: Mapping[str, Any] = {}
+        self.seen: dict[str, list[tuple[Outcome, Outcome]]] = {name: [] for name in self.parts}
+        state = self.algorithm.start()
+        for self.number in (1, 2, 3):
+            people = replace(self.world.population(), last=self.number == 3)
+            rng = np.random.default_rng(self.number)
+            state = run_round(self.algorithm, state, people, self.number, rng, self.answer).state
+
+    def outcome(self, name: str, client: int, kept: Mapping[str, Any], query: CohortQuery) -> Outcome:
+        x, y = (part[:24] for part in self.world.records[client])
+        context = ClientContext(
+            client=client,
+            round=self.number,
+            x=x,
+            y=y,
+            broadcast=query.broadcast,
+            public=query.public,
+            rng=np.random.default_rng([self.number, client, query.number]),
+            kept=kept,
+            count=24,
+            initial=query.initial,
+            number=query.number,
+        )
+        try:
+            return self.parts[name].compute(context)
+        except DataError:
+            return None
+
+    def answer(self, query: CohortQuery, stage: int) -> Answers:
+        totals, single, news = {}, {}, dict(self.kept)
+        for wanted in (*query.sums, *query.per_client):
+            name = wanted.spec.name
+            values = {k: self.outcome(name, k, self.kept.get(k, {}), query) for k in query.cohort}
+            if 0 in values:
+                honest = self.kept.get(0, {})
+                scaled = {key: own * 1.5 if own.dtype.kind == "f" else own for key, own in honest.items()}
+                for kept in ({}, self.other, {k: v.astype(honest[k].dtype) for k, v in scaled.items()}):
+                    self.seen[name].append((values[0], self.outcome(name, 0, kept, query)))
+                noise = np.random.default_rng(stage).normal(scale=0.01, size=len(query.broadcast))
+                shown = replace(query, broadcast=(query.broadcast + noise).astype(np.float32))
+                if (came := self.outcome(name, 0, self.other, shown)) is not None:
+                    self.other = came.new_state or self.other
+            there = {k: value for k, value in values.items() if value is not None}
+            news |= {k: value.new_state for k, value in there.items() if value.new_state is not None}
+            if isinstance(wanted, Sum):
+                by = query.weights
+                n = {k: 24 / by.total if isinstance(by, ByCount) else 1.0 for k in there}
+                total = sum(n[k] * value.floats() for k, value in there.items())
+                totals[name] = Total(np.asarray(total, np.float64), float(len(there)))
+            else:
+                made = {
+                    k: value if value.after_noise is None else value.after_noise(value.floats())
+                    for k, value in there.items()
+                }
+                single[name] = {k: wanted.number(value) for k, value in made.items()}
+        self.kept = news
+        return Answers(survivors=query.cohort, totals=totals, per_client=single)
+
+
+def differ(one: Value, other: Value) -> bool:
+    return not (np.array_equal(one.floats(), other.floats()) and np.array_equal(one.hidden, other.hidden))
+
+
+@pytest.mark.parametrize(("protocol", "options"), [*ARMS, STALE, FULL])
+def test_a_value_moves_with_the_history_as_it_declares(protocol: str, options: str) -> None:
+    found = Histories(protocol, options)
+    for name, part in found.parts.items():
+        pairs = [pair for pair in found.seen[name] if pair[0] is not None]
+        another = any(one is not None and other is not None and differ(one, other) for one, other in pairs)
+        refused = any(other is None for _, other in pairs)
+        told = "unbound" if another else "bound" if refused else "none"
+        assert pairs or part.spec.reduction == "none"
+        assert part.spec.reads_state == told
+
+
+@pytest.mark.parametrize("reads", ["none", "unknown"])
+def test_a_value_that_reads_nothing_is_given_nothing(reads: str) -> None:
+    """An undeclared read is impossible, and not only forbidden."""
+    seen: list[Mapping[str, Any]] = []
+
+    def compute(context: ClientContext) -> Value:
+        seen.append(context.kept)
+        return Value(clear=np.zeros(3), new_state={"own": np.ones(1)})
+
+    spec: Any = replace(SENDS, reads_state=reads)
+    own = [ClientFunction(spec, compute)]
+    engine = simulated(
+        CLEAR, own, Ledger(":memory:", CLEAR.terms()), records(), rng=lambda *_: np.random.default_rng(0)
+    )
+    query = CohortQuery(cohort=(0,), broadcast=np.zeros(2, np.float32), sums=(Sum(spec, 3),))
+    for number in (1, 2):
+        engine.query(query, Header(bytes(32), number, 0, 0))
+    assert [set(kept) for kept in seen] == [set(), set() if reads == "none" else {"own"}]
