@@ -48,7 +48,7 @@ def require_made_in(context: ClientContext, first: Any) -> None:
     beside their own records and draws.
     """
     expected = {**made_in(context), "first": first}
-    if any(not np.array_equal(context.kept.get(name), own) for name, own in expected.items()):
+    if any(not np.array_equal(context.kept.get(name, ()), own) for name, own in expected.items()):
         raise DataError(
             f"Expected state of round {context.round} from the model that this query names, got none: the "
             "client abstains. Ask first for the value that trains it, with one model for the whole cohort."

@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,13 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
 from securefl.engine import privacy_card
 from securefl.mechanisms import charges
+from securefl.mechanisms.agreed import stance
 from securefl.study.config import parse
 from securefl.study.seeded import World
 from securefl.study.world import build
 
 ROOT = Path(__file__).parents[1]
+STATE = "<!-- kept state: made by python tools/who_learns.py --write -->"
 BEGIN = "<!-- who learns what: made by python tools/who_learns.py --write -->"
 END = "<!-- end -->"
 README, MODEL = "README.md", "docs/threat-model.md"
@@ -69,6 +72,8 @@ steps = 15
 optimizer = "sgd"
 learning_rate = 0.05
 """
+_SERVERS = {"lying": "active", "following": "semi-honest"}
+_FOREIGN = ValueSpec(name="update", reduction="sum", reveals="its model update")
 WAYS, SCORES = ("clear", "masked", "ckks", "two-server"), ("clear", "ckks", "pads")
 _COHORT = {
     "corrupt": 0.1,
@@ -201,17 +206,23 @@ def _world() -> World:
     return build(parse(CASES[0].text()), 1)
 
 
-def composed(case: Case) -> tuple[Plan, ValueSpec]:
-    """The plan of a case, and the spec of its value."""
-    study, base = parse(case.text()), _world().problem
+def planned(text: str) -> tuple[Plan, list[ValueSpec]]:
+    """The plan of a study's arm, and the specs of its values."""
+    study, base = parse(text), _world().problem
 
-    def planned(specs: object) -> Plan:
+    def of(specs: object) -> Plan:
         return study.privacy.plan(2, list(specs), records=base.records, clients=base.clients)  # type: ignore[call-overload]
 
-    problem = replace(base, local=study.local, private=study.private, planned=planned)
+    problem = replace(base, local=study.local, private=study.private, planned=of)
     specs = [own.spec for own in study.arms[0].options.build(problem).contributions]
+    return of(specs), specs
+
+
+def composed(case: Case) -> tuple[Plan, ValueSpec]:
+    """The plan of a case, and the spec of its value."""
+    plan, specs = planned(case.text())
     (spec,) = [own for own in specs if own.name == case.value]
-    return planned(specs), spec
+    return plan, spec
 
 
 def _cost(event: DpEvent) -> str:
@@ -249,13 +260,53 @@ def table(page: str) -> str:
     return "\n".join([*textwrap.wrap(said, 118), "", *lines])
 
 
+_KEEPING = (
+    ("fedavg, fedprox, fedadam, fedavg_rp, cfcfm", "fedavg", {"fraction": 1.0}),
+    ("the same with `stale`", "fedavg", {"fraction": 1.0, "aggregation": "full", "stale": True}),
+    ("fedprof, active_fl, fedcor, pow_d", "fedprof", {"fraction": 1.0}),
+    ("feddrop, fedbabu, pfedme", "pfedme", {"lamda": 2.0}),
+    ("fedlog, public body", "fedlog", {}),
+    ("fedlog, private body", "fedlog", {"body": "private"}),
+    ("fedproto", "fedproto", {}),
+    ("heads", "heads", {"head": "prototypes"}),
+    ("adds", "adds", _ADDS),
+    ("fltrust", "fltrust", {"fraction": 1.0}),
+    ("lg_fedavg, fedper, fedrep", "lg_fedavg", {}),
+    ("feddbe", "feddbe", {}),
+    ("stc", "stc", {"fraction": 1.0, "p": 0.1}),
+    ("cs_fl", "cs_fl", {"fraction": 1.0, "sparsity": 0.01}),
+)
+"""A row's first cell, and an arm that stands for all that it names."""
+
+
+def state_table() -> str:
+    """By protocol, sum and server: whether single values without noise stay hidden (`agreed.stance`)."""
+    lines = ["| protocol | " + " | ".join(f"`{how}`, {mode}" for how in WAYS for mode in _SERVERS) + " |"]
+    lines.append("|---" * (1 + len(WAYS) * len(_SERVERS)) + "|")
+    for row, protocol, options in _KEEPING:
+        arm = {**options, "protocol": protocol}
+        found = []
+        for how, secagg in product(WAYS, _SERVERS.values()):
+            plan, specs = planned(Case(row, "", arm, {"sum": how, "secagg": secagg}).text())
+            found.append(stance(plan, specs))
+        lines.append(f"| {row} | {' | '.join(found)} |")
+    own = [
+        stance(replace(plan, sum=how, secagg=secagg), [_FOREIGN])  # type: ignore[arg-type]
+        for how, secagg in product(WAYS, _SERVERS.values())
+    ]
+    lines.append(f"| Flower apps, loops and protocols of others | {' | '.join(own)} |")
+    return "\n".join(lines)
+
+
 def filled(page: str, text: str) -> str:
-    """A page's text with its table made anew. Raises ValueError if it has not one pair of markers."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise ValueError(f"Expected {BEGIN} and {END} once each in {page}.")
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    return f"{head}{BEGIN}\n{table(page)}\n{END}{tail}"
+    """A page's text with its tables made anew. Raises ValueError if it has not a pair of markers for each."""
+    for begin, made in ((BEGIN, table(page)), (STATE, state_table() if page == MODEL else "")):
+        if made and (text.count(begin) != 1 or END not in text.split(begin)[1]):
+            raise ValueError(f"Expected {begin} once each in {page}, and {END} after it.")
+        if made:
+            head, rest = text.split(begin)
+            text = f"{head}{begin}\n{made}\n{END}{rest.split(END, 1)[1]}"
+    return text
 
 
 if __name__ == "__main__":

@@ -26,10 +26,11 @@ from securefl.core.errors import DataError
 from securefl.core.installed import entry_points
 from securefl.core.release import Adjacency, ReleaseKey, Unit
 from securefl.mechanisms.protecting import protect
-from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
+from securefl.protocols.adds.contributions import FIRST, MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.feddrop import UNITS, DroppedUpdate
 from securefl.protocols.class_sums import Clipping
 from securefl.protocols.class_sums import Statistic as FedLogStatistic
+from securefl.protocols.client_state import digest_of, made_in
 from securefl.protocols.compression import CompressedUpdate
 from securefl.protocols.contributions import Count, Loss, Size, Update
 from securefl.protocols.fedbabu import Tuned
@@ -365,9 +366,10 @@ def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> I
     elif isinstance(contribution, SubnetUpdate):
         assert model is not None
         net = contribution.supernet
-        everything = {MASK: packed(np.ones(net.groups, np.bool_))}
+        everything = {MASK: packed(np.ones(net.groups, np.bool_)), FIRST: digest_of(model)}
         for trained in _models(model, rng, draws):
-            kept = {"round": np.array([1]), "units": net.whole, "before": model, "after": trained}
+            first = made_in(asked(contribution, nobody, broadcast=model))
+            kept = {**first, "units": net.whole, "before": model, "after": trained}
             yield contribution.compute(
                 asked(contribution, nobody, broadcast=model[:0], public=everything, kept=kept)
             )

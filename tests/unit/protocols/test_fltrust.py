@@ -26,6 +26,7 @@ from securefl.linear import pads
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import PadKeyHolder, PadServer
 from securefl.protocols import fltrust
+from securefl.protocols.client_state import digest_of
 from securefl.protocols.fltrust import (
     Direction,
     FLTrust,
@@ -174,11 +175,18 @@ def asked_alone(kept: Mapping[str, Any], number: int = 2) -> Value:
 
 def test_a_sum_of_another_round_s_directions_is_refused() -> None:
     """A server that skips the cosines, or comes back to another round, gets no training for nothing."""
-    unit = np.array([3, -4])
-    assert asked_alone({"round": np.array([2]), "unit": unit}).integers is unit
-    for kept in ({}, {"round": np.array([1]), "unit": unit}):
+    unit, model = np.array([3, -4]), world(study(ARM, rounds=1, clients=4)).problem.initial
+    mark = {"session": np.zeros(0, np.uint8), "round": np.array([2]), "first": digest_of(model)}
+    assert asked_alone({**mark, "unit": unit}).integers is unit
+    for other in (
+        {"round": np.array([1])},
+        {"first": digest_of(model + 1)},
+        {"session": np.ones(1, np.uint8)},
+    ):
         with pytest.raises(DataError, match="of round 2"):
-            asked_alone(kept)
+            asked_alone({**mark, "unit": unit, **other})
+    with pytest.raises(DataError, match="of round 2"):
+        asked_alone({})
 
 
 @pytest.mark.parametrize("records", [0, 1, 99, 100, 101])

@@ -25,6 +25,7 @@ from securefl.core.linear import LinearQuery
 from securefl.core.wire import Header
 from securefl.engine.exchange import client
 from securefl.engine.inprocess import simulated
+from securefl.engine.network import Network
 from securefl.protocols import fltrust
 from securefl.protocols.adds import contributions as adds
 from securefl.protocols.adds.options import Adds
@@ -255,3 +256,31 @@ def test_without_the_digest_the_victim_is_read(name: str) -> None:
     found, own = read()
     assert np.abs(own).max() > 1e-4
     assert np.abs(found - own).max() < 0.01 * np.abs(own).max()
+
+
+def test_state_of_another_session_serves_no_query() -> None:
+    """Else the server asks for one update in two sums of two sessions, over two cohorts."""
+    parties = Parties(ADDS, "masked")
+    start = parties.algorithm.start().broadcast
+    groups = parties.algorithm.averaged.supernet.groups
+    public = {adds.MASK: adds.packed(np.ones(groups, np.bool_)), adds.FIRST: digest_of(start)}
+    more: dict[str, Any] = {
+        "size": int(parties.algorithm.averaged.supernet.entries(np.ones(groups, np.bool_)).sum()),
+        "public": public,
+    }
+    assert parties.ask(1, EVERYBODY, start, size=groups).survivors == EVERYBODY
+    assert parties.ask(1, OTHERS, start[:0], 1, 2, session=bytes([1] * 32), **more).survivors == ()
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_nothing_is_kept_of_a_masked_sum_that_did_not_open(lost: bool) -> None:
+    """Masked vectors are lost, so clients computed their values, and nobody answers to the end."""
+    parties = Parties(ADDS, "masked")
+    start = parties.algorithm.start().broadcast
+    net = Network(tamper=lambda sender, to, data: b"" if lost and b"masked-input" in data else data)
+    query = parties.engine.query
+    with mock.patch.object(parties.engine, "query", lambda asked, at: query(asked, at, net)):
+        answers = parties.ask(1, EVERYBODY, start, size=parties.algorithm.averaged.supernet.groups)
+    assert parties.own[VICTIM], "it computed its map"
+    assert bool(answers.survivors) != lost
+    assert set(parties.engine.kept) == set(() if lost else EVERYBODY)

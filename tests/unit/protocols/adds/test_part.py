@@ -19,9 +19,10 @@ from securefl.core.messages import task
 from securefl.core.wire import Header
 from securefl.engine.exchange.server import broadcast_of, order_of
 from securefl.protocols.adds import Adds
-from securefl.protocols.adds.contributions import MASK, packed, unpacked
+from securefl.protocols.adds.contributions import FIRST, MASK, packed, unpacked
 from securefl.protocols.adds.part import Subnets, quotient
 from securefl.protocols.averaging import weights
+from securefl.protocols.client_state import digest_of
 from securefl.protocols.contributions import Sampling
 from securefl.training.private_steps import DPSGD
 
@@ -180,7 +181,10 @@ def test_an_update_is_not_told_without_its_map_of_this_round() -> None:
     own = part()
     first, second = own.contributions(Sampling())
     start = context(own.supernet)
-    everything = {MASK: packed(np.ones(own.supernet.groups, np.bool_))}
+    everything = {
+        MASK: packed(np.ones(own.supernet.groups, np.bool_)),
+        FIRST: digest_of(start.broadcast),
+    }
     kept = first.compute(start).new_state
     assert kept is not None
     told = second.compute(replace(start, kept=kept, public=everything))
@@ -188,8 +192,11 @@ def test_an_update_is_not_told_without_its_map_of_this_round() -> None:
         replace(start, public=everything),
         replace(start, kept=kept, public=everything, round=2),
         replace(start, kept=told.new_state or {}, public=everything),
+        replace(start, kept=kept, public=everything, session=b"another"),
+        replace(start, kept=kept, public={MASK: everything[MASK]}),
+        replace(start, kept=kept, public={**everything, FIRST: digest_of(start.broadcast + 1)}),
     ):
-        with pytest.raises(DataError, match="Ask for its map first"):
+        with pytest.raises(DataError, match="Ask first for the value that trains it"):
             second.compute(asked_too_early)
 
 
@@ -207,7 +214,8 @@ def test_under_a_bound_a_client_without_records_is_not_silent() -> None:
     assert not value.integers.any()
     mask = np.zeros(bounded.supernet.groups, np.bool_)
     mask[:5] = True
-    update = second.compute(replace(start, kept=value.new_state or {}, public={MASK: packed(mask)}))
+    public = {MASK: packed(mask), FIRST: digest_of(start.broadcast)}
+    update = second.compute(replace(start, kept=value.new_state or {}, public=public))
     assert update.integers is not None
     assert not update.integers.any()
     assert len(update.integers) == bounded.supernet.entries(mask).sum()

@@ -299,3 +299,17 @@ def test_the_paper_s_networks_have_its_shapes() -> None:
         assert config.layer == "dense.fc1"
     with pytest.raises(ConfigError, match="28x28 or 32x32"):
         ModelConfig(kind="fedlog_cnn").build((1, 30, 30), 10, 0)
+
+
+def test_a_regular_query_without_a_head_trains_the_body() -> None:
+    """Else its statistic is the same in every round, and sums over two cohorts tell that of one client."""
+    here = world()
+    body: Any = FedLog(body="private", alpha=0.01).build(here.problem).body  # type: ignore[attr-defined]
+    asked, kept = context(here, *here.records[0], np.zeros(0, np.float32)), [{}]
+    for _ in range(2):
+        _, state = prepared(body, replace(asked, kept=kept[-1]))
+        kept.append(state)
+    assert not np.array_equal(kept[1]["model"], kept[2]["model"])
+    assert prepared(body, replace(asked, kept=kept[2], initial=1))[1] is None, (
+        "an initial query trains nothing"
+    )
