@@ -227,7 +227,8 @@ def test_personal_accuracies_come_from_the_private_table_and_are_marked(tmp_path
         table.to_csv(run / "private" / "metrics.csv", index=False)
         table.assign(accuracy=np.nan).to_csv(run / "metrics.csv", index=False)
     found = compared(runs)
-    assert found.personal and as_json(found)["not_for_publication"]
+    assert found.personal
+    assert as_json(found)["not_for_publication"]
     assert page(found, "x").count("Not for publication") == 2
     assert answer(found) == "All 2 series ended level, at an accuracy of 0.500."
     for run in runs:
