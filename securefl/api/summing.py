@@ -169,6 +169,7 @@ def _sends(given: Vectors, bound: float | None, clip: float | None, noise: float
         name=_NAME,
         reduction="sum",
         reveals="its vector",
+        reads_state="none",
         on_model=False,
         sensitivity={("client", "zero-out"): largest} if clip else {},
         grid=grid,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import who_learns
 
+from securefl.core.installed import entry_points
 from securefl.engine import privacy_card
 from securefl.linear.checked_ckks import CheckedCkks
 from securefl.mechanisms import charges
@@ -50,3 +53,16 @@ def test_the_readme_has_few_rows() -> None:
 def test_a_page_without_its_markers_is_refused() -> None:
     with pytest.raises(ValueError, match=r"once each in README\.md"):
         who_learns.filled("README.md", "no marker")
+
+
+def test_each_protocol_stands_in_the_table_of_kept_state() -> None:
+    """A protocol more is a row more, or a name in one."""
+    rows = who_learns.state_table().splitlines()[2:]
+    for point in entry_points(group="securefl.protocols"):
+        assert any(re.search(rf"\b{point.name}\b", row.split("|")[1]) for row in rows), point.name
+    assert sum(" refused " in row for row in rows) == 7
+
+
+def test_another_stance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(who_learns, "stance", lambda plan, specs: "held")
+    assert TEXTS[who_learns.MODEL] != who_learns.filled(who_learns.MODEL, TEXTS[who_learns.MODEL])
