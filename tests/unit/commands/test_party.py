@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from support.party_folders import CLEAR, made
+from support.party_folders import CLEAR, MASKED, made
 
 from securefl.commands.party import party
 from securefl.core.errors import ConfigError
@@ -133,3 +133,11 @@ def test_terms_of_which_some_are_stated_are_asked_for() -> None:
     with pytest.raises(ConfigError):
         call("init p study.toml --client 0 --unit record --delta 1e-4 --budget inf", "n\n")
     assert not Path("p").exists()
+
+
+def test_an_acceptance_is_told_before_it_is_agreed_to() -> None:
+    """`accepts_kept_state` of an arm is in the plan that a holder agrees to, and in its folder."""
+    Path("study.toml").write_text(MASKED.replace('"fedavg"', '"lg_fedavg"') + "\naccepts_kept_state = true\n")
+    asked = call("init p study.toml --client 0", "y\n")
+    assert "A server that lies may open single ones of them" in asked.stderr
+    assert call("status p --json").exit_code == 0

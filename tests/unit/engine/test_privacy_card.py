@@ -55,6 +55,19 @@ def test_the_card_says_which_server_masks_hold_against() -> None:
     assert warning not in said(secagg="semi-honest", sum="clear"), "every single one is open there"
 
 
+def test_the_card_says_that_state_in_code_of_others_is_not_held() -> None:
+    """It may be in a file or an attribute: nobody can see it. The remedies stand beside."""
+    warning = "not held against a server that lies: state that code of the client's own keeps for its own"
+    for how in ("masked", "two-server", "ckks"):
+        found = said(sum=how)
+        assert warning in found
+        assert found.index("noise with a finite epsilon") > found.index(warning)
+        assert "the owner accepted" in said(sum=how, accepts_kept_state=True)
+        assert warning not in said(sum=how, accepts_kept_state=True)
+        assert warning not in said(sum=how, secagg="semi-honest")
+    assert warning not in said(sum="clear")
+
+
 def test_the_card_says_that_no_opening_of_encrypted_sums_is_checked() -> None:
     warning = "a server that breaks the protocol reads the key holder's key"
     assert warning in said(sum="ckks")
