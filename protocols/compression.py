@@ -110,12 +110,6 @@ def thresholded(values: Floats, count: int) -> Floats:
     return found
 
 
-def check_share(name: str, share: float) -> None:
-    """Raises ValueError unless the share is in (0, 1]."""
-    if not 0 < share <= 1:
-        raise ValueError(f"Expected 0 < {name} <= 1, got {share}. Write a share such as 0.01.")
-
-
 # The server --------------------------------------------------------------------------------------
 
 

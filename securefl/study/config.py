@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from math import inf
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 from torch import nn
 
 from securefl.algorithm.clients import Algorithm, Contribution
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
+from securefl.core.ranges import Count, Fraction, Range, Ranged
 from securefl.core.reading import convert, near
 from securefl.core.text_safety import require_legible
 from securefl.data import Corruption
@@ -38,8 +39,6 @@ from securefl.training.task import Problem
 
 _HOME: Final = "home.txt"
 """The file of a run folder that names the folder of its study's own files and modules."""
-MOST_ROUNDS = 10**6
-_MOST_PASSES = 10**4
 _LONGEST_NAME = 200
 """The longest name in bytes. Folders have these names, and file systems allow 255 bytes."""
 
@@ -54,7 +53,7 @@ class ProtocolOptions(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudySection:
+class StudySection(Ranged):
     """The section [study].
 
     name: for people. rounds: the number of rounds of each arm. seeds: every arm runs once under each seed.
@@ -63,20 +62,17 @@ class StudySection:
     """
 
     name: str = field(metadata={"words": str})
-    rounds: int
+    rounds: Annotated[int, Range("[1, 10^6]")]
     seeds: tuple[int, ...] = (0,)
-    target: float | None = None
-    evaluate_every: int = 1
+    target: Fraction | None = None
+    evaluate_every: Count = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_name(self.name)
-        if not 1 <= self.rounds <= MOST_ROUNDS:
-            raise ValueError(f"Expected rounds from 1 to {MOST_ROUNDS:,}, got {self.rounds}.")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"Expected seeds with at least one seed, each once, got {list(self.seeds)}.")
-        if self.target is not None and not 0 < self.target <= 1:
-            raise ValueError(f"Expected 0 < target <= 1, a share such as 0.8, got {self.target}.")
-        if not 1 <= self.evaluate_every <= self.rounds:
+        if self.evaluate_every > self.rounds:
             raise ValueError(
                 f"Expected evaluate_every from 1 to {self.rounds}, the number of rounds, got "
                 f"{self.evaluate_every}."
@@ -100,7 +96,7 @@ class CostSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuntimeSection:
+class RuntimeSection(Ranged):
     """The section [runtime]: speed alone. It changes no ledger's entry and no message's meaning.
 
     training: "batched" trains several clients in one computation, if the model has dense layers alone;
@@ -110,12 +106,8 @@ class RuntimeSection:
     """
 
     training: Literal["batched", "sequential"] = "batched"
-    workers: int | None = None
+    workers: Annotated[int, Range(f"[1, {MOST_WORKERS}]")] | None = None
     device: Wanted = "auto"
-
-    def __post_init__(self) -> None:
-        if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
-            raise ValueError(f"Expected 1 to {MOST_WORKERS:,} workers, got {self.workers}.")
 
     @property
     def here(self) -> RuntimeSection:
@@ -152,7 +144,7 @@ class RuntimeSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuresSection:
+class MeasuresSection(Ranged):
     """The section [measures]: the models that an observer trains for comparison, beside the arms.
 
     pooled: a model on the records of all clients together, without noise. alone: a model of each client on
@@ -162,11 +154,7 @@ class MeasuresSection:
 
     pooled: bool | None = None
     alone: bool | None = None
-    passes: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.passes is not None and not 1 <= self.passes <= _MOST_PASSES:
-            raise ValueError(f"Expected passes from 1 to {_MOST_PASSES:,}, got {self.passes}.")
+    passes: Annotated[int, Range("[1, 10^4]")] | None = None
 
     def over(self, rounds: int, local: LocalTraining) -> int:
         """The passes over the records in a study of so many rounds."""
