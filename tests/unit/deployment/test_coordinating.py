@@ -93,8 +93,8 @@ def test_a_study_with_too_few_parties_plays_no_round_and_charges_nothing(tmp_pat
         assert str(stopped.value) == (
             "Expected 2 clients, of which 1 are present for round 1 within 30 s. Absent: client-0001 "
             "(silent), client-0002 (silent). The round did not count, and nothing was charged. Start the "
-            "silent parties. A party that refuses has another plan or roster, or keys of before a rotation; "
-            "its owner reads which in `securefl party status`. Then go on."
+            "silent parties. A party that refuses has another plan or roster, or keys of before a rotation, "
+            "or no session without noise left; its owner reads which in `securefl party status`. Then go on."
         )
         assert own.said[1:3] == [
             "Asking client-0000, client-0001, client-0002 to enter.",
@@ -335,8 +335,8 @@ def test_a_run_with_too_many_removed_clients_ends_with_the_reason_and_its_own_ex
     assert reason == (
         "securefl: Expected 2 clients, of which 1 are present for round 1 within 0 s. Absent: client-0001 "
         "(refused the order), client-0002 (silent). The round did not count, and nothing was charged. Start "
-        "the silent parties. A party that refuses has another plan or roster, or keys of before a rotation; "
-        "its owner reads which in `securefl party status`. Then go on."
+        "the silent parties. A party that refuses has another plan or roster, or keys of before a rotation, "
+        "or no session without noise left; its owner reads which in `securefl party status`. Then go on."
     )
     assert go_on.startswith("Stopped; finished rounds are kept. Go on with: securefl party coordinate ")
     assert status(tmp_path / "client-0000")["releases"] == {"committed": 0, "reserved": 0}
