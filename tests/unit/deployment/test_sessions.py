@@ -20,17 +20,19 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 from support.every import every
+from support.hidden_plans import hidden
 from support.party_folders import CLEAR, MASKED, TWO_SERVER, Asking, enrolled, made, names, part, pin
 from support.private_studies import client_level
 from support.tiny_study import text, with_privacy
 
 from securefl.algorithm.clients import run_round
-from securefl.algorithm.queries import Answers, ByDraws, CohortQuery
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Answers, ByDraws, CohortQuery, ValueSpec
 from securefl.commands.party import party as command
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
-from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.release import KEY_HOLDER, OTHERS, PARTIES, SERVER
 from securefl.core.streams import own_stream, stream
 from securefl.core.wire import Header
 from securefl.deployment import folder as folders
@@ -55,7 +57,7 @@ STUDY = with_privacy(
         "min_cohort_size": "5",
     },
 )
-EVERYBODY, OTHERS = tuple(range(CLIENTS)), tuple(range(VICTIM))
+EVERYBODY, BUT_VICTIM = tuple(range(CLIENTS)), tuple(range(VICTIM))
 Vector = NDArray[np.float64]
 
 
@@ -137,7 +139,7 @@ def test_a_second_session_without_its_victim_opens_no_sum(tmp_path: Path, own: l
         assert six is not None
         second = place.begin()
         assert place.entered == ()
-        assert second.total(OTHERS) is None
+        assert second.total(BUT_VICTIM) is None
     said = status(tmp_path / "client-0000")
     assert used(tmp_path) == (1, 1)
     # The remedy of the refusal, as the owner reads it: with it the session opens, and yet it tells nothing
@@ -151,7 +153,7 @@ def test_a_second_session_without_its_victim_opens_no_sum(tmp_path: Path, own: l
         done = CliRunner().invoke(command, [*remedy[1].split(), "--yes"])
         assert done.exit_code == 0, done.output
     with closing(Place(tmp_path, STUDY)) as place:
-        five = place.begin().total(OTHERS)
+        five = place.begin().total(BUT_VICTIM)
         assert five is not None
         assert np.abs(six - five - own[0]).max() > 0.02
         place.begin()
@@ -198,16 +200,18 @@ def test_a_sum_is_bare_unless_noise_holds_against_who_sees_it() -> None:
     of = made(MASKED)
     assert [name for name, spec in of.spec.items() if bare(of.plan, spec)] == ["update"], "a count is public"
     assert not bare(made(CLEAR).plan, of.spec["update"])
-    for word, trusted, found in (
-        ("distributed", "[]", False),
-        ("local", "[]", False),
-        ("central", '["key-holder", "others"]', True),  # the server sees each session's bare total
+    one = {("record", "add-remove"): 1.0}
+    step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity=one, cohort=3)
+    each = replace(step, reduction="none")
+    noised = hidden(Plan(delta=1e-5, max_rounds=1, adjacency="add-remove"), 3, noise_multiplier=1.0)
+    for noise, adversaries, found in (
+        ("distributed", PARTIES, False),
+        ("local", PARTIES, False),
+        ("central", (OTHERS,), True),  # the server sees the total of each session without it
     ):
-        words = {"sum": '"masked"', "noise": f'"{word}"', "dropout": "0.0", "corrupt": "0.0"}
-        if trusted != "[]":
-            words["adversaries"] = trusted
-        study = made(client_level(**words, min_cohort_size="3", max_client_weight="0.51").text)
-        assert [bare(study.plan, spec) for spec in study.spec.values()] == [found], word
+        plan = replace(noised, noise=noise, adversaries=adversaries)
+        assert bare(plan, step) is found, noise
+        assert not bare(plan, each), "it is in no sum"
 
 
 # Other ways to the same two sums ------------------------------------------------------------------
