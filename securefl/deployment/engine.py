@@ -195,9 +195,15 @@ class RemoteEngine:
         A server that was killed in a round asks again. A party takes no order twice, but a further attempt at
         a hidden sum over the same cohort. Everything else would only use up retries and be refused.
         """
-        cohort, first = fields(*(client_name(k).encode() for k in query.cohort)), list[bool]()
-        told = self._record.said(header, f"cohort {header.stage}", lambda: first.append(True) or cohort)
-        return bool(first) or (self._plan.hidden and bool(query.sums) and told == cohort)
+        cohort, first = fields(*(client_name(k).encode() for k in query.cohort)), False
+
+        def noted() -> bytes:
+            nonlocal first
+            first = True
+            return cohort
+
+        told = self._record.said(header, f"cohort {header.stage}", noted)
+        return first or (self._plan.hidden and bool(query.sums) and told == cohort)
 
     def _begin(self, header: Header, log: Log) -> None:
         """Begin a round with the parties that are in the session."""
