@@ -44,6 +44,7 @@ from securefl.deployment.status import status
 from securefl.engine.party import contributing
 from securefl.mechanisms.charges import bare
 from securefl.storage.counter import Counter
+from securefl.study.config import parse
 
 CLIENTS, VICTIM = 6, 5
 FEDAVG = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\naggregation = "partial"\n'
@@ -379,6 +380,11 @@ def test_a_plan_of_no_sessions_is_refused(number: Any, tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("sessions = 1", f"sessions = {str(number).lower()}"))
     with pytest.raises(ConfigError, match="sessions"), folders.opened(home):
         pass
+
+
+def test_a_study_does_not_say_how_many_sessions_its_clients_allow() -> None:
+    with pytest.raises(ConfigError, match="securefl party init --sessions"):
+        parse(with_privacy(MASKED, {"sessions": "0"}))
 
 
 def test_who_has_no_records_has_no_sessions_to_agree_to(tmp_path: Path) -> None:
