@@ -27,6 +27,7 @@ def party() -> None:
     securefl party serve P                          run its process
     securefl party coordinate SERVER --out RUN      run the study with parties that serve
     securefl party status P                         show its releases, sessions and refusals
+    securefl party allow P --sessions 2             agree to more sessions without noise
     """
 
 
