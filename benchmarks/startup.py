@@ -200,7 +200,7 @@ CASES: Final = (
             *("run", "demo", "plan", "report", "sweep", "compare", "export", "predict", "reproduce"),
             *("keygen", "profile", "declare", "encrypt", "match", "reveal", "audit", "calibrate"),
             *("ledger", "ledger runs", "data", "features", "flower check", "party", "party coordinate"),
-            *("party enrol", "party pin", "party recount", "party rotate", "party serve"),
+            *("party allow", "party enrol", "party pin", "party recount", "party rotate", "party serve"),
         )
     ),
 )

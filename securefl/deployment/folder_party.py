@@ -15,6 +15,7 @@ from securefl.deployment.framing import MOST
 from securefl.deployment.party import PartySession
 from securefl.deployment.server import PartyThread, Served, listening
 from securefl.deployment.server import serve as serve_line
+from securefl.deployment.session_cap import SessionCap, by_command
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.storage.own_record import OwnRecord
@@ -23,21 +24,27 @@ from securefl.training import single_thread
 
 def resident_of(party: Opened) -> PartySession:
     """The long-running party of an opened folder, a client or the key holder, for all its sessions."""
+    made, identity, files = party.made, party.identity, party.files
+    allowed = party.content.sessions
+    bare = made.bare and party.content.client is not None
+    cap = SessionCap(files.diary, allowed, by_command(party.folder, allowed), bare)
 
-    def make(kept: Mapping[int, ClientState]) -> ClientParty | KeyHolderParty:
-        number, files = party.content.client, party.files
-        if number is None or party.data is None or files.ledger is None:
-            return party.made.key_holder(OwnRecord(KEY_HOLDER, files.journal, party.identity))
-        return party.made.client(number, party.data, files.ledger, files.journal, party.identity, kept)
+    def make(session: bytes, kept: Mapping[int, ClientState]) -> ClientParty | KeyHolderParty:
+        if (number := party.content.client) is None or party.data is None or files.ledger is None:
+            return made.key_holder(OwnRecord(KEY_HOLDER, files.journal, identity))
+        return made.client(
+            number, party.data, files.ledger, files.journal, identity, session, kept, cap.count
+        )
 
     return PartySession(
         party.content.name,
-        party.made.plan,
-        party.made.work,
+        made.plan,
+        made.work,
         party.pinned,
-        party.files.diary,
+        files.diary,
         make,
-        newest=party.files.newest,
+        newest=files.newest,
+        barred=cap.refusal,
     )
 
 

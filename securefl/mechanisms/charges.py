@@ -153,6 +153,17 @@ def unbounded(charges: Iterable[Charge], parties: Iterable[str]) -> bool:
     return all(any(_endless(charge.by_party()[party]) for charge in asked) for party in parties)
 
 
+def bare(plan: Plan, spec: ValueSpec) -> bool:
+    """Whether a hidden sum of these values has an infinite epsilon against the server or other clients.
+
+    Then the sums of two sessions over the same records can differ by one client's value.
+    """
+    if not plan.hidden or spec.reduction != "sum":
+        return False
+    charge = charge_of(plan, spec)
+    return any(unbounded([charge], [party]) for party in (SERVER, OTHERS))
+
+
 def _endless(event: DpEvent) -> bool:
     if isinstance(event, ComposedDpEvent):
         return any(_endless(part) for part in event.events)

@@ -346,6 +346,11 @@ def _require_at_home(name: str, section: Any, kinds: Mapping[str, type[Any]]) ->
         homes = [f"[{other}]" for other, own in kinds.items() if key in own.__dataclass_fields__]
         if homes and key not in kind.__dataclass_fields__:
             raise ConfigError(f"[{name}] Unknown key `{key}`: it belongs under {' or '.join(homes)}.")
+        if key == "sessions" and key not in kind.__dataclass_fields__:
+            raise ConfigError(
+                f"[{name}] Unknown key `sessions`: no study says it. The owner of each deployed client "
+                "agrees to a number of sessions without noise, at least 1: securefl party init --sessions."
+            )
 
 
 def _arms(tables: Any) -> tuple[Arm, ...]:

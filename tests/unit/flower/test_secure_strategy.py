@@ -118,8 +118,10 @@ def test_two_wraps_end_in_plain_flowers_model(config: Any, count: int, family: A
 def test_a_folder_in_the_run_config_keeps_the_ledgers(passing: Path) -> None:
     folder = passing / "kept"
     config = {**BASE, "securefl.parties": str(folder)}
-    for _ in range(2):
-        secure_strategy(FedAvg(), server_context(config)).start(nodes(config), model(), num_rounds=1)
+    for sessions, opened in ((1, [1]), (1, []), (2, [1])):
+        own = config if sessions == 1 else {**config, "securefl.sessions": sessions}
+        result = secure_strategy(FedAvg(), server_context(own)).start(nodes(own), model(), num_rounds=1)
+        assert list(result.train_metrics_clientapp) == opened, "without noise, a run more needs more sessions"
     assert (folder / "client-0003" / "ledger.sqlite").exists()
 
 
@@ -137,6 +139,8 @@ def test_a_strategy_that_no_sum_serves_is_refused_before_any_node_is_asked() -> 
     [
         ({"securefl.server": "/a", "securefl.parties": "/b"}, "got both"),
         ({"securefl.server": 3}, r"securefl\.server as the path"),
+        ({"securefl.sessions": 0}, "at least 1"),
+        ({"securefl.server": "/a", "securefl.sessions": 2}, "the server has no say"),
         ({"securefl.deadline": 0}, r"securefl\.deadline as a number of seconds above 0, got 0"),
         ({"securefl.patience": "soon"}, r"securefl\.patience.*got 'soon'"),
     ],
