@@ -99,10 +99,18 @@ def _own_charge(plan: Plan, spec: ValueSpec) -> Charge:
         return NO_COST
     if spec.depends_on == "model" and _accounted(plan):
         return NO_COST
+    opened = plan.hidden and spec.form == "map"
     if mechanism.noised and not _voided(plan, spec):
         mechanism.check()
-        if (charge := mechanism.charge()) is not None:
+        charge = mechanism.charge()
+        if charge is not None and not (opened and _endless(charge.server)):
             return charge
+    if opened:
+        raise ConfigError(
+            f"Expected noise on {spec.name!r} in a hidden sum, got none: how many clients have each pair of "
+            f"units gives every client's own map, whatever hides the sum.{_remedy(plan, spec)} Or sum in the "
+            'clear (sum = "clear"), where the card says that the server has every map.'
+        )
     if spec.name not in plan.non_private:
         remedy = _remedy(plan, spec)
         raise ConfigError(
