@@ -66,7 +66,8 @@ PER_CLIENT = {
     "delta = 1e-5": "delta = 1e-2",
     "epochs = 1": "epochs = 1\nupdate_bound = 1.0",
 }
-EPSILONS = (inf, 1000.0, 100.0, 8.0, 1.0)
+EPSILONS = (1000.0, 100.0, 8.0, 1.0)
+DRAWN = ("the records", "no noise", *(f"ε = {epsilon:,g} per record" for epsilon in EPSILONS))
 NEAR, SHOWN = 0.02, 8
 _SMALL, _LOUD = 1e-3, 100.0
 """Weights of the first and the second layer: outputs stay small, and slopes are large."""
@@ -81,6 +82,11 @@ def noised(epsilon: float, *, unit: Literal["record", "client"] = "record", stud
     for old, new in PER_CLIENT.items():
         study = study.replace(old, new.format(epsilon=epsilon))
     return study
+
+
+def several_steps() -> str:
+    """The study with two passes in batches of 16, in which the crafted model moves."""
+    return STUDY.replace("epochs = 1", "epochs = 2").replace("batch_size = 200", "batch_size = 16")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -165,7 +171,7 @@ class Attack:
         alone = self.crafted.alone(self.records)
         pictures, records = self.pictures[alone >= 0], self.records[alone[alone >= 0]]
         lengths = np.linalg.norm(pictures, axis=1) * np.linalg.norm(records, axis=1)
-        return float(np.mean(np.sum(pictures * records, axis=1) / lengths))
+        return float(np.mean(np.sum(pictures * records, axis=1) / np.maximum(lengths, 1e-30)))
 
 
 def dealt(clients: int = 10, each: int = 126, seed: int = 0) -> tuple[list[Records], Floats]:
@@ -206,38 +212,41 @@ def attack(study: str, kind: Kind, clients: Sequence[Records], public: Floats, s
 
 def measured() -> dict[str, Any]:
     """The figures of all settings, and pictures of `SHOWN` records under each epsilon per record."""
+    clients, public = dealt()
+    settings = {
+        "no noise": STUDY,
+        "no noise, 2 passes in batches of 16": several_steps(),
+        **{f"ε = {epsilon:,g} per record": noised(epsilon) for epsilon in EPSILONS},
+        "ε = 8 per client": noised(8.0, unit="client"),
+    }
     rows, shown = [], {}
     chosen: list[tuple[int, int]] = []
-    clients, public = dealt()
-    for unit, epsilon in [*(("record", epsilon) for epsilon in EPSILONS), ("client", 8.0)]:
-        found = {kind: attack(noised(epsilon, unit=unit), kind, clients, public) for kind in get_args(Kind)}
+    for name, study in settings.items():
+        found = {kind: attack(study, kind, clients, public) for kind in get_args(Kind)}
         traps = found["traps"]
         chosen = chosen or [*traps.pairs()][:SHOWN]
         rows.append(
             {
-                "unit": unit,
-                "epsilon": epsilon if epsilon < inf else "inf",
-                "spent": round(traps.epsilon, 3) if epsilon < inf else "inf",
-                **{f"read_{kind}": own.read for kind, own in found.items()},
-                "likeness": round(traps.likeness, 3),
+                "setting": name,
+                "epsilon": traps.epsilon if traps.epsilon < inf else "inf",
+                **{kind: own.read for kind, own in found.items()},
+                "likeness": round(traps.likeness, 2) + 0.0,
             }
         )
-        if unit == "record":
-            shown[f"{epsilon:g}"] = [_grey(traps.pictures[number]) for number, _ in chosen]
+        shown[name] = [_grey(traps.pictures[number]) for number, _ in chosen]
     originals = [_grey(traps.records[record]) for _, record in chosen]
-    return {"records": len(traps.records), "rows": rows, "originals": originals, "pictures": shown}
+    return {"records": len(traps.records), "rows": rows, "pictures": {"the records": originals, **shown}}
 
 
 def _grey(picture: Floats) -> list[int]:
-    """0 to 255, the largest value being 255. What is below 0 is 0."""
+    """0 to 255, the largest value being 255 and what is below 0 being 0. No pixel of a digit is below 0."""
+    picture = picture * np.sign(picture.sum())
     return np.rint(255 * np.clip(picture / max(picture.max(), 1e-12), 0, 1)).astype(int).tolist()
 
 
 def draw(kept: Mapping[str, Any]) -> Figure:
     """The records, and below them what the server reads under each epsilon."""
-    rows = {"the records": kept["originals"]}
-    for epsilon, pictures in kept["pictures"].items():
-        rows["no noise" if epsilon == "inf" else f"ε = {float(epsilon):,g}"] = pictures
+    rows = {name.removesuffix(" per record"): own for name, own in kept["pictures"].items() if name in DRAWN}
     figure = Figure(figsize=(5.6, 0.62 * len(rows)), layout="constrained", dpi=150)
     axes = figure.subplots(len(rows), SHOWN)
     for (name, pictures), line in zip(rows.items(), axes, strict=True):
