@@ -99,13 +99,11 @@ def _own_charge(plan: Plan, spec: ValueSpec) -> Charge:
         return NO_COST
     if spec.depends_on == "model" and _accounted(plan):
         return NO_COST
-    opened = plan.hidden and spec.form == "map"
     if mechanism.noised and not _voided(plan, spec):
         mechanism.check()
-        charge = mechanism.charge()
-        if charge is not None and not (opened and _endless(charge.server)):
+        if (charge := mechanism.charge()) is not None:
             return charge
-    if opened:
+    if plan.hidden and spec.form == "map":
         raise ConfigError(
             f"Expected noise on {spec.name!r} in a hidden sum, got none: how many clients have each pair of "
             f"units gives every client's own map, whatever hides the sum.{_remedy(plan, spec)} Or sum in the "
