@@ -210,6 +210,7 @@ def statistic_spec(
         reduction="sum",
         reveals="the sums of its features by class (of a class that it alone holds, its own sums; and which "
         "classes nobody holds)",
+        form="real",
         sensitivity=_sensitivities(classes, width, clip, client_bound),
         bounded_by=_BOUNDED_BY,
         grid=GRID,

@@ -127,7 +127,8 @@ class CompressedAveraging:
     @cached_property
     def contributions(self) -> tuple[CompressedUpdate, ...]:
         """One for each phase."""
-        spec = update_sends(self.problem, sampling(self._count, "partial"))
+        # Signs, or mostly 0: a total tells more of them than of the updates themselves.
+        spec = replace(update_sends(self.problem, sampling(self._count, "partial")), form="discrete")
         return tuple(CompressedUpdate(self.problem, phase, phase.spec(spec)) for phase in self.phases)
 
     @property

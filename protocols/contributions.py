@@ -40,6 +40,7 @@ UPDATE = ValueSpec(
     name="update",
     reduction="sum",
     reveals="its model update",
+    form="real",
     depends_on="trained-state",
     bounded_by={"record": 'a section [dpsgd], under adjacency = "add-remove"', **CLIPPED},
 )

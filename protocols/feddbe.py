@@ -72,6 +72,7 @@ CONSENSUS: Final = ValueSpec(
     name="consensus",
     reduction="sum",
     reveals="the mean of its features under the first model",
+    form="real",
     on_model=False,
     bounded_by=_BOUNDED_BY,
     once=True,

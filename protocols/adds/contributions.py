@@ -34,6 +34,7 @@ MAP = ValueSpec(
     name="map",
     reduction="sum",
     reveals="which units of the model it trained",
+    form="map",
     depends_on="trained-state",
     packed=True,
     bounded_by=CLIPPED,

@@ -136,6 +136,7 @@ def statistic_spec(
         name="statistic",
         reduction="sum",
         reveals=reveals,
+        form="real",
         sensitivity=_sensitivities(blocks, client_bound),
         bounded_by=_BOUNDED_BY,
         grid=blocks.grid,

@@ -103,6 +103,12 @@ def _own_charge(plan: Plan, spec: ValueSpec) -> Charge:
         mechanism.check()
         if (charge := mechanism.charge()) is not None:
             return charge
+    if plan.hidden and spec.form == "map":
+        raise ConfigError(
+            f"Expected noise on {spec.name!r} in a hidden sum, got none: how many clients have each pair of "
+            f"units gives every client's own map, whatever hides the sum.{_remedy(plan, spec)} Or sum in the "
+            'clear (sum = "clear"), where the card says that the server has every map.'
+        )
     if spec.name not in plan.non_private:
         remedy = _remedy(plan, spec)
         raise ConfigError(

@@ -96,6 +96,7 @@ def test_search_needs_no_server(site: Path) -> None:
     [
         *(("index.html", width, dark) for width in (420, 1280) for dark in (False, True)),
         *(("reference/keys.html", *how) for how in ((420, True), (1280, False))),
+        *(("explanation/crafted-models.html", *how) for how in ((420, True), (420, False), (1280, True))),
         *(("explanation/sharp-edges.html", *how) for how in ((420, False), (1280, True))),
         *(("reference/securefl.algorithm.html", *how) for how in ((420, False), (1280, True))),
         *(("notebooks/private_heads.html", *how) for how in ((420, True), (1280, False))),
