@@ -21,7 +21,7 @@ from securefl.core.signing import SIGNATURE_BYTES
 from securefl.he import gate
 from securefl.he.ring import Ring
 from securefl.linear.encryptor import spread, weight_row
-from securefl.linear.pad_terms import DIGEST, INDEX, SALT
+from securefl.linear.pad_terms import INDEX, SALT
 from securefl.linear.terms import LinearTerms
 
 Coefficients = NDArray[np.int64]
@@ -94,7 +94,7 @@ class Checks:
     @property
     def entry_bytes(self) -> int:
         """Exact length of what a request has for each client."""
-        return NUMBER + DIGEST + SIGNATURE_BYTES + self.half_bytes
+        return NUMBER + SIGNATURE_BYTES + self.half_bytes
 
     @property
     def head_bytes(self) -> int:
