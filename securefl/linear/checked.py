@@ -12,8 +12,8 @@ zero: nothing of the weights is left to hide from the key holder.
 * The server sees what it sees without checks: the flooded score. A *malicious* server alone gets one sum per
   client with the weights that it declared before the client answered. Every other c1, digest or place lacks
   the client's signature.
-* The key holder sees V, so it learns the server's weights, and who takes part. Nothing that it gets depends on
-  c0, and so on the vector: it learns no score, and confirms no guess, whatever key it published.
+* The key holder sees V, so it learns the server's weights, and who takes part. Nothing that it gets depends
+  on c0, and so on the vector: it learns no score, and confirms no guess, whatever key it published.
 * A server *with one colluding client* is not stopped: that client signs a c1 of the server's choice, such as
   c1(victim) x^j, or digits of the key, and the key holder opens it. So the key is read in some hundred
   openings. `linear.pads` have no key.

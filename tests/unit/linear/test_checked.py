@@ -605,9 +605,7 @@ def test_a_key_holder_with_a_key_of_its_own_making_gets_nothing_that_confirms_a_
     server = CheckedServer(question, 0, parties.declared, SERVER)
     requests = []
     for guess in (own, other):
-        message = question.signed(
-            ciphertext[: gate.TAG] + c0_with(guess) + sent.c1, client(0), CLIENTS[0]
-        )
+        message = question.signed(ciphertext[: gate.TAG] + c0_with(guess) + sent.c1, client(0), CLIENTS[0])
         requests.append(server.request([server.admit(message, 0, *member(0))]))
     assert requests[0] == requests[1]
 
