@@ -140,6 +140,10 @@ class Search:
             own[self.victim] = np.sign(own[self.victim]) * min(abs(own[self.victim]), largest)
         return own
 
+    def passes(self, weights: Floats) -> bool:
+        sharp = np.abs(weights).max() > self.bounds.spread * float(np.sqrt(np.mean(weights**2)))
+        return not sharp and float(np.linalg.norm(weights)) <= self.bounds.weight_norm
+
     def left_open(self, queries: Sequence[Floats], noise: Sequence[float]) -> float:
         """The share of the victim's deviation that the best linear guess from these scores leaves open.
 
@@ -160,10 +164,11 @@ class Search:
         spike = np.zeros(len(low))
         spike[self.victim] = 1.0
         variances = np.diag(self.covariance)
-        # As few others as the spread allows, which vary least.
-        for count in (2, 4, 8, 16, 32, len(rest)):
+        # As few others as the spread allows, or more, which vary least.
+        needed = max(0.0, len(low) / self.bounds.spread**2 - 1)
+        for count in (1, 2, 3, 4, 8, 16, 32, len(rest)):
             own = spike.copy()
-            own[rest[np.argsort(variances[rest])[:count]]] = 0.95
+            own[rest[np.argsort(variances[rest])[:count]]] = min(1.0, float(np.sqrt(needed / count)))
             yield own
         values, vectors = np.linalg.eigh(self.covariance[np.ix_(rest, rest)])
         for count in (4, 16, 64):
@@ -181,14 +186,14 @@ class Search:
         rng, best = np.random.default_rng(self.seed), (2.0, np.zeros(0))
         for start in self.starting(rng):
             own, step = self.legal(start), 0.3
-            value = self.left_open([own], [0.0])
+            value = self.left_open([own], [0.0]) if self.passes(own) else 2.0
             for _ in range(self.steps):
                 # The slope of the variance of the score, without the victim's own part.
                 slope = self.covariance @ own
                 slope[self.victim] = 0.0
                 slope *= float(np.linalg.norm(own)) / max(float(np.linalg.norm(slope)), 1e-300)
                 tried = self.legal(own - step * slope)
-                told = self.left_open([tried], [0.0])
+                told = self.left_open([tried], [0.0]) if self.passes(tried) else 2.0
                 if told < value:
                     own, value = tried, told
                 else:

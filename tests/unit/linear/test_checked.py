@@ -634,3 +634,34 @@ def test_a_refused_share_is_no_score() -> None:
     refused, opened = parties.server.opened(arrived, reply, sender="key-holder")
     assert refused is None
     assert opened == parties.terms.parameters.centre(arrived[1].own)
+
+
+# The spread of a query ----------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_query_that_is_nearly_one_entry_is_refused_under_ckks_too(parameters: Parameters) -> None:
+    """By the server before it asks, and by the key holder though its client signed it."""
+    length = 100
+    bounds = LinearBounds(
+        hidden_length=length, norm=1, weight_norm=4, row_norm=4, product=4, least=-4, most=4, spread=5
+    )
+    pair, ring = made(parameters)
+    checks = Checks(terms=LinearTerms(parameters=parameters, bounds=bounds, scores=10), context=b"")
+    spike, flat = np.full(length, 0.01), np.tile([0.1, -0.1], length // 2)
+    spike[7] = 3.0
+    assert Declared.of(LinearQuery(bounds, flat), checks, NAME, ring)
+    looser = replace(bounds, spread=10.0)
+    loose = Checks(terms=replace(checks.terms, bounds=looser), context=b"")
+    assert loose.place != checks.place, "who signed for one bound signed for no other"
+    for weights in (spike, -spike, np.where(spike > 1, 5e-324, 0.0)):
+        with pytest.raises(ConfigError):
+            Declared.of(LinearQuery(bounds, weights), checks, NAME, ring)
+    sharp = Declared.of(LinearQuery(looser, spike), loose, NAME, ring, salt=bytes(32))
+    told = checked.commitment(checks, NAME, bytes(32), sharp.packed)
+    question = Question(checks=checks, key=pair.public.session, name=NAME, told=told)
+    server = CheckedServer(question, 0, replace(sharp, told=told), SERVER)
+    message = question.signed(Encryptor(pair.public, checks.terms).encrypt(flat / 2), client(0), CLIENTS[0])
+    holder = CheckedKeyHolder(pair, checks, (NAME,), 1, SERVER.public, member, Openings(), ring)
+    with pytest.raises(RemoteProtocolError, match="nearly that one entry"):
+        holder.open(server.request([server.admit(message, 0, *member(0))]), report=lambda *_: None)
