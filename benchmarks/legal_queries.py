@@ -250,13 +250,23 @@ def from_whole(values: Sequence[int], bits: int) -> words.Words:
 
 
 def residual(
-    terms: PadTerms, base: Sequence[float], victim: int, power: int, remainder: int
+    terms: PadTerms, base: Sequence[int], victim: int, power: int, remainder: int
 ) -> list[int] | None:
     """Legal weights near these that are multiples of 2^power but for the victim's. None if there are none."""
-    m = 2**power
     # Room for rounding, below the norm and below the spread.
-    base = [(0.9 if at == victim else 0.95) * one for at, one in enumerate(base)]
-    found = [m * round(one / m) if abs(one) >= m / 2 or one == 0 else (m if one > 0 else -m) for one in base]
+    for own in (0.9, 0.95):
+        near = [(own if at == victim else 0.95) * one for at, one in enumerate(base)]
+        found = _multiples(terms, near, 2**power)
+        if found is not None:
+            found[victim] += remainder
+            if form(from_whole(found, terms.word_bits), terms) is None:
+                return found
+    return None
+
+
+def _multiples(terms: PadTerms, near: Sequence[float], m: int) -> list[int] | None:
+    """Multiples of m near these numbers, inside the ranges of weights."""
+    found = [m * round(one / m) if abs(one) >= m / 2 or one == 0 else (m if one > 0 else -m) for one in near]
     for at, run in _places(terms.bounds):
         if run.low == run.high:
             found[at] = round(run.low * terms.weight_scale)
@@ -264,11 +274,7 @@ def residual(
                 return None
         elif run.low > 0:
             found[at] = max(found[at], -(-int(np.ceil(run.low * terms.weight_scale)) // m) * m)
-    found[victim] += remainder
-    longest = terms.bounds.weight_norm * terms.weight_scale
-    if sum(one * one for one in found) > longest * longest:
-        return None
-    return found if form(from_whole(found, terms.word_bits), terms) is None else None
+    return found
 
 
 def _places(bounds: LinearBounds) -> Iterator[tuple[int, Any]]:
@@ -406,12 +412,12 @@ def figures(*, quick: bool = False) -> dict[str, Any]:
     return found
 
 
-def lattices(*, count: int) -> dict[str, float]:
+def lattices(*, count: int, length: int = 6) -> dict[str, float]:
     """Readings of one and two opened integers, with noise and without, beside the best linear guess of
     them.
     """
-    bounds = Bounds(spread=2.5).linear(6, Variant.MEAN_ONLY)
-    search = Search(Population.usual(6), Variant.MEAN_ONLY, bounds, steps=50, starts=1)
+    bounds = Bounds(spread=2.5).linear(length, Variant.MEAN_ONLY)
+    search = Search(Population.usual(length), Variant.MEAN_ONLY, bounds, steps=50, starts=1)
     terms = PadTerms(bounds=bounds, context=b"")
     base = whole(weights_of(query_of(bounds, search.sharpest), terms))
     # The remainder is such that a mean of 8 deviations stays below the modulus.

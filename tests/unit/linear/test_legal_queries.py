@@ -48,14 +48,16 @@ def test_what_the_search_tries_is_legal_and_as_sharp_as_the_rules_allow(search: 
 @pytest.mark.parametrize("noised", [False, True])
 def test_residues_read_an_entry_without_the_noise_alone(search: Search, noised: bool) -> None:
     terms = PadTerms(bounds=search.bounds, context=b"")
-    left = modular(search, terms, count=60, powers=(terms.weight_bits - 2,), noised=noised)
+    left = modular(
+        search, terms, count=30, powers=range(terms.weight_bits - 5, terms.weight_bits), noised=noised
+    )
     assert left > 0.8 if noised else left < 1e-4
 
 
 def test_a_lattice_reads_an_entry_without_the_noise_alone() -> None:
-    found = lattices(count=20)
+    found = lattices(count=20, length=4)
     assert found["1 score, without noise"] < 1e-4
     assert found["2 scores, without noise"] < 0.1
     for scores in ("1 score", "2 scores"):
         # No better than the best linear guess from the same scores, but for the error of 20 draws.
-        assert found[scores] > 0.6 * found[f"{scores}, linear"] > 0.3
+        assert found[scores] > 0.6 * found[f"{scores}, linear"] > 0.2
