@@ -301,3 +301,13 @@ def test_terms_without_room_for_the_noise_are_refused() -> None:
         assert terms.bounds.product + terms.error_bound <= terms.capacity
     else:
         pytest.fail("none was refused")
+
+
+def test_the_error_bound_covers_the_noise_where_nothing_is_rounded() -> None:
+    terms = PadTerms(bounds=SPREAD, context=b"")
+    server = PadServer(terms, 0, NAME, SIGNING, LinearQuery(SPREAD, ALTERNATING))
+    holder = PadKeyHolder(HOLDER, terms, (NAME,), 100, SIGNING.public)
+    masked = [mask(np.zeros(100), np.zeros(0), terms, NAME, server.told, HOLDER.public) for _ in range(100)]
+    reply = holder.open(server.request(masked))
+    values = [server.score(one, reply[8 * at : 8 * at + 8]).value for at, one in enumerate(masked)]
+    assert 0.5 * server.error_bound < max(map(abs, values)) <= server.error_bound
