@@ -87,6 +87,7 @@ check-newest: $(VENV)/.tested  ## the wheel with the newest packages that resolv
 bench: $(VENV)/.tested  ## figures of docs/results.md, as ratios in one run
 	$(BIN)/python benchmarks/matching.py
 	$(BIN)/python benchmarks/matching_files.py
+	$(BIN)/python benchmarks/legal_queries.py
 	$(BIN)/python benchmarks/encryption_overhead.py
 	$(BIN)/python benchmarks/gas_turbine.py
 	$(BIN)/python benchmarks/fedlog_synthetic.py

@@ -138,6 +138,7 @@ def _spec(
         period=refresh,
         initial_queries=1,
         max_releases=max_releases,
+        spread=True,
     )
 
 

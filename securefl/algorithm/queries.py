@@ -83,6 +83,7 @@ class ValueSpec:
             rounds, attempts and sessions, noised or not. The client's ledger enforces it. "schedule": as many
             as one run's queries (`asked`). Each release is one linear equation in the client's vector, so as
             many releases as the vector has hidden entries can reveal all of it. None for all other values.
+        spread: whether its queries have a bound on the spread of their weights (`LinearBounds.spread`).
 
     Raises:
         LocalProtocolError: `max_releases` is set on a sum or is no whole number from 1, it is missing on a
@@ -111,6 +112,7 @@ class ValueSpec:
     draws: int = 0
     packed: bool = False
     max_releases: int | Literal["schedule"] | None = None
+    spread: bool = False
 
     def __post_init__(self) -> None:
         require_legible(self.name, "the name of a value")

@@ -10,7 +10,7 @@ from securefl.accounting.events import NO_COST
 from securefl.algorithm.plan import CLEAR, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
-from securefl.linear.registry import key_holder_learns, limit
+from securefl.linear.registry import key_holder_learns, left_open, limit
 from securefl.mechanisms.charges import charge_of, post_processed, unbounded
 from securefl.mechanisms.registry import mechanism_of
 from securefl.sums.registry import scheme_of
@@ -73,11 +73,19 @@ def _charge(plan: Plan, spec: ValueSpec) -> Charge:
 
 def _score(plan: Plan, spec: ValueSpec) -> str:
     """What the server learns of a value that answers linear queries in encrypted form, and how often."""
-    often = spec.most_releases(plan.max_rounds)
-    return (
-        f"{_told(plan, spec, spec.reveals_encrypted)} (one linear function of its vector, at most "
-        f"{often} time{'' if often == 1 else 's'})"
-    )
+    often = spec.most_releases(plan.max_rounds) or 1
+    times = f"at most {often} time{'' if often == 1 else 's'}"
+    # Without the bound, or where nobody can check it, one query reads one entry.
+    if spec.spread and not plan.encrypted_baseline and not mechanism_of(plan, spec).noised:
+        one, all_ = (_percent(left_open(plan.scores, count)) for count in (1, often))
+        times += f"; one that is legal leaves {one} of an entry's standard deviation open"
+        times += "" if often == 1 else f", {often} on one vector {all_}"
+    return f"{_told(plan, spec, spec.reveals_encrypted)} (one linear function of its vector, {times})"
+
+
+def _percent(share: float) -> str:
+    """A share of 1 in percent, with one digit that counts."""
+    return f"{float(f'{100 * share:.1g}'):.9f}".rstrip("0").rstrip(".") + " %"
 
 
 def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
