@@ -23,11 +23,15 @@ from support.tiny_study import FEDAVG, text
 
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
+from securefl.deployment.folder import Part, init
+from securefl.deployment.party_setup import Made
 from securefl.storage.own_code import load
 from securefl.study.config import HOME, home_of, note_home, read
 from securefl.study.folder import claim, study_of
+from securefl.study.interruption import Told
 from securefl.study.own_code import model_code, told
 from securefl.study.session import reopen, run_study
+from securefl.sweep.run import error_of_cell, place_of
 
 MALLORY = 54340
 root = pytest.mark.skipif(os.getuid() != 0, reason="only root can play another user")
@@ -207,9 +211,9 @@ def test_each_remedy_that_a_refusal_names_works(bad: str, tmp_path: Path) -> Non
     (trusted,) = shlex.split(found[1])
     lines = told(read(path, [Path(trusted)]))
     assert [line for line in lines if "--trust-code" in line and str(place) in line]
-    place_of = model_code(read(path, [Path(trusted)]))
-    assert place_of is not None
-    load(place_of)
+    found_code = model_code(read(path, [Path(trusted)]))
+    assert found_code is not None
+    load(found_code)
     found = re.search(r"(chmod go-w \S+)", why)
     assert found is not None
     subprocess.run(shlex.split(found[1]), check=True)
@@ -246,7 +250,7 @@ def test_a_study_behind_a_symbolic_link_of_another_user(tmp_path: Path) -> None:
 
 
 @root
-@pytest.mark.parametrize("kind", ["module", "package", "namespace", "link", "second name"])
+@pytest.mark.parametrize("kind", ["module", "package", "namespace", "link", "second name", "no source"])
 def test_a_helper_of_another_user_in_a_sticky_folder_is_not_imported(kind: str, tmp_path: Path) -> None:
     """The study's code is its owner's. What it imports could be what another user put beside it."""
     home, theirs = tmp_path / "study", tmp_path / "theirs"
@@ -270,8 +274,11 @@ def test_a_helper_of_another_user_in_a_sticky_folder_is_not_imported(kind: str, 
         case "link":
             (home / "beside_me.py").symlink_to(theirs / "inner.py")
             os.lchown(home / "beside_me.py", MALLORY, MALLORY)
-        case _:
+        case "second name":
             os.link(theirs / "inner.py", home / "beside_me.py")
+        case _:
+            py_compile.compile(str(theirs / "inner.py"), cfile=str(home / "beside_me.pyc"))
+            os.chown(home / "beside_me.pyc", MALLORY, MALLORY)
     with pytest.raises(ConfigError, match="beside_me"):
         imported(path)
     assert not (tmp_path / "helper ran").exists()
@@ -382,3 +389,40 @@ def test_a_plan_without_code_only_looks(swept: bool, tmp_path: Path) -> None:
     assert not ran(home)
     path.write_text(text(FEDAVG, rounds=1))
     assert "epsilon" in said("plan", path, "--without-code").output, "a study without code is planned"
+
+
+# Other processes, and copies that the program makes ---------------------------------------------------------
+
+
+def test_a_worker_is_given_what_its_sweep_was_told_to_trust(tmp_path: Path) -> None:
+    path = named(tmp_path / "study")
+    (path.parent / "net.py").chmod(0o666)
+    said = []
+    for number, trusted in enumerate(([], [path.parent])):
+        of = read(path, trusted)
+        out = tmp_path / f"cell {number}"
+        said.append(error_of_cell(out, of.text, place_of(of), lambda done: None, Told(lambda: False)))
+    assert "chmod go-w" in str(said[0])
+    assert said[1] is None
+
+
+def test_a_chosen_trial_is_a_folder_of_the_program_too(tmp_path: Path) -> None:
+    """It is copied from a trial's, whose note of the study's folder holds for that one alone."""
+    home, trial = tmp_path / "study", tmp_path / "trial"
+    path = named(home)
+    claim(trial, read(path))
+    shutil.copytree(trial, tmp_path / "chosen")
+    assert HOME in refused(tmp_path / "chosen" / "study.toml")
+    note_home(tmp_path / "chosen", home)
+    assert told(read(tmp_path / "chosen" / "study.toml"))
+
+
+def test_a_party_opens_code_under_the_rule(tmp_path: Path) -> None:
+    path = named(tmp_path / "study")
+    of = read(path)
+    made = Made.of(of, of.arms[0], of.study.seeds[0])
+    part = Part(name="client-0000", arm=of.arms[0], seed=of.study.seeds[0], counter=tmp_path / "counter")
+    init(tmp_path / "party", made, part)
+    assert stat.S_IMODE((tmp_path / "party" / HOME).stat().st_mode) == 0o600
+    (path.parent / "net.py").chmod(0o666)
+    assert "chmod go-w" in refused(tmp_path / "party" / "study.toml")
