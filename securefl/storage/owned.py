@@ -106,7 +106,7 @@ def allowed(why: str, path: Path, trusted: Sequence[Path]) -> str:
         return why
     sticky = real.parent.lstat().st_mode & stat.S_ISVTX
     place = shlex.quote(str(real if sticky else real.parent))
-    raise ConfigError(f"{why} Or take the code as it is, for one run: --trust-code {place}")
+    raise ConfigError(f"{why} - or, to take the code as it is for one run: --trust-code {place}")
 
 
 def require(path: Path, trusted: Sequence[Path] = ()) -> str:
