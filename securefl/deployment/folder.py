@@ -13,7 +13,7 @@ run/                        the socket
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -252,17 +252,18 @@ class Opened:
 
 
 @contextmanager
-def opened(folder: Path, *, new_records: str = "") -> Iterator[Opened]:
+def opened(folder: Path, *, new_records: str = "", trusted: Sequence[Path] = ()) -> Iterator[Opened]:
     """Lock a party's folder and counter, and open the files in it.
 
-    new_records: the owner's reason why the records differ from before; empty if they are the same.
+    new_records: the owner's reason why the records differ from before; empty if they are the same. trusted:
+    the paths of --trust-code.
     Raises ConfigError if the party has no pinned roster, or its plan no longer follows from its study, and
     DataError if files do not belong together, are an older copy, or if the records changed without a reason.
     """
     content = plan_file.read(folder)
     pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
     with held(content.name, folder, Counter(Path(content.counter)), _ledger_terms(content)) as files:
-        study = config.read(folder / STUDY)
+        study = config.read(folder / STUDY, trusted)
         keeper = None
         if content.client is not None and split_key.needed(study):
             keeper = Keeper(key=split_key.read(folder), dealt=True)

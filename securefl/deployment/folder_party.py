@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,11 +60,11 @@ def answering(party: Opened, resident: PartySession) -> Callable[[bytes], bytes]
 
 
 @contextmanager
-def opening(folder: Path, *, new_records: str = "") -> Iterator[Served]:
+def opening(folder: Path, *, new_records: str = "", trusted: Sequence[Path] = ()) -> Iterator[Served]:
     """Open the party of a folder for a `PartyThread`. Raises as `folder.opened`."""
     # In the party's thread: torch counts threads for each of them.
     single_thread()
-    with opened(folder, new_records=new_records) as party:
+    with opened(folder, new_records=new_records, trusted=trusted) as party:
         resident = resident_of(party)
         answer = answering(party, resident)
         yield Served(lambda relay, request: answer(request), party.files.diary.refuse, resident.prepare)
@@ -78,6 +78,7 @@ def serve(
     ready: Callable[[str], None],
     most: int = MOST,
     new_records: str = "",
+    trusted: Sequence[Path] = (),
 ) -> None:
     """Answer requests on a Unix socket until the process receives a signal to stop.
 
@@ -90,6 +91,7 @@ def serve(
         ready: called with the party's name once the socket accepts connections.
         most: the longest request, in bytes.
         new_records: the owner's reason why the records differ from before; empty if they are the same.
+        trusted: the paths of --trust-code.
 
     Raises:
         ConfigError: if the folder is the server's or cannot be opened, or if the socket cannot be made.
@@ -101,7 +103,7 @@ def serve(
             "Expected a client or a key holder, got the server's folder: a server does not serve."
         )
     with (
-        PartyThread(lambda: opening(folder, new_records=new_records)) as thread,
+        PartyThread(lambda: opening(folder, new_records=new_records, trusted=trusted)) as thread,
         listening(socket) as listener,
     ):
         ready(name)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,8 +23,9 @@ from securefl.core.reading import convert, near
 from securefl.core.text_safety import require_legible
 from securefl.data import Corruption
 from securefl.engine.network import Faults
-from securefl.storage import processes
-from securefl.storage.files import write
+from securefl.storage import owned, processes
+from securefl.storage.files import folder_at, write
+from securefl.storage.own_code import CALLER, Namer
 from securefl.storage.processes import MOST_WORKERS
 from securefl.storage.texts import read_text, toml
 from securefl.study.cost import PresetName
@@ -37,7 +41,7 @@ from securefl.training.parallel import Forked
 from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
 
-_HOME: Final = "home.txt"
+HOME: Final = "home.txt"
 """The file of a run folder that names the folder of its study's own files and modules."""
 _LONGEST_NAME = 200
 """The longest name in bytes. Folders have these names, and file systems allow 255 bytes."""
@@ -198,7 +202,8 @@ class Study:
 
     text: the TOML that it was read from. file: its file's name in errors; empty for a text without a file.
     home: the folder of its relative paths and its own modules; None for a text without a file, which may name
-    installed packages alone. brought: objects from Python in place of names in the text.
+    installed packages alone. brought: objects from Python in place of names in the text. namer: who names its
+    code.
     """
 
     study: StudySection
@@ -217,6 +222,7 @@ class Study:
     file: str = ""
     home: Path | None = None
     brought: Brought = field(default_factory=Brought)
+    namer: Namer = field(default=CALLER, compare=False)
 
     @property
     def noised(self) -> bool:
@@ -261,17 +267,23 @@ _SECTIONS: Mapping[str, type[Any]] = {
 _OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime", "measures")
 
 
-def read(path: Path) -> Study:
-    """The study in a TOML file. Raises ConfigError if a part of it cannot be used as written."""
+def read(path: Path, trusted: Sequence[Path] = ()) -> Study:
+    """The study in a TOML file. trusted: the paths of --trust-code.
+
+    Raises ConfigError if a part of it cannot be used as written, or the note of its home is not ours.
+    """
     text = read_text(path)
     try:
-        return replace(parse(text, home=home_of(path)), file=str(path))
+        home = home_of(path, trusted)
+        return replace(parse(text, home=home, namer=namer_of(path, trusted)), file=str(path))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def parse(text: str, *, home: Path | None = None, brought: Brought | None = None) -> Study:
-    """The study in a TOML text. home, brought: see `Study`. Raises ConfigError as `read` does."""
+def parse(
+    text: str, *, home: Path | None = None, brought: Brought | None = None, namer: Namer = CALLER
+) -> Study:
+    """The study in a TOML text. home, brought, namer: see `Study`. Raises ConfigError as `read` does."""
     table = toml(text)
     brought = brought or Brought()
     if brought.model is not None:
@@ -301,7 +313,7 @@ def parse(text: str, *, home: Path | None = None, brought: Brought | None = None
             "prints a study with every needed one."
         )
     _require_one_target(sections["privacy"], sections.get("dpsgd"))
-    return Study(**sections, arms=arms, text=text, home=home, brought=brought)
+    return Study(**sections, arms=arms, text=text, home=home, brought=brought, namer=namer)
 
 
 def _unknown_section(name: str) -> str:
@@ -395,15 +407,18 @@ def _protocol_named(name: str, found: Mapping[str, EntryPoint]) -> type[Protocol
     return options
 
 
-def home_of(file: Path) -> Path:
+def home_of(file: Path, trusted: Sequence[Path] = ()) -> Path:
     """The folder of the relative paths and own modules of the study or sweep in this file.
 
     It is the file's own folder. A run folder keeps a copy of the file, and a note of the original folder.
+    Raises ConfigError for a note that this program did not write in this folder, for its owner alone, unless
+    it is in one of the `trusted` paths.
     """
-    noted = file.parent / _HOME
-    if not noted.is_file():
+    noted = file.parent / HOME
+    if not os.path.lexists(noted):
         return file.parent
-    home = Path(read_text(noted).strip())
+    owned.allowed(_planted(noted), noted, trusted)
+    home = Path(read_text(noted).partition("\n")[0])
     if not home.is_absolute():
         raise ConfigError(
             f"{noted}: expected an absolute path, that of the study's own folder, got {str(home)!r}."
@@ -411,13 +426,50 @@ def home_of(file: Path) -> Path:
     return home
 
 
+def namer_of(file: Path, trusted: Sequence[Path] = ()) -> Namer:
+    """Who names the code of the study or sweep in this file: the file, and the note of its folder."""
+    noted = file.parent / HOME
+    if not os.path.lexists(noted):
+        return Namer(files=(file,), trusted=tuple(trusted))
+    why = _planted(noted)
+    return Namer(files=(file, noted), trusted=tuple(trusted), known=(why,) if why else ())
+
+
+def _planted(noted: Path) -> str:
+    """Why a note of the study's folder may not be this program's, or not for this folder; "" if it is."""
+    found, out = noted.lstat(), shlex.quote(str(noted.parent))
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid not in owned.ours() or not stat.S_ISREG(found.st_mode):
+        return (
+            f"Expected {noted} as a file of user {owned.names(owned.ours())}, got another of user "
+            f"{found.st_uid}, who may have put it there. Remove it, or move the study to a folder of its own."
+        )
+    if mode & 0o077:
+        return (
+            f"Expected {noted} for its owner alone, got mode {mode:04o}: others may have written it. If they "
+            f"did not: chmod 600 {shlex.quote(str(noted))}"
+        )
+    if read_text(noted).partition("\n")[2] != _made_in(noted.parent):
+        return (
+            f"Expected {noted} as securefl wrote it in this folder, got another: the folder was copied, "
+            "unpacked or restored, or the file was made by hand. Run or sweep the study's own file again "
+            f"with --out {out}, or remove {HOME} if the study's files are here."
+        )
+    return ""
+
+
+def _made_in(folder: Path) -> str:
+    # A folder that comes in an archive gets a number that its sender does not know.
+    return f"made in folder {folder.stat().st_ino}\n"
+
+
 def note_home(folder: Path, home: Path | None) -> None:
     """Note in a run folder the folder of its study's own files. Writes nothing if `home` is None."""
     if home is None or home.resolve() == folder.resolve():
         return
-    found = f"{home.resolve()}\n"
-    if not (folder / _HOME).is_file() or read_text(folder / _HOME) != found:
-        write(folder / _HOME, found)
+    noted, found = folder_at(folder) / HOME, f"{home.resolve()}\n{_made_in(folder)}"
+    if not noted.is_file() or _planted(noted) or read_text(noted) != found:
+        write(noted, found, secret=True)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import click
 
 from securefl.commands.party.agreeing import agreed
 from securefl.commands.printing import echo
-from securefl.commands.telling import find
+from securefl.commands.telling import find, with_trust
 
 if TYPE_CHECKING:
     from securefl.algorithm.plan import Plan
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     help="The sessions without noise that you agree to, over all studies; 1 by default, or as before.",
 )
 @click.option("--again", is_flag=True, help="Give the party in FOLDER another plan. Ledger and keys stay.")
+@with_trust
 @click.option("--yes", is_flag=True, help="Agree to the study's terms without being asked.")
 def init(
     folder: Path,
@@ -59,6 +60,7 @@ def init(
     counter: Path | None,
     sessions: int | None,
     again: bool,
+    trusted: tuple[Path, ...],
     yes: bool,
     **stated: Any,
 ) -> None:
@@ -80,7 +82,7 @@ def init(
     if (client is not None) + key_holder + server != 1:
         raise click.UsageError("Name one of --client N, --key-holder and --server.")
     single_thread()
-    found = find(study)
+    found = find(study, trusted)
     chosen = found.study.seeds[0] if seed is None else seed
     if chosen not in found.study.seeds:
         raise ConfigError(f"Expected one of the study's seeds {found.study.seeds}, got {chosen}.")

@@ -18,11 +18,12 @@ from support.every import every
 from support.flower_apps import PlainGrid
 from support.grid_double import silent
 
-from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.release import SERVER
 from securefl.deployment import roster
 from securefl.deployment.local import LocalDeployment, socket_of
 from securefl.flower import exchange, secure, secure_strategy, secured_strategy
+from securefl.flower.records import wrapped
 from securefl.flower.secure_app import by_context, own_folder, simulated
 from securefl.flower.terms import AppTerms
 
@@ -346,6 +347,27 @@ def test_a_folder_that_belongs_to_another_user_is_refused(
     monkeypatch.setattr(os, "getuid", lambda: own + 1)
     with pytest.raises(ConfigError):
         own_folder(folder)
+
+
+def test_a_wrapped_app_takes_its_own_user_unless_it_is_told_another(
+    passing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    @contextmanager
+    def reached(path: Path, **given: Any) -> Iterator[Any]:
+        asked.append((path.name, given["user"]))
+        raise RemoteProtocolError("nobody", sender="party")
+        yield
+
+    monkeypatch.setattr("securefl.flower.secure_app.reached", reached)
+    app = secure(ClientApp(), beside=lambda context: ("client-0000", passing / "s"))
+    message = Message(content=wrapped(b"a frame"), dst_node_id=1, message_type=exchange.FRAME, ttl=1.0)
+    for config in ({}, {"securefl-user": "1001"}, {"securefl-user": "nobody-of-this-name"}):
+        app(message, Context(1, 1, config, RecordDict(), {}))
+    monkeypatch.setenv("SECUREFL_USER", "1002")
+    app(message, Context(1, 1, {}, RecordDict(), {}))
+    assert asked == [("s", os.getuid()), ("s", 1001), ("null", os.getuid()), ("s", 1002)]
 
 
 def test_a_node_whose_folder_others_may_write_names_no_party(passing: Path) -> None:

@@ -175,7 +175,7 @@ def test_the_best_score_wins_wherever_it_stands(tmp_path: Path, monkeypatch: pyt
     published: list[int] = []
     monkeypatch.setattr("securefl.sweep.choice.run_study", ran)
     monkeypatch.setattr(
-        "securefl.sweep.choice._published", lambda out, number, told: published.append(number) or out
+        "securefl.sweep.choice._published", lambda sweep, out, number, told: published.append(number) or out
     )
     (private_folder(out) / "trials.json").write_text("[0, 1, 0, 1, 1]")
     found = choose(sweep, out)
@@ -195,7 +195,7 @@ def test_a_trial_that_diverged_is_not_chosen(
     published: list[int] = []
     monkeypatch.setattr("securefl.sweep.choice.run_study", ran)
     monkeypatch.setattr(
-        "securefl.sweep.choice._published", lambda out, number, told: published.append(number) or out
+        "securefl.sweep.choice._published", lambda sweep, out, number, told: published.append(number) or out
     )
     (private_folder(out) / "trials.json").write_text("[0, 1]")
     assert (choose(own, out).cell is None) == (not best)
