@@ -295,9 +295,10 @@ def require_new(plan: Plan, session: bytes, ledger: Ledger, journal: Journal, fi
     """Raises DataError if the journal or checkpoint is new, or older than the other files of the run."""
     if {*journal.sessions(), *ledger.sessions()} - {session}:
         raise DataError(
-            "The checkpoint of this run is lost: the ledger or the journal beside it has another "
-            "session, whose rounds would be run and charged a second time. Restore it, or begin a new "
-            "run elsewhere."
+            "The checkpoint of this run is lost, or parties on machines of their own ran it: the ledger or "
+            "journal beside it has another session, whose rounds would be run and charged a second time. "
+            "Restore the checkpoint, or begin a new run elsewhere. If parties of their own ran it, repeat "
+            "`securefl party coordinate`, which writes the report again too."
         )
     known, charged = journal.newest(session), ledger.newest(session)
     if (plan.hidden or plan.noisy) and known < charged:

@@ -164,6 +164,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "runs": {run.name: str(run.folder) for run in found.runs},
         "answer": answer(found),
         "untested": untested(found),
+        "not_for_publication": found.personal,
         "differences": {
             key: {
                 run.name: None if value == NOT_SET else _plain(value)

@@ -68,8 +68,18 @@ def sized(study: Study, arm: Arm, problem: Problem) -> Problem:
 
 
 def built(arm: Arm, problem: Problem) -> Algorithm:
-    """The arm's algorithm for this problem. Raises ConfigError for options that do not fit it."""
-    return arm.options.build(problem)
+    """The arm's algorithm for this problem.
+
+    Raises ConfigError for options that do not fit it, and for an object that is no algorithm.
+    """
+    found = arm.options.build(problem)
+    lacking = [name for name in dir(Algorithm) if name[0] != "_" and not hasattr(found, name)]
+    if lacking:
+        raise ConfigError(
+            f"Expected an algorithm from `build` of {arm.protocol!r}, got {type(found).__name__}, which "
+            f"lacks {', '.join(lacking)}. Write them as securefl.algorithm.Algorithm has them."
+        )
+    return found
 
 
 def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:

@@ -24,7 +24,7 @@ from securefl.engine.privacy_card import learns
 from securefl.mechanisms.charges import charge_of, events_of
 from securefl.mechanisms.registry import mechanism_of
 from securefl.study.accounted import ALONE
-from securefl.study.composition import composition, require_known, sized
+from securefl.study.composition import built, composition, require_known, sized
 from securefl.study.config import Arm, Study
 from securefl.study.privacy import PrivacySection
 from securefl.study.run import run_arm
@@ -116,7 +116,7 @@ def forecasts(
     watch: makes a context for the rehearsal of the arm of this name, such as a line on the terminal.
     """
     # Checked before the rehearsals, which take a while.
-    require_known(study, [arm.options.build(world.problem) for arm in study.arms])
+    require_known(study, [built(arm, world.problem) for arm in study.arms])
     found = []
     for arm in study.arms:
         with watch(arm.name):

@@ -29,6 +29,7 @@ from securefl.study.alarms import Alarm, alarms, floor
 from securefl.study.arm import ArmRun, arm_folder, checkpoint_file
 from securefl.study.attended import presences
 from securefl.study.checkpoint import Checkpoint, rounds_in
+from securefl.study.composition import built
 from securefl.study.config import Arm, Study
 from securefl.study.observed import ALONE, ARM, POOLED, Observed
 from securefl.study.seeded import World
@@ -286,9 +287,7 @@ def _beside(observed: Sequence[Observed], kind: str, run: ArmRun) -> float:
 
 def _packs(run: ArmRun) -> bool:
     """Whether the arm has sums that clients send without their zeros if sums are in the clear."""
-    return any(
-        contribution.spec.packed for contribution in run.arm.options.build(run.world.problem).contributions
-    )
+    return any(own.spec.packed for own in built(run.arm, run.world.problem).contributions)
 
 
 def _aggregation(arm: Arm) -> str:

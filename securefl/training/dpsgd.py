@@ -147,6 +147,11 @@ def _tape(clipped_sum: Sum, x: Tensor, y: Tensor, source: Source) -> Tape | None
 def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:
     if not trained:
         raise ConfigError("Expected a parameter to train, got a model that is all frozen. Leave one free.")
+    if any(one._backward_hooks or one._post_accumulate_grad_hooks for one in trained):
+        raise ConfigError(
+            "Expected parameters without hooks, got one with a hook. It would not be called for "
+            "gradients of single records. Take it away by the handle that registering it returned."
+        )
     mixing = [f"{name}: {layer}" for name, layer in model.named_modules() if _mixes_records(layer)]
     if mixing:
         raise ConfigError(

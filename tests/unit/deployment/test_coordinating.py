@@ -18,7 +18,7 @@ from support.private_studies import client_level
 
 from securefl.accounting import store
 from securefl.commands.main import cli
-from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment import keys, pinning, sockets
@@ -32,6 +32,7 @@ from securefl.deployment.sockets import SocketExchange
 from securefl.deployment.status import status
 from securefl.deployment.visits import Hurried
 from securefl.engine.attendance import Absence
+from securefl.study import session
 from securefl.study.attended import presences
 from securefl.study.interruption import Interrupted
 
@@ -77,6 +78,20 @@ def test_with_all_parties_it_waits_for_nobody(tmp_path: Path) -> None:
     assert own.rounds == FULL
     assert own.clock.now == 0
     assert lines(own) == [f"round {k}: 3 of 3 answered" for k in range(1, 5)]
+
+
+def test_the_report_of_a_finished_run_comes_again_by_the_same_command_and_by_no_simulation(
+    tmp_path: Path,
+) -> None:
+    enrolled(tmp_path)
+    with federation(tmp_path) as own:
+        _, page = own.coordinate(tmp_path / "run")
+        page.unlink()
+        with pytest.raises(DataError, match="party coordinate"):
+            session.reopen(tmp_path / "run")
+        sent = orders(own)
+        assert own.coordinate(tmp_path / "run")[1].exists()
+    assert not sent
 
 
 def test_a_study_with_too_few_parties_plays_no_round_and_charges_nothing(tmp_path: Path) -> None:

@@ -228,6 +228,7 @@ def test_personal_accuracies_come_from_the_private_table_and_are_marked(tmp_path
         table.assign(accuracy=np.nan).to_csv(run / "metrics.csv", index=False)
     found = compared(runs)
     assert found.personal
+    assert as_json(found)["not_for_publication"]
     assert page(found, "x").count("Not for publication") == 2
     assert answer(found) == "All 2 series ended level, at an accuracy of 0.500."
     for run in runs:
@@ -263,6 +264,7 @@ def test_the_command_writes_a_page_and_json(tmp_path: Path) -> None:
     said = json.loads(told.stdout, parse_constant=lambda word: pytest.fail(word))
     assert said["page"] == str(tmp_path / "c.html")
     assert said == as_json(compared([*map(Path, runs)])) | {"page": str(tmp_path / "c.html")}
+    assert said["not_for_publication"] is False
     assert said["series"][0]["epsilon"] == {"server": 1.0, "key-holder": 0.0, "others": "inf"}
     again = CliRunner().invoke(cli, ["compare", *runs, "-o", str(tmp_path / "c.html")])
     assert again.exit_code == 0, "a page may be written again"

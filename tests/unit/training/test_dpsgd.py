@@ -176,9 +176,18 @@ class Recurrent(nn.Module):
         return self.rnn(x[None])[0][0]
 
 
+def hooked(register: str) -> nn.Module:
+    """A model whose first weights have a hook, which a pass of single records would not call."""
+    model = nn.Sequential(nn.Linear(4, 3))
+    getattr(model[0].weight, register)(lambda one: None)
+    return model
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: hooked("register_hook"), "hook"),
+        (lambda: hooked("register_post_accumulate_grad_hook"), "hook"),
         (lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)), "make_private"),
         (lambda: nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 3)), "make_private"),
         (
@@ -190,6 +199,8 @@ class Recurrent(nn.Module):
         (Overwriting, "in place"),
     ],
     ids=[
+        "hook",
+        "hook behind accumulation",
         "batch norm",
         "plain",
         "frozen",
