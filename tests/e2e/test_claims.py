@@ -147,7 +147,7 @@ def cost_world(more: str = "", **local: Any) -> World:
 def test_steps_are_charged_as_the_passes_they_are() -> None:
     sizes = np.array([16, 32, 160])
     assert cost_world().passes(sizes).tolist() == [2.0, 2.0, 2.0]
-    assert cost_world(epochs=None, steps=10).passes(sizes).tolist() == [10.0, 5.0, 1.0]
+    assert cost_world(epochs=None, steps=10, batch_size=16).passes(sizes).tolist() == [10.0, 5.0, 1.0]
     paper = cost_world('[cost]\npreset = "cifar10_v2"\n')
     assert paper.cost_model.bits_per_sample == 8 * 64, "a pixel of real data is a byte"
 

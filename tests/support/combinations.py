@@ -70,5 +70,5 @@ def study(one: Combination, rounds: int = 1) -> Study:
         )
         settings |= {} if records else {"delta": "1e-2"}
         if not records:
-            written = written.replace("batch_size = 16\n", "batch_size = 16\nupdate_bound = 0.5\n")
+            written = written.replace("batch_size = 48\n", "batch_size = 16\nupdate_bound = 0.5\n")
     return parse(with_privacy(written, settings))

@@ -25,6 +25,8 @@ from securefl.sweep.best import CHOICE, caveats
 from securefl.sweep.cells import Sweep, claim, parse_sweep
 from securefl.sweep.choice import choose, cost, require_choosable
 
+pytestmark = pytest.mark.usefixtures("blank_plots")
+
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
 NOISED = {"noise": '"local"', "adversaries": '["server", "others"]', "budget": "3.0", "epsilon": "1.0"}
 GRID = '[sweep.grid]\n"local.learning_rate" = [0.05, 0.2]\n'
