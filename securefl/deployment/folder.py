@@ -240,7 +240,7 @@ def opened(folder: Path, *, new_records: str = "") -> Iterator[Opened]:
     content = plan_file.read(folder)
     pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
     with held(content.name, folder, Counter(Path(content.counter)), _ledger_terms(content)) as files:
-        study = config.read(folder / STUDY)
+        study = config.of_folder(folder / STUDY)
         keeper = None
         if content.client is not None and split_key.needed(study):
             keeper = Keeper(key=split_key.read(folder), dealt=True)

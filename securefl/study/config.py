@@ -21,8 +21,9 @@ from securefl.data import Corruption
 from securefl.engine.network import Faults
 from securefl.storage import processes
 from securefl.storage.files import write
+from securefl.storage.private_folder import PRIVATE
 from securefl.storage.processes import MOST_WORKERS
-from securefl.storage.texts import read_text, toml
+from securefl.storage.texts import kept, read_text, toml
 from securefl.study.cost import PresetName
 from securefl.study.data_section import DataSection, require_source
 from securefl.study.privacy import DPSGDSection, PrivacySection, with_one_epsilon
@@ -275,11 +276,23 @@ _OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime", "measures")
 
 def read(path: Path) -> Study:
     """The study in a TOML file. Raises ConfigError if a part of it cannot be used as written."""
+    if (path.parent / PRIVATE / "arms").is_dir():  # a run goes on from the study in its folder
+        return of_folder(path)
     text = read_text(path)
     try:
         return replace(parse(text, home=home_of(path)), file=str(path))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def of_folder(path: Path, brought: Brought | None = None) -> Study:
+    """The study that a folder of securefl keeps in this file. Raises ConfigError as `read` does.
+
+    brought: a caller's objects from Python (see `Study`).
+    """
+    text = read_text(path)
+    with kept(path):
+        return replace(parse(text, home=home_of(path), brought=brought), file=str(path))
 
 
 def parse(text: str, *, home: Path | None = None, brought: Brought | None = None) -> Study:

@@ -24,7 +24,7 @@ from securefl.storage.files import write
 from securefl.storage.folder_lock import require_idle
 from securefl.storage.private_folder import CONFIG, require_layout
 from securefl.storage.texts import read_text
-from securefl.study.config import Brought, Study, home_of, note_home, parse
+from securefl.study.config import Brought, Study, note_home, of_folder
 from securefl.study.split_key import Keeper
 from securefl.training.devices import Gpu, Hardware, chosen
 
@@ -66,7 +66,7 @@ def study_of(folder: Path, brought: Brought | None = None) -> Study:
     if not config.is_file():
         raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
     require_layout(folder)
-    return parse(read_text(config), home=home_of(config), brought=brought)
+    return of_folder(config, brought)
 
 
 def hardware_of(
