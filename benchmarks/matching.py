@@ -2,8 +2,8 @@
 
     python benchmarks/matching.py [--write]
 
-Prints, for profiles of 84 elements, milliseconds per client of client, server and key holder, bytes up and bytes
-between the servers per client, the largest error, and how many times faster than element by element.
+Prints, for profiles of 84 elements, milliseconds per client of client, server and key holder, bytes up and
+bytes between the servers per client, the largest error, and how many times faster than element by element.
 Of a client's time, `before` is what it can do while it waits for a query (it encrypts
 zeros), and `waits` is the rest, for which the server waits. A simulation spends both. `--write` keeps the
 figures in benchmarks/results/matching.json.
