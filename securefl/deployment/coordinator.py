@@ -243,7 +243,7 @@ def run_deployed(
         Interrupted: after the round at hand, if `stop` was asked to stop.
     """
     content = _servers(folder)
-    study = config.read(folder / STUDY, trusted)
+    study = config.of_folder(folder / STUDY, trusted)
     if len(study.arms) != 1 or len(study.study.seeds) != 1:
         raise ConfigError(
             f"Expected a study of one arm and one seed, got {len(study.arms)} arms and "

@@ -263,7 +263,7 @@ def opened(folder: Path, *, new_records: str = "", trusted: Sequence[Path] = ())
     content = plan_file.read(folder)
     pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
     with held(content.name, folder, Counter(Path(content.counter)), _ledger_terms(content)) as files:
-        study = config.read(folder / STUDY, trusted)
+        study = config.of_folder(folder / STUDY, trusted)
         keeper = None
         if content.client is not None and split_key.needed(study):
             keeper = Keeper(key=split_key.read(folder), dealt=True)

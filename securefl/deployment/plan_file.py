@@ -29,7 +29,7 @@ from securefl.core.file_words import by_field, written_as
 from securefl.core.reading import convert
 from securefl.core.release import KEY_HOLDER, SERVER, Adjacency, Unit
 from securefl.storage.files import write as write_file
-from securefl.storage.texts import read_text, toml
+from securefl.storage.texts import kept, read_text, toml
 
 NAME = "party.toml"
 USUAL_SESSIONS = 1
@@ -164,10 +164,8 @@ def read(folder: Path) -> PlanFile:
             f"Expected to run as user {path.stat().st_uid}, the owner of the party in {folder}, got user "
             f"{os.getuid()}, which may not read {NAME}. Run the command as the owner."
         )
-    try:
+    with kept(path):
         return convert(PlanFile, _fields(toml(read_text(path))), "party")
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
 
 
 def _fields(table: dict[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,9 @@ from securefl.engine.network import Faults
 from securefl.storage import owned, processes
 from securefl.storage.files import folder_at, write
 from securefl.storage.own_code import CALLER, Namer
+from securefl.storage.private_folder import PRIVATE
 from securefl.storage.processes import MOST_WORKERS
-from securefl.storage.texts import read_text, toml
+from securefl.storage.texts import kept, read_text, toml
 from securefl.study.cost import PresetName
 from securefl.study.data_section import DataSection, require_source
 from securefl.study.privacy import DPSGDSection, PrivacySection, with_one_epsilon
@@ -272,12 +273,24 @@ def read(path: Path, trusted: Sequence[Path] = ()) -> Study:
 
     Raises ConfigError if a part of it cannot be used as written, or the note of its home is not ours.
     """
+    if (path.parent / PRIVATE / "arms").is_dir():  # a run goes on from the study in its folder
+        return of_folder(path, trusted)
     text = read_text(path)
     try:
         home = home_of(path, trusted)
         return replace(parse(text, home=home, namer=namer_of(path, trusted)), file=str(path))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def of_folder(path: Path, trusted: Sequence[Path] = (), brought: Brought | None = None) -> Study:
+    """The study that a folder of securefl keeps in this file. Raises ConfigError as `read` does.
+
+    trusted: the paths of --trust-code. brought: a caller's objects from Python (see `Study`).
+    """
+    text, home, namer = read_text(path), home_of(path, trusted), namer_of(path, trusted)
+    with kept(path):
+        return replace(parse(text, home=home, brought=brought, namer=namer), file=str(path))
 
 
 def parse(

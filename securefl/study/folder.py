@@ -24,7 +24,7 @@ from securefl.storage.files import folder_at, write
 from securefl.storage.folder_lock import require_idle
 from securefl.storage.private_folder import CONFIG, require_layout
 from securefl.storage.texts import read_text
-from securefl.study.config import Brought, Study, home_of, namer_of, note_home, parse
+from securefl.study.config import Brought, Study, note_home, of_folder
 from securefl.study.split_key import Keeper
 from securefl.training.devices import Gpu, Hardware, chosen
 
@@ -69,8 +69,7 @@ def study_of(folder: Path, brought: Brought | None = None, trusted: Sequence[Pat
     if not config.is_file():
         raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
     require_layout(folder)
-    namer = namer_of(config, trusted)
-    return parse(read_text(config), home=home_of(config, trusted), brought=brought, namer=namer)
+    return of_folder(config, trusted, brought)
 
 
 def hardware_of(

@@ -127,7 +127,7 @@ def coordinate(
     elif find_spec("flwr") is None:
         raise ConfigError("Expected Flower, got none installed. Install it: pip install 'securefl[flower]'.")
     seconds = (_WAIT if flower is None else _WAIT_FLOWER) if wait is None else wait
-    study = config.read(folder / STUDY, trusted)
+    study = config.of_folder(folder / STUDY, trusted)
     home = out or Path("runs") / slug(study.study.name)
     _require_run_folder(home)
 
