@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+unexport PYTHONDONTWRITEBYTECODE  # many processes start in the tests, and each would compile all it imports
 
 .PHONY: demo test test-data test-docs slow hosts mutants mutants-list gpu package check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
 
@@ -81,12 +82,13 @@ check-lowest: $(LOWEST)/.installed  ## the tests of single modules, with the old
 	$(LOWEST)/bin/pytest -n 2 -m "not slow" -W default tests/unit tests/contracts tests/vectors
 
 # Outside of the checkout, where `make clean` leaves it: ~/.cache/securefl/check-newest and uv's cache, some 20 GB with CUDA.
-check-newest: $(VENV)/.tested  ## the wheel with the newest packages that resolve, on each of Python 3.11 to 3.13
-	$(BIN)/python tools/newest.py
+check-newest: $(VENV)/.tested  ## the wheel with the newest packages, on each of Python 3.11 to 3.13, or ON=newest alone
+	$(BIN)/python tools/newest.py $(ON)
 
 bench: $(VENV)/.tested  ## figures of docs/results.md, as ratios in one run
 	$(BIN)/python benchmarks/matching.py
 	$(BIN)/python benchmarks/matching_files.py
+	$(BIN)/python benchmarks/legal_queries.py
 	$(BIN)/python benchmarks/encryption_overhead.py
 	$(BIN)/python benchmarks/gas_turbine.py
 	$(BIN)/python benchmarks/fedlog_synthetic.py

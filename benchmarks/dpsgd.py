@@ -1,4 +1,4 @@
-"""Record-level private training against plain SGD and against bare Opacus, on one thread, in one run.
+"""Record-level private training against bare Opacus, on one thread, in one run.
 
     python benchmarks/dpsgd.py
 
@@ -31,7 +31,7 @@ from torch.nn.functional import cross_entropy
 
 from securefl.algorithm.clients import ClientContext
 from securefl.dp.noise import Source
-from securefl.training import LocalTraining, ModelConfig, single_thread, train
+from securefl.training import LocalTraining, ModelConfig, single_thread
 from securefl.training.cohorts import Batched
 from securefl.training.dpsgd import train_privately
 from securefl.training.fit import Fit
@@ -88,12 +88,6 @@ def ghost(kind: str, x: torch.Tensor, y: torch.Tensor) -> Run:
     return run
 
 
-def plain(kind: str, x: torch.Tensor, y: torch.Tensor) -> Run:
-    made, rng = model(kind), np.random.default_rng(0)
-    settings = LocalTraining(optimizer="sgd", learning_rate=0.01, steps=STEPS, batch_size=len(x))
-    return lambda: train(made, x.numpy(), y.numpy(), settings, "cross_entropy", rng, 0)
-
-
 def alone(made: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Run:
     source, settings = Source(), config(len(x))
     return lambda: train_privately(made, x.numpy(), y.numpy(), settings, "cross_entropy", source)
@@ -128,23 +122,22 @@ def timed(run: Run) -> float:
 
 
 def throughput() -> None:
-    print(f"{'samples/s':>22}{'alone':>45}{'side by side':>33}")
+    print(f"{'samples/s':>22}{'alone':>34}{'side by side':>33}")
     ratios = ("", "over hooks", "over ghost")
-    print("model   batch" + "".join(f"{name:>11}" for name in ("plain", "hooks", "ghost", *ratios, *ratios)))
+    print("model   batch" + "".join(f"{name:>11}" for name in ("hooks", "ghost", *ratios, *ratios)))
     for kind in ("mlp", "lenet5"):
         for batch in (32, 64, 256):
             generator = torch.Generator().manual_seed(0)
             x = torch.randn(batch, 1, 28, 28, generator=generator)
             y = torch.randint(10, (batch,), generator=generator)
-            runs = [(plain(kind, x, y), 1), (bare(model(kind), x, y), 1)]
-            runs += [(ghost(kind, x, y), 1), (alone(model(kind), x, y), 1)]
+            runs = [(bare(model(kind), x, y), 1), (ghost(kind, x, y), 1), (alone(model(kind), x, y), 1)]
             if kind == "mlp":  # convolutions do not stand side by side
                 runs.append((side_by_side(kind, x, y), COHORT))
             times = [[timed(run) / clients for run, clients in runs] for _ in range(ROUNDS + 1)][1:]
             rates = [f"{batch * STEPS / median(column):>11.0f}" for column in zip(*times, strict=True)]
-            line = rates[:3]
-            for own, rate in enumerate(rates[3:], start=3):
-                over = [median(row[peer] / row[own] for row in times) for peer in (1, 2)]
+            line = rates[:2]
+            for own, rate in enumerate(rates[2:], start=2):
+                over = [median(row[peer] / row[own] for row in times) for peer in (0, 1)]
                 line += [rate, *(f"{ratio:>11.2f}" for ratio in over)]
             print(f"{kind:<8}{batch:>5}" + "".join(line), flush=True)
 

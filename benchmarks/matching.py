@@ -2,9 +2,9 @@
 
     python benchmarks/matching.py [--write]
 
-Prints, per profile length and number of clients, the median milliseconds per client of client, server and key
-holder, bytes up and bytes between the servers per client, the largest error, and how many times faster than
-element by element. Of a client's time, `before` is what it can do while it waits for a query (it encrypts
+Prints, for profiles of 84 elements, milliseconds per client of client, server and key holder, bytes up and
+bytes between the servers per client, the largest error, and how many times faster than element by element.
+Of a client's time, `before` is what it can do while it waits for a query (it encrypts
 zeros), and `waits` is the rest, for which the server waits. A simulation spends both. `--write` keeps the
 figures in benchmarks/results/matching.json.
 
@@ -15,9 +15,9 @@ and are not counted. The slow systems run a few clients, since their cost per cl
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -46,7 +46,7 @@ from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 from securefl.storage import files
 
-LENGTHS, CLIENTS = (10, 84, 512), (10, 500)
+Q, CLIENTS = 84, 500
 TIGHT = Bounds(mean=16, variance_high=64, weight=16)
 SIGNING = SigningKey.generate()
 ROLES = ("before", "client", "server", "holder")
@@ -87,9 +87,8 @@ def prepare(client: Encryptor) -> None:
         pass
 
 
-def profiles(q: int, rng: np.random.Generator) -> Iterator[MeanVariance]:
-    while True:
-        yield MeanVariance(rng.normal(size=q), rng.uniform(0.2, 4, q), 100)
+def profile(rng: np.random.Generator) -> MeanVariance:
+    return MeanVariance(rng.normal(size=Q), rng.uniform(0.2, 4, Q), 100)
 
 
 class EncryptedBaseline:
@@ -97,15 +96,15 @@ class EncryptedBaseline:
 
     batch = 1
 
-    def __init__(self, name: str, q: int, clients: int) -> None:
-        self.name, self.q, self.clients, self.bounds = name, q, clients, Bounds()
-        bounds = self.bounds.linear(q, Variant.FULL)
+    def __init__(self, name: str, clients: int) -> None:
+        self.name, self.clients, self.bounds = name, clients, Bounds()
+        bounds = self.bounds.linear(Q, Variant.FULL)
         terms = LinearTerms(parameters=STRONG_ENCRYPTED, bounds=bounds, scores=4 * clients)
         keys = KeyPair.generate(STRONG_ENCRYPTED)
         self.client = Encryptor(keys.public, terms)
         self.evaluator = LinearEvaluator(keys.public, terms, SIGNING)
         self.opener = Opener(keys, terms, SIGNING.public)
-        self.anchor, self.tally = Anchor(np.zeros(q), np.ones(q)), Tally()
+        self.anchor, self.tally = Anchor(np.zeros(Q), np.ones(Q)), Tally()
 
     def start(self, base: MeanVariance) -> None:
         self.base, asked = base, linear_query(base, self.anchor, self.bounds)
@@ -128,14 +127,14 @@ class EncryptedBaseline:
 class CheckedOpenings:
     """One signed ciphertext a client; the key holder checks it and multiplies its half by the weights."""
 
-    def __init__(self, name: str, parameters: Parameters, q: int, clients: int, bounds: Bounds) -> None:
-        self.name, self.q, self.bounds, self.batch, self.clients = name, q, bounds, clients, clients
-        linear = bounds.linear(q, Variant.FULL)
+    def __init__(self, name: str, parameters: Parameters, clients: int, bounds: Bounds) -> None:
+        self.name, self.bounds, self.batch, self.clients = name, bounds, clients, clients
+        linear = bounds.linear(Q, Variant.FULL)
         self.terms = LinearTerms(parameters=parameters, bounds=linear, scores=4 * clients)
         self.checks = Checks(terms=self.terms, context=b"benchmark")
         self.keys, self.ring = KeyPair.generate(parameters), Ring(parameters)
         self.client, self.signing = Encryptor(self.keys.public, self.terms), SigningKey.generate()
-        self.anchor, self.tally = Anchor(np.zeros(q), np.ones(q)), Tally()
+        self.anchor, self.tally = Anchor(np.zeros(Q), np.ones(Q)), Tally()
         self.tag = gate.tag("ciphertext", self.keys.public.session, self.terms.digest())
 
     def start(self, base: MeanVariance) -> None:
@@ -190,13 +189,14 @@ def _fail(sender: str, why: str) -> None:
 class Pads:
     """Masked words up, fresh keys and weights to the key holder, one word a client back."""
 
-    def __init__(self, q: int, clients: int, word_bits: int = 64) -> None:
+    batch = clients = CLIENTS
+
+    def __init__(self, word_bits: int = 64) -> None:
         self.name = f"pads{'' if word_bits == 64 else f', words of {word_bits}'}"
-        self.q, self.batch, self.clients = q, clients, clients
-        bounds = Bounds().linear(q, Variant.FULL)
+        bounds = Bounds().linear(Q, Variant.FULL)
         self.terms = PadTerms(bounds=bounds, context=b"benchmark", word_bits=word_bits)
         self.agreement = AgreementKey.generate()
-        self.anchor, self.tally = Anchor(np.zeros(q), np.ones(q)), Tally()
+        self.anchor, self.tally = Anchor(np.zeros(Q), np.ones(Q)), Tally()
 
     def start(self, base: MeanVariance) -> None:
         self.base, query = base, linear_query(base, self.anchor, Bounds())
@@ -226,9 +226,11 @@ class Pads:
 class Compared:
     """A system to compare with, a client at a time, `clients` of them at most."""
 
-    def __init__(self, name: str, system: System, q: int, clients: int) -> None:
-        self.name, self.q, self.system, self.clients, self.batch = name, q, system, clients, 1
-        system.setup(q, np.random.default_rng(1))
+    batch = 1
+
+    def __init__(self, name: str, system: System, clients: int) -> None:
+        self.name, self.system, self.clients = name, system, clients
+        system.setup(Q, np.random.default_rng(1))
         self.tally = Tally()
 
     def start(self, base: MeanVariance) -> None:
@@ -245,45 +247,40 @@ class Compared:
         tally.between += self.system.bytes_to_holder
 
 
-def compared(q: int) -> list[Compared]:
-    few = max(2, 250 // q) if q < 512 else 1
-    found = [Compared("element-wise", ElementWise(), q, few)]
+def systems() -> list[Any]:
+    """All ways to match. The slow ones have few clients."""
+    found = [
+        CheckedOpenings("strong, checked", STRONG, CLIENTS, Bounds()),
+        CheckedOpenings("compact, checked", COMPACT, CLIENTS, TIGHT),
+        EncryptedBaseline("strong E", 40),
+        Pads(),
+        Pads(word_bits=128),
+        Compared("element-wise", ElementWise(), 2),
+    ]
     try:
-        found.append(Compared("paillier", Paillier(), q, few if q < 512 else 1))
+        found.append(Compared("paillier", Paillier(), 2))
     except ModuleNotFoundError:
         print("phe is not installed: no row for Paillier")
-    return [*found, Compared("sharing (floor)", SecretSharing(), q, 100)]
+    return [*found, Compared("sharing (floor)", SecretSharing(), 100)]
 
 
-def ours(q: int, clients: int) -> list[Any]:
-    return [
-        CheckedOpenings("strong, checked", STRONG, q, clients, Bounds()),
-        CheckedOpenings("compact, checked", COMPACT, q, clients, TIGHT),
-        EncryptedBaseline("strong E", q, min(clients, 40)),
-        Pads(q, clients),
-        Pads(q, clients, word_bits=128),
-    ]
-
-
-def interleaved(systems: list[Any], rng: np.random.Generator) -> None:
+def interleaved(turns: list[Any], rng: np.random.Generator) -> None:
     """Batches of all systems, in turn: at any time each has done the same share of its clients."""
-    for system in systems:
-        owners = profiles(system.q, rng)
-        system.start(next(owners))
-        system.queue = owners
-    while unfinished := [s for s in systems if s.tally.clients < s.clients]:
+    for system in turns:
+        system.start(profile(rng))
+    while unfinished := [s for s in turns if s.tally.clients < s.clients]:
         behind = min(unfinished, key=lambda s: s.tally.clients / s.clients)
         size = min(behind.batch, behind.clients - behind.tally.clients)
-        behind.run([next(behind.queue) for _ in range(size)])
+        behind.run([profile(rng) for _ in range(size)])
 
 
 def client_against_tenseal(rng: np.random.Generator, turns: int = 60) -> float:
     """Time of our strong client over TenSEAL's encode + encrypt + serialise of one ciphertext, in turn."""
-    mine = CheckedOpenings("strong, checked", STRONG, 84, 16, Bounds())
+    mine = CheckedOpenings("strong, checked", STRONG, 16, Bounds())
     context = ts.context(ts.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 60, 30])
     context.make_context_public()
     spent: dict[str, list[float]] = {"mine": [], "tenseal": []}
-    for own in (next(profiles(84, rng)) for _ in range(turns)):
+    for own in (profile(rng) for _ in range(turns)):
         hidden = features(own, mine.anchor, mine.bounds).split(Variant.FULL).hidden
         values = hidden.tolist()
         for name, work in (
@@ -297,33 +294,23 @@ def client_against_tenseal(rng: np.random.Generator, turns: int = 60) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--write", action="store_true", help="keep the figures")
-    chosen = parser.parse_args()
     rng, rows = np.random.default_rng(0), []
     names = ("client", "before", "waits", "server", "holder", "total", "up", "between", "error", "ratio")
-    print(f"{'q':>4}{'n':>5}  {'system':16}" + "".join(f"{name:>10}" for name in names))
-    for q in LENGTHS:
-        for clients in CLIENTS:
-            systems = [*ours(q, clients), *compared(q)]
-            interleaved(systems, rng)
-            slow = next(s for s in systems if s.name == "element-wise").tally.row()["total"]
-            for system in systems:
-                row = system.tally.row()
-                row["ratio"] = round(slow / row["total"], 1)
-                rows.append({"q": q, "clients": clients, "system": system.name, **row})
-                print(
-                    f"{q:>4}{clients:>5}  {system.name:16}" + "".join(f"{row[n]:>10}" for n in names),
-                    flush=True,
-                )
+    print(f"{'system':20}" + "".join(f"{name:>10}" for name in names))
+    played = systems()
+    interleaved(played, rng)
+    slow = next(s for s in played if s.name == "element-wise").tally.row()["total"]
+    for system in played:
+        row = system.tally.row()
+        row["ratio"] = round(slow / row["total"], 1)
+        rows.append({"q": Q, "clients": CLIENTS, "system": system.name, **row})
+        print(f"{system.name:20}" + "".join(f"{row[name]:>10}" for name in names))
     ratio = client_against_tenseal(rng)
     print(f"strong client over encode + encrypt + serialise of one ciphertext: {ratio:.2f}")
-    found = {"rows": rows, "client_over_tenseal": round(ratio, 3)}
-    if chosen.write:
-        path = Path(__file__).parent / "results" / "matching.json"
+    if "--write" in sys.argv:
+        found = {"rows": rows, "client_over_tenseal": round(ratio, 3)}
         command = {"command": "python benchmarks/matching.py --write"}
+        path = Path(__file__).parent / "results" / "matching.json"
         files.write(path, json.dumps(command | found, indent=1) + "\n")
 
 

@@ -11,8 +11,8 @@ The ways take turns, a client each. Keys, and the ledger of the key holder, are 
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,11 +96,6 @@ class Way:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--write", action="store_true", help="keep the figures")
-    chosen = parser.parse_args()
     rng = np.random.default_rng(0)
     base, *owners = (Profile(rng.normal(size=Q), rng.uniform(0.2, 4, Q)) for _ in range(CLIENTS + 1))
     ways = [
@@ -121,7 +116,7 @@ def main() -> None:
     print(f"{'':28}" + "".join(f"{name:>10}" for name in names))
     for row in rows:
         print(f"{row['way']:28}" + "".join(f"{row[name]:>10}" for name in names))
-    if chosen.write:
+    if "--write" in sys.argv:
         path = Path(__file__).parent / "results" / "matching_files.json"
         kept = {"command": "python benchmarks/matching_files.py --write", "q": Q, "clients": CLIENTS}
         files.write(path, json.dumps({**kept, "rows": rows}, indent=1) + "\n")

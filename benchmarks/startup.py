@@ -5,7 +5,7 @@
 Each call runs in a new interpreter, twice: the second one does the same work again, without the first's
 imports and caches. It prints for each call
 
-    needs     which of torch, pandas, dp_accounting and tenseal the call uses; `click, numpy` if none
+    needs     which of torch, pandas and dp_accounting the call uses; `click, numpy` if none
     first     CPU of the interpreter until the first call ends, over that of importing what it needs
     start-up  the same without the work: first call minus second
 
@@ -25,8 +25,6 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Final
-
-import numpy as np
 
 HERE = Path(__file__).resolve().parents[1]
 STUDY: Final = """
@@ -117,103 +115,45 @@ def command(words: str, *needs: str) -> Case:
 
 
 TRUST: Final = "corrupt=0.25, dropout=0.25, min_honest=2, max_client_weight=0.5"
-NEAR: Final = "([0.1, 0.0], [1.0, 1.1])"
-DRAWN: Final = "alpha=50.0, rng=__import__('numpy').random.default_rng(0), scores='pads'"
-MATCH: Final = "--public K/public.key --evaluator V/evaluator.key --baseline profile.json"
+ALL: Final = ("torch", "pandas", "dp_accounting")
 CASES: Final = (
     Case(
         name="securefl.run(...)",
         code=PYTHON.format(call='run("study.toml", out=out, progress=False)'),
-        needs=("torch", "pandas", "dp_accounting"),
+        needs=ALL,
     ),
     Case(
         name="securefl.forecast(...)",
         code=PYTHON.format(call='forecast("study.toml", progress=False).table'),
-        needs=("torch", "pandas", "dp_accounting"),
-    ),
-    Case(
-        name="securefl.run_sweep(...)",
-        code=PYTHON.format(call='run_sweep("sweep.toml", out=out, progress=False)'),
-        needs=("torch", "pandas", "dp_accounting"),
+        needs=ALL,
     ),
     Case(name="securefl.load(...)", code=PYTHON.format(call='load("model.safetensors")'), needs=("torch",)),
-    Case(
-        name="securefl.calibrate(...)",
-        code=PYTHON.format(call="calibrate(2, 1e-5, releases=10)"),
-        needs=("dp_accounting",),
-    ),
     Case(
         name="securefl.masked_sum(...)",
         code=PYTHON.format(call=f"masked_sum({{name: [1.0] for name in 'abcd'}}, bound=10, {TRUST})"),
         needs=("dp_accounting",),
     ),
     Case(
-        name="securefl.select_by_profile(...)",
-        code=PYTHON.format(call=f"select_by_profile(dict.fromkeys('abc', {NEAR}), {NEAR}, 2, {DRAWN})"),
+        name="securefl.SecureAggregator",
+        code=PYTHON.format(call="SecureAggregator"),
         needs=("dp_accounting",),
     ),
-    *(
-        Case(name=f"securefl.{name}", code=PYTHON.format(call=name), needs=needs)
-        for name, needs in {
-            "Ledger": ("dp_accounting",),
-            "SecureAggregator": ("dp_accounting",),
-            **dict.fromkeys(("Plan", "SecureFLError"), ()),
-            **dict.fromkeys(("Profile", "KeyHolder", "Evaluator"), ("tenseal",)),
-        }.items()
-    ),
-    command("run study.toml --out OUT", "torch", "pandas", "dp_accounting"),
-    command("sweep sweep.toml --out OUT", "torch", "pandas", "dp_accounting"),
-    command("plan study.toml", "torch", "pandas", "dp_accounting"),
-    command("report runs/a --out OUT", "torch", "pandas", "dp_accounting"),
+    command("run study.toml --out OUT", *ALL),
+    command("sweep sweep.toml --out OUT", *ALL),
+    command("report runs/a --out OUT", *ALL),
     command("compare runs/a runs/b", "pandas"),
-    command("export runs/a --out OUT.safetensors", "torch", "pandas", "dp_accounting"),
+    command("export runs/a --out OUT.safetensors", *ALL),
     command("predict model.safetensors table.csv --out OUT.csv", "torch", "pandas"),
+    command("party init OUT study.toml --client 0 --yes", *ALL),
     command("reproduce", "torch", "dp_accounting"),
-    command("calibrate --epsilon 1 --delta 1e-5 --sensitivity 1", "dp_accounting"),
-    command("ledger show runs/a/private/arms/fedavg/seed-0/ledger.sqlite", "dp_accounting"),
-    command("ledger epsilon --events events.json --delta 1e-5", "dp_accounting"),
     command("data list"),
-    command("data fetch digits"),
-    command("data describe table.csv --target class --public", "pandas"),
-    command("profile --data records.npy --model model.toml --out OUT", "torch"),
-    *(
-        command(f"keygen --role {role} --out OUT", "tenseal")
-        for role in ("key-holder", "evaluator", "client")
-    ),
-    command(f"declare {MATCH} --out OUT", "tenseal"),
-    command(
-        "encrypt --public K/public.key --evaluator V/evaluator.pub --profile profile.json --out OUT",
-        "tenseal",
-    ),
-    command(f"match {MATCH} p.enc --out OUT", "tenseal"),
-    command(
-        "reveal --secret K/secret.key --evaluator V/evaluator.pub scores.enc", "dp_accounting", "tenseal"
-    ),
-    command("party init OUT study.toml --client 0 --yes", "torch", "pandas", "dp_accounting"),
-    command("party status P", "dp_accounting"),
-    command("--help"),
+    *(command(f"{word}--help") for word in ("", "keygen ", "match ")),
     command("studies"),
-    command("studies demo"),
-    *(
-        command(f"{word} --help")
-        for word in (
-            *("run", "demo", "plan", "report", "sweep", "compare", "export", "predict", "reproduce"),
-            *("keygen", "profile", "declare", "encrypt", "match", "reveal", "audit", "calibrate"),
-            *("ledger", "ledger runs", "data", "features", "flower check", "party", "party coordinate"),
-            *("party enrol", "party pin", "party recount", "party rotate", "party serve"),
-        )
-    ),
 )
-"""Each command and each name of `securefl`. What takes minutes, or asks others, has its help alone here."""
 MADE: Final = (
     "run study.toml --out runs/a",
     "run study.toml --out runs/b",
     "export runs/a --out model.safetensors",
-    "keygen --role key-holder --out K",
-    "keygen --role evaluator --out V",
-    "encrypt --public K/public.key --evaluator V/evaluator.pub --profile profile.json --out p.enc",
-    f"match {MATCH} p.enc --out scores.enc",
-    "party init P study.toml --client 0 --yes",
 )
 """What the folder has before calls are timed."""
 
@@ -235,11 +175,7 @@ def made(folder: Path, env: dict[str, str]) -> None:
     folder.mkdir()
     (folder / "study.toml").write_text(STUDY)
     (folder / "sweep.toml").write_text(f'{STUDY}\n[sweep.grid]\n"local.learning_rate" = [0.1, 0.2]\n')
-    (folder / "model.toml").write_text('[model]\nkind = "mlp"\nhidden = [4]\n[weights]\noutputs = 2\n')
     (folder / "table.csv").write_text(f"client,a,b,class\n{ROWS}")
-    (folder / "profile.json").write_text('{"mean": [0.1, 0.2], "variance": [1.0, 1.1]}')
-    (folder / "events.json").write_text('[{"event": "gaussian", "noise_multiplier": 2.0, "count": 3}]')
-    np.save(folder / "records.npy", np.ones((20, 4), np.float32))
     for words in MADE:
         figures(COMMAND.format(words=words) + "call('')\nprint(0, file=sys.stderr)", folder, env)
 

@@ -388,15 +388,6 @@ def cohort_size(fraction: float, clients: int) -> int:
     return max(1, ceil(fraction * clients - 1e-9))
 
 
-def check_fraction(fraction: float) -> None:
-    """Raises ValueError unless K = ceil(fraction * N) is between 1 and N for every N."""
-    if not 0 < fraction <= 1:
-        raise ValueError(
-            f"Expected 0 < fraction <= 1, got {fraction}: a cohort has at least one client and at most all. "
-            "Write a share such as 0.5."
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Scaled:
     """The server update w + factor * step."""

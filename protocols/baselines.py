@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from securefl.algorithm import Algorithm, Contribution, Floats, PerClient, Population, State
+from securefl.core.ranges import Decay, Fraction, Positive, Range, Ranged, Weight
 from securefl.protocols.averaging import (
     Adam,
     Averaging,
@@ -17,11 +18,10 @@ from securefl.protocols.averaging import (
     Replace,
     Scaled,
     Uniform,
-    check_fraction,
     cohort_size,
     known_or_mean,
 )
-from securefl.protocols.contributions import LOSS, SIZE, Loss, Size, check_loss_bound
+from securefl.protocols.contributions import LOSS, SIZE, Loss, LossBound, Size
 from securefl.protocols.selection import admitted, by_valuation, first_come, with_replacement
 from securefl.protocols.stale import part_of, with_stale
 from securefl.training import Problem
@@ -57,7 +57,7 @@ Scheme = Literal["I", "II"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvgRP:
+class FedAvgRP(Ranged):
     """FedAvg-RP (Li et al. 2020).
 
     fraction: C; K = ceil(C N) clients a round.
@@ -67,13 +67,8 @@ class FedAvgRP:
         sum to 1 on average only, unless all clients have as many records.
     """
 
-    fraction: float
+    fraction: Fraction
     scheme: Scheme = "II"
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        if self.scheme not in ("I", "II"):
-            raise ValueError(f'Expected scheme "I" or "II", got {self.scheme!r}.')
 
     def build(self, problem: Problem) -> Algorithm:
         if self.scheme == "II":
@@ -95,7 +90,7 @@ class FedAvgRP:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProx:
+class FedProx(Ranged):
     """FedProx (Li et al., MLSys 2020): FedAvg-RP with mu/2 |w - w_t|^2 in the local loss.
 
     fraction: C; K = ceil(C N) clients a round.
@@ -103,14 +98,9 @@ class FedProx:
     scheme: as in FedAvg-RP: "I" draws clients with replacement by their sizes, "II" uniformly without.
     """
 
-    fraction: float
-    mu: float = 0.1
+    fraction: Fraction
+    mu: Weight = 0.1
     scheme: Scheme = "II"
-
-    def __post_init__(self) -> None:
-        FedAvgRP(fraction=self.fraction, scheme=self.scheme)
-        if not 0 <= self.mu < float("inf"):
-            raise ValueError(f"Expected mu >= 0 and finite, got {self.mu}.")
 
     def build(self, problem: Problem) -> Algorithm:
         # set in both, since a run trains with one of them
@@ -121,7 +111,7 @@ class FedProx:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAdam:
+class FedAdam(Ranged):
     """FedAdam: uniform selection, plain mean, server Adam ("with momentum" in FedProf v2, Table 1).
 
     fraction: C; K = ceil(C N) clients a round.
@@ -129,18 +119,10 @@ class FedAdam:
     beta1, beta2: the decay of Adam's first and second moments.
     """
 
-    fraction: float
-    learning_rate: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        if not (self.learning_rate > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise ValueError(
-                "Expected learning_rate > 0 and 0 <= beta1, beta2 < 1, got "
-                f"{self.learning_rate}, {self.beta1} and {self.beta2}."
-            )
+    fraction: Fraction
+    learning_rate: Positive = 1e-3
+    beta1: Decay = 0.9
+    beta2: Decay = 0.999
 
     def build(self, problem: Problem) -> Algorithm:
         adam = Adam(learning_rate=self.learning_rate, beta1=self.beta1, beta2=self.beta2)
@@ -175,7 +157,7 @@ class FirstCome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CFCFM:
+class CFCFM(Ranged):
     """CFCFM: the K clients whose updates would arrive first are merged, with full aggregation.
 
     The order is that of the devices at an equal number of records, which is public. A true time of arrival
@@ -186,11 +168,8 @@ class CFCFM:
     stale: as in FedAvg, whose full aggregation it has.
     """
 
-    fraction: float
+    fraction: Fraction
     stale: bool = field(default=False, metadata={"words": with_stale})
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
 
     def build(self, problem: Problem) -> Algorithm:
         return Averaging(
@@ -244,7 +223,7 @@ class ByLoss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActiveFL:
+class ActiveFL(Ranged):
     """Active federated learning (Goetz et al. 2019): alpha_1 0.75, alpha_2 0.01, alpha_3 0.1.
 
     fraction: C; K = ceil(C N) clients a round.
@@ -256,23 +235,12 @@ class ActiveFL:
     loss_bound: largest loss of a record; larger ones are clipped. Without it losses cannot be noised.
     """
 
-    fraction: float
-    excluded: float = 0.75
-    temperature: float = 0.01
-    explored: float = 0.1
-    momentum: float = 0.0
-    loss_bound: float | None = None
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        if not (0 <= self.excluded < 1 and self.temperature >= 0 and 0 <= self.explored <= 1):
-            raise ValueError(
-                "Expected 0 <= excluded < 1, temperature >= 0 and 0 <= explored <= 1, got "
-                f"{self.excluded}, {self.temperature} and {self.explored}."
-            )
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"Expected 0 <= momentum < 1, got {self.momentum}.")
-        check_loss_bound(self.loss_bound)
+    fraction: Fraction
+    excluded: Decay = 0.75
+    temperature: Weight = 0.01
+    explored: Annotated[float, Range("[0, 1]")] = 0.1
+    momentum: Decay = 0.0
+    loss_bound: LossBound = None
 
     def build(self, problem: Problem) -> Algorithm:
         selection = ByLoss(problem, self.excluded, self.temperature, self.explored, self.loss_bound)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import isqrt, sqrt
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
+from securefl.core.ranges import Range, Ranged
 from securefl.dp import clipping
 from securefl.errors import DataError
 from securefl.training.chunks import body_features
@@ -82,7 +83,7 @@ class Featurizer(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clipping:
+class Clipping(Ranged):
     """How features are bounded: the same way in training, in the statistic and in predictions.
 
     kind: "unit-l2": features are scaled to the norm `bound`. Those of norm 0 stay. FedLog models features of
@@ -99,11 +100,7 @@ class Clipping:
     """
 
     kind: Clip = field(default="unit-l2", metadata={"words": _CLIPS.get})
-    bound: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 1 / _UNIT <= self.bound <= 1024:
-            raise ValueError(f"Expected clip.bound from 2^-10 to 1024, got {self.bound}.")
+    bound: Annotated[float, Range("[2^-10, 2^10]")] = 1.0
 
     def in_words(self) -> str:
         """The clipping in the words of a plot's legend."""
@@ -216,6 +213,7 @@ def statistic_spec(
         reduction="sum",
         reveals="the sums of its features by class (of a class that it alone holds, its own sums; and which "
         "classes nobody holds)",
+        form="real",
         sensitivity=_sensitivities(classes, width, clip, client_bound),
         bounded_by=_BOUNDED_BY,
         grid=GRID,

@@ -110,12 +110,6 @@ def thresholded(values: Floats, count: int) -> Floats:
     return found
 
 
-def check_share(name: str, share: float) -> None:
-    """Raises ValueError unless the share is in (0, 1]."""
-    if not 0 < share <= 1:
-        raise ValueError(f"Expected 0 < {name} <= 1, got {share}. Write a share such as 0.01.")
-
-
 # The server --------------------------------------------------------------------------------------
 
 
@@ -133,7 +127,9 @@ class CompressedAveraging:
     @cached_property
     def contributions(self) -> tuple[CompressedUpdate, ...]:
         """One for each phase."""
-        spec = replace(update_sends(self.problem, sampling(self._count, "partial")), reads_state="unbound")
+        # Signs, or mostly 0: a total tells more of them than of the updates themselves.
+        update = update_sends(self.problem, sampling(self._count, "partial"))
+        spec = replace(update, form="discrete", reads_state="unbound")
         return tuple(CompressedUpdate(self.problem, phase, phase.spec(spec)) for phase in self.phases)
 
     @property

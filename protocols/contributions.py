@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
+from securefl.core.ranges import Range
 from securefl.dp import Losses
 from securefl.dp.moments import GRID
 from securefl.errors import DataError
@@ -39,6 +40,7 @@ UPDATE = ValueSpec(
     name="update",
     reduction="sum",
     reveals="its model update",
+    form="real",
     depends_on="trained-state",
     reads_state="none",
     bounded_by={"record": 'a section [dpsgd], under adjacency = "add-remove"', **CLIPPED},
@@ -78,6 +80,8 @@ LOSS = ValueSpec(
 )
 LARGEST_LOSS = 1e6
 """A public bound. Clients clip their loss to it."""
+ClientBound = Annotated[float, Range("[0.01, 2^20]")] | None
+LossBound = Annotated[float, Range("(0, 10^6]")] | None
 _OF_LOSSES: Mapping[tuple[Unit, Adjacency], float] = {
     ("record", a): Losses.sensitivity(a) for a in ADJACENCIES
 }
@@ -277,12 +281,6 @@ class Loss:
     @property
     def query(self) -> PerClient:
         return PerClient(self.spec, least=0.0, most=self.bound or LARGEST_LOSS)
-
-
-def check_loss_bound(bound: float | None) -> None:
-    """Raises ValueError unless the bound is None, or above 0 and at most `LARGEST_LOSS`."""
-    if bound is not None and not 0 < bound <= LARGEST_LOSS:
-        raise ValueError(f"Expected 0 < loss_bound <= {LARGEST_LOSS:g}, got {bound}.")
 
 
 def ask_size(problem: Problem) -> PerClient:

@@ -49,9 +49,10 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from securefl.algorithm import Adjacency, Algorithm, Float32s, Floats, Grid, Unit, Value, ValueSpec
+from securefl.core.ranges import Fraction, Positive, Ranged
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.averaging import check_fraction, cohort_size
-from securefl.protocols.compression import CompressedAveraging, check_share, entries, thresholded
+from securefl.protocols.averaging import cohort_size
+from securefl.protocols.compression import CompressedAveraging, entries, thresholded
 from securefl.protocols.contributions import bounded
 from securefl.training import Problem
 
@@ -67,7 +68,7 @@ _SIGNS: Final = Grid(step=2.0**-10, bound=2.0**14)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CSFL:
+class CSFL(Ranged):
     """Options of CS-FL.
 
     fraction: C; K = ceil(C N) clients a round.
@@ -78,20 +79,12 @@ class CSFL:
     vote_rate: how far each value of the model moves along the majority of the votes.
     """
 
-    fraction: float
-    measurements: float = 0.1
-    sparsity: float = 0.005
+    fraction: Fraction
+    measurements: Fraction = 0.1
+    sparsity: Fraction = 0.005
     signs: bool = False
-    sketch_rate: float = 1.0
-    vote_rate: float = 0.001
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        check_share("measurements", self.measurements)
-        check_share("sparsity", self.sparsity)
-        for name, rate in (("sketch_rate", self.sketch_rate), ("vote_rate", self.vote_rate)):
-            if not 0 < rate < np.inf:
-                raise ValueError(f"Expected a finite {name} > 0, got {rate}. Write a rate such as 0.001.")
+    sketch_rate: Positive = 1.0
+    vote_rate: Positive = 0.001
 
     def build(self, problem: Problem) -> Algorithm:
         d = len(problem.initial)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from securefl.algorithm import Algorithm
-from securefl.protocols.averaging import Aggregation, Averaging, Uniform, aggregated, check_fraction
+from securefl.core.ranges import Fraction, Ranged
+from securefl.protocols.averaging import Aggregation, Averaging, Uniform, aggregated
 from securefl.protocols.stale import check_stale, part_of, with_stale
 from securefl.training import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg:
+class FedAvg(Ranged):
     """Options of FedAvg.
 
     fraction: C; K = ceil(C N) clients a round.
@@ -19,12 +20,12 @@ class FedAvg:
     stale: under full aggregation, absent clients count with the model of their last training (SAFA's cache).
     """
 
-    fraction: float
+    fraction: Fraction
     aggregation: Aggregation = field(default="full", metadata={"words": aggregated})
     stale: bool = field(default=False, metadata={"words": with_stale})
 
     def __post_init__(self) -> None:
-        check_fraction(self.fraction)
+        super().__post_init__()
         check_stale(self.stale, self.aggregation)
 
     def build(self, problem: Problem) -> Algorithm:

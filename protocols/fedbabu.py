@@ -38,8 +38,9 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
+from securefl.core.ranges import Count, Fraction, Ranged
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.averaging import Averaging, Uniform, check_fraction
+from securefl.protocols.averaging import Averaging, Uniform
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import Sampling, to_fit
 from securefl.protocols.parts import Gathering, Part
@@ -76,7 +77,7 @@ TUNED: Final = ValueSpec(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedBABU:
+class FedBABU(Ranged):
     """Options of FedBABU.
 
     fraction: C; K = ceil(C N) clients a round. All clients fine-tune at the end.
@@ -85,16 +86,9 @@ class FedBABU:
     fine_tune_epochs: passes over a client's records in its fine-tuning.
     """
 
-    fraction: float = 1.0
+    fraction: Fraction = 1.0
     fine_tuned: Literal["full", "head", "never"] = "full"
-    fine_tune_epochs: int = 5
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        if self.fine_tuned not in ("full", "head", "never"):
-            raise ValueError(f'Expected fine_tuned "full", "head" or "never", got {self.fine_tuned!r}.')
-        if self.fine_tune_epochs < 1:
-            raise ValueError(f"Expected fine_tune_epochs >= 1, got {self.fine_tune_epochs}.")
+    fine_tune_epochs: Count = 5
 
     def build(self, problem: Problem) -> Algorithm:
         """Raises ConfigError if private training would change the model's layers, or for another head."""

@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isfinite, sqrt
-from typing import Final
+from math import sqrt
+from typing import Annotated, Final
 
 import numpy as np
 import torch
@@ -49,9 +49,10 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
+from securefl.core.ranges import Fraction, Range, Ranged, Weight
 from securefl.dp import clipping
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.averaging import Averaging, Uniform, check_fraction
+from securefl.protocols.averaging import Averaging, Uniform
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
 from securefl.protocols.parts import Gathering, step_of
@@ -71,6 +72,7 @@ CONSENSUS: Final = ValueSpec(
     name="consensus",
     reduction="sum",
     reveals="the mean of its features under the first model",
+    form="real",
     reads_state="none",
     on_model=False,
     bounded_by=_BOUNDED_BY,
@@ -79,7 +81,7 @@ CONSENSUS: Final = ValueSpec(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDBE:
+class FedDBE(Ranged):
     """Options of FedDBE.
 
     fraction: C; K = ceil(C N) clients a round.
@@ -89,19 +91,10 @@ class FedDBE:
         the consensus cannot be noised.
     """
 
-    fraction: float = 1.0
-    kappa: float = 1.0
-    momentum: float = 0.1
-    mean_bound: float | None = None
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        if not (self.kappa >= 0 and isfinite(self.kappa)):
-            raise ValueError(f"Expected a finite kappa >= 0, got {self.kappa}.")
-        if not 0 < self.momentum <= 1:
-            raise ValueError(f"Expected 0 < momentum <= 1, got {self.momentum}.")
-        if self.mean_bound is not None and not 2**-10 <= self.mean_bound <= 2**10:
-            raise ValueError(f"Expected mean_bound from 2^-10 to 2^10, got {self.mean_bound}.")
+    fraction: Fraction = 1.0
+    kappa: Weight = 1.0
+    momentum: Fraction = 0.1
+    mean_bound: Annotated[float, Range("[2^-10, 2^10]")] | None = None
 
     def build(self, problem: Problem) -> Algorithm:
         """Raises ConfigError for private training, and for a model that does not end in its head."""

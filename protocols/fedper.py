@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securefl.algorithm import Algorithm
-from securefl.protocols.averaging import Averaging, Uniform, check_fraction
-from securefl.protocols.personal import Personal, SharedLayers, check_layers
+from securefl.core.ranges import Count, Fraction, Ranged
+from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.personal import Personal, SharedLayers
 from securefl.training import Problem
 from securefl.training.task import Bodies
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPer:
+class FedPer(Ranged):
     """Options of FedPer: base layers are averaged, and the last `layers` dense layers are personal.
 
     fraction: C; K = ceil(C N) clients a round.
@@ -24,12 +25,8 @@ class FedPer:
         together.
     """
 
-    fraction: float = 1.0
-    layers: int = 1
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        check_layers(self.layers)
+    fraction: Fraction = 1.0
+    layers: Count = 1
 
     def build(self, problem: Problem) -> Algorithm:
         shared = SharedLayers(layers=self.layers, side="body")

@@ -57,9 +57,11 @@ from securefl.algorithm import (
     Sum,
     Unit,
 )
+from securefl.core.ranges import Probability, Ranged, Weight
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.class_sums import Clipping, Statistic, class_means
 from securefl.protocols.client_state import kept_values
+from securefl.protocols.contributions import ClientBound
 from securefl.protocols.personal import each_on_its_own
 from securefl.training import Learnt, Problem, evaluate
 from securefl.training.fit import Fit, Fitted, usable
@@ -73,7 +75,7 @@ _NOBODY = Answers(survivors=(), totals={}, per_client={})
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProto:
+class FedProto(Ranged):
     """Options of FedProto.
 
     lamda: lambda, the weight of the squared distance of features to the prototype of their class.
@@ -82,18 +84,10 @@ class FedProto:
     shorter: share of the clients whose body lacks its first hidden dense layer.
     """
 
-    lamda: float = 1.0
+    lamda: Weight = 1.0
     clip: Clipping = field(default_factory=lambda: Clipping(kind="none"))
-    client_bound: float | None = None
-    shorter: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.lamda < np.inf:
-            raise ValueError(f"Expected lamda >= 0, got {self.lamda}. Write a weight such as 1.0.")
-        if not 0 <= self.shorter <= 1:
-            raise ValueError(f"Expected 0 <= shorter <= 1, got {self.shorter}.")
-        if self.client_bound is not None and not 0.01 <= self.client_bound <= 2**20:
-            raise ValueError(f"Expected 0.01 <= client_bound <= 2^20, got {self.client_bound}.")
+    client_bound: ClientBound = None
+    shorter: Probability = 0.0
 
     def build(self, problem: Problem) -> Algorithm:
         if problem.kind != "classification":

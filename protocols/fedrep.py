@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from securefl.algorithm import Algorithm, ClientContext, Float32s
-from securefl.protocols.averaging import Averaging, Uniform, check_fraction
+from securefl.core.ranges import Count, Fraction, Positive, Ranged
+from securefl.protocols.averaging import Averaging, Uniform
 from securefl.protocols.contributions import to_fit
 from securefl.protocols.personal import HeadAlone, Personal, SharedLayers
 from securefl.training import Problem
@@ -24,7 +25,7 @@ from securefl.training.task import Bodies
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedRep:
+class FedRep(Ranged):
     """Options of FedRep.
 
     fraction: C; K = ceil(C N) clients a round.
@@ -33,16 +34,9 @@ class FedRep:
     head_rate: the head's learning rate, in multiples of that in [local]. The authors' code takes 5 on MNIST.
     """
 
-    fraction: float = 1.0
-    head_epochs: int = 10
-    head_rate: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        if self.head_epochs < 1:
-            raise ValueError(f"Expected head_epochs >= 1, got {self.head_epochs}.")
-        if not 0 < self.head_rate < float("inf"):
-            raise ValueError(f"Expected a finite head_rate > 0, got {self.head_rate}.")
+    fraction: Fraction = 1.0
+    head_epochs: Count = 10
+    head_rate: Positive = 1.0
 
     def build(self, problem: Problem) -> Algorithm:
         """Raises ConfigError for a model without a head that can be trained alone."""

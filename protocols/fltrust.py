@@ -52,9 +52,10 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
+from securefl.core.ranges import Count, Fraction, Positive, Ranged
 from securefl.errors import ConfigError, DataError
 from securefl.linear import LinearBounds, LinearQuery
-from securefl.protocols.averaging import Uniform, check_fraction, cohort_size
+from securefl.protocols.averaging import Uniform, cohort_size
 from securefl.protocols.client_state import digest_of, made_in, require_made_in
 from securefl.protocols.contributions import UPDATE
 from securefl.training import Learnt, Problem
@@ -342,7 +343,7 @@ class Trusting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FLTrust:
+class FLTrust(Ranged):
     """Options of FLTrust.
 
     fraction: C; K = ceil(C N) clients a round. The paper takes all.
@@ -357,16 +358,9 @@ class FLTrust:
     100
     """
 
-    fraction: float
-    root: int = 100
-    learning_rate: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        if self.root < 1:
-            raise ValueError(f"Expected root >= 1, got {self.root}.")
-        if not 0 < self.learning_rate < float("inf"):
-            raise ValueError(f"Expected learning_rate > 0 and finite, got {self.learning_rate}.")
+    fraction: Fraction
+    root: Count = 100
+    learning_rate: Positive = 1.0
 
     def build(self, problem: Problem) -> Algorithm:
         # Under a finite epsilon an error would tell how many records became the server's.

@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securefl.algorithm import Algorithm
-from securefl.protocols.averaging import Averaging, Uniform, check_fraction
-from securefl.protocols.personal import Personal, SharedLayers, check_layers
+from securefl.core.ranges import Count, Fraction, Probability, Ranged
+from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.personal import Personal, SharedLayers
 from securefl.training import Problem
 from securefl.training.task import Bodies
 
 
 @dataclass(frozen=True, kw_only=True)
-class LGFedAvg:
+class LGFedAvg(Ranged):
     """Options of LG-FedAvg: the last `layers` dense layers are averaged (1 or 2 in the FedLog paper).
 
     fraction: C; K = ceil(C N) clients a round.
@@ -24,13 +25,9 @@ class LGFedAvg:
     shorter: share of the clients whose body lacks its first hidden dense layer.
     """
 
-    fraction: float = 1.0
-    layers: int = 1
-    shorter: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        check_layers(self.layers)
+    fraction: Fraction = 1.0
+    layers: Count = 1
+    shorter: Probability = 0.0
 
     def build(self, problem: Problem) -> Algorithm:
         """Raises ConfigError if the shared layers differ between the bodies of both lengths."""

@@ -47,12 +47,6 @@ Training = Callable[[Problem, ClientContext, Float32s], Fit]
 """The local training of a client: from its problem, its context and its whole model (d,)."""
 
 
-def check_layers(layers: int) -> None:
-    """Raises ValueError unless there is at least one layer."""
-    if layers < 1:
-        raise ValueError(f"Expected layers >= 1, got {layers}.")
-
-
 @dataclass(frozen=True, kw_only=True)
 class SharedLayers:
     """The layers that clients share.

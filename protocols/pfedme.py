@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 
 import numpy as np
 
@@ -33,8 +32,9 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
+from securefl.core.ranges import Count, Fraction, Positive, Ranged
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.averaging import Averaging, Scaled, Uniform, check_fraction
+from securefl.protocols.averaging import Averaging, Scaled, Uniform
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
 from securefl.protocols.parts import Gathering, gather_mean
@@ -46,7 +46,7 @@ from securefl.training.local import Envelope
 
 
 @dataclass(frozen=True, kw_only=True)
-class PFedMe:
+class PFedMe(Ranged):
     """Options of pFedMe.
 
     fraction: C; K = ceil(C N) clients a round. The paper's S over N.
@@ -56,25 +56,19 @@ class PFedMe:
     beta: the share of the mean of the clients' models in the next global model. 1 is the plain mean.
     """
 
-    fraction: float = 1.0
-    lamda: float = 15.0
-    personal_steps: int = 5
-    eta: float = 0.005
-    beta: float = 1.0
+    fraction: Fraction = 1.0
+    lamda: Positive = 15.0
+    personal_steps: Count = 5
+    eta: Positive = 0.005
+    beta: Positive = 1.0
 
     def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        if not (self.lamda > 0 and isfinite(self.lamda)):
-            raise ValueError(f"Expected a finite lamda > 0, got {self.lamda}.")
-        if self.personal_steps < 1:
-            raise ValueError(f"Expected personal_steps >= 1, got {self.personal_steps}.")
-        if not 0 < self.eta * self.lamda <= 1:
+        super().__post_init__()
+        if self.eta * self.lamda > 1:
             raise ValueError(
-                f"Expected 0 < eta * lamda <= 1, got {self.eta} * {self.lamda}: a larger step passes the "
+                f"Expected eta * lamda in (0, 1], got {self.eta} * {self.lamda}: a larger step passes the "
                 "personal model. Lower eta."
             )
-        if not (self.beta > 0 and isfinite(self.beta)):
-            raise ValueError(f"Expected a finite beta > 0, got {self.beta}.")
 
     def build(self, problem: Problem) -> Algorithm:
         """Raises ConfigError for private training, and for steps of SGD that would diverge."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
@@ -17,8 +18,9 @@ from securefl.algorithm import (
     State,
     sample_without_replacement,
 )
-from securefl.protocols.averaging import Averaging, Chosen, check_fraction, cohort_size, known_or_mean
-from securefl.protocols.contributions import SIZE, Loss, Size, check_loss_bound
+from securefl.core.ranges import Fraction, Range, Ranged
+from securefl.protocols.averaging import Averaging, Chosen, cohort_size, known_or_mean
+from securefl.protocols.contributions import SIZE, Loss, LossBound, Size
 from securefl.training import Problem
 
 
@@ -67,7 +69,7 @@ class ByLargestLoss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerOfChoice:
+class PowerOfChoice(Ranged):
     """Options of power-of-choice.
 
     fraction: C; K = ceil(C N) clients a round.
@@ -75,15 +77,9 @@ class PowerOfChoice:
     loss_bound: largest loss of a record; larger ones are clipped. Without it losses cannot be noised.
     """
 
-    fraction: float
-    candidates: float = 2.0
-    loss_bound: float | None = None
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        check_loss_bound(self.loss_bound)
-        if not 1 <= self.candidates < float("inf"):
-            raise ValueError(f"Expected candidates >= 1 and finite, got {self.candidates}.")
+    fraction: Fraction
+    candidates: Annotated[float, Range("[1, inf)")] = 2.0
+    loss_bound: LossBound = None
 
     def build(self, problem: Problem) -> Algorithm:
         count = cohort_size(self.fraction, problem.clients)

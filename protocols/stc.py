@@ -25,27 +25,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from securefl.algorithm import Algorithm, Float32s, Floats, Value, ValueSpec
+from securefl.core.ranges import Fraction, Ranged
 from securefl.errors import DataError
-from securefl.protocols.averaging import check_fraction
-from securefl.protocols.compression import CompressedAveraging, check_share, entries, largest
+from securefl.protocols.compression import CompressedAveraging, entries, largest
 from securefl.protocols.contributions import bounded
 from securefl.training import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
-class STC:
+class STC(Ranged):
     """Options of STC.
 
     fraction: C; K = ceil(C N) clients a round.
     p: share of the entries that are sent, up and down. The paper takes 1/400.
     """
 
-    fraction: float
-    p: float = 0.0025
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        check_share("p", self.p)
+    fraction: Fraction
+    p: Fraction = 0.0025
 
     def build(self, problem: Problem) -> Algorithm:
         return CompressedAveraging(

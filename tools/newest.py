@@ -1,6 +1,8 @@
 """The wheel under each Python that is here, in an environment with the newest packages that resolve.
 
-    python tools/newest.py    # make check-newest
+    python tools/newest.py [newest]    # make check-newest [ON=newest]
+
+With `newest`, under the newest Python that is here alone: it gets the newest packages.
 
 uv resolves in a second, compiles nothing, and links the files of its cache into all environments.
 They stay in the user's cache, so that a later run, of another checkout too, fetches newer packages alone.
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,15 +36,20 @@ def run(*command: str | Path, cwd: Path = ROOT) -> str:
     return subprocess.run(command, cwd=cwd, env=env, check=True, text=True, **streams).stdout
 
 
-def checked(version: str, wheel: Path) -> str:
-    """What the checks say under one Python, or that it is not here. CalledProcessError if one fails."""
+def found(version: str) -> str:
+    """The path of a Python of this machine. Empty if there is none, which is told."""
+    try:
+        return run(UV, "python", "find", "--no-python-downloads", version).strip()
+    except subprocess.CalledProcessError:
+        print(f"Python {version} is not on this machine: not checked.", flush=True)
+        return ""
+
+
+def checked(version: str, base: str, wheel: Path) -> str:
+    """What the checks say under one Python. CalledProcessError if one fails."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "securefl", "check-newest")
     from mistakes import STUDY
 
-    try:
-        base = run(UV, "python", "find", "--no-python-downloads", version).strip()
-    except subprocess.CalledProcessError:
-        return f"Python {version} is not on this machine: not checked."
     (torch,) = re.findall("^torch==.*", (ROOT / "constraints.txt").read_text(), re.M)
     here, began, said = wheel.with_name(version), time.monotonic(), []
     here.mkdir()
@@ -56,17 +64,23 @@ def checked(version: str, wheel: Path) -> str:
     return f"Python {version}: {'; '.join(said)} ({time.monotonic() - began:.0f} s)"
 
 
-def main() -> None:
-    """Check under each Python, and go on where one fails; end with exit code 1 if one failed."""
+def main(*, newest: bool = False) -> None:
+    """Check under each Python, and go on where one fails; end with exit code 1 if one failed.
+
+    newest: check under the newest one alone.
+    """
     from mutants import Copy
 
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")  # its shims start nothing
     os.environ["PATH"] = os.pathsep.join([*map(str, pyenv.glob("versions/*/bin")), os.environ["PATH"]])
+    bases = [(version, base) for version in VERSIONS if (base := found(version))]
+    if newest:
+        bases = bases[-1:]
     with TemporaryDirectory() as made, ThreadPoolExecutor(2) as pool:
         run(UV, "build", "--wheel", "--out-dir", made, Copy(Path(made, "tree")).root)
         (wheel,) = Path(made).glob("*.whl")
         failed = False
-        for version, future in [(version, pool.submit(checked, version, wheel)) for version in VERSIONS]:
+        for version, future in [(own[0], pool.submit(checked, *own, wheel)) for own in bases]:
             try:
                 print(future.result(), flush=True)
             except subprocess.CalledProcessError as error:
@@ -124,4 +138,5 @@ def check() -> None:
 
 
 if __name__ == "__main__":
-    {"check": check, "check_flower": check_flower}.get("".join(sys.argv[1:]), main)()
+    inside = {"check": check, "check_flower": check_flower, "newest": partial(main, newest=True)}
+    inside.get("".join(sys.argv[1:]), main)()

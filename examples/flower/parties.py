@@ -54,7 +54,9 @@ def tell(own: Federation, names: Mapping[str, tuple[str, ...]]) -> None:
         said = json.loads(securefl("party", "status", own.folder / "parties" / name, "--json"))
         if "releases" in said:
             spent = ", ".join(f"{value} against {party}" for party, value in said["epsilon"].items())
+            bare = said["sessions"]["bare"]
             print(f"{name}: sent {said['releases']['committed']} releases, epsilon {spent}")
+            print(f"{name}: {bare['used']} of {bare['allowed']} sessions without noise used")
         elif name != "server":
             print(f"{name}: opened sums in {said['sessions']['count']} session, and saw no record's value")
         for missing in said["missing"]:

@@ -21,6 +21,9 @@ from securefl.flower import AppTerms
 
 TERMS = Path(__file__).with_name("securefl.toml")
 
+SESSIONS = 1
+"""How many sessions without noise this party's owner agrees to: a server could compare the sums of two."""
+
 
 def enrol(folder: Path, name: str) -> str:
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +40,9 @@ def serve(folder: Path, name: str, user: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     path = folder / "run" / "party.sock"
     served(
-        lambda: UpdateParty(name, terms.plan, terms.updates, pinned, identity, folder, counter),
+        lambda: UpdateParty(
+            name, terms.plan, terms.updates, pinned, identity, folder, counter, sessions=SESSIONS
+        ),
         path,
         allow={user},
         ready=lambda: print(f"{name} serves on {path}.", flush=True),

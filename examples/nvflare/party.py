@@ -19,6 +19,9 @@ from terms import PLAN, UPDATES
 from securefl.deployment import keys, roster
 from securefl.deployment.local import UpdateParty, served
 
+SESSIONS = 1
+"""How many sessions without noise this party's owner agrees to: a server could compare the sums of two."""
+
 
 def enrol(folder: Path, name: str) -> str:
     folder.mkdir(parents=True, exist_ok=True)
@@ -33,7 +36,7 @@ def serve(folder: Path, name: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     identity, path = keys.read(folder, name), folder / "run" / "party.sock"
     served(
-        lambda: UpdateParty(name, PLAN, UPDATES, pinned, identity, folder, counter),
+        lambda: UpdateParty(name, PLAN, UPDATES, pinned, identity, folder, counter, sessions=SESSIONS),
         path,
         allow={os.getuid()},
         ready=lambda: print(f"{name} serves on {path}.", flush=True),

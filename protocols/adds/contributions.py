@@ -35,6 +35,7 @@ MAP = ValueSpec(
     name="map",
     reduction="sum",
     reveals="which units of the model it trained",
+    form="map",
     depends_on="trained-state",
     reads_state="none",
     packed=True,

@@ -28,12 +28,13 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
+from securefl.core.ranges import Fraction, Ranged
 from securefl.errors import DataError
 from securefl.protocols.adds.contributions import packed, unpacked
 from securefl.protocols.adds.options import supernet_of
 from securefl.protocols.adds.part import figures
 from securefl.protocols.adds.supernet import Mask, Supernet
-from securefl.protocols.averaging import Averaging, Uniform, check_fraction
+from securefl.protocols.averaging import Averaging, Uniform
 from securefl.protocols.contributions import CLIPPED, UNSAMPLED, Sampling, bounded, update_sends
 from securefl.protocols.local_accuracy import of_common_model
 from securefl.protocols.parts import Gathering, step_of
@@ -46,7 +47,7 @@ UNITS: Final = "units"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDrop:
+class FedDrop(Ranged):
     """Federated dropout.
 
     fraction: C; K = ceil(C N) clients a round.
@@ -59,15 +60,8 @@ class FedDrop:
     0.75
     """
 
-    fraction: float
-    keep: float = 0.75
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        if not 0 < self.keep <= 1:
-            raise ValueError(
-                f"Expected 0 < keep <= 1, got {self.keep}: a layer without units passes nothing."
-            )
+    fraction: Fraction
+    keep: Fraction = 0.75
 
     def build(self, problem: Problem) -> Algorithm:
         return Averaging(

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from securefl.algorithm import Algorithm
+from securefl.core.ranges import Count, Fraction, Ranged
 from securefl.errors import ConfigError
 from securefl.protocols.adds.importance import Criterion
 from securefl.protocols.adds.part import Subnets
 from securefl.protocols.adds.subnet_search import Search
 from securefl.protocols.adds.supernet import Supernet
-from securefl.protocols.averaging import Averaging, Uniform, check_fraction
+from securefl.protocols.averaging import Averaging, Uniform
 from securefl.training import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adds:
+class Adds(Ranged):
     """ADDS (Gong et al.): each client trains a subnet that fits its records.
 
     fraction: C; K = ceil(C N) clients a round.
@@ -39,7 +40,7 @@ class Adds:
     'lrp'
     """
 
-    fraction: float
+    fraction: Fraction
     importance: Criterion = Search.importance
     initial: float = Search.initial
     least: float = Search.least
@@ -52,12 +53,10 @@ class Adds:
     weight: float | None = Search.weight
     lasting: bool = Search.lasting
     scaled: bool = Search.scaled
-    fewest: int = 1
+    fewest: Count = 1
 
     def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        if self.fewest < 1:
-            raise ValueError(f"Expected fewest >= 1, got {self.fewest}.")
+        super().__post_init__()
         self._search()
 
     def _search(self) -> Search:

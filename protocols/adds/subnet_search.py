@@ -24,8 +24,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import ceil, inf, log
-from typing import Any, Final, Literal
+from math import ceil, log
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from scipy.special import expit
 from torch import Tensor, nn
 
 from securefl.algorithm import ClientContext, Float32s, Floats
+from securefl.core.ranges import Fraction, Positive, Range, Ranged, Weight
 from securefl.data.dataset import hold_out
 from securefl.errors import DataError
 from securefl.protocols.adds.importance import Criterion, importance
@@ -307,7 +308,7 @@ _LOOKED_AT: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class Search(Ranged):
     """How rates are searched for.
 
     Attributes:
@@ -331,32 +332,22 @@ class Search:
     """
 
     importance: Criterion = "lrp"
-    initial: float = 0.9
-    least: float = 0.1
+    initial: Fraction = 0.9
+    least: Fraction = 0.1
     optimizer: Literal["adam", "sgd"] = "adam"
-    rate: float = 0.01
-    epsilon: float = 1.0
-    cooling: float = 0.98
-    validation: float = 0.1
-    offset: float = 0.5
-    weight: float | None = None
+    rate: Positive = 0.01
+    epsilon: Positive = 1.0
+    cooling: Fraction = 0.98
+    validation: Annotated[float, Range("(0, 1)")] = 0.1
+    offset: Weight = 0.5
+    weight: Weight | None = None
     lasting: bool = True
     scaled: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.least <= self.initial <= 1:
-            raise ValueError(f"Expected 0 < least <= initial <= 1, got {self.least} and {self.initial}.")
-        if not (self.rate > 0 and self.epsilon > 0 and 0 < self.cooling <= 1 and self.offset >= 0):
-            raise ValueError(
-                "Expected rate > 0, epsilon > 0, 0 < cooling <= 1 and offset >= 0, got "
-                f"{self.rate}, {self.epsilon}, {self.cooling} and {self.offset}."
-            )
-        if not 0 < self.validation < 1:
-            raise ValueError(f"Expected 0 < validation < 1, got {self.validation}.")
-        if self.weight is not None and not 0 <= self.weight < inf:
-            raise ValueError(
-                f"Expected a finite weight >= 0, got {self.weight}. Leave it out for the paper's."
-            )
+        super().__post_init__()
+        if self.least > self.initial:
+            raise ValueError(f"Expected least <= initial, got {self.least} and {self.initial}.")
 
     def of(self, skew: float) -> float:
         """Lambda, the weight of the squared rates in the loss, of a client with this skew of labels.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
@@ -24,16 +24,16 @@ from securefl.algorithm import (
     State,
     sample_without_replacement,
 )
+from securefl.core.ranges import Fraction, Range, Ranged
 from securefl.protocols.averaging import (
     Averaging,
     Chosen,
-    check_fraction,
     cohort_size,
     known_or_mean,
     sampling,
     weights,
 )
-from securefl.protocols.contributions import SIZE, Loss, Size, Update, check_loss_bound
+from securefl.protocols.contributions import SIZE, Loss, LossBound, Size, Update
 from securefl.protocols.fedcor.process import covariance, fit, grouped, most_informative, plane
 from securefl.protocols.parts import gather_mean
 from securefl.training import Problem
@@ -221,8 +221,12 @@ class ByCorrelation:
         return {"loss": state.memory["losses"], "embedding_1": first, "embedding_2": second}
 
 
+Least0 = Annotated[int, Range("[0, 10^6]")]
+Least1 = Annotated[int, Range("[1, 10^6]")]
+
+
 @dataclass(frozen=True, kw_only=True)
-class FedCor:
+class FedCor(Ranged):
     """Options of FedCor. The defaults are the paper's for Fashion-MNIST; brackets have those for CIFAR-10.
 
     fraction: of the clients that a round selects: K = ceil(fraction * N) of N.
@@ -247,30 +251,17 @@ class FedCor:
     10
     """
 
-    fraction: float
-    warm_up: int = 15
-    interval: int = 10
-    updates: int = 50
-    annealing: float = 0.95
-    discount: float = 0.9
-    dimension: int = 15
-    window: int = 10
-    window_after: int = 1
-    steps: int = 150
-    loss_bound: float | None = None
-
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-        check_loss_bound(self.loss_bound)
-        least = {"warm_up": 1, "interval": 1, "updates": 0, "dimension": 1}
-        least |= {"window": 0, "window_after": 0, "steps": 1}
-        for name, fewest in least.items():
-            if not fewest <= getattr(self, name) <= 10**6:
-                raise ValueError(f"Expected {name} from {fewest} to 10^6, got {getattr(self, name)}.")
-        if not (0 < self.annealing <= 1 and 0 < self.discount <= 1):
-            raise ValueError(
-                f"Expected annealing and discount in (0, 1], got {self.annealing} and {self.discount}."
-            )
+    fraction: Fraction
+    warm_up: Least1 = 15
+    interval: Least1 = 10
+    updates: Least0 = 50
+    annealing: Fraction = 0.95
+    discount: Fraction = 0.9
+    dimension: Least1 = 15
+    window: Least0 = 10
+    window_after: Least0 = 1
+    steps: Least1 = 150
+    loss_bound: LossBound = None
 
     def build(self, problem: Problem) -> Algorithm:
         # One contribution serves both, so that a trial asks for the same value as a round.

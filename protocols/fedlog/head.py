@@ -20,19 +20,21 @@ iteration p <- softmax(s / p^2) diverges.) Source: FedLog, Eqs. 11 and 14, and t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import logsumexp, wrightomega
 
+from securefl.core.ranges import Range, Ranged
 from securefl.errors import DataError
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prior:
+class Prior(Ranged):
     """FedLog's conjugate prior (Eq. 9).
 
     chi: added to every entry of R, as the features of records would be.
@@ -47,15 +49,8 @@ class Prior:
     Prior(chi=0.0, nu=0.0)
     """
 
-    chi: float = 0.0
-    nu: float = 1.0
-
-    def __post_init__(self) -> None:
-        # Sums of records lie on a grid within 2^20; a prior far beyond it would leave no digit of them.
-        if not (-(2**20) <= self.chi <= 2**20 and 0 <= self.nu <= 2**40):
-            raise ValueError(
-                f"Expected -2^20 <= chi <= 2^20 and 0 <= nu <= 2^40, got {self.chi} and {self.nu}."
-            )
+    chi: Annotated[float, Range("[-1048576, 2^20]")] = 0.0
+    nu: Annotated[float, Range("[0, 2^40]")] = 1.0
 
 
 PAPER = Prior()

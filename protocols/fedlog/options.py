@@ -25,8 +25,10 @@ from securefl.algorithm import (
     State,
     Sum,
 )
+from securefl.core.ranges import Probability, Ranged, Weight
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.class_sums import Clipping, Statistic
+from securefl.protocols.contributions import ClientBound
 from securefl.protocols.fedlog.bodies import Body, Public, Trained
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.protocols.parts import absent, including
@@ -123,7 +125,7 @@ _BODIES = {"public": "public body", "private": "private body", "dp-sgd": "DP-SGD
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedLog:
+class FedLog(Ranged):
     """Options of FedLog.
 
     body: "public" is the model's body from its public seed, frozen. "private" is trained by each client on
@@ -145,13 +147,14 @@ class FedLog:
 
     body: Literal["public", "private", "dp-sgd"] = field(default="public", metadata={"words": _BODIES.get})
     clip: Clipping = field(default_factory=Clipping)
-    client_bound: float | None = None
-    alpha: float = 0.0
-    beta: float = 0.0
-    shorter: float = 0.0
+    client_bound: ClientBound = None
+    alpha: Weight = 0.0
+    beta: Weight = 0.0
+    shorter: Probability = 0.0
     prior: Prior = field(default_factory=Prior)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.body == "dp-sgd" and (self.alpha or self.beta):
             raise ValueError(
                 'Expected alpha and beta with body = "private" only, got them with "dp-sgd", which clips the '
@@ -162,13 +165,6 @@ class FedLog:
                 'Expected alpha, beta and shorter with body = "private" only, got them with "public", which '
                 "is not trained."
             )
-        if not (0 <= self.alpha < np.inf and 0 <= self.beta < np.inf and 0 <= self.shorter <= 1):
-            raise ValueError(
-                "Expected alpha >= 0, beta >= 0 and 0 <= shorter <= 1, all finite, got "
-                f"{self.alpha}, {self.beta} and {self.shorter}."
-            )
-        if self.client_bound is not None and not 0.01 <= self.client_bound <= 2**20:
-            raise ValueError(f"Expected 0.01 <= client_bound <= 2^20, got {self.client_bound}.")
 
     def build(self, problem: Problem) -> Algorithm:
         if problem.kind != "classification":

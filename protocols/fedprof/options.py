@@ -17,6 +17,7 @@ from securefl.algorithm import (
     State,
     sample_without_replacement,
 )
+from securefl.core.ranges import Count, Fraction, Ranged, Weight
 from securefl.errors import ConfigError
 from securefl.matching import Anchor, Bounds, Variant
 from securefl.matching.profiles import ProfileQuery, query
@@ -25,7 +26,6 @@ from securefl.protocols.averaging import (
     Averaging,
     Chosen,
     aggregated,
-    check_fraction,
     known_or_mean,
 )
 from securefl.protocols.contributions import Size
@@ -34,7 +34,7 @@ from securefl.protocols.selection import admitted, with_replacement
 from securefl.protocols.stale import check_stale, part_of, with_stale
 from securefl.training import Problem, profile
 
-Alpha = float | tuple[float, ...] | Literal["theorem-1"]
+Alpha = Weight | tuple[Weight, ...] | Literal["theorem-1"]
 
 
 def log_weights(divergences: Floats, alpha: float | Sequence[float] | Floats) -> Floats:
@@ -133,7 +133,7 @@ class ByProfile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProf:
+class FedProf(Ranged):
     """Options of FedProf.
 
     fraction: C; K = ceil(C N) clients a round.
@@ -158,7 +158,7 @@ class FedProf:
     10.0
     """
 
-    fraction: float
+    fraction: Fraction
     aggregation: Aggregation = field(default="partial", metadata={"words": aggregated})
     stale: bool = field(default=False, metadata={"words": with_stale})
     alpha: Alpha = 10.0
@@ -166,25 +166,12 @@ class FedProf:
     variant: Variant = Variant.FULL
     bounds: Bounds = field(default_factory=Bounds)
     clip: Clip | None = None
-    refresh: int = 1
-    max_releases: int | None = None
+    refresh: Count = 1
+    max_releases: Count | None = None
 
     def __post_init__(self) -> None:
-        check_fraction(self.fraction)
+        super().__post_init__()
         check_stale(self.stale, self.aggregation)
-        numbers = (
-            ()
-            if isinstance(self.alpha, str)
-            else (self.alpha,)
-            if isinstance(self.alpha, (int, float))
-            else self.alpha
-        )
-        if any(not 0 <= number < float("inf") for number in numbers):
-            raise ValueError(f"Expected alpha >= 0 and finite, got {self.alpha}.")
-        if self.refresh < 1:
-            raise ValueError(f"Expected refresh >= 1, got {self.refresh}.")
-        if self.max_releases is not None and self.max_releases < 1:
-            raise ValueError(f"Expected max_releases >= 1, got {self.max_releases}.")
 
     def build(self, problem: Problem) -> Algorithm:
         if isinstance(self.alpha, tuple) and len(self.alpha) != problem.clients:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import inf, sqrt
+from math import sqrt
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
+from securefl.core.ranges import Positive, Ranged
 from securefl.dp import MeanVariance, Moments
 from securefl.dp.moments import GRID, require_same_length
 from securefl.errors import DataError
@@ -54,7 +55,7 @@ _BOUNDS: Final = Bounds()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clip:
+class Clip(Ranged):
     """Public bounds on a record's anchored outputs, in standard deviations of the anchor.
 
     outputs, squares: the largest root mean square of the outputs, and of their squares. A record beyond it is
@@ -68,12 +69,8 @@ class Clip:
     6.0
     """
 
-    outputs: float
-    squares: float
-
-    def __post_init__(self) -> None:
-        if not (0 < self.outputs < inf and 0 < self.squares < inf):
-            raise ValueError(f"Expected finite bounds > 0, got {self.outputs} and {self.squares}.")
+    outputs: Positive
+    squares: Positive
 
     def moments(self, length: int) -> Moments:
         """The moments of a layer with this many outputs, whose bounds grow with the root of that number."""
@@ -141,6 +138,7 @@ def _spec(
         period=refresh,
         initial_queries=1,
         max_releases=max_releases,
+        spread=True,
     )
 
 

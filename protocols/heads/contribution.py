@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm import Adjacency, ClientContext, Floats, Unit, Value, ValueSpec
+from securefl.core.ranges import Range, Ranged
 from securefl.dp import clipping
 from securefl.errors import DataError
 from securefl.protocols.heads.blocks import UNIT, Blocks
@@ -25,7 +26,7 @@ from securefl.training.heads import Projection
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounding:
+class Bounding(Ranged):
     """How the features of a record come to have a norm of at most 1. All constants are public.
 
     kind: "unit-l2": features are scaled to norm 1. Those of norm 0 stay. "clip-l2": features are divided by
@@ -42,11 +43,10 @@ class Bounding:
     """
 
     kind: Literal["unit-l2", "clip-l2"] = "unit-l2"
-    bound: float = 1.0
+    bound: Annotated[float, Range("[1e-6, 1e9]")] = 1.0
 
     def __post_init__(self) -> None:
-        if not 1e-6 <= self.bound <= 1e9:
-            raise ValueError(f"Expected bounding.bound from 1e-6 to 1e9, got {self.bound}.")
+        super().__post_init__()
         if self.kind == "unit-l2" and self.bound != 1.0:
             raise ValueError(
                 f'Expected `bound` with kind = "clip-l2" alone, got {self.bound} with "unit-l2", which '
@@ -136,6 +136,7 @@ def statistic_spec(
         name="statistic",
         reduction="sum",
         reveals=reveals,
+        form="real",
         sensitivity=_sensitivities(blocks, client_bound),
         bounded_by=_BOUNDED_BY,
         grid=blocks.grid,

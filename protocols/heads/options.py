@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isqrt
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,10 @@ from securefl.algorithm import (
     Sum,
 )
 from securefl.core.logs import logger
+from securefl.core.ranges import Count, Range, Ranged
 from securefl.errors import ConfigError, DataError
 from securefl.mechanisms import mechanism_of
+from securefl.protocols.contributions import ClientBound
 from securefl.protocols.heads.blocks import Blocks, grid_of
 from securefl.protocols.heads.contribution import Bounding, Statistic
 from securefl.protocols.heads.solvers import Kind, solve
@@ -221,7 +223,7 @@ _COUNTS = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heads:
+class Heads(Ranged):
     """Options of heads in closed form.
 
     The features are the input of the model's last dense layer. With `kind = "mlp"` and `hidden = []` under
@@ -245,28 +247,22 @@ class Heads:
 
     head: Literal["auto", "prototypes", "ridge", "lda"] = "auto"
     projection: Literal["none", "leading", "random"] = "none"
-    width: int | None = None
+    width: Count | None = None
     bounding: Bounding = field(default_factory=Bounding)
-    strength: float | None = None
-    moments: float = 1.0
-    client_bound: float | None = None
+    strength: Annotated[float, Range("[1e-6, 2^40]")] | None = None
+    moments: Annotated[float, Range("[2^-6, 2^6]")] = 1.0
+    client_bound: ClientBound = None
 
     def __post_init__(self) -> None:
-        if self.width is not None and (self.projection == "none" or self.width < 1):
+        super().__post_init__()
+        if self.width is not None and self.projection == "none":
             raise ValueError(
-                f'Expected width >= 1 with projection "leading" or "random", got width {self.width} with '
-                f'"{self.projection}".'
+                f'Expected width with projection "leading" or "random", got width {self.width} with "none".'
             )
         if self.projection == "random" and self.width is None:
             raise ValueError(
                 'Expected width with projection "random", got none. Set the number of features to keep.'
             )
-        if not 1 / 64 <= self.moments <= 64:
-            raise ValueError(f"Expected moments, a weight, from 1/64 to 64, got {self.moments}.")
-        if self.strength is not None and not 1e-6 <= self.strength <= 2**40:
-            raise ValueError(f"Expected strength from 1e-6 to 2^40 records, got {self.strength}.")
-        if self.client_bound is not None and not 0.01 <= self.client_bound <= 2**20:
-            raise ValueError(f"Expected 0.01 <= client_bound <= 2^20, got {self.client_bound}.")
 
     def build(self, problem: Problem) -> Algorithm:
         if problem.kind != "classification":

@@ -44,7 +44,7 @@ from securefl.accounting.store import IDENTITY, Terms, now, written
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.file_words import by_field, file_words
 from securefl.core.text_safety import excerpt
-from securefl.storage.database import Damaged, Database, Kind, decoding, explaining, require, seal
+from securefl.storage.database import Damaged, Database, Kind, decoding, explaining, is_empty, require, seal
 from securefl.storage.read_only import read
 
 KIND = Kind(
@@ -280,7 +280,8 @@ def account_of(path: Path, terms: Terms | None = None, records: str = "") -> Acc
     """Read the shared ledger at `path`, also from a read-only folder.
 
     Args:
-        path: the file. If it is missing and `terms` are given, the account is empty.
+        path: the file. If it is missing and `terms` are given, the account is empty. So it is while another
+            process makes the file.
         terms, records: the terms and the records' digest of runs that would be added.
 
     Raises:
@@ -291,8 +292,8 @@ def account_of(path: Path, terms: Terms | None = None, records: str = "") -> Acc
         return Account(terms=terms)
     with explaining(path, KIND):
         before = noted(path)  # read first, because a run may begin meanwhile
-        found, stored = read(path, lambda db: _stored(db, path, before))
-    if terms is not None:
+        found, stored = read(path, lambda db: _stored(db, path, before, terms))
+    if terms is not None and stored:
         _agree(path, stored, terms)
         _same_records(path, stored, records)
     return found
@@ -305,11 +306,21 @@ def is_shared(path: Path) -> bool:
         return bool(read(path, lambda db: db.execute(query).fetchall()))
 
 
-def _stored(db: sqlite3.Connection, path: Path, before: Head | None) -> tuple[Account, Mapping[str, str]]:
+def _stored(
+    db: sqlite3.Connection, path: Path, before: Head | None, asked: Terms | None
+) -> tuple[Account, Mapping[str, str]]:
+    """The account and the stored terms. Before its first terms, a ledger has those that are asked for."""
+
     def rows(query: str) -> list[tuple[Any, ...]]:
         return db.execute(query).fetchall()
 
+    # A process that makes a ledger has an empty file first, then tables, then terms, and then a noted head.
+    new = Account(terms=asked) if asked is not None and before is None else None
+    if new is not None and is_empty(db):
+        return new, {}
     require(db, path, KIND)
+    if new is not None and not rows("SELECT 1 FROM terms UNION ALL SELECT 1 FROM runs"):
+        return new, {}
     stored = _terms_of(rows)
     with decoding():
         names = Terms.__dataclass_fields__

@@ -45,6 +45,12 @@ class ValueSpec:
         reduction: "sum": the server gets the sum over the cohort. "none": the server gets one number from
             each client.
         reveals: what the server sees of it in the clear, in words, for the privacy card.
+        form: what a total tells of single values without noise. "real": real numbers of all clients at most
+            entries, so the card states how well one client's value is guessed (`Plan.guess_error`).
+            "discrete": entries may take few numbers, such as signs or mostly 0. A total then tells more than
+            any linear guess, and the card states no figure. It is what nothing else is declared to be. "map":
+            0 or 1 for each pair of a client's units. The counts of pairs give every single map, so a hidden
+            sum without noise is refused.
         reveals_encrypted: what the server sees of it if scores are encrypted. Empty if it never is encrypted.
         reveals_public: what the server sees in place of `reveals` under a `public_num_examples`. Empty if it
             sees the same.
@@ -81,6 +87,7 @@ class ValueSpec:
             rounds, attempts and sessions, noised or not. The client's ledger enforces it. "schedule": as many
             as one run's queries (`asked`). Each release is one linear equation in the client's vector, so as
             many releases as the vector has hidden entries can reveal all of it. None for all other values.
+        spread: whether its queries have a bound on the spread of their weights (`LinearBounds.spread`).
 
     Raises:
         LocalProtocolError: `max_releases` is set on a sum or is no whole number from 1, it is missing on a
@@ -91,6 +98,7 @@ class ValueSpec:
     name: str
     reduction: Literal["sum", "none"]
     reveals: str
+    form: Literal["real", "discrete", "map"] = "discrete"
     reveals_encrypted: str = ""
     reveals_public: str = ""
     on_model: bool = True
@@ -109,6 +117,7 @@ class ValueSpec:
     draws: int = 0
     packed: bool = False
     max_releases: int | Literal["schedule"] | None = None
+    spread: bool = False
 
     def __post_init__(self) -> None:
         require_legible(self.name, "the name of a value")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from securefl.api.running import console_of
@@ -80,6 +82,7 @@ def forecast(
     model: Any = None,
     workers: int | None = None,
     progress: bool | None = None,
+    trust_code: Sequence[Path | str] = (),
 ) -> Forecasts:
     """Forecast a study: what each party learns, at which epsilon, and the cost in bytes and time.
 
@@ -100,7 +103,7 @@ def forecast(
     Raises:
         ConfigError: the study cannot run.
     """
-    found = study_from(study, data=data, model=model, workers=workers)
+    found = study_from(study, data=data, model=model, workers=workers, trust_code=trust_code)
     console = console_of(progress)
     with one_thread(), searches_apart():
         here = world.build(found, found.study.seeds[0])

@@ -214,6 +214,7 @@ def run(
     workers: int | None = None,
     callback: Callback | Sequence[Callback] = (),
     progress: bool | None = None,
+    trust_code: Sequence[Path | str] = (),
 ) -> Run:
     """Run a study to its end, or resume it, as `securefl run` does.
 
@@ -236,6 +237,8 @@ def run(
             be resumed. `securefl.api.callbacks` has some.
         progress: whether to show progress as the command does. By default it is shown only on a terminal and
             in a notebook.
+        trust_code: paths whose code is taken as yours for this call, though others can write it, as by
+            --trust-code.
 
     Returns:
         The finished run. A RuntimeWarning says if an arm learnt nothing.
@@ -248,7 +251,7 @@ def run(
         ConfigError: the study cannot run; then no budget was spent.
         SecureFLError: any other error of this package.
     """
-    found = study_from(study, data=data, model=model, workers=workers)
+    found = study_from(study, data=data, model=model, workers=workers, trust_code=trust_code)
     folder = folder_of(out, f"runs/{slug(found.study.name)}")
     callbacks = _callbacks(callback)
     console = console_of(progress)

@@ -123,6 +123,7 @@ def select_by_profile(
         reveals_encrypted="one score, its profile's divergence from the baseline",
         on_model=False,
         max_releases=max_releases,
+        spread=True,
     )
     plan = Plan(
         scores=scores,

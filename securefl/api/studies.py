@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 import tomli_w
 
 from securefl.core.errors import ConfigError
+from securefl.storage.own_code import CALLER, Namer
 from securefl.storage.processes import MOST_WORKERS
-from securefl.study.config import Brought, Study, parse, read
+from securefl.study.config import Brought, Study, namer_of, parse, read
+from securefl.study.config import home_of as noted_home
 from securefl.study.packaged import text_of
 from securefl.sweep.cells import has_sweep
 
@@ -20,13 +22,18 @@ Given = Study | Mapping[str, Any] | Path | str
 
 
 def study_from(
-    study: Given, *, data: object | None = None, model: Any = None, workers: int | None = None
+    study: Given,
+    *,
+    data: object | None = None,
+    model: Any = None,
+    workers: int | None = None,
+    trust_code: Sequence[Path | str] = (),
 ) -> Study:
-    """The study of a caller's arguments, with the caller's data and model.
+    """The study of a caller's arguments, with the caller's data and model. trust_code: as for `securefl.run`.
 
     Raises ConfigError if the study is not valid, or is a sweep.
     """
-    found = _read(study, Brought(data=data, model=model))
+    found = _read(study, Brought(data=data, model=model), trust_code)
     if workers is None:
         return found
     if not isinstance(workers, int) or not 1 <= workers <= MOST_WORKERS:
@@ -34,7 +41,7 @@ def study_from(
     return replace(found, runtime=replace(found.runtime, workers=workers))
 
 
-def _read(study: Given, brought: Brought) -> Study:
+def _read(study: Given, brought: Brought, trust_code: Sequence[Path | str]) -> Study:
     if isinstance(study, Study):
         if brought.data is None and brought.model is None:
             return study
@@ -43,8 +50,16 @@ def _read(study: Given, brought: Brought) -> Study:
     if has_sweep(text):
         raise ConfigError("Expected a study without a section [sweep], got a sweep: call securefl.run_sweep.")
     if brought.data is None and brought.model is None and is_file(study):
-        return read(Path(str(study)))  # its errors name the file
-    return parse(text, home=home_of(study), brought=brought)
+        return read(Path(str(study)), paths(trust_code))  # its errors name the file
+    home, namer = home_of(study, trust_code)
+    return parse(text, home=home, brought=brought, namer=namer)
+
+
+def paths(trust_code: Sequence[Path | str]) -> tuple[Path, ...]:
+    """The paths of --trust-code. Raises ConfigError for a text, which would be taken letter by letter."""
+    if isinstance(trust_code, str):
+        raise ConfigError(f"Expected trust_code as a list of paths, got {trust_code!r}. Write a list.")
+    return tuple(map(Path, trust_code))
 
 
 def is_file(study: Given) -> bool:
@@ -54,9 +69,12 @@ def is_file(study: Given) -> bool:
     )
 
 
-def home_of(study: Given) -> Path | None:
-    """The folder of the study's file, if it is a file."""
-    return Path(str(study)).parent if is_file(study) else None
+def home_of(study: Given, trust_code: Sequence[Path | str] = ()) -> tuple[Path | None, Namer]:
+    """The folder of the study's file, if it is a file, and who names its code."""
+    if not is_file(study):
+        return None, CALLER
+    file, trusted = Path(str(study)), paths(trust_code)
+    return noted_home(file, trusted), namer_of(file, trusted)
 
 
 def text_from(study: Mapping[str, Any] | Path | str) -> str:

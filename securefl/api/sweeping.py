@@ -128,6 +128,7 @@ def run_sweep(
     out: Path | str | None = None,
     workers: int | None = None,
     progress: bool | None = None,
+    trust_code: Sequence[Path | str] = (),
 ) -> SweepRun:
     """Run a study with a section [sweep] for every cell of its grid, or resume it, as `securefl sweep` does.
 
@@ -147,7 +148,7 @@ def run_sweep(
             process; otherwise each runs in a worker process.
         out: the folder, by default runs/<name of the study>-sweep. Finished cells are not run again.
         workers: processes that run cells in parallel, by default as many as processors.
-        progress: as for `securefl.run`.
+        progress, trust_code: as for `securefl.run`.
 
     Returns:
         The finished sweep. A RuntimeWarning says if some cells failed or an arm learnt nothing.
@@ -157,7 +158,8 @@ def run_sweep(
         SecureFLError: all cells failed.
     """
     brought = Brought(data=data, model=model)
-    found = parse_sweep(text_from(study), home=home_of(study), brought=brought)
+    home, namer = home_of(study, trust_code)
+    found = parse_sweep(text_from(study), home=home, brought=brought, namer=namer)
     if found.choice is not None:
         raise ConfigError(
             "Expected a sweep of which all cells are run, got one with `choice`: take `securefl sweep`, or "

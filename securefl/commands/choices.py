@@ -29,6 +29,11 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that must be equal for clients, the baseline's owner and the evaluator."""
     for option in (
         click.option(
+            "--spread",
+            type=float,
+            help="Largest weight of a baseline over the root mean square of all; default 8.",
+        ),
+        click.option(
             "--weight-bound",
             type=float,
             help="Largest root mean square weight of a baseline; default 32, compact 16, others 1024.",

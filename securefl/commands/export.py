@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from securefl.commands.printing import echo
+from securefl.commands.telling import with_run_code
 from securefl.core.errors import ConfigError
 from securefl.core.lazy import loading
 
@@ -24,16 +25,25 @@ from securefl.core.lazy import loading
     required=True,
     help="The file to write, .safetensors or .onnx.",
 )
+@with_run_code
 @click.option("--json", "as_json", is_flag=True, help="Print the card as JSON, and nothing else.")
 def export(
-    folder: Path, arm: str | None, seed: int | None, client: int | None, out: Path, as_json: bool
+    folder: Path,
+    arm: str | None,
+    seed: int | None,
+    client: int | None,
+    out: Path,
+    run_code: bool,
+    trusted: tuple[Path, ...],
+    as_json: bool,
 ) -> None:
     """Export the trained model of an arm from the finished run in folder RUN.
 
     If clients have personal models, the file has the shared part, or with --client the whole model of one
     client. The card in the file's header describes the model: study, data, what each party learns, epsilon
     per party, the ledger's head, rounds, accuracy, and the columns, labels and options with which it reads
-    tables. `securefl predict` and `securefl.load` load the file. RUN is not changed.
+    tables. `securefl predict` and `securefl.load` load the file. RUN is not changed. A run whose study names
+    code needs --run-code.
 
     With the ending .onnx the same model is written for ONNX (pip install 'securefl[onnx]'). Its input `x` is
     the encoded record, and its metadata have the card.
@@ -41,10 +51,12 @@ def export(
     with loading("securefl.study.export"):
         from securefl.study.export import require_kind, rows, taken
         from securefl.study.folder import study_of
+        from securefl.study.own_code import require_no_code
         from securefl.training.devices import one_thread
 
     require_kind(out)
-    study = study_of(folder)
+    study = study_of(folder, trusted=trusted)
+    require_no_code(study, run_code)
     if arm is None and len(study.arms) > 1:
         names = ", ".join(own.name for own in study.arms)
         raise ConfigError(f"Expected --arm, which of {names}, got none.")

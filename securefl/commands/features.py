@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from securefl.commands.printing import echo
+from securefl.commands.telling import with_trust
 from securefl.core.errors import ConfigError, DataError
 from securefl.report.terminal import draws
 
@@ -53,6 +54,7 @@ _MOST_LABELS: Final = 1000
     show_default=True,
     help="The width and height in pixels to which images of a folder are scaled.",
 )
+@with_trust
 def features(
     source: str,
     out: Path,
@@ -62,6 +64,7 @@ def features(
     text: str | None,
     target: str | None,
     size: int,
+    trusted: tuple[Path, ...],
 ) -> None:
     """Compute features of SOURCE by a frozen network, for protocols such as `heads`.
 
@@ -81,7 +84,7 @@ def features(
         raise ConfigError(f"Expected --text, the column of texts, beside --target {target!r}, got none.")
     single_thread()
     parts = _parts(source, text, target, size)
-    chosen = _network(network or (IMAGES if text is None else TEXTS), about, source, text)
+    chosen = _network(network or (IMAGES if text is None else TEXTS), about, source, text, trusted)
     for part in parts:
         _require_readable(part, chosen, source)
     echo(outside(chosen.about, source), err=True)
@@ -225,14 +228,16 @@ def _targets(values: Any, place: Any) -> NDArray[Any]:
     return numbers.astype(np.int64 if (numbers == np.round(numbers)).all() else np.float32)
 
 
-def _network(word: str, about: str | None, source: str, text: str | None) -> Network:
+def _network(
+    word: str, about: str | None, source: str, text: str | None, trusted: tuple[Path, ...]
+) -> Network:
     """The network by its word. Raises ConfigError if it reads other records than texts, or than numbers."""
     from securefl.data.networks import NAMED, is_name, of_own
-    from securefl.storage.own_code import located, names_code
+    from securefl.storage.own_code import Namer, located, names_code
     from securefl.training.networks import made_by, named
 
     if names_code(word):
-        place = located(word, Path.cwd())
+        place = located(word, Path.cwd(), Namer(trusted=trusted))
         made = made_by(place, about or f"{word}, an own network")
         chosen = replace(made, about=of_own(made.about, made.name))
         if not is_name(chosen.about):

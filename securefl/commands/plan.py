@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from securefl.commands import sweep as sweep_command
 from securefl.commands.printing import echo
-from securefl.commands.telling import computed, find, on_workers, plain, with_workers
+from securefl.commands.telling import computed, find, on_workers, plain, with_trust, with_workers
 from securefl.core.errors import ConfigError
 from securefl.report.terminal import say
 from securefl.storage.processes import processors
@@ -22,18 +24,30 @@ if TYPE_CHECKING:
     from securefl.study.config import Study
     from securefl.study.forecast import Forecast
     from securefl.study.seeded import World
+    from securefl.sweep.cells import Sweep
 
 
 @click.command(epilog="Example:  securefl plan fedlog_digits")
 @click.argument("study")
 @with_workers
+@click.option(
+    "--without-code",
+    is_flag=True,
+    help="Only look: import no code that STUDY names, and list this code with what speaks against it.",
+)
+@with_trust
 @click.option("--json", "as_json_", is_flag=True, help="Print JSON, and nothing else.")
-def plan(study: str, workers: int | None, as_json_: bool) -> None:
+def plan(
+    study: str, workers: int | None, without_code: bool, trusted: tuple[Path, ...], as_json_: bool
+) -> None:
     """Forecast STUDY: what each party learns, epsilon after all rounds, number of rounds, bytes, time.
 
     Bytes and time come from a rehearsal of two rounds per arm with the first seed, whose results are dropped.
     For a sweep, every cell is checked and listed with its epsilon or the reason why it cannot run, and the
     first cell that can run is rehearsed. The exit code is 1 if a cell cannot run.
+
+    A rehearsal imports the code that STUDY names. Look at a study from somebody else with --without-code
+    first. If a study names code, that prints no forecast, which needs the records and models of this code.
     """
     from rich.console import Console
 
@@ -43,9 +57,26 @@ def plan(study: str, workers: int | None, as_json_: bool) -> None:
     single_thread()
     console = Console(stderr=True, quiet=as_json_)
     if has_sweep(text_of(study)):
-        _sweep(study, workers or processors(), console, as_json_)
-    else:
-        _study(on_workers(find(study), workers), console, as_json_)
+        sweep = sweep_command.find(study, trusted)
+        if not (without_code and _looked([cell.study for cell in sweep.cells], as_json_)):
+            _sweep(sweep, workers or processors(), console, as_json_)
+        return
+    found = on_workers(find(study, trusted), workers)
+    if not (without_code and _looked([found], as_json_)):
+        _study(found, console, as_json_)
+
+
+def _looked(studies: Sequence[Study], as_json_: bool) -> bool:
+    """Print the code that studies name, and run none. Returns whether they name any."""
+    from securefl.study.own_code import told
+
+    code = list(dict.fromkeys(line for study in studies for line in told(study, refused=True)))
+    if code and as_json_:
+        click.echo(json.dumps({"code": code}, indent=2))
+    elif code:
+        echo("\n".join(code))
+        echo("None of this code was imported. A forecast imports it: the same without --without-code.")
+    return bool(code)
 
 
 def _study(found: Study, console: Console, as_json_: bool) -> None:
@@ -71,7 +102,7 @@ def _study(found: Study, console: Console, as_json_: bool) -> None:
         echo(line)
 
 
-def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
+def _sweep(found: Sweep, workers: int, console: Console, as_json_: bool) -> None:
     from securefl.accounting.figures import plain as plain_of
     from securefl.study import world
     from securefl.study.forecast import lines
@@ -79,7 +110,6 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
     from securefl.sweep.choice import cost, told
     from securefl.sweep.session import own_code
 
-    found = sweep_command.find(name)
     spent = None if found.choice is None else cost(found)
     # Printed before the check, which runs this code.
     for line in own_code(found):
@@ -114,7 +144,7 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
             echo(checking.last_line(checked, forecasts, workers))
     if len(able) < len(checked):
         raise ConfigError(
-            f"{name}: {len(checked) - len(able)} of {len(checked)} cells cannot run: "
+            f"{found.file}: {len(checked) - len(able)} of {len(checked)} cells cannot run: "
             f"{'; '.join(own.cell.name for own in checked if own.refused)}. Fix them, or leave them out."
         )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from securefl.commands.printing import echo
+from securefl.commands.telling import with_trust
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.text_safety import escaped
 from securefl.report.terminal import draws
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from securefl.data.schema import Schema
+    from securefl.storage.own_code import Namer
     from securefl.training.trained import Trained
 
 _SHOWN: Final = 6
@@ -47,6 +49,7 @@ _SHOWN: Final = 6
     metavar="MODULE:NAME",
     help="The function of your own that makes the network of the features. Its code is run.",
 )
+@with_trust
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON, and nothing else.")
 def predict(
     model: Path,
@@ -56,6 +59,7 @@ def predict(
     force: bool,
     own_model: str | None,
     own_network: str | None,
+    trusted: tuple[Path, ...],
     as_json: bool,
 ) -> None:
     """Predict the records of TABLE by MODEL, a file of `securefl export`. OUT gets a row for each record.
@@ -69,10 +73,11 @@ def predict(
     from securefl.data.networks import network_of
     from securefl.data.tables import read_records
     from securefl.report.tables import write_csv
+    from securefl.storage.own_code import Namer
     from securefl.training.devices import one_thread
 
     with one_thread(), ExitStack() as imports:
-        trained = _loaded(model, own_model, own_network, imports)
+        trained = _loaded(model, own_model, own_network, Namer(trusted=trusted), imports)
         records = read_records(table)
         _require_network(network_of(table), trained.about.records, table)
         with _bar(len(records)) as tell:
@@ -100,29 +105,31 @@ def _require_out(out: Path, force: bool, sources: tuple[Path, ...]) -> None:
         raise ConfigError(f"Expected no file at {out}, got one. Name another, or replace it by --force.")
 
 
-def _loaded(path: Path, own_model: str | None, own_network: str | None, imports: ExitStack) -> Trained:
+def _loaded(
+    path: Path, own_model: str | None, own_network: str | None, namer: Namer, imports: ExitStack
+) -> Trained:
     """The model, with its own code if the caller names it. The code may import until `imports` closes."""
     from securefl.training.trained import load, opened
 
     if own_model is None and own_network is None:
         return load(path)
     code = opened(path)[2].code
-    factory = None if own_model is None else _code(own_model, code, imports)
+    factory = None if own_model is None else _code(own_model, code, namer, imports)
     network: nn.Module | None = None
     if own_network is not None:
-        made = _code(own_network, None, imports)
+        made = _code(own_network, None, namer, imports)
         network = made() if callable(made) else made
     return load(path, model=factory, network=network)
 
 
-def _code(name: str, sha256: str | None, imports: ExitStack) -> Any:
+def _code(name: str, sha256: str | None, namer: Namer, imports: ExitStack) -> Any:
     """The object `module:name` of this folder or an installed package. Raises ConfigError for another file.
 
     sha256: the digest of its file that the card states, if any.
     """
     from securefl.storage.own_code import importable, load, located
 
-    place = located(name, Path.cwd())
+    place = located(name, Path.cwd(), namer)
     if sha256 is not None and place.sha256 != sha256:
         raise ConfigError(
             f"Expected the code with which the model was trained, SHA-256 {sha256[:12]}, got {place}: "

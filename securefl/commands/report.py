@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from securefl.commands.telling import tell_end
+from securefl.commands.telling import tell_end, with_run_code
 from securefl.core.lazy import loading
 
 
@@ -17,14 +17,16 @@ from securefl.core.lazy import loading
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for page, tables and plots; default FOLDER.",
 )
+@with_run_code
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
-def report(folder: Path, out: Path | None, as_json: bool) -> None:
+def report(folder: Path, out: Path | None, run_code: bool, trusted: tuple[Path, ...], as_json: bool) -> None:
     """Write the report of the finished run in FOLDER again.
 
     With --out, FOLDER is only read and may be on read-only media. Warnings and the exit code are those of the
-    run (see `securefl run --help`).
+    run (see `securefl run --help`). A run whose study names code needs --run-code, since the report needs
+    the records and models that this code makes.
     """
     with loading("securefl.study.session"):
         from securefl.study import session
 
-    tell_end(*session.reopen(folder, out), as_json)
+    tell_end(*session.reopen(folder, out, run_code=run_code, trusted=trusted), as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from securefl.commands.telling import find, on_workers, run_and_tell, with_workers
+from securefl.commands.telling import find, on_workers, run_and_tell, with_trust, with_workers
 
 if TYPE_CHECKING:
     from securefl.study.round_events import Callback
@@ -39,6 +39,7 @@ Example:  securefl run gas_turbine --out runs/gas
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for TensorBoard, which shows finished rounds.",
 )
+@with_trust
 @click.option("--mlflow", metavar="URI", help="MLflow server or folder, which shows finished rounds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
 def run(
@@ -48,6 +49,7 @@ def run(
     device: Wanted | None,
     tensorboard: Path | None,
     mlflow: str | None,
+    trusted: tuple[Path, ...],
     as_json: bool,
 ) -> None:
     """Run STUDY, a TOML file or the name of a packaged study (see `securefl studies`).
@@ -64,7 +66,7 @@ def run(
     """
     from securefl.study.config import slug
 
-    found = on_workers(find(study), workers)
+    found = on_workers(find(study, trusted), workers)
     if device is not None:
         # The study's text does not change, since the run folder is bound to it.
         found = replace(found, runtime=replace(found.runtime, device=device))

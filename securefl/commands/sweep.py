@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.commands.printing import echo
-from securefl.commands.telling import echo_pages, end_stopped, end_told, printing, warn
+from securefl.commands.telling import echo_pages, end_stopped, end_told, printing, warn, with_trust
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.report.terminal import say
 from securefl.study.packaged import text_of
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from securefl.sweep.cells import Sweep
 
 
-def find(study: str) -> Sweep:
-    """Read a sweep by its path, or by the name of a packaged one."""
-    from securefl.study.config import home_of
+def find(study: str, trusted: Sequence[Path] = ()) -> Sweep:
+    """Read a sweep by its path, or by the name of a packaged one. trusted: the paths of --trust-code."""
+    from securefl.storage.own_code import CALLER
+    from securefl.study.config import home_of, namer_of
     from securefl.sweep.cells import has_sweep, parse_sweep
 
     text = text_of(study)
@@ -32,8 +34,10 @@ def find(study: str) -> Sweep:
             f"Expected a study with a section [sweep], got {study}; run it with: securefl run {study}"
         )
     try:
-        home = home_of(Path(study)) if Path(study).is_file() else None
-        return replace(parse_sweep(text, home=home), file=study)
+        home, namer, file = None, CALLER, Path(study)
+        if file.is_file():
+            home, namer = home_of(file, trusted), namer_of(file, trusted)
+        return replace(parse_sweep(text, home=home, namer=namer), file=study)
     except ConfigError as error:
         raise ConfigError(f"{study}: {error}") from None
 
@@ -63,12 +67,14 @@ Example:  securefl sweep my_sweep.toml --out runs/sweep --workers 4
     help="Run cells on the Ray cluster of RAY_ADDRESS; without one, on one of this machine alone. Ray's "
     "workers read each other's objects by pickle: take a cluster that is yours alone.",
 )
+@with_trust
 @click.option("--json", "as_text", is_flag=True, help="Print the results as JSON, and nothing else.")
 def sweep(
     study: str,
     out: Path | None,
     workers: int | None,
     on_ray: bool,
+    trusted: tuple[Path, ...],
     as_text: bool,
 ) -> None:
     """Run STUDY, a TOML file with a section [sweep], once for every cell of its grid.
@@ -97,7 +103,7 @@ def sweep(
     from securefl.storage.folder_lock import alone
     from securefl.study.config import slug
 
-    found = find(study)
+    found = find(study, trusted)
     out = out or Path("runs") / f"{slug(found.name)}-sweep"
     console = Console(stderr=True, quiet=as_text)
     # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.

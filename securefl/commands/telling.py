@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from securefl.study.round_events import Callback
 
 
-def find(study: str) -> Study:
-    """Read a study by its path, or by the name of a packaged one."""
+def find(study: str, trusted: Sequence[Path] = ()) -> Study:
+    """Read a study by its path, or by the name of a packaged one. trusted: the paths of --trust-code."""
     with loading("securefl.study.config"):
         from securefl.study.config import parse, read
         from securefl.sweep.cells import has_sweep
@@ -49,7 +49,26 @@ def find(study: str) -> Study:
             f"Expected a study without a section [sweep], got {study}; run it with: securefl sweep {study}"
         )
     # Read again by its path, because the errors of `read` name the file.
-    return read(Path(study)) if Path(study).is_file() else replace(parse(text), file=study)
+    return read(Path(study), trusted) if Path(study).is_file() else replace(parse(text), file=study)
+
+
+def with_trust(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the option `--trust-code` to a command that imports code that a study names."""
+    return click.option(
+        "--trust-code",
+        "trusted",
+        multiple=True,
+        type=click.Path(path_type=Path, exists=True),
+        help="For this run, take what is at or below PATH as yours, though others can write it: files that "
+        "name code, and code. It may be repeated.",
+    )(command)
+
+
+def with_run_code(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--run-code` and `--trust-code` to a command that reads a run folder."""
+    return click.option(
+        "--run-code", is_flag=True, help="Import the code that the run's study names. It is run, so read it."
+    )(with_trust(command))
 
 
 def with_workers(command: Callable[..., None]) -> Callable[..., None]:

@@ -35,6 +35,8 @@ class Reason(Enum):
     """The server sent a second, different order for the same round, stage and attempt."""
     TOTAL = "total", "public"
     """The server's total number of records n differs from the n that it sent earlier in this session."""
+    SESSION = "session", "public"
+    """The client's owner agreed to no further session whose sums have no noise."""
     ORDER = "order", "public"
     """No value fits the order, the call or the broadcast, not even the value of a client without records."""
     DIVERGED = "diverged", "charged"

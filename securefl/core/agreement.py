@@ -9,13 +9,14 @@ sum opens.
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
-from securefl.core.entropy import derived
+from securefl.core.entropy import derived, drawn
 from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import PublicKey, SecretKey, Signature
 from securefl.core.release import SERVER
@@ -63,6 +64,10 @@ def fields(*parts: bytes) -> bytes:
 
 
 # Parties ----------------------------------------------------------------------------------------
+
+
+def _random() -> SecretKey:
+    return SecretKey(os.urandom(32))
 
 
 class Made(Protocol):
@@ -142,6 +147,7 @@ class Roster:
 class Identity:
     """A party's own long-term keys: one for signatures, one for the channel that carries shares.
 
+    draws: the secret that its training draws from, between machines (`training`).
     Raises nothing.
 
     >>> from securefl.sums import Identity
@@ -153,6 +159,7 @@ class Identity:
     name: str
     signing: SigningKey
     channel: AgreementKey
+    draws: SecretKey = field(default_factory=_random, compare=False, repr=False)
 
     @classmethod
     def generate(cls, name: str) -> Identity:
@@ -163,10 +170,14 @@ class Identity:
     def of(cls, name: str, secret: SecretKey) -> Identity:
         """Derive the keys from a long-term secret. They are the same after a restart."""
         signing, channel = derived(secret, b"identity"), derived(secret, b"channel")
-        return cls(name, SigningKey(signing), AgreementKey(channel))
+        return cls(name, SigningKey(signing), AgreementKey(channel), derived(secret, b"training"))
 
     def member(self) -> Member:
         return Member(self.name, self.signing.public, self.channel.public)
+
+    def training(self, session: bytes) -> Callable[[bytes], bytes]:
+        """Return a function of places to 32 uniform bytes. The bytes of another session are unrelated."""
+        return lambda place: drawn(self.draws, fields(session, place))(32)
 
     def heard_by(self, signed: Signed) -> Identity:
         """Return the same keys. This function hears of each signature that they make."""

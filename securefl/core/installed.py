@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 import sys
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import cache, lru_cache
 from importlib import metadata
 from importlib.metadata import EntryPoint, PackageNotFoundError, version
 from typing import Any, Final
@@ -21,18 +22,30 @@ def entry_points(*, group: str) -> tuple[EntryPoint, ...]:
     The metadata of all distributions is read once for a search path: it takes 15 ms, and a plan asks for
     several groups. A distribution that is installed while the process runs is seen by the next process.
     """
-    return tuple(_all(tuple(sys.path)).select(group=group))
+    return _group(tuple(sys.path), group)
+
+
+@lru_cache(maxsize=64)
+def _group(path: tuple[str, ...], group: str) -> tuple[EntryPoint, ...]:
+    """path: what the metadata is read from, a part of the caches' keys."""
+    return tuple(_all(path).select(group=group))
 
 
 @lru_cache(maxsize=8)
 def _all(path: tuple[str, ...]) -> Any:
-    """All groups. path: what the metadata is read from, the key of the cache."""
+    """All groups."""
     # `EntryPoints` from Python 3.12 on, and before it a class of its own; both have `select`.
     return metadata.entry_points()
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that figures depend on."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> Mapping[str, str]:
+    """What is loaded stays as it is, whatever is installed meanwhile."""
     found = {"python": platform.python_version()}
     for name in _VERSIONED:
         try:

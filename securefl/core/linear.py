@@ -73,10 +73,13 @@ class LinearBounds:
         least, most: the range of an honest number.
         weights: runs of ranges that the hidden weights lie in, h entries in all; () for none. A key holder
             that sees the weights refuses others.
+        spread: largest size of a hidden weight over the root mean square of all. A query near the root of h
+            reads one entry. Whoever sees the weights refuses one above it; inf is no bound.
 
     Raises:
         ConfigError: if a norm, the product or the scale is not from 1e-100 to 1e100, if
-            hidden_length < 1, if least >= most, or if the ranges of the weights are not of h entries.
+            hidden_length < 1, if least >= most, if spread < 1, or if the ranges of the weights are not of h
+            entries.
 
     >>> from securefl.linear import LinearBounds
     >>> bounds = LinearBounds(hidden_length=2, norm=5.0, weight_norm=1.0, row_norm=1.0, product=5.0)
@@ -94,6 +97,7 @@ class LinearBounds:
     least: float = -inf
     most: float = inf
     weights: tuple[Range, ...] = ()
+    spread: float = inf
 
     def __post_init__(self) -> None:
         if self.weights and sum(run.count for run in self.weights) != self.hidden_length:
@@ -103,12 +107,16 @@ class LinearBounds:
             )
         if self.hidden_length < 1:
             raise ConfigError(f"Expected one hidden entry or more, got {self.hidden_length}.")
-        for name in ("norm", "weight_norm", "row_norm", "product", "scale", "least", "most"):
+        for name in ("norm", "weight_norm", "row_norm", "product", "scale", "least", "most", "spread"):
             object.__setattr__(self, name, float(getattr(self, name)))
         sizes = (self.norm, self.weight_norm, self.row_norm, self.product, self.scale)
         if not all(1 / LARGEST <= size <= LARGEST for size in sizes):
             raise ConfigError(
                 f"Expected norms, product and scale from {1 / LARGEST:g} to {LARGEST:g}, got {self.text()}."
+            )
+        if not self.spread >= 1:
+            raise ConfigError(
+                f"Expected a spread of weights from 1, that of weights of one size, got {self.spread}."
             )
         if not self.least < self.most:
             raise ConfigError(f"Expected least < most, got {self.least} and {self.most}.")
@@ -138,8 +146,9 @@ class LinearBounds:
         return self.least - error <= number <= self.most + error
 
     def weights_text(self) -> str:
-        """Return the canonical text of the weights' ranges. Terms contain it if a key holder checks them."""
-        return ",".join(run.text() for run in self.weights)
+        """Return the canonical text of the weights' ranges and spread. Terms that are checked contain it."""
+        spread = () if self.spread == inf else (f"spread={self.spread!r}",)
+        return ",".join((*(run.text() for run in self.weights), *spread))
 
     def text(self) -> str:
         """Return the canonical text of all other fields, which digests of terms contain. It never changes."""
@@ -235,4 +244,26 @@ class LinearQuery:
                 "to the baseline, or declare a larger norm (for profiles: Bounds.weight). The noise of the "
                 "scores grows in proportion to it."
             )
+        if not spread_of(self.hidden) <= bounds.spread:
+            raise ConfigError(too_sharp(self.hidden, bounds))
         return row
+
+
+def spread_of(weights: Floats) -> float:
+    """The largest size of a weight over the root mean square of all: 1 if all are alike, at most sqrt(h).
+
+    weights: float64 (h,), finite and not all 0. Denormal ones lose nothing by it.
+    """
+    sizes = np.abs(weights)
+    with np.errstate(under="ignore"):
+        return 1 / float(np.sqrt(np.mean((sizes / sizes.max()) ** 2)))
+
+
+def too_sharp(weights: Floats, bounds: LinearBounds) -> str:
+    """What to say of weights whose spread is above the bound."""
+    return (
+        f"Expected weights of which the largest is up to {bounds.spread:.4g} times their root mean square, "
+        f"got {spread_of(weights):.4g} times (number {int(np.abs(weights).argmax())}): their score is nearly "
+        "that one entry. Use a public anchor nearer to the baseline, or declare a larger spread (for "
+        "profiles: Bounds.spread)."
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Final
 
 _LARGEST: Final = 31 * 2**20
@@ -15,6 +16,7 @@ NEW_OBJECTS: Final = 10_000
 """In a run, the new objects between two searches among them; Python's own number is 700."""
 
 
+@cache  # a second call would take the block from memory in use, and write 31 MB of zeros
 def keep_freed_memory() -> None:
     """Let the C library keep up to 62 MB of freed memory, instead of giving it back to the system.
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, assert_never, get_args
+from typing import Annotated, Any, Final, Literal, assert_never, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, zoom
 
 from securefl.core.errors import ConfigError
+from securefl.core.ranges import Probability, Range, Ranged
 from securefl.data.dataset import Dataset
 from securefl.data.sources import load
 
@@ -136,17 +137,8 @@ def _image(x: NDArray[Any]) -> None:
         )
 
 
-MOST_NOISE = 1e6
-"""The largest noise deviation: far above the scale of any record. Its square still fits into float32."""
-MOST_SCALE = 1e6
-"""The largest factor of an update."""
-MOST_BLUR = 100
-"""The largest filter deviation in pixels. Packaged images have sides of at most 32; the kernel is eight times
-as wide as the deviation."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Corruption:
+class Corruption(Ranged):
     """The shares of clients with corrupted data or updates, and the strength of each corruption.
 
     >>> from securefl.data import Corruption
@@ -171,37 +163,26 @@ class Corruption:
         ValueError: A share or strength is out of range, or exactly one of `irrelevant` and its source is set.
     """
 
-    noisy: float = 0.0
-    polluted: float = 0.0
-    irrelevant: float = 0.0
-    blurred: float = 0.0
-    pixel: float = 0.0
-    flipped: float = 0.0
-    reversed: float = 0.0
-    scaled: float = 0.0
-    oversized: float = 0.0
-    two_faced: float = 0.0
-    noise_deviation: float = 0.1
-    blur_sigma: float = 2.0
-    pixel_density: float = 0.3
-    scale_factor: float = 10.0
+    noisy: Probability = 0.0
+    polluted: Probability = 0.0
+    irrelevant: Probability = 0.0
+    blurred: Probability = 0.0
+    pixel: Probability = 0.0
+    flipped: Probability = 0.0
+    reversed: Probability = 0.0
+    scaled: Probability = 0.0
+    oversized: Probability = 0.0
+    two_faced: Probability = 0.0
+    # 10^6 is far above the scale of any record, and its square still fits into float32.
+    noise_deviation: Annotated[float, Range("(0, 10^6]")] = 0.1
+    # In pixels. Packaged images have sides of at most 32; the kernel is eight times as wide.
+    blur_sigma: Annotated[float, Range("(0, 100]")] = 2.0
+    pixel_density: Probability = 0.3
+    scale_factor: Annotated[float, Range("(0, 10^6]")] = 10.0
     irrelevant_source: str | None = None
 
     def __post_init__(self) -> None:
-        for name in (*_SPOILT, "pixel_density"):
-            name = name.replace("-", "_")
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"Expected {name} from 0 to 1, got {name}={getattr(self, name)}.")
-        if not 0 < self.scale_factor <= MOST_SCALE:
-            raise ValueError(
-                f"Expected 0 < scale_factor <= {MOST_SCALE:g}, got scale_factor={self.scale_factor}."
-            )
-        if not 0 < self.noise_deviation <= MOST_NOISE:
-            raise ValueError(
-                f"Expected 0 < noise_deviation <= {MOST_NOISE:g}, got noise_deviation={self.noise_deviation}."
-            )
-        if not 0 < self.blur_sigma <= MOST_BLUR:
-            raise ValueError(f"Expected 0 < blur_sigma <= {MOST_BLUR}, got blur_sigma={self.blur_sigma}.")
+        super().__post_init__()
         total = sum(self._shares())
         # In floats, shares such as 0.1 + 0.2 + 0.7 may sum to slightly more than 1.
         if total > 1 + 1e-9:

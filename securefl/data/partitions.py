@@ -11,12 +11,13 @@ the request.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Annotated, Literal, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError
+from securefl.core.ranges import Count, Fraction, Positive, Range, Ranged
 from securefl.data.dataset import Dataset
 
 Index = NDArray[np.int64]
@@ -24,7 +25,6 @@ Index = NDArray[np.int64]
 
 Kind = Literal["iid", "shards", "classes", "dirichlet", "fedcor", "dominant", "normal", "natural"]
 
-_MOST_RECORDS = 1e9
 _NEEDED: dict[Kind, tuple[str, ...]] = {
     "iid": (),
     "shards": ("per_client",),
@@ -198,7 +198,7 @@ def _enough(n: int, portions: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Partition:
+class Partition(Ranged):
     """A study's partition of a data set between clients.
 
     >>> from securefl.data import Dataset, Partition
@@ -223,17 +223,16 @@ class Partition:
     """
 
     kind: Kind
-    per_client: int | None = None
-    concentration: float | None = None
-    alpha: float | None = None
-    min_size: int | None = None
-    share: float | None = None
-    mean: float | None = None
-    deviation: float | None = None
+    per_client: Count | None = None
+    concentration: Positive | None = None
+    alpha: Positive | None = None
+    min_size: Annotated[int, Range("[0, 10^9]")] | None = None
+    share: Fraction | None = None
+    mean: Annotated[float, Range("(0, 10^9]")] | None = None
+    deviation: Annotated[float, Range("[0, 10^9]")] | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in _NEEDED:
-            raise ValueError(f"Expected kind to be one of {', '.join(_NEEDED)}, got {self.kind!r}.")
+        super().__post_init__()
         numbers = ("per_client", "concentration", "alpha", "min_size", "share", "mean", "deviation")
         given = {name for name in numbers if getattr(self, name) is not None}
         for name in _NEEDED[self.kind]:
@@ -245,7 +244,6 @@ class Partition:
                 raise ValueError(f"Expected no {name} for partition {self.kind!r}, got one. Remove it.")
         if ("mean" in given) != ("deviation" in given):
             raise ValueError("Expected both mean and deviation of client sizes, got one. Add the other.")
-        self._check_ranges()
 
     def in_words(self) -> str:
         """The partition in a few words, for a figure's legend."""
@@ -264,25 +262,6 @@ class Partition:
                 return f"sizes {self.mean:g} ± {self.deviation:g}"
             case _:
                 return self.kind
-
-    def _check_ranges(self) -> None:
-        # `not x >= 1` also refuses NaN, which `x < 1` would accept.
-        if self.per_client is not None and not self.per_client >= 1:
-            raise ValueError(f"Expected per_client >= 1, got per_client={self.per_client}.")
-        if self.concentration is not None and not 0 < self.concentration < np.inf:
-            raise ValueError(
-                f"Expected concentration > 0 and finite, got concentration={self.concentration}."
-            )
-        if self.alpha is not None and not 0 < self.alpha < np.inf:
-            raise ValueError(f"Expected alpha > 0 and finite, got alpha={self.alpha}.")
-        if self.min_size is not None and not 0 <= self.min_size <= _MOST_RECORDS:
-            raise ValueError(f"Expected 0 <= min_size <= {_MOST_RECORDS:g}, got min_size={self.min_size}.")
-        if self.share is not None and not 0 < self.share <= 1:
-            raise ValueError(f"Expected 0 < share <= 1, got share={self.share}.")
-        if self.mean is not None and not 0 < self.mean <= _MOST_RECORDS:
-            raise ValueError(f"Expected 0 < mean <= {_MOST_RECORDS:g}, got mean={self.mean}.")
-        if self.deviation is not None and not 0 <= self.deviation <= _MOST_RECORDS:
-            raise ValueError(f"Expected 0 <= deviation <= {_MOST_RECORDS:g}, got deviation={self.deviation}.")
 
     def split(self, dataset: Dataset, clients: int | None, rng: np.random.Generator) -> tuple[Index, ...]:
         """Divide the records of a data set between clients.

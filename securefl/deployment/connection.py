@@ -23,17 +23,19 @@ def reached(
     *,
     timeout: float,
     most: int = MOST,
+    user: int | None = None,
     peer: Callable[[socket.socket], int] = peer_of,
 ) -> Iterator[Connection]:
     """Connect to the party at `path`. `timeout`: seconds for all traffic of the connection together.
 
+    user: the number of the party's user, if the relay was told; by default the owner of the socket.
     peer: the number of the user at the other end, from the kernel.
 
     Raises RemoteProtocolError if no party runs there, or if another user could have put the socket there, or
     listens at it. Nothing was sent then.
     """
     path, until = Path(path), monotonic() + timeout
-    owner = _owner(path)
+    owner = _owner(path, user)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         _connect(connection, path, until)
         if (listener := _listener(connection, path, peer)) != owner:
@@ -44,10 +46,10 @@ def reached(
         yield Connection(connection, most=most, patience=timeout, until=until)
 
 
-def _owner(path: Path) -> int:
+def _owner(path: Path, user: int | None) -> int:
     try:
         require_platform()
-        return owner_of(path)
+        return owner_of(path, user)
     except ConfigError as error:
         raise refusal(str(error)) from None
     except PermissionError:
@@ -92,7 +94,9 @@ def _nobody(path: Path, error: OSError) -> Exception:
     return PeerSilent(f"Expected a party at {path}, got: {error}. Start it: securefl party serve.")
 
 
-def send(path: Path | str, request: bytes, *, timeout: float, most: int = MOST) -> bytes:
+def send(
+    path: Path | str, request: bytes, *, timeout: float, most: int = MOST, user: int | None = None
+) -> bytes:
     """Send a request to the party at `path`, and return its reply.
 
         >>> from securefl.deployment import send
@@ -108,6 +112,7 @@ def send(path: Path | str, request: bytes, *, timeout: float, most: int = MOST) 
         request: the bytes of an envelope.
         timeout: seconds for connecting, sending and receiving together.
         most: the longest reply in bytes.
+        user: the number of the party's user; by default the owner of the socket.
 
     Returns:
         The bytes of the reply.
@@ -116,7 +121,7 @@ def send(path: Path | str, request: bytes, *, timeout: float, most: int = MOST) 
         RemoteProtocolError: no party runs there, another user could have put that socket there or listens at
             it, the party refuses this user, or it does not reply in time.
     """
-    with reached(path, timeout=timeout, most=most) as line:
+    with reached(path, timeout=timeout, most=most, user=user) as line:
         line.send(request)
         reply = line.receive()
     if reply is None:

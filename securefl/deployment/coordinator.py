@@ -196,6 +196,7 @@ def run_deployed(
     stop: Stop | None = None,
     say: Callable[[str], None] = to_stderr,
     wait: float = 0.0,
+    trusted: Sequence[Path] = (),
     clock: Callable[[], float] = monotonic,
     pause: Callable[[float], None] = sleep,
 ) -> tuple[Results, Path]:
@@ -227,6 +228,7 @@ def run_deployed(
             ledgers are asked for.
         wait: seconds. At the start all parties are awaited so long, and before each later round only if too
             few are present for it.
+        trusted: the paths of --trust-code.
         clock, pause: read and wait for seconds; tests inject others.
 
     Returns:
@@ -241,7 +243,7 @@ def run_deployed(
         Interrupted: after the round at hand, if `stop` was asked to stop.
     """
     content = _servers(folder)
-    study = config.read(folder / STUDY)
+    study = config.of_folder(folder / STUDY, trusted)
     if len(study.arms) != 1 or len(study.study.seeds) != 1:
         raise ConfigError(
             f"Expected a study of one arm and one seed, got {len(study.arms)} arms and "

@@ -14,6 +14,7 @@ from typing import Final
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery, ValueSpec
+from securefl.core.agreement import fields
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, ReleaseKey
@@ -32,6 +33,7 @@ from securefl.mechanisms.charges import charge_of
 from securefl.storage.own_record import OwnRecord
 
 SILENT: Final = "It did not answer, or not in time."
+CUT_OFF: Final = "its orders had left before the server was stopped, and parties take none twice"
 _log = logger(__name__)
 
 
@@ -170,6 +172,11 @@ class RemoteEngine:
             self._begin(header, log)
         counted = len(self.server.account.new)
         waves = RemoteTransport(self._exchange, self._visits)
+        if not self._may_ask(query, header):
+            answers = self.server.skip(query, CUT_OFF)
+            self._book(header, self.server.account.new[counted:])
+            log.add(self.server.log.take())
+            return answers, log
         answers = self.server.query(query, header, waves)
         self._book(header, self.server.account.new[counted:])
         log.add(self.server.log.take())
@@ -181,6 +188,22 @@ class RemoteEngine:
             log.report(name, SILENT)
         self._visits.leave({*waves.silent, *waves.traffic.rejected_from})
         return answers, log
+
+    def _may_ask(self, query: CohortQuery, header: Header) -> bool:
+        """Whether parties would take this order: it is the first of its place, or one that they can repeat.
+
+        A server that was killed in a round asks again. A party takes no order twice, but a further attempt at
+        a hidden sum over the same cohort. Everything else would only use up retries and be refused.
+        """
+        cohort, first = fields(*(client_name(k).encode() for k in query.cohort)), False
+
+        def noted() -> bytes:
+            nonlocal first
+            first = True
+            return cohort
+
+        told = self._record.said(header, f"cohort {header.stage}", noted)
+        return first or (self._plan.hidden and bool(query.sums) and told == cohort)
 
     def _begin(self, header: Header, log: Log) -> None:
         """Begin a round with the parties that are in the session."""

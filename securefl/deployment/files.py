@@ -36,7 +36,12 @@ class Files:
     def place(self) -> Place:
         """The party's progress: its counts in ledger, journal and diary."""
         sessions, last = self.diary.newest()
-        return Place(sessions=sessions, released=self._released(last), acted=self._acted(last))
+        return Place(
+            sessions=sessions,
+            released=self._released(last),
+            acted=self._acted(last),
+            bare=self.diary.bare_count(),
+        )
 
     def note(self) -> None:
         """Write the party's progress into the counter.

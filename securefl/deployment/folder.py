@@ -13,12 +13,11 @@ run/                        the socket
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from securefl.accounting.ledger import Ledger
 from securefl.accounting.store import Terms
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
@@ -26,7 +25,7 @@ from securefl.deployment import keys, plan_file
 from securefl.deployment.files import LEDGER, Files, begun, held
 from securefl.deployment.party_setup import Made, OwnData, data_of
 from securefl.deployment.pinning import note_keys, pinned_of
-from securefl.deployment.plan_file import HolderTerms, PlanFile
+from securefl.deployment.plan_file import USUAL_SESSIONS, HolderTerms, PlanFile
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.session_store import SessionStore
 from securefl.storage import counter as counters
@@ -48,7 +47,8 @@ class Part:
     """The choices for one party's folder: name, arm and seed, counter and records.
 
     counter: a folder outside the party's own; None for the default place. records: a file with the client's
-    own records; None if the study deals them to it.
+    own records; None if the study deals them to it. sessions: the sessions without noise that the owner
+    agrees to; None for as many as before, or 1.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Part:
     seed: int
     counter: Path | None = None
     records: Path | None = None
+    sessions: int | None = None
 
 
 def arm_of(study: Study, name: str | None) -> Arm:
@@ -82,7 +83,7 @@ def init(folder: Path, made: Made, part: Part) -> PlanFile:
         _require_new(part.counter, folder)
     own = _data(made, part.name, part.records)
     place = (part.counter or counters.default(secrets.token_hex(16))).absolute()
-    content = _content(made, part, place)
+    content = _content(made, part, place, USUAL_SESSIONS)
     with filling(folder), filling(place):
         # The owner's group may pass through to the socket, and may list nothing.
         folder.chmod(0o710)
@@ -139,7 +140,8 @@ def renew(folder: Path, made: Made, part: Part) -> PlanFile:
             before.terms.require(made.plan, f"this party's ledger, {folder / LEDGER}")
         made = _with_key(folder, made)
         _data(made, part.name, part.records)
-        content = replace(_content(made, part, Path(before.counter)), roster=before.roster)
+        content = _content(made, part, Path(before.counter), before.sessions)
+        content = replace(content, roster=before.roster)
         _keep_key(folder, made, content)
         _write_study(folder, made.study)
         plan_file.write(folder, content)
@@ -159,7 +161,24 @@ def _keep_key(folder: Path, made: Made, content: PlanFile) -> None:
         split_key.write_new(folder, made.keeper.key)
 
 
-def _content(made: Made, part: Part, counter: Path) -> PlanFile:
+def allow(folder: Path, sessions: int) -> PlanFile:
+    """Note how many sessions without noise a client's owner agrees to, over all studies.
+
+    Raises ConfigError for a number below 1, for another party than a client, and while the party runs.
+    """
+    with alone(folder):
+        content = plan_file.read(folder)
+        if content.client is None:
+            raise ConfigError(
+                f"Expected a client's folder, got that of the {content.name}, which has no records: only "
+                "clients count sessions."
+            )
+        content = replace(content, sessions=sessions)
+        plan_file.write(folder, content)
+        return content
+
+
+def _content(made: Made, part: Part, counter: Path, sessions: int) -> PlanFile:
     return PlanFile(
         name=part.name,
         arm=part.arm.name,
@@ -169,6 +188,7 @@ def _content(made: Made, part: Part, counter: Path) -> PlanFile:
         plan=made.plan,
         clients=made.world.problem.clients,
         records="" if part.records is None else str(part.records.absolute()),
+        sessions=sessions if part.sessions is None else part.sessions,
     )
 
 
@@ -208,10 +228,11 @@ def recount(folder: Path) -> Path:
                 "that is older than it is refused."
             )
         counter.begin()
-        if (terms := _ledger_terms(content)) is not None:
-            Ledger(folder / LEDGER, terms, counter=counter.ledger).close()
         note_keys(content, keys.read(folder, content.name))
-        return counter.folder
+    # At once, and not with the next reply: until then an older copy of the folder would be taken too.
+    with held(content.name, folder, counter, _ledger_terms(content)) as files:
+        files.note()
+    return counter.folder
 
 
 # Opening ----------------------------------------------------------------------------------------
@@ -221,6 +242,7 @@ def recount(folder: Path) -> Path:
 class Opened:
     """An opened party: its files, keys, roster, plan and study. data: a client's records; else None."""
 
+    folder: Path
     content: PlanFile
     made: Made
     pinned: PinnedRoster
@@ -230,17 +252,18 @@ class Opened:
 
 
 @contextmanager
-def opened(folder: Path, *, new_records: str = "") -> Iterator[Opened]:
+def opened(folder: Path, *, new_records: str = "", trusted: Sequence[Path] = ()) -> Iterator[Opened]:
     """Lock a party's folder and counter, and open the files in it.
 
-    new_records: the owner's reason why the records differ from before; empty if they are the same.
+    new_records: the owner's reason why the records differ from before; empty if they are the same. trusted:
+    the paths of --trust-code.
     Raises ConfigError if the party has no pinned roster, or its plan no longer follows from its study, and
     DataError if files do not belong together, are an older copy, or if the records changed without a reason.
     """
     content = plan_file.read(folder)
     pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
     with held(content.name, folder, Counter(Path(content.counter)), _ledger_terms(content)) as files:
-        study = config.read(folder / STUDY)
+        study = config.of_folder(folder / STUDY, trusted)
         keeper = None
         if content.client is not None and split_key.needed(study):
             keeper = Keeper(key=split_key.read(folder), dealt=True)
@@ -251,7 +274,7 @@ def opened(folder: Path, *, new_records: str = "") -> Iterator[Opened]:
             content.terms.require(made.plan, "this party")
             data = data_of(made, content.client, content.records)
             _note_records(files.diary, data, new_records)
-        yield Opened(content, made, pinned, identity, files, data)
+        yield Opened(folder, content, made, pinned, identity, files, data)
 
 
 def _note_records(diary: SessionStore, data: OwnData, new_records: str) -> None:

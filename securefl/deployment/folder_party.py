@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from securefl.deployment.framing import MOST
 from securefl.deployment.party import PartySession
 from securefl.deployment.server import PartyThread, Served, listening
 from securefl.deployment.server import serve as serve_line
+from securefl.deployment.session_cap import SessionCap, by_command
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.storage.own_record import OwnRecord
@@ -23,21 +24,27 @@ from securefl.training import single_thread
 
 def resident_of(party: Opened) -> PartySession:
     """The long-running party of an opened folder, a client or the key holder, for all its sessions."""
+    made, identity, files = party.made, party.identity, party.files
+    allowed = party.content.sessions
+    bare = made.bare and party.content.client is not None
+    cap = SessionCap(files.diary, allowed, by_command(party.folder, allowed), bare)
 
-    def make(kept: Mapping[int, ClientState]) -> ClientParty | KeyHolderParty:
-        number, files = party.content.client, party.files
-        if number is None or party.data is None or files.ledger is None:
-            return party.made.key_holder(OwnRecord(KEY_HOLDER, files.journal, party.identity))
-        return party.made.client(number, party.data, files.ledger, files.journal, party.identity, kept)
+    def make(session: bytes, kept: Mapping[int, ClientState]) -> ClientParty | KeyHolderParty:
+        if (number := party.content.client) is None or party.data is None or files.ledger is None:
+            return made.key_holder(OwnRecord(KEY_HOLDER, files.journal, identity))
+        return made.client(
+            number, party.data, files.ledger, files.journal, identity, session, kept, cap.count
+        )
 
     return PartySession(
         party.content.name,
-        party.made.plan,
-        party.made.work,
+        made.plan,
+        made.work,
         party.pinned,
-        party.files.diary,
+        files.diary,
         make,
-        newest=party.files.newest,
+        newest=files.newest,
+        barred=cap.refusal,
     )
 
 
@@ -53,11 +60,11 @@ def answering(party: Opened, resident: PartySession) -> Callable[[bytes], bytes]
 
 
 @contextmanager
-def opening(folder: Path, *, new_records: str = "") -> Iterator[Served]:
+def opening(folder: Path, *, new_records: str = "", trusted: Sequence[Path] = ()) -> Iterator[Served]:
     """Open the party of a folder for a `PartyThread`. Raises as `folder.opened`."""
     # In the party's thread: torch counts threads for each of them.
     single_thread()
-    with opened(folder, new_records=new_records) as party:
+    with opened(folder, new_records=new_records, trusted=trusted) as party:
         resident = resident_of(party)
         answer = answering(party, resident)
         yield Served(lambda relay, request: answer(request), party.files.diary.refuse, resident.prepare)
@@ -71,6 +78,7 @@ def serve(
     ready: Callable[[str], None],
     most: int = MOST,
     new_records: str = "",
+    trusted: Sequence[Path] = (),
 ) -> None:
     """Answer requests on a Unix socket until the process receives a signal to stop.
 
@@ -83,6 +91,7 @@ def serve(
         ready: called with the party's name once the socket accepts connections.
         most: the longest request, in bytes.
         new_records: the owner's reason why the records differ from before; empty if they are the same.
+        trusted: the paths of --trust-code.
 
     Raises:
         ConfigError: if the folder is the server's or cannot be opened, or if the socket cannot be made.
@@ -94,7 +103,7 @@ def serve(
             "Expected a client or a key holder, got the server's folder: a server does not serve."
         )
     with (
-        PartyThread(lambda: opening(folder, new_records=new_records)) as thread,
+        PartyThread(lambda: opening(folder, new_records=new_records, trusted=trusted)) as thread,
         listening(socket) as listener,
     ):
         ready(name)

@@ -161,8 +161,8 @@ class Gathering:
         return (
             f"Expected {lacking} for round {number} within {self._patience.seconds:g} s. Absent: "
             f"{self._absentees(self.absent)}. The round did not count, and nothing was charged. Start the "
-            "silent parties. A party that refuses has another plan or roster, or keys of before a rotation; "
-            "its owner reads which in `securefl party status`. Then go on."
+            "silent parties. A party that refuses has another plan or roster, or keys of before a rotation, "
+            "or no session without noise left; its owner reads which in `securefl party status`. Then go on."
         )
 
 

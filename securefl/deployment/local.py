@@ -31,12 +31,15 @@ from securefl.deployment import files
 from securefl.deployment.computing import Outside
 from securefl.deployment.engine import ServerSide
 from securefl.deployment.party import PartySession
+from securefl.deployment.plan_file import USUAL_SESSIONS, require_sessions
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.server import PartyThread, Relay, Served, listening, serve
+from securefl.deployment.session_cap import SessionCap, by_keyword
 from securefl.deployment.updates import Updates
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
+from securefl.mechanisms.charges import bare
 from securefl.storage.counter import Counter
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
@@ -59,11 +62,14 @@ class UpdateParty:
         identity: its lasting keys.
         folder: of ledger, journal and diary. They are created if they do not exist.
         counter: a folder outside that one, and outside its backups, that stores the party's progress.
+        sessions: how many sessions without noise its owner agrees to, over the whole life of the folder (see
+            `session_cap`).
         patience: seconds that an app may compute for. All other requests wait meanwhile. No other connection
             can end the computation, because a client that is made to fail is missing from a sum.
 
-    Raises ConfigError if the updates can never be released under the plan, if another process holds the
-    folder or the counter, and if the counter is lost. Raises DataError for an older copy of the folder.
+    Raises ConfigError if the updates can never be released under the plan, for `sessions` below 1, if another
+    process holds the folder or the counter, and if the counter is lost. Raises DataError for an older copy
+    of the folder.
     """
 
     def __init__(
@@ -76,6 +82,7 @@ class UpdateParty:
         folder: Path,
         counter: Path,
         *,
+        sessions: int = USUAL_SESSIONS,
         patience: float = 3600.0,
     ) -> None:
         updates.check(plan)
@@ -88,10 +95,13 @@ class UpdateParty:
         with ExitStack() as stack:
             self.files = stack.enter_context(opened(name, folder, Counter(counter), terms))
             diary, newest = self.files.diary, self.files.newest
-            self.resident = PartySession(name, plan, updates.digest, pinned, diary, self._made, newest=newest)
+            counted = name != KEY_HOLDER and any(bare(plan, spec) for spec in updates.spec().values())
+            self._cap = SessionCap(diary, sessions, by_keyword(sessions), counted)
+            args = (name, plan, updates.digest, pinned, diary, self._made)
+            self.resident = PartySession(*args, newest=newest, barred=self._cap.refusal)
             self._open = stack.pop_all()
 
-    def _made(self, kept: Mapping[int, ClientState]) -> Party:
+    def _made(self, session: bytes, kept: Mapping[int, ClientState]) -> Party:
         if self.files.ledger is None:
             record = OwnRecord(KEY_HOLDER, self.files.journal, self._identity)
             return KeyHolderParty(self._plan, self._updates.spec(), record)
@@ -104,6 +114,7 @@ class UpdateParty:
             rng=lambda number, who, query: np.random.default_rng(0),
             kept=kept,
             enrolled={self._name: self._identity},
+            count_session=self._cap.count,
         )
 
     def handle(self, relay: Relay, request: bytes) -> bytes:
@@ -169,14 +180,18 @@ class LocalDeployment:
         folder: of the parties' files and counters. Since the counters are inside, no check notices if the
             folder is restored from a backup. A deployment that is opened there again continues its ledgers,
             under new keys and in new sessions.
+        sessions: as of `UpdateParty`, for all clients.
 
     Raises:
         ConfigError: the updates can never be released under the plan, or another process holds the folder.
     """
 
-    def __init__(self, plan: Plan, updates: Updates, *, clients: int, folder: Path) -> None:
+    def __init__(
+        self, plan: Plan, updates: Updates, *, clients: int, folder: Path, sessions: int = USUAL_SESSIONS
+    ) -> None:
         updates.check(plan)
-        self._plan, self._updates, self._folder = plan, updates, folder
+        require_sessions(sessions)
+        self._plan, self._updates, self._folder, self._sessions = plan, updates, folder, sessions
         names = [client_name(k) for k in range(clients)]
         held = [KEY_HOLDER] if plan.sum in ("two-server", "ckks") else []
         self._keys = {name: Identity.generate(name) for name in (*names, *held, SERVER)}
@@ -219,7 +234,7 @@ class LocalDeployment:
         path, counter = self.where(name), self._folder / _COUNTERS / name
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         own = (self._plan, self._updates, self.pinned, self._keys[name])
-        make = partial(UpdateParty, name, *own, path.parent, counter)
+        make = partial(UpdateParty, name, *own, path.parent, counter, sessions=self._sessions)
         try:
             with PartyThread(lambda: opened(make)) as thread, listening(path) as listener:
                 ready.set_result(listener)

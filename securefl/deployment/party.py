@@ -5,6 +5,7 @@
     Enter, of the current one     tells its visit and the next number again, and changes nothing
     Enter, after a restart        takes part from the round after the newest one in ledger or journal
     Enter, of an earlier session  refuses it as a replay
+    Enter, of one too many        refuses it (`session_cap`), and stays in its session
     SignedTurn                    handles it once, if the pinned server signed it for this party and visit
 
 A signature is checked before a turn is decoded, so that only the pinned server can move the party's machines.
@@ -43,8 +44,10 @@ from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
 
 _LOG = logger(__name__)
-Make = Callable[[Mapping[int, ClientState]], Party]
-"""Makes a session's party from its stored client state. All sessions share ledger, journal and keys."""
+Make = Callable[[bytes, Mapping[int, ClientState]], Party]
+"""Makes a session's party from the session and its stored client state.
+
+All sessions share ledger, journal and keys."""
 _OLD_ROSTER = (
     " If the other parties have a newer roster, pin it: securefl party pin. If this folder is from a backup, "
     "its keys may be void: put the newest folder back, or make new keys: securefl party rotate."
@@ -77,7 +80,7 @@ class PartySession:
         >>> names = ("server", "client-0000")
         >>> roster = PinnedRoster({name: Identity.generate(name).member() for name in names})
         >>> args = ("client-0000", Plan(delta=1e-5, max_rounds=1), bytes(32), roster, SessionStore())
-        >>> party = PartySession(*args, lambda kept: None, newest=lambda session: 0)
+        >>> party = PartySession(*args, lambda session, kept: None, newest=lambda session: 0)
         >>> party.answer(b"no frame") == party.answer(b"another"), party.diary.refusals()[0].times
         (True, 2)
 
@@ -89,6 +92,7 @@ class PartySession:
         diary: of this party alone.
         make: see `Make`.
         newest: gives the newest round of a session in the party's ledger or journal, or 0.
+        barred: gives the reason why the party does not enter this session; empty if it does.
         random: gives so many random bytes, for visits; by default from the operating system.
 
     Raises:
@@ -105,6 +109,7 @@ class PartySession:
         make: Make,
         *,
         newest: Callable[[bytes], int],
+        barred: Callable[[bytes], str] = lambda session: "",
         random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         if name not in pinned.members:
@@ -119,6 +124,7 @@ class PartySession:
         self._pinned = pinned
         self._make = make
         self._newest = newest
+        self._barred = barred
         self._random = random
         self._session = b""
         self._visit: _Visit | None = None
@@ -223,6 +229,8 @@ class PartySession:
                 "was replayed, or the server used a nonce twice.",
                 sender=SERVER,
             )
+        if why := self._barred(session):
+            raise RemoteProtocolError(why, sender=SERVER)
         if not known:
             if self._newest(session):
                 raise ConfigError(
@@ -233,7 +241,7 @@ class PartySession:
             # session for a new one and run its rounds again.
             self.diary.enter(session, study)
         self._visit, self._kept = None, dict(self.diary.kept(session))
-        party = self._make(self._kept)
+        party = self._make(session, self._kept)
         party.enter(self._pinned.directory(session), after=self._newest(session))
         self._session = session
         _LOG.info("%s entered session %s of %r", self.name, session.hex()[:16], study)

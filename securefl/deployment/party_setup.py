@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from securefl.algorithm.queries import ClientState, ValueSpec
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.core.streams import client_stream
+from securefl.core.streams import own_stream
 from securefl.data.sides import HOLDOUT
 from securefl.data.tables import LARGEST
 from securefl.deployment.plan_file import PlanFile
@@ -30,6 +30,7 @@ from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
 from securefl.linear.registry import scheme_of as linear_scheme_of
 from securefl.linear.scheme import LinearScheme
+from securefl.mechanisms.charges import bare
 from securefl.storage.inputs import opened, require_size
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
@@ -85,6 +86,11 @@ class Made:
         return {contribution.spec.name: contribution.spec for contribution in self.algorithm.contributions}
 
     @property
+    def bare(self) -> bool:
+        """Whether a session of this study has hidden sums without noise."""
+        return any(bare(self.plan, spec) for spec in self.spec.values())
+
+    @property
     def scores(self) -> LinearScheme | None:
         """The plan's scheme for linear queries; None if their answers are sent in the clear."""
         asks = 2 * self.study.study.rounds
@@ -116,21 +122,24 @@ class Made:
         ledger: Ledger,
         journal: Journal,
         identity: Identity,
+        session: bytes,
         kept: Mapping[int, ClientState],
+        count_session: Callable[[bytes], str],
     ) -> ClientParty:
-        """One client of this study, with its own records."""
+        """One client of this study in one session, with its own records and its own draws of training."""
         return ClientParty(
             self.plan,
             self.algorithm.contributions,
             ledger,
             journal,
             {number: own.records},
-            rng=partial(client_stream, self.world.seed),
+            rng=partial(own_stream, identity.training(session)),
             held=None if own.held is None else {number: own.held},
             scores=self.scores,
             kept=kept,
             enrolled={identity.name: identity},
             trainer=replace(self.study.runtime, workers=1).trainer(self.algorithm.contributions),
+            count_session=count_session,
         )
 
     def require(self, content: PlanFile) -> None:

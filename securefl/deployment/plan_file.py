@@ -5,6 +5,7 @@ arm, seed                   of the study beside it, `study.toml`
 roster                      digest of the pinned roster; empty before one is pinned
 counter                     the folder of the ledger's counter, outside this folder
 records                     a file of own records (.npz with x and y); empty for those of the study
+sessions                    how many sessions without noise the owner agreed to, over all studies
 [terms]                     `unit`, `adjacency`, `delta`, `budget`, `adversaries` of the party's one ledger
 [plan]                      all parameters of the session's privacy guarantee, from the study
 """
@@ -28,9 +29,21 @@ from securefl.core.file_words import by_field, written_as
 from securefl.core.reading import convert
 from securefl.core.release import KEY_HOLDER, SERVER, Adjacency, Unit
 from securefl.storage.files import write as write_file
-from securefl.storage.texts import read_text, toml
+from securefl.storage.texts import kept, read_text, toml
 
 NAME = "party.toml"
+USUAL_SESSIONS = 1
+"""The number of sessions without noise to which an owner agrees who says nothing (see `session_cap`)."""
+
+
+def require_sessions(number: object) -> None:
+    """Raise ConfigError unless this is a number of sessions without noise that an owner can agree to."""
+    if type(number) is not int or number < 1:
+        raise ConfigError(
+            "Expected sessions as a whole number of at least 1, the sessions without noise that a party may "
+            f"enter over all studies, got {number!r}. To contribute to no sum without noise, agree to a "
+            "study with noise only: one whose [privacy] has a `noise`, and nothing in `non_private`."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +113,7 @@ class PlanFile:
     clients: int
     roster: str = ""
     records: str = ""
+    sessions: int = USUAL_SESSIONS
 
     def __post_init__(self) -> None:
         if self.name not in (SERVER, KEY_HOLDER) and not re.fullmatch(r"client-[0-9]{4,9}", self.name):
@@ -107,6 +121,7 @@ class PlanFile:
                 f"Expected name = {SERVER!r}, {KEY_HOLDER!r} or a client's, such as 'client-0000', got "
                 f"{self.name!r}."
             )
+        require_sessions(self.sessions)
         # Imported here, so that commands on keys and rosters do not wait for the accountant.
         from securefl.mechanisms.registry import require_mechanism
 
@@ -128,6 +143,7 @@ class PlanFile:
             "clients": self.clients,
             "roster": self.roster,
             "records": self.records,
+            "sessions": self.sessions,
         }
 
     @property
@@ -148,10 +164,8 @@ def read(folder: Path) -> PlanFile:
             f"Expected to run as user {path.stat().st_uid}, the owner of the party in {folder}, got user "
             f"{os.getuid()}, which may not read {NAME}. Run the command as the owner."
         )
-    try:
+    with kept(path):
         return convert(PlanFile, _fields(toml(read_text(path))), "party")
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
 
 
 def _fields(table: dict[str, Any]) -> dict[str, Any]:

@@ -13,17 +13,17 @@ from typing import Any
 
 from securefl.algorithm.queries import ClientState
 from securefl.core.arrays import packed, unpacked
-from securefl.storage.database import Database, Kind, check, decoding, seal
+from securefl.storage.database import Damaged, Database, Kind, check, decoding, seal
 
 DIARY = "diary.sqlite"
 """The file's name in a party's folder."""
 KIND = Kind(
     name="diary",
-    version=2,  # 2: safetensors
+    version=3,  # 3: sessions without noise are counted
     tables=(
         "CREATE TABLE bound (name TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB NOT NULL) STRICT",
         "CREATE TABLE sessions (number INTEGER PRIMARY KEY, session BLOB UNIQUE NOT NULL, "
-        "study TEXT NOT NULL, at TEXT NOT NULL, seal BLOB NOT NULL) STRICT",
+        "study TEXT NOT NULL, at TEXT NOT NULL, bare INTEGER NOT NULL, seal BLOB NOT NULL) STRICT",
         "CREATE TABLE refusals (number INTEGER PRIMARY KEY, why TEXT NOT NULL, times INTEGER NOT NULL, "
         "at TEXT NOT NULL) STRICT",
         "CREATE TABLE records (number INTEGER PRIMARY KEY, digest TEXT NOT NULL, why TEXT NOT NULL, "
@@ -40,6 +40,7 @@ BLANK = "answered as without records"
 """The party's silence would have revealed the reason, so it sent the value of a party without records."""
 CUT = "sent a value cut to its bound"
 """The party's value was beyond a public bound, and was cut to it before it was sent."""
+_ALLOWED = "sessions without noise"
 _MOST_REFUSALS = 100
 _LONGEST = 4000
 
@@ -99,39 +100,70 @@ class SessionStore:
             check(row[1], name, row[0])
             return str(row[0])
 
+    def note_allowed(self, sessions: int) -> None:
+        """Write for `allowed` how many sessions without noise the owner agreed to."""
+        row = (_ALLOWED, str(sessions))
+        with self._db.transaction():
+            self._db.run("INSERT OR REPLACE INTO bound VALUES (?, ?, ?)", (*row, seal(*row)))
+
+    def allowed(self) -> int:
+        """The number of sessions without noise that the party's newest process allows; 0 if none noted it."""
+        return int(self.bound_to(_ALLOWED) or 0)
+
     # Sessions -----------------------------------------------------------------------------------------
 
     def sessions(self) -> list[tuple[bytes, Entry]]:
         """All sessions in the order of entering, each with the study's name."""
-        rows = self._db.rows("SELECT number, session, study, at, seal FROM sessions ORDER BY number")
+        return [(bytes(session), Entry(study, at)) for _, session, study, at, _ in self._sessions()]
+
+    def bare(self) -> list[bytes]:
+        """The sessions in which a hidden sum without noise was ordered (`count`)."""
+        return [bytes(session) for _, session, _, _, bare in self._sessions() if bare]
+
+    def bare_count(self) -> int:
+        """The number of these sessions. Their seals are not checked: it is asked with each reply."""
+        return int(self._db.rows("SELECT COALESCE(SUM(bare), 0) FROM sessions")[0][0])
+
+    def count(self, session: bytes) -> None:
+        """Write durably that a hidden sum without noise is ordered in this session."""
+        with self._db.transaction():
+            found = self._session("WHERE session = ?", (session,))
+            if found is None:
+                raise Damaged("the session is missing")
+            row = (*found[:-1], 1)
+            self._db.run("UPDATE sessions SET bare = 1, seal = ? WHERE number = ?", (seal(*row), row[0]))
+
+    def _sessions(self) -> list[Sequence[Any]]:
+        rows = self._db.rows("SELECT * FROM sessions ORDER BY number")
         with self._db.explaining():
             for *content, sealed in rows:
                 check(sealed, *content)
-        return [(bytes(session), Entry(study, at)) for _, session, study, at, _ in rows]
+        return [row[:-1] for row in rows]
 
     def newest(self) -> tuple[int, bytes]:
         """The number of sessions that were entered, and the last of them; 0 and no bytes if there is none."""
-        return self._session("ORDER BY number DESC LIMIT 1") or (0, b"")
+        found = self._session("ORDER BY number DESC LIMIT 1")
+        return (0, b"") if found is None else (int(found[0]), bytes(found[1]))
 
     def number(self, session: bytes) -> int:
         """The number of a session in the order of entering, from 1; 0 if it was never entered."""
         found = self._session("WHERE session = ?", (session,))
-        return 0 if found is None else found[0]
+        return 0 if found is None else int(found[0])
 
-    def _session(self, which: str, values: Sequence[bytes] = ()) -> tuple[int, bytes] | None:
-        row = self._db.row(f"SELECT number, session, study, at, seal FROM sessions {which}", values)
+    def _session(self, which: str, values: Sequence[bytes] = ()) -> Sequence[Any] | None:
+        row = self._db.row(f"SELECT * FROM sessions {which}", values)
         if row is None:
             return None
         with self._db.explaining():
             check(row[-1], *row[:-1])
-        return int(row[0]), bytes(row[1])
+        return row[:-1]
 
     def enter(self, session: bytes, study: str) -> None:
         """Write a new session durably, and delete the client state of the session before."""
         with self._db.transaction():
             number = self._next("sessions")
-            row = (number, session, study[:_LONGEST], self._clock())
-            self._db.run("INSERT INTO sessions VALUES (?, ?, ?, ?, ?)", (*row, seal(*row)))
+            row = (number, session, study[:_LONGEST], self._clock(), 0)
+            self._db.run("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?)", (*row, seal(*row)))
             self._db.run("DELETE FROM kept")
 
     # Refusals -----------------------------------------------------------------------------------------

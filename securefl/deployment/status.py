@@ -10,10 +10,11 @@ from typing import Any
 from securefl.accounting.figures import plain
 from securefl.accounting.store import Terms
 from securefl.core.errors import DataError, SecureFLError
-from securefl.core.release import PARTIES
+from securefl.core.release import KEY_HOLDER, PARTIES
 from securefl.deployment import keys, plan_file
 from securefl.deployment.pinning import newest_keys
 from securefl.deployment.roster import fingerprint
+from securefl.deployment.session_cap import advice, by_command, by_keyword
 from securefl.deployment.session_store import BLANK, CUT, DIARY, NO_VALUE, SessionStore
 from securefl.storage.counter import Counter
 
@@ -31,7 +32,8 @@ def status(folder: Path) -> dict[str, Any]:
     epsilon                 spent against each party, in all studies; "inf" is infinity; for a client
     releases                how many it ever committed, and how many `reserved` ones were never sent
     records                 digests of the records that it had, with a reason and time for each
-    sessions                how many, and the last ten with study and time
+    sessions                how many, and the last ten with study and time; `bare`, for a client: how many
+                            sessions without noise were `used`, how many are `allowed`, and what to do `next`
     missing                 the last ten reasons why a value of it is missing: `what` says if it "sent no
                             value" or "answered as without records"; `why` has the remedy; `at`; `times`
     cut                     the last ten reasons why a value of it was cut to a bound before it was sent
@@ -59,7 +61,8 @@ def status(folder: Path) -> dict[str, Any]:
         found |= _spent(folder, content.name, content.terms.ledger())
     if not (folder / DIARY).is_file():  # opening it would create a new one
         raise DataError(f"Expected the party's diary at {folder / DIARY}, got none. Put the newest one back.")
-    noted = _noted(folder)
+    allowed = 0 if content.client is None else content.sessions
+    noted = _noted(folder, allowed, by_command(folder, allowed))
     del noted["party"]  # the plan file says it
     return found | noted
 
@@ -76,10 +79,16 @@ def _of_app(folder: Path) -> dict[str, Any]:
     return found | {name: noted[name] for name in ("sessions", "missing", "cut", "refusals")}
 
 
-def _noted(folder: Path) -> dict[str, Any]:
+def _noted(folder: Path, allowed: int | None = None, how: str = "") -> dict[str, Any]:
+    """What the diary has. allowed: sessions without noise, 0 for no client; None for the diary's own note."""
     with ExitStack() as stack:
         diary = SessionStore(folder / DIARY)
         stack.callback(diary.close)
+        if allowed is None:
+            allowed = 0 if diary.bound_to("party") == KEY_HOLDER else diary.allowed()
+            how = by_keyword(allowed)
+        used = len(diary.bare())
+        bare = {"used": used, "allowed": allowed, "next": advice(allowed, how) if used >= allowed else ""}
         entered, missing, cut = diary.sessions(), diary.missing(), diary.cut()
         values = (NO_VALUE, BLANK, CUT)
         refusals = [one for one in diary.refusals() if one.text.partition(": ")[0] not in values]
@@ -92,6 +101,7 @@ def _noted(folder: Path) -> dict[str, Any]:
                     {"session": session.hex(), "study": entry.text, "at": entry.at}
                     for session, entry in reversed(entered[-_SHOWN:])
                 ],
+                **({"bare": bare} if allowed else {}),
             },
             "missing": [vars(one) for one in missing[:_SHOWN]],
             "cut": [vars(one) for one in cut[:_SHOWN]],

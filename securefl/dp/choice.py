@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Literal
+from typing import Annotated, Literal
 
 from dp_accounting import (
     ComposedDpEvent,
@@ -41,15 +41,15 @@ from scipy.optimize import brentq
 
 from securefl.accounting.composition import without_remarks
 from securefl.accounting.events import History
+from securefl.core.ranges import Range, Ranged
 from securefl.dp.noise import Source
 
 _MOST = 10**6
 """The largest number of trials drawn. For every allowed mean the chance of more is below 10^-40."""
-_LARGEST_MEAN = 1000.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trials:
+class Trials(Ranged):
     """The distribution of the number of trials.
 
     Attributes:
@@ -63,16 +63,13 @@ class Trials:
     """
 
     trials: Literal["poisson", "negative-binomial"]
-    mean: float
-    shape: float = 1.0
+    mean: Annotated[float, Range("(1, 1000]")]
+    shape: Annotated[float, Range("[0, 10]")] = 1.0
 
     def __post_init__(self) -> None:
-        if not 1 < self.mean <= _LARGEST_MEAN:
-            raise ValueError(f"Expected 1 < mean <= {_LARGEST_MEAN:,.0f} trials, got {self.mean}.")
+        super().__post_init__()
         if self.trials == "poisson" and self.shape != 1.0:
             raise ValueError('Expected `shape` only with trials = "negative-binomial". Leave it out.')
-        if not 0 <= self.shape <= 10:
-            raise ValueError(f"Expected 0 <= shape <= 10, got {self.shape}.")
 
     @property
     def gamma(self) -> float:

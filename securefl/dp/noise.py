@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 from numpy.typing import NDArray
 
+from securefl.core.errors import LocalProtocolError
 from securefl.core.keys import Guarded, SecretKey
 from securefl.dp.ziggurat import normals
+
+_forks = 0
+"""The forks between the first process and this one. The number of a process alone can come back."""
+
+
+def _count() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count)
+
+
+class _Stream(NamedTuple):
+    """A key, its stream, and the process that began it."""
+
+    key: SecretKey
+    words: CipherContext
+    process: tuple[int, int]
 
 
 class Source(Guarded):
@@ -20,38 +41,49 @@ class Source(Guarded):
         >>> Source().words(4).shape, Source().normal(3).dtype
         ((4,), dtype('float64'))
 
-    Only tests inject a `key`. The same key gives the same noise.
+    Without a `key`, the source has a secret of its own. After a fork, the child draws another one, so parent
+    and child share no word. The same `key` gives the same noise, in a child too: a party keys its sources by
+    a secret of its own, so that a round that is run again has the same noise. A child that goes on with the
+    stream of a keyed source that had begun is refused, since the parent goes on with it too.
 
     Normal variates are floats whose last bits are not exact. They are rounded to integers before any party
     sees them, while the attack of Mironov (2012) needs released floats. Up to 4 deviations, variates are
     9e-16 deviations or less apart, and beyond that a float's own spacing. Their tails end at 13.3. So no gap
     puts an integer out of reach (`ziggurat`).
 
-    Raises nothing.
+    Raises LocalProtocolError for a word of a keyed source that had begun before a fork, in the child.
     """
 
     def __init__(self, key: SecretKey | None = None) -> None:
         self._given = key
+        self._begun: _Stream | None = None
 
-    # Key and stream are made at the first word: values without noise have a source too and never use it.
-
-    @cached_property
-    def _key(self) -> SecretKey:
+    @property
+    def _stream(self) -> _Stream:
+        # Made at the first word: values without noise have a source too and never use it.
+        begun, process = self._begun, (os.getpid(), _forks)
+        if begun is not None and begun.process == process:
+            return begun
+        if begun is not None and self._given is not None:
+            raise LocalProtocolError(
+                "Expected a source of noise that this process began, got one whose stream its parent began "
+                "before a fork: both would draw the same noise. Make a source in the child, with a key of "
+                "its own or none."
+            )
         # Not from seeds of torch or numpy: a party that knows an experiment's seed could subtract the noise.
-        return self._given or SecretKey(os.urandom(32))
-
-    @cached_property
-    def _stream(self) -> CipherContext:
+        key = self._given or SecretKey(os.urandom(32))
         # The key serves one stream only, so the nonce may be zero.
-        return Cipher(algorithms.ChaCha20(self._key.reveal(), bytes(16)), mode=None).encryptor()
+        words = Cipher(algorithms.ChaCha20(key.reveal(), bytes(16)), mode=None).encryptor()
+        self._begun = _Stream(key, words, process)
+        return self._begun
 
     def restarted(self) -> Source:
         """The same stream from its first word, to repeat a computation that failed and released nothing."""
-        return Source(self._key)
+        return Source(self._given or self._stream.key)
 
     def words(self, count: int) -> NDArray[np.uint64]:
         """`count` uniform 64-bit words, uint64 (count,)."""
-        return np.frombuffer(self._stream.update(bytes(8 * count)), dtype="<u8")
+        return np.frombuffer(self._stream.words.update(bytes(8 * count)), dtype="<u8")
 
     def normal(self, count: int) -> NDArray[np.float64]:
         """`count` standard normal variates, float64 (count,)."""

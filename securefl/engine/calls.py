@@ -62,7 +62,7 @@ def _if_many(draws: Sequence[int]) -> tuple[int, ...]:
     return tuple(draws) if max(draws, default=1) > 1 else ()
 
 
-@message("ask-call", version=4, sender="server")
+@message("ask-call", version=5, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class QueryCall:
     """Starts an exchange of orders, numbers and sums in the clear.
@@ -71,7 +71,7 @@ class QueryCall:
         most_bytes, most_elements: the limits of the exchange's orders and broadcasts.
         names, hidden, runs, ranges, bounds, cohort: the public parameters of encrypted numbers
             (`linear.Questions`): of `LinearBounds` the hidden length, the count of each run of clear
-            entries, low and high of each, and the other seven numbers. Without names, no number is encrypted.
+            entries, low and high of each, and the other eight numbers. Without names, no number is encrypted.
         weight_runs, weight_ranges: of the same bounds, the ranges of the hidden weights.
         weights: the digests of the queries' weights, if the scheme binds numbers to them.
         members, draws: of the cohort of hidden sums, which the order names by its digest. Without members,
@@ -124,6 +124,7 @@ class QueryCall:
                 own.scale,
                 own.least,
                 own.most,
+                own.spread,
             ),
             cohort=asked.cohort,
             key=key,
@@ -155,7 +156,7 @@ class QueryCall:
             # A ConfigError would blame this party's own configuration, but the server made the call.
             if self.cohort < 0:
                 raise ConfigError(f"Expected a cohort, got {self.cohort}.")
-            norm, weight_norm, row_norm, product, scale, least, most = self.bounds
+            norm, weight_norm, row_norm, product, scale, least, most, spread = self.bounds
             bounds = LinearBounds(
                 hidden_length=self.hidden,
                 clear=_ranges(self.runs, self.ranges),
@@ -167,6 +168,7 @@ class QueryCall:
                 scale=scale,
                 least=least,
                 most=most,
+                spread=spread,
             )
             return Questions(self.names, bounds, self.cohort, self.weights)
         except (ConfigError, ValueError) as error:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefl.core.errors import ConfigError
+from securefl.core.ranges import Count, Probability, Ranged
 from securefl.engine.drive import Driver, Packet
 
 
 @dataclass(frozen=True, kw_only=True)
-class Faults:
+class Faults(Ranged):
     """The faults of a simulated network.
 
     Attributes:
@@ -27,17 +28,10 @@ class Faults:
     """
 
     reorder: bool = False
-    delay: float = 0.0
-    duplicate: float = 0.0
-    dropout: float = 0.0
-    patience: int = 8
-
-    def __post_init__(self) -> None:
-        for name in ("delay", "duplicate", "dropout"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"Expected 0 <= {name} <= 1, got {getattr(self, name)}.")
-        if self.patience < 1:
-            raise ValueError(f"Expected patience >= 1, got {self.patience}.")
+    delay: Probability = 0.0
+    duplicate: Probability = 0.0
+    dropout: Probability = 0.0
+    patience: Count = 8
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import floor
 
+from securefl.accounting.events import NO_COST
 from securefl.algorithm.plan import CLEAR, Plan
 from securefl.algorithm.queries import ValueSpec
-from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.linear.registry import key_holder_learns, limit
+from securefl.core.release import KEY_HOLDER, SERVER, Charge
+from securefl.linear.registry import key_holder_learns, left_open, limit
 from securefl.mechanisms.agreed import reads_unbound
+from securefl.mechanisms.charges import charge_of, post_processed, unbounded
 from securefl.mechanisms.registry import mechanism_of
 from securefl.sums.registry import scheme_of
 
@@ -49,13 +52,41 @@ def learns(plan: Plan, specs: Sequence[ValueSpec], party: str, *, assumptions: b
             return f"{own}, and in a hidden sum who else is asked, with which weight" if hidden else own
 
 
+def crafts(plan: Plan, spec: ValueSpec) -> bool:
+    """Whether a server that crafts the model reads single records from a total of these values.
+
+    All clients sign the same model, so no way of hiding a sum prevents it (Fowl et al. 2022). Only a finite
+    epsilon against the server does: noise on what was clipped.
+    """
+    moved = spec.on_model or spec.depends_on == "trained-state"
+    return (
+        spec.reduction == "sum"
+        and spec.form != "map"
+        and moved
+        and unbounded([_charge(plan, spec)], (SERVER,))
+    )
+
+
+def _charge(plan: Plan, spec: ValueSpec) -> Charge:
+    """The charge of a release, if the plan permits one without noise."""
+    return charge_of(replace(plan, non_private=(spec.name,)), spec)
+
+
 def _score(plan: Plan, spec: ValueSpec) -> str:
     """What the server learns of a value that answers linear queries in encrypted form, and how often."""
-    often = spec.most_releases(plan.max_rounds)
-    return (
-        f"{_told(plan, spec, spec.reveals_encrypted)} (one linear function of its vector, at most "
-        f"{often} time{'' if often == 1 else 's'})"
-    )
+    often = spec.most_releases(plan.max_rounds) or 1
+    times = f"at most {often} time{'' if often == 1 else 's'}"
+    # Without the bound, or where nobody can check it, one query reads one entry.
+    if spec.spread and not plan.encrypted_baseline and not mechanism_of(plan, spec).noised:
+        one, all_ = (_percent(left_open(plan.scores, count)) for count in (1, often))
+        times += f"; one that is legal leaves {one} of an entry's standard deviation open"
+        times += "" if often == 1 else f", {often} on one vector {all_}"
+    return f"{_told(plan, spec, spec.reveals_encrypted)} (one linear function of its vector, {times})"
+
+
+def _percent(share: float) -> str:
+    """A share of 1 in percent, with one digit that counts."""
+    return f"{float(f'{100 * share:.1g}'):.9f}".rstrip("0").rstrip(".") + " %"
 
 
 def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
@@ -63,11 +94,23 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
     words = ["no client may collude with it"]
     if plan.corrupt:
         words = [f"up to {100 * plan.corrupt:g} % of a cohort may collude with it"]
-    error = min(plan.guess_error(spec.name) for spec in summed)
-    words.append(
-        "if all values have the same standard deviation, a guess of one client's value from one sum errs "
-        f"by {floor(100 * error) / 100:g} of it or more"
-    )
+    private = [spec for spec in summed if _charge(plan, spec) != NO_COST]
+    if real := [spec for spec in private if spec.form == "real"]:
+        error = min(plan.guess_error(spec.name) for spec in real)
+        words.append(
+            "if all values have the same standard deviation, a guess of one client's value from one sum errs "
+            f"by {floor(100 * error) / 100:g} of it or more"
+        )
+    if others := " and ".join(spec.name for spec in private if spec not in real):
+        words.append(
+            f"no figure bounds a guess of one client's {others}: a total tells values of few numbers apart, "
+            "such as signs or mostly 0"
+        )
+    if not all(post_processed(plan, spec) for spec in private):
+        words.append(
+            "an entry that one client alone moves, such as a row of a class or a word that nobody else has, "
+            "is its own"
+        )
     if plan.fixed_batch is not None:
         words.append(
             f"differences of rounds reveal sums of fixed batches of {plan.fixed_batch}, and no single client"
@@ -101,6 +144,8 @@ def _shown(plan: Plan, spec: ValueSpec) -> str:
 def _told(plan: Plan, spec: ValueSpec, reveals: str) -> str:
     """`reveals`, with the protection of the value."""
     mechanism = mechanism_of(plan, spec)
+    if crafts(plan, spec):
+        reveals += ", and single records if it crafts the model"
     if not mechanism.noised:
         return reveals if spec.training is None else f"{reveals}, trained privately"
     return f"{reveals}{mechanism.learns(SERVER)}"

@@ -197,6 +197,16 @@ class ServerParty:
         self.seen = self._saw(query, answers, transport.absent)
         return answers
 
+    def skip(self, query: CohortQuery, why: str) -> Answers:
+        """Count a query, and ask nobody: its orders left earlier, and parties take no order twice."""
+        self.log.take()  # of an earlier query
+        self._called, self._heard = set(), frozenset()
+        self.log.report(SERVER, why)
+        self.account.query([spec.name for spec in query.wants()], query.cohort, initial=query.initial > 0)
+        answers = no_answers(query)
+        self.seen = self._saw(query, answers, {})
+        return answers
+
     def _saw(self, query: CohortQuery, answers: Answers, absent: Mapping[str, Absence]) -> Seen:
         """Who took part, from the answers, the messages that the server accepted, and the wire."""
         # If no sum was opened there are no survivors, though clients may have done all that was theirs.

@@ -28,18 +28,21 @@ from securefl.core.logs import logger
 from securefl.deployment.computing import answered
 from securefl.deployment.connection import reached
 from securefl.deployment.messages import Compute, Computed
+from securefl.deployment.peers import user_of
 from securefl.flower.exchange import SIMULATION, counted, relay
 from securefl.flower.records import Task
 
 PARTY: Final = "securefl-party"
 SOCKET: Final = "securefl-socket"
-"""Keys of a node's `--node-config`: the party that it relays for, and that party's socket."""
+USER: Final = "securefl-user"
+"""Keys of a node's `--node-config`: the party that it relays for, that party's socket, and its user."""
 LOCAL: Final = "securefl-local"
 """The record of an app's state with the integers and booleans of its model, which stay local."""
 PARTIES: Final = "securefl.parties"
 """The key of a run config for a simulation's folder of parties."""
 IN_ENVIRONMENT: Final = ("SECUREFL_PARTY", "SECUREFL_SOCKET")
-"""The same two in the environment of a node."""
+USER_IN_ENVIRONMENT: Final = "SECUREFL_USER"
+"""The same in the environment of a node."""
 Beside = Callable[[Context], tuple[str, Path]]
 """Gives the party that a node relays for, and the party's socket."""
 _log = logger(__name__)
@@ -67,6 +70,15 @@ def by_context(context: Context) -> tuple[str, Path]:
             f'\'{PARTY}="client-0000" {SOCKET}="/run/.../party.sock"\'.'
         )
     return _in_simulation(context)
+
+
+def _user(context: Context) -> int:
+    """The number of the party's user: that of the node's configuration or environment, or the relay's own.
+
+    Raises ConfigError if this machine has no such user.
+    """
+    said = context.node_config.get(USER, os.environ.get(USER_IN_ENVIRONMENT, os.getuid()))
+    return user_of(str(said))
 
 
 def _partition(context: Context) -> int | None:
@@ -161,19 +173,19 @@ class _SecureApp(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         if message.metadata.message_type == SIMULATION and _partition(context) is not None:
             return Message(counted(int(context.node_config["num-partitions"])), reply_to=message)
-        name, path = self._party(context)
-        return relay(message, name, lambda request: self._asked(path, request, message, context))
+        name, path, user = self._party(context)
+        return relay(message, name, lambda request: self._asked(path, user, request, message, context))
 
-    def _party(self, context: Context) -> tuple[str, Path]:
+    def _party(self, context: Context) -> tuple[str, Path, int]:
         try:
-            return self._beside(context)
+            return (*self._beside(context), _user(context))
         except Exception as error:
             # Logged and not raised, because Flower sends an exception's text to the server.
             _log.warning("Expected a party beside this node: %s", error)
-            return "", Path(os.devnull)
+            return "", Path(os.devnull), os.getuid()
 
-    def _asked(self, path: Path, request: bytes, message: Message, context: Context) -> bytes:
-        with reached(path, timeout=self._patience) as line:
+    def _asked(self, path: Path, user: int, request: bytes, message: Message, context: Context) -> bytes:
+        with reached(path, timeout=self._patience, user=user) as line:
 
             def query(frame: bytes) -> bytes:
                 line.send(frame)

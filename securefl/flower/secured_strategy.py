@@ -28,6 +28,7 @@ from securefl.core.release import SERVER
 from securefl.deployment import keys, roster
 from securefl.deployment.engine import ServerSide
 from securefl.deployment.local import LocalDeployment
+from securefl.deployment.plan_file import USUAL_SESSIONS, require_sessions
 from securefl.flower.exchange import partitions
 from securefl.flower.secure_app import PARTIES, own_folder, simulated
 from securefl.flower.secure_grid import SecureGrid, served
@@ -38,6 +39,7 @@ from securefl.storage.own_record import OwnRecord
 
 ROSTER: Final = "roster.jsonl"
 _SERVER: Final = f"{PREFIX}server"
+_SESSIONS: Final = f"{PREFIX}sessions"
 _log = logger(__name__)
 
 
@@ -57,6 +59,7 @@ def secure_strategy(strategy: Strategy, context: Context) -> SecureStrategy:
         context: of the ServerApp. Its run config names the terms (`AppTerms.of`) and may have:
             `securefl.server`, a folder with the server's keys and `roster.jsonl`, for a deployment;
             `securefl.parties`, in a simulation, a folder in which the parties' ledgers stay;
+            `securefl.sessions`, in a simulation, the sessions without noise that its parties may enter;
             `securefl.deadline` and `securefl.patience`, in seconds, as for `SecureGrid`.
 
     Returns:
@@ -75,6 +78,7 @@ class Place:
 
     server: Path | None
     parties: Path
+    sessions: int
     passing: bool
     deadline: float
     patience: float
@@ -91,6 +95,7 @@ class Place:
         return cls(
             server=Path(server) if server else None,
             parties=simulated(context),
+            sessions=_sessions(config, simulation=not server),
             passing=not parties,
             deadline=_seconds(config, "deadline", 3600.0),
             patience=_seconds(config, "patience", 120.0),
@@ -102,6 +107,17 @@ def _text(config: Mapping[str, bool | int | float | str], key: str) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"Expected {key} as the path of a folder, got {value!r}.")
     return value
+
+
+def _sessions(config: Mapping[str, bool | int | float | str], *, simulation: bool) -> int:
+    if not simulation and _SESSIONS in config:
+        raise ConfigError(
+            f"Expected {_SESSIONS} in a simulation alone, got it in a deployment, where each client's owner "
+            "agrees to a number and the server has no say. Leave it out."
+        )
+    found = config.get(_SESSIONS, USUAL_SESSIONS)
+    require_sessions(found)
+    return int(found)
 
 
 def _seconds(config: Mapping[str, bool | int | float | str], word: str, usual: float) -> float:
@@ -188,7 +204,10 @@ class SecureStrategy(OwnRounds):
         )
         own_folder(place.parties, make=True)
         try:
-            with LocalDeployment(terms.plan, terms.updates, clients=clients, folder=place.parties) as parties:
+            own = LocalDeployment(
+                terms.plan, terms.updates, clients=clients, folder=place.parties, sessions=place.sessions
+            )
+            with own as parties:
                 yield parties.server
         finally:
             if place.passing:

@@ -28,6 +28,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.deployment.connection import send
 from securefl.deployment.coordinator import run_deployed
+from securefl.deployment.peers import user_of
 from securefl.flower.exchange import CODE, UNANSWERED, GridExchange, relay
 from securefl.flower.submitting import EVENTS, SHOWN, STOP, TALK, held
 from securefl.storage.folder_lock import alone
@@ -36,7 +37,8 @@ from securefl.training import single_thread
 
 PARTY: Final = "party"
 SOCKET: Final = "socket"
-"""The node config's words for the party that a node stands for, and for its socket."""
+USER: Final = "user"
+"""The node config's words for the party that a node stands for, its socket, and the user who serves it."""
 _GRACE: Final = 10.0
 _log = logger(__name__)
 
@@ -49,13 +51,22 @@ client_app = ClientApp()
 @client_app.query("securefl_hello")
 @client_app.query("securefl_frame")
 def pass_on(message: Message, context: Context) -> Message:
-    """Relay a message to the party of this node, which its node config names: `party` and `socket`."""
+    """Relay a message to the party of this node, which its node config names: `party`, `socket` and `user`.
+
+    user: by name or number; by default the relay's own.
+    """
     name, path = (context.node_config.get(key) for key in (PARTY, SOCKET))
     if not name or not path:
         # Not raised: Flower sends the text of an exception to the server.
         _log.warning("Expected %s and %s in the node config, got none: no answer.", PARTY, SOCKET)
         return Message(Error(CODE, UNANSWERED), reply_to=message)
-    return relay(message, str(name), partial(send, Path(str(path)), timeout=message.metadata.ttl))
+    try:
+        user = user_of(str(context.node_config.get(USER, os.getuid())))
+    except ConfigError as error:
+        _log.warning("%s in the node config: %s", USER, error)
+        return Message(Error(CODE, UNANSWERED), reply_to=message)
+    ask = partial(send, Path(str(path)), timeout=message.metadata.ttl, user=user)
+    return relay(message, str(name), ask)
 
 
 # Beside the command, as a run of Flower -------------------------------------------------------------------
@@ -137,6 +148,7 @@ def play(
                 stop=stop,
                 say=say,
                 wait=config["wait"],
+                trusted=tuple(map(Path, filter(None, str(config.get("trusted", "")).split(os.pathsep)))),
                 clock=clock,
                 pause=looking,
             )

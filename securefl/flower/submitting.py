@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +144,7 @@ def follow(
     tell: Callable[[Mapping[str, Any]], None],
     say: Callable[[str], None],
     stop: Interruption,
+    trusted: Sequence[Path] = (),
     clock: Callable[[], float] = monotonic,
     pause: Callable[[float], None] = sleep,
 ) -> None:
@@ -156,6 +157,7 @@ def follow(
         wait, deadline: seconds, as for `run_deployed` and `GridExchange`.
         tell: called for each finished round with the part of its record that progress bars show.
         say: prints a line for a person.
+        trusted: the paths of --trust-code.
         stop: asked meanwhile. After a first request to stop, the round at hand is finished.
         clock, pause: read and wait for seconds; tests inject others.
 
@@ -174,6 +176,7 @@ def follow(
                 "out": str(out.absolute()),
                 "place": str(Path.cwd()),
                 "data": str(data_folder()),
+                "trusted": os.pathsep.join(str(path.absolute()) for path in trusted),
                 "wait": wait,
                 "deadline": deadline,
             }

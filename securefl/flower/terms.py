@@ -217,6 +217,6 @@ def _lists(kind: type) -> list[str]:
     return [name for name, hint in get_type_hints(kind).items() if get_origin(hint) is tuple]
 
 
-PLACE: Final = ("server", "parties", "deadline", "patience")
+PLACE: Final = ("server", "parties", "sessions", "deadline", "patience")
 """Keys of a run config that are no terms: they say where the server's parties are (`secured_strategy`)."""
 _LISTS: Final = {*((0, name) for name in _lists(Updates)), *((1, name) for name in _lists(Plan))}

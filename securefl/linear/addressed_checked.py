@@ -26,7 +26,7 @@ from securefl.he.flooding import wide_gaussian
 from securefl.linear.checked import CheckedServer, Declared, Question, Signed, commitment
 from securefl.linear.checks import Checks, Coefficients, form, unpacked
 from securefl.linear.encryptor import Encryptor, admitted
-from securefl.linear.pad_terms import DIGEST, KEY, SALT
+from securefl.linear.pad_terms import KEY, SALT
 
 QUERY = ""
 """The digest of the weights is one for all clients, whatever name each has."""
@@ -38,8 +38,8 @@ def message_bytes(checks: Checks) -> int:
 
 
 def item_bytes(checks: Checks) -> int:
-    """Exact length of an item: the client's key, H(c0), its signature, one integer, and c1."""
-    return KEY + DIGEST + SIGNATURE_BYTES + checks.share_bytes + checks.half_bytes
+    """Exact length of an item: the client's key, its signature, one integer, and c1."""
+    return KEY + SIGNATURE_BYTES + checks.share_bytes + checks.half_bytes
 
 
 def head_bytes(checks: Checks) -> int:
@@ -92,7 +92,7 @@ def addressed(
         raise _refusal(f"Expected a message that its client signed for this match: {error}", sender) from None
     whole = arrived.own + round(offset / terms.unit) + wide_gaussian(terms.sigma, rng)
     number = gate.pack_integer(whole % p.modulus, p.modulus)
-    return public.raw + arrived.h0 + signature + number + arrived.halves.c1
+    return public.raw + signature + number + arrived.halves.c1
 
 
 def checked_head(head: bytes, checks: Checks) -> tuple[Coefficients, bytes]:
@@ -107,10 +107,10 @@ def checked_head(head: bytes, checks: Checks) -> tuple[Coefficients, bytes]:
 
 def parsed(item: bytes, checks: Checks, *, sender: str) -> tuple[PublicKey, Signed, int]:
     """The client's key, what it signed, and the server's integer, of `item_bytes` bytes."""
-    at = KEY + DIGEST + SIGNATURE_BYTES
+    at = KEY + SIGNATURE_BYTES
     end = at + checks.share_bytes
     number = gate.unpack_integer(item[at:end], checks.terms.parameters.modulus, sender=sender)
-    signed = Signed(item[KEY : KEY + DIGEST], item[KEY + DIGEST : at], item[end:])
+    signed = Signed(item[KEY:at], item[end:])
     return PublicKey(item[:KEY]), signed, number
 
 

@@ -3,9 +3,13 @@
 What the dealt and the told ones share, and the dealt ones. `addressed_told` has the told ones.
 
     client      r and t from its fresh key and the key holder's; a seed rho, with p = PRG(rho);
-                sends y = x + r, rho, g = <r, p> + t, and a tag
+                sends y = x + r, rho, g = <r, p> + t - n, and a tag; n is its noise
     server      delta = v - p, and the word s = <y, v> - g + c; c is the offset and the clear part's product
-    key holder  checks the tag; z = <r, delta> - t; reads s - z = <x, v> + c
+    key holder  checks the tag; z = <r, delta> - t; reads s - z = <x, v> + n + c
+
+The client adds the noise (`pad_terms`): the key holder reads the sum, so its own would hide nothing from it.
+n is in the message, so a request that is repeated has the same. A profile that is encrypted again has other
+noise, and counts as another one.
 
 The tag follows from the same keys as the pad, for the same terms and name. Under others the word would be a
 number of no meaning, which nothing tells from a score.
@@ -24,6 +28,7 @@ from __future__ import annotations
 
 import hmac
 import os
+from dataclasses import replace
 from math import fsum
 from typing import Final
 
@@ -34,8 +39,8 @@ from securefl.core.linear import Floats, LinearQuery
 from securefl.core.signing import AgreementKey
 from securefl.linear import words
 from securefl.linear.opener import Score
-from securefl.linear.pad_terms import KEY, SEED, PadTerms
-from securefl.linear.pads import Masked, admit, refusal, rounded
+from securefl.linear.pad_terms import KEY, SECRET, SEED, PadTerms
+from securefl.linear.pads import Masked, admit, noise_of, refusal, rounded
 from securefl.linear.terms import clear_part
 from securefl.linear.words import Words
 
@@ -45,7 +50,7 @@ _FLOAT: Final = 2.0**-51
 
 def message_bytes(terms: PadTerms) -> int:
     """Exact length of a client's message."""
-    return terms.message_bytes + TAG
+    return terms.message_bytes + (0 if terms.dealt else terms.word_bytes) + TAG
 
 
 def item_bytes(terms: PadTerms) -> int:
@@ -75,7 +80,15 @@ def received(raw: bytes, clear: Floats, terms: PadTerms, *, sender: str) -> tupl
     """The gate: a client's message and its tag. Errors as for `pads.admit`."""
     if len(raw) != message_bytes(terms):
         raise refusal(f"Expected {message_bytes(terms)} bytes, got {len(raw)}.", sender, "gate")
-    return admit(raw[:-TAG], clear, terms, sender=sender), raw[-TAG:]
+    masked = admit(raw[: terms.message_bytes], clear, terms, sender=sender)
+    # Of dealt pads the share stands before the words, of told ones the masked noise behind them.
+    share = masked.share if terms.dealt else raw[terms.message_bytes : -TAG]
+    return replace(masked, share=share), raw[-TAG:]
+
+
+def drawn_noise(terms: PadTerms) -> int:
+    """A client's noise for one message, from the operating system."""
+    return noise_of(os.urandom(SECRET), terms.most_noise)
 
 
 def masked_score(masked: Masked, weights: Words, query: LinearQuery, terms: PadTerms) -> int:
@@ -144,6 +157,7 @@ def message(
     *,
     own: AgreementKey | None = None,
     seed: bytes | None = None,
+    noise: int | None = None,
 ) -> bytes:
     """The client's part: mask its vector. The message must be sealed to the server.
 
@@ -154,6 +168,7 @@ def message(
         to: the key holder's X25519 key.
         own, seed: the fresh key and 32 secret bytes, used for nothing else; by default from the operating
             system.
+        noise: n, by default drawn (`drawn_noise`). Tests give it.
 
     Returns:
         `message_bytes` bytes.
@@ -162,9 +177,9 @@ def message(
         LocalProtocolError: another length, or values outside the bounds.
     """
     own, whole = own or AgreementKey.generate(), rounded(hidden, terms)
-    seed = os.urandom(SEED) if seed is None else seed
+    seed, noise = os.urandom(SEED) if seed is None else seed, drawn_noise(terms) if noise is None else noise
     pad, last = pad_and_last(own, to, own.public, terms, name)
-    share = to_word(words.product(pad, share_of_client(seed, terms)) + last, terms)
+    share = to_word(words.product(pad, share_of_client(seed, terms)) + last - noise, terms)
     masked = words.packed(words.plus(whole, pad))
     return terms.place + own.public.raw + seed + share + masked + tag_of(own, to, own.public, terms, name)
 
@@ -203,7 +218,7 @@ def addressed(masked: Masked, tag: bytes, weights: Words, query: LinearQuery, te
 
 
 def read(agreement: AgreementKey, terms: PadTerms, name: str, item: bytes, *, sender: str) -> int:
-    """The key holder's part: the word <x, v> + c of one item.
+    """The key holder's part: the word <x, v> + n + c of one item.
 
     Args:
         agreement: the key that the client agreed with.

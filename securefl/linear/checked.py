@@ -1,8 +1,8 @@
 """Checked openings: the key holder multiplies by the weights itself, and opens what a client signed.
 
     server      V = the weights as integers of a polynomial; tells each client d = H(salt, V) before it asks
-    client      (c0, c1) as ever, and its signature of its place, d, H(c0) and H(c1)
-    server      per query V and salt; per client H(c0), c1 and the signature, all signed
+    client      (c0, c1) as ever, and its signature of its place, d and H(c1)
+    server      per query V and salt; per client c1 and the signature, all signed
     key holder  checks all of them; opens one coefficient, (V c1 s)_0 + flooding
     server      adds (V c0)_0, which it has, and so gets the score
 
@@ -12,8 +12,8 @@ zero: nothing of the weights is left to hide from the key holder.
 * The server sees what it sees without checks: the flooded score. A *malicious* server alone gets one sum per
   client with the weights that it declared before the client answered. Every other c1, digest or place lacks
   the client's signature.
-* The key holder sees V, so it learns the server's weights, and who takes part. It sees no c0, without which
-  c1 is an RLWE sample, so it learns no score.
+* The key holder sees V, so it learns the server's weights, and who takes part. Nothing that it gets depends
+  on c0, and so on the vector: it learns no score, and confirms no guess, whatever key it published.
 * A server *with one colluding client* is not stopped: that client signs a c1 of the server's choice, such as
   c1(victim) x^j, or digits of the key, and the key holder opens it. So the key is read in some hundred
   openings. `linear.pads` have no key.
@@ -44,10 +44,10 @@ from securefl.he.parameters import Parameters
 from securefl.he.ring import Ring
 from securefl.linear.checks import NUMBER, Checks, Coefficients, encoded, form, packed, unpacked
 from securefl.linear.opener import flooded
-from securefl.linear.pad_terms import DIGEST, INDEX, SALT
+from securefl.linear.pad_terms import INDEX, SALT
 from securefl.linear.terms import LinearTerms
 
-_C0, _C1 = b"securefl/checked/c0/1|", b"securefl/checked/c1/1|"
+_C1 = b"securefl/checked/c1/1|"
 
 
 # What clients sign ----------------------------------------------------------------------------------
@@ -67,14 +67,18 @@ class Halves:
         return cls(b"".join(parts[::2]), b"".join(parts[1::2]))
 
     @property
-    def hashes(self) -> tuple[bytes, bytes]:
-        return hash_of(_C0, self.c0), hash_of(_C1, self.c1)
+    def h1(self) -> bytes:
+        return hash_of(self.c1)
 
 
-def hash_of(half: bytes, raw: bytes) -> bytes:
-    """SHA-256 of one half of a client's ciphertexts."""
-    found = hashlib.sha256(half)
-    found.update(raw)
+def hash_of(c1: bytes) -> bytes:
+    """SHA-256 of every c1 of a client, which it signs.
+
+    Nothing is made of c0 that leaves the server: a key holder that made its key so that c1 shows the
+    encryption's randomness would try guesses of the vector against it.
+    """
+    found = hashlib.sha256(_C1)
+    found.update(c1)
     return found.digest()
 
 
@@ -99,10 +103,10 @@ class Question:
     name: str
     told: bytes
 
-    def statement(self, client: str, h0: bytes, h1: bytes) -> bytes:
+    def statement(self, client: str, h1: bytes) -> bytes:
         """The bytes that a client signs. client: its name in the roster."""
         own = (self.key, self.checks.place, self.name.encode(), self.told)
-        return b"securefl/checked/statement/1|" + fields(*own, client.encode(), h0, h1)
+        return b"securefl/checked/statement/2|" + fields(*own, client.encode(), h1)
 
     def signed(self, ciphertext: bytes, client: str, own: SigningKey) -> bytes:
         """The client's message: its ciphertext, and its signature.
@@ -112,8 +116,8 @@ class Question:
             client: its own name in the roster.
             own: the key that the roster has of this client.
         """
-        hashes = Halves.of(ciphertext, self.checks).hashes
-        return ciphertext + own.sign(self.statement(client, *hashes)).raw
+        said = self.statement(client, Halves.of(ciphertext, self.checks).h1)
+        return ciphertext + own.sign(said).raw
 
 
 def _transformed(weights: Coefficients, p: Parameters, ring: Ring) -> list[Residues]:
@@ -148,7 +152,6 @@ class Arrived:
 
     number: int
     halves: Halves = field(repr=False)
-    h0: bytes = field(repr=False)
     h1: bytes = field(repr=False)
     signature: bytes = field(repr=False)
     own: int = field(repr=False)
@@ -157,7 +160,7 @@ class Arrived:
 
 def framed(checks: Checks, body: bytes) -> bytes:
     """The bytes that the server signs: the place, the head, and the clients with hashes of their c1."""
-    return b"securefl/checked/request/1|" + fields(checks.place) + body
+    return b"securefl/checked/request/2|" + fields(checks.place) + body
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,19 +225,19 @@ class CheckedServer(Guarded):
         """
         ciphertext, signature = message[:-SIGNATURE_BYTES], message[-SIGNATURE_BYTES:]
         halves = Halves.of(ciphertext, self._checks)
-        h0, h1 = halves.hashes
+        h1 = halves.h1
         try:
-            check(public, Signature(signature), self._question.statement(client, h0, h1))
+            check(public, Signature(signature), self._question.statement(client, h1))
         except CryptoError as error:
             raise _refusal(str(error), client) from None
         parts = _unpacked_half(halves.c0, self._checks, sender=client)
         own = _coefficient(self._declared.factors, parts, self._checks.terms.parameters)
-        return Arrived(number, halves, h0, h1, signature, own)
+        return Arrived(number, halves, h1, signature, own)
 
     def request(self, arrived: Sequence[Arrived]) -> bytes:
         """The signed request for the shares of these clients, in their order."""
         head = u32(self._index) + self._declared.salt + self._declared.packed
-        heads = [u32(one.number) + one.h0 + one.signature for one in arrived]
+        heads = [u32(one.number) + one.signature for one in arrived]
         entries = b"".join(own + one.halves.c1 for own, one in zip(heads, arrived, strict=True))
         short = b"".join(own + one.h1 for own, one in zip(heads, arrived, strict=True))
         return head + entries + self._signing.sign(framed(self._checks, head + short)).raw
@@ -261,7 +264,6 @@ class CheckedServer(Guarded):
 class Signed:
     """What the key holder gets of one client."""
 
-    h0: bytes
     signature: bytes
     c1: bytes = field(repr=False)
 
@@ -279,7 +281,7 @@ def verified(
 
     Raises RemoteProtocolError(sender) if the client did not sign it for this question, or if it is no c1.
     """
-    said = question.statement(client, signed.h0, hash_of(_C1, signed.c1))
+    said = question.statement(client, hash_of(signed.c1))
     try:
         check(public, Signature(signed.signature), said)
     except CryptoError as error:
@@ -423,7 +425,7 @@ class CheckedKeyHolder(Guarded):
             client, public = self._member(entry.number)
         except CryptoError as error:
             raise _refusal(f"Client {entry.number}: {error}", sender) from None
-        signed = Signed(entry.h0, entry.signature, entry.c1)
+        signed = Signed(entry.signature, entry.c1)
         said, parts = verified(question, client, public, signed, check=self._verify, sender=sender)
 
         def reply() -> bytes:
@@ -438,7 +440,6 @@ class _Entry:
     """What a request has for one client."""
 
     number: int
-    h0: bytes
     signature: bytes
     c1: bytes = field(repr=False)
     h1: bytes
@@ -446,14 +447,13 @@ class _Entry:
 
     @classmethod
     def of(cls, raw: bytes) -> _Entry:
-        at = NUMBER + DIGEST
-        number, h0 = int.from_bytes(raw[:NUMBER], "little"), raw[NUMBER:at]
-        signature, c1 = raw[at : at + SIGNATURE_BYTES], raw[at + SIGNATURE_BYTES :]
-        return cls(number, h0, signature, c1, hash_of(_C1, c1))
+        at = NUMBER + SIGNATURE_BYTES
+        c1 = raw[at:]
+        return cls(int.from_bytes(raw[:NUMBER], "little"), raw[NUMBER:at], c1, hash_of(c1))
 
     @property
     def head(self) -> bytes:
-        return u32(self.number) + self.h0 + self.signature
+        return u32(self.number) + self.signature
 
 
 def _multiplied(left: Residues, right: Residues, p: Parameters) -> Residues:

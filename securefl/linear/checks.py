@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from securefl.core.agreement import fields
 from securefl.core.errors import ConfigError
-from securefl.core.linear import LinearQuery
+from securefl.core.linear import LinearQuery, spread_of, too_sharp
 from securefl.core.signing import SIGNATURE_BYTES
 from securefl.he import gate
 from securefl.he.ring import Ring
 from securefl.linear.encryptor import spread, weight_row
-from securefl.linear.pad_terms import DIGEST, INDEX, SALT
+from securefl.linear.pad_terms import INDEX, SALT
 from securefl.linear.terms import LinearTerms
 
 Coefficients = NDArray[np.int64]
@@ -94,7 +94,7 @@ class Checks:
     @property
     def entry_bytes(self) -> int:
         """Exact length of what a request has for each client."""
-        return NUMBER + DIGEST + SIGNATURE_BYTES + self.half_bytes
+        return NUMBER + SIGNATURE_BYTES + self.half_bytes
 
     @property
     def head_bytes(self) -> int:
@@ -161,6 +161,11 @@ def form(weights: Coefficients, checks: Checks) -> str | None:
     beside = np.concatenate([slots.imag, slots.real[terms.hidden_length :]])
     if not (np.abs(beside) <= slack).all():
         return f"Expected {terms.hidden_length} weights, got numbers beside them."
+    real = slots.real[: terms.hidden_length]
+    if not real.any():
+        return "Expected a weight that is not 0, got none."
+    if not spread_of(real) <= bounds.spread * (1 + 1e-9):
+        return too_sharp(real, bounds)
     at = 0
     for run in bounds.weights:
         own = slots.real[at : at + run.count]

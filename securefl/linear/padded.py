@@ -235,7 +235,7 @@ class PadServerSide:
         return None if terms is None else terms.message_bytes
 
     def error_bound(self) -> float | None:
-        return max((terms.error_bound for terms in self._terms.values()), default=None)
+        return max((server.error_bound for server in self._servers.values()), default=None)
 
 
 class PadKeyHolderSide:

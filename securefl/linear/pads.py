@@ -3,14 +3,16 @@
     server      v = round(s_w w); draws a salt, and tells each client d = H(salt, v) before it asks
     client      x = round(s_x f); y = x + r mod t, with r from (its fresh X25519 key, the key holder's, d)
     server      tells the key holder salt, v, and the fresh keys of the clients whose y came, signed
-    key holder  checks v, computes d from it, derives each r under that d, and answers <r, v> mod t
-    server      <y, v> - <r, v> = <x, v>
+    key holder  checks v, computes d from it, derives each r and n under that d, and answers <r, v> - n mod t
+    server      <y, v> - (<r, v> - n) = <x, v> + n
 
-t is 2^64 or 2^128. The digest d of the weights is in the key of every pad, so a pad opens one inner product
+t is 2^64 or 2^128. n is bounded noise, without which one entry would be read from S modulo a number
+(`pad_terms` has the rule and its proof). The digest d of the weights is in the key of every pad, so a pad
+opens one inner product
 and no other: for other weights, another salt or another place the key holder derives unrelated pads.
 
-* The server sees y, which is uniform without the pads, and of each client one sum with weights that it
-  declared before the client answered. A *malicious* server gets no more: there is no key to read, and
+* The server sees y, which is uniform without the pads, and of each client one sum, with noise, with weights
+  that it declared before the client answered. A *malicious* server gets no more: there is no key to read, and
   clients that collude with it have their own pads only.
 * The key holder sees v, so it learns the server's weights. It learns how many clients are asked and how
   many answer, not which. It sees no y, which travels sealed to the server. It can shift a score without
@@ -32,11 +34,11 @@ import numpy as np
 from securefl.core.agreement import digest, fields, u32
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.core.keys import Guarded, PublicKey, SecretKey, Signature
-from securefl.core.linear import Floats, LinearQuery
+from securefl.core.linear import Floats, LinearQuery, spread_of, too_sharp
 from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey, verify
 from securefl.linear import words
 from securefl.linear.opener import Score
-from securefl.linear.pad_terms import INDEX, KEY, PLACE, SALT, PadTerms
+from securefl.linear.pad_terms import COVER, INDEX, KEY, PLACE, SALT, SECRET, PadTerms
 from securefl.linear.terms import clear_part
 from securefl.linear.words import Words
 
@@ -46,7 +48,7 @@ class Masked:
     """A client's message: its fresh key, the masked words, and the plaintext part of its vector.
 
     `place` is a tag of the terms for which the message was made. With pads derived for other terms, the
-    result would be a wrong score. `share`: of dealt pads (`linear.addressed_pads`) alone.
+    result would be a wrong score. `share`: between files alone (`linear.addressed_pads`).
     """
 
     place: bytes
@@ -87,7 +89,8 @@ def mask(
         LocalProtocolError: another length, or values outside the bounds.
     """
     own, whole = own or AgreementKey.generate(), rounded(hidden, terms)
-    masked = words.plus(whole, pad_of(own, to, own.public, terms, name, told))
+    pad, _ = pad_and_rest(own, to, own.public, terms, name, told)
+    masked = words.plus(whole, pad)
     return Masked(terms.place, own.public, words.packed(masked), clear)
 
 
@@ -124,13 +127,26 @@ def refusal(what: str, sender: str, phase: str = "pads") -> RemoteProtocolError:
     return RemoteProtocolError(what, sender=sender, phase=phase)
 
 
-def pad_of(
+def pad_and_rest(
     own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms, name: str, told: bytes
-) -> Words:
-    """The pad of one fresh key: uniform words, the same on both sides."""
+) -> tuple[Words, bytes]:
+    """The pad of one fresh key, and 32 bytes more: uniform, the same on both sides.
+
+    The rest is the secret of the noise in rounds, and hides the client's noise between files.
+    """
     bound = fields(fresh.raw, terms.digest, name.encode(), told)
     key: SecretKey = own.agree(other, b"securefl/plain-pad/1|" + bound)
-    return words.keystream(key, terms.row, terms.word_bits)
+    more = 8 * SECRET // terms.word_bits
+    stream = words.keystream(key, terms.row + more, terms.word_bits)
+    return stream[: terms.row], words.packed(stream[terms.row :])
+
+
+def noise_of(secret: bytes, most: int) -> int:
+    """A whole number from -most to most that follows from 32 secret bytes, uniform but for 2^-128.
+
+    most: below 2^127.
+    """
+    return int.from_bytes(secret, "little") % (2 * most + 1) - most
 
 
 def commitment(terms: PadTerms, name: str, salt: bytes, weights: bytes) -> bytes:
@@ -155,6 +171,7 @@ class PadServer(Guarded):
 
     Attributes:
         told: the digest of the weights, which clients get before they answer.
+        error_bound: the largest error of its scores. It always holds.
 
     Raises:
         ConfigError: a query of other bounds, or with weights outside them.
@@ -173,6 +190,7 @@ class PadServer(Guarded):
         self._terms, self._index, self._signing, self._query = terms, index, signing, query
         self._salt = os.urandom(SALT) if salt is None else salt
         self._weights = weights_of(query, terms)
+        self.error_bound = error_of(query, self._weights, terms)
         self.told = commitment(terms, name, self._salt, words.packed(self._weights))
 
     def request(self, masked: Sequence[Masked]) -> bytes:
@@ -191,7 +209,7 @@ class PadServer(Guarded):
         whole = words.product(words.unpacked(masked.words, bits), self._weights)
         product = words.centred((whole - int.from_bytes(pad, "little")) % 2**bits, bits)
         hidden = product / 2 ** (terms.data_bits + terms.weight_bits)
-        scale, error = terms.bounds.scale, terms.error_bound
+        scale, error = terms.bounds.scale, self.error_bound
         value = (hidden + self._query.offset + float(clear @ self._query.clear)) / scale
         if abs(hidden) > terms.bounds.product + scale * error or not terms.bounds.allows(value, error):
             raise refusal(
@@ -213,8 +231,15 @@ def weights_of(query: LinearQuery, terms: PadTerms) -> Words:
     return weights
 
 
+def error_of(query: LinearQuery, weights: Words, terms: PadTerms) -> float:
+    """The largest error of this query's scores, with the noise. It always holds."""
+    scale = terms.weight_scale
+    apart = float(np.linalg.norm(query.hidden - words.to_floats(weights) / scale))
+    return terms.error_of(apart, words.total(weights) / scale)
+
+
 class PadKeyHolder(Guarded):
-    """The key holder's part of one exchange: one sum for each client and query.
+    """The key holder's part of one exchange: one sum with noise for each client and query.
 
     Args:
         agreement: its X25519 key, made anew in each process, so that a restart forgets nothing that counts.
@@ -237,10 +262,10 @@ class PadKeyHolder(Guarded):
         self._answered: dict[str, tuple[bytes, bytes]] = {}
 
     def open(self, request: bytes, *, sender: str = "server") -> bytes:
-        """The sum of each client's pad in a signed request, word by word.
+        """The sum of each client's pad in a signed request, with noise, word by word.
 
-        The same request again gets the same reply. Another one of the same query is refused, so a client's
-        vector meets one set of weights.
+        The same request again gets the same reply, and the same pad the same noise. Another one of the same
+        query is refused, so a client's vector meets one set of weights.
 
         Raises:
             RemoteProtocolError: other bytes than a request's, weights of no query inside the bounds, a fresh
@@ -276,7 +301,7 @@ class PadKeyHolder(Guarded):
         return reply
 
     def _sums(self, name: str, body: bytes, sender: str) -> list[int]:
-        """<r, v> of each client, with the weights v in the request."""
+        """<r, v> - n of each client, mod t, with the weights v in the request."""
         terms, start = self._terms, INDEX + SALT
         end = start + terms.word_bytes * terms.row
         salt, sent = body[INDEX:start], body[start:end]
@@ -290,14 +315,19 @@ class PadKeyHolder(Guarded):
         # Computed from the weights that came, never taken from the request: a digest that the request stated
         # could be that of other weights.
         told = commitment(terms, name, salt, sent)
-        pads = [pad_of(self._agreement, one, one, terms, name, told) for one in fresh]
-        return [words.product(pad, weights) for pad in pads]
+        most, modulus = COVER * words.total(weights), 2**terms.word_bits
+        found = (pad_and_rest(self._agreement, one, one, terms, name, told) for one in fresh)
+        return [(words.product(pad, weights) - noise_of(secret, most)) % modulus for pad, secret in found]
 
 
 def form(weights: Words, terms: PadTerms) -> str | None:
     """Why these words are the weights of no query inside the bounds. None if they may be."""
     bounds, scale = terms.bounds, terms.weight_scale
     values = words.to_floats(weights) / scale
+    if not values.any():
+        return "Expected a weight that is not 0, got none."
+    if not spread_of(values) <= bounds.spread * (1 + 1e-9):
+        return too_sharp(values, bounds)
     longest = bounds.weight_norm + np.sqrt(terms.row) / (2 * scale)
     if not float(np.linalg.norm(values)) <= longest * (1 + 1e-9):
         return f"Expected weights of norm up to {bounds.weight_norm:.3g}, got longer ones."

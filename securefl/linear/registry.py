@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import sqrt
 from typing import TYPE_CHECKING, Final
 
 from securefl.core.errors import ConfigError
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 CLEAR: Final = "clear"
 """The value of `scores` if the server sees the clients' vectors."""
 _WORDS: Final = (CLEAR, "ckks", "pads")
+_LEFT_OPEN: Final[Mapping[str, tuple[float, float]]] = {"pads": (0.051, 2.6e-5), "ckks": (0.051, 2.7e-7)}
+"""What the best legal query leaves open, and the best two on one vector."""
 
 
 def require(word: str, parameters: str) -> None:
@@ -72,6 +76,25 @@ def limit(word: str, *, encrypted: bool) -> str:
     encrypted: whether the weights of queries are encrypted too (`encrypts_baseline`).
     """
     return "" if word == CLEAR else _named(word, encrypted).limit
+
+
+def left_open(word: str, releases: int) -> float:
+    """What legal queries leave open of one entry of a vector, as a share of its standard deviation.
+
+    It is the least that a search found (benchmarks/legal_queries.py), in profiles under the default bounds,
+    for a server that knows their distribution. Two opposite queries on one vector leave the noise of their
+    scores alone. More of them average it.
+
+        >>> from securefl.linear.registry import left_open
+        >>> left_open("pads", 1) > 0.04, left_open("pads", 2) < 1e-3
+        (True, True)
+
+    Args:
+        word: the value of `[privacy] scores`, not in the clear.
+        releases: the number of scores, on one vector.
+    """
+    one, two = _LEFT_OPEN[word]
+    return one if releases == 1 else two / sqrt(releases // 2)
 
 
 def _named(word: str, encrypted: bool) -> Kind:

@@ -14,6 +14,11 @@ multiplied by the features, is added. If the weights are in few slots, one key c
 times as large (with probability 10^-9); the factor eight covers that. Over all tau openings the
 Kullback-Leibler divergence between noise with and without the key's part is at most tau t^2 / (2 sigma^2). So
 by Pinsker no party distinguishes them with an advantage above 2^-22.8.
+
+The same holds for the low bits of a score (`pad_terms` has the rule). Encoding rounds each of N coefficients
+of the vector by up to a half, which moves the opened integer by at most sqrt(N) / 2 times the norm of the
+weights' coefficients. That is below t, since sigma_ct is above sqrt(N) / 5. So a score tells what its
+real-valued product tells.
 """
 
 from __future__ import annotations

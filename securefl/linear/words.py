@@ -94,6 +94,13 @@ def product(one: Words, other: Words) -> int:
     return int(total % 2**bits)
 
 
+def total(words: Words) -> int:
+    """The sum of the sizes of all signed words, exactly."""
+    negative = (words[:, -1].astype(np.int64) < 0)[:, None]
+    size = np.where(negative, minus(np.zeros_like(words), words), words)
+    return sum(int(limb.sum(dtype=np.uint64)) << (32 * at) for at, limb in enumerate(_limbs(size)))
+
+
 def _limbs(words: Words) -> Iterator[Words]:
     for half in words.T:
         yield half & _LOW

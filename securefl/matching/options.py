@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.linear import spread_of
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG_DECLARED, STRONG_ENCRYPTED, Parameters
 from securefl.linear import addressed_checked, addressed_pads, addressed_told
@@ -30,6 +31,7 @@ FLAGS: Final = {
     "variance_low": "--variance-low",
     "variance_high": "--variance-high",
     "weight": "--weight-bound",
+    "spread": "--spread",
 }
 """The flag of each bound, for messages. In Python each is a field of `Bounds`."""
 _BESIDE: Final = 1024
@@ -167,7 +169,8 @@ class Options:
 
     def _without_room(self, length: int, openings: int) -> str:
         """What does not fit, by flag and value, and the largest value of a flag that would."""
-        given = ", ".join(f"{FLAGS[name]} {value:g}" for name, value in self.bounds.words().items())
+        words = self.bounds.words()
+        given = ", ".join(f"{flag} {words[name]:g}" for name, flag in FLAGS.items() if name != "spread")
         fitting = {name: self._largest(name, length, openings) for name in ("weight", "mean")}
         fixes = [f"{FLAGS[name]} {value:.3g} or less" for name, value in fitting.items() if value is not None]
         if not self.padded and self._fits(self.bounds, length, 1):
@@ -288,6 +291,15 @@ class Options:
                 f"Expected a baseline of weights up to {FLAGS['weight']} {weight:g}, got {needed:.4g}. Give "
                 "all parties a public --anchor nearer to the baseline, or a larger bound. The error of the "
                 "scores grows with it."
+            )
+        weights = made.split(self.variant).hidden
+        spread, largest = spread_of(weights), self.bounds.largest_spread(len(weights))
+        if spread > largest:
+            raise ConfigError(
+                f"Expected a baseline whose largest weight is up to {largest:.4g} times the root mean square "
+                f"of all ({FLAGS['spread']} {self.bounds.spread:g}), got {spread:.4g} times: its score would "
+                "nearly be one element. Give all parties a public --anchor nearer to the baseline, or a "
+                "larger bound."
             )
         return made
 

@@ -77,11 +77,13 @@ def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", 
     """
     if not plan.hidden:
         return "not held, said"
-    if plan.secagg == "semi-honest":
-        return "held"
     try:
+        for spec in sent:
+            charge_of(plan, spec)
         require_agreed(plan, sent)
     except ConfigError:
         return "refused"
+    if plan.secagg == "semi-honest":
+        return "held"
     said = plan.sum in _FOLLOWED or any(reads_unbound(plan, spec) for spec in sent)
     return "not held, said" if said else "held"

@@ -103,6 +103,12 @@ def _own_charge(plan: Plan, spec: ValueSpec) -> Charge:
         mechanism.check()
         if (charge := mechanism.charge()) is not None:
             return charge
+    if plan.hidden and spec.form == "map":
+        raise ConfigError(
+            f"Expected noise on {spec.name!r} in a hidden sum, got none: how many clients have each pair of "
+            f"units gives every client's own map, whatever hides the sum.{_remedy(plan, spec)} Or sum in the "
+            'clear (sum = "clear"), where the card says that the server has every map.'
+        )
     if spec.name not in plan.non_private:
         remedy = _remedy(plan, spec)
         raise ConfigError(
@@ -151,6 +157,17 @@ def unbounded(charges: Iterable[Charge], parties: Iterable[str]) -> bool:
     """
     asked = tuple(charges)
     return all(any(_endless(charge.by_party()[party]) for charge in asked) for party in parties)
+
+
+def bare(plan: Plan, spec: ValueSpec) -> bool:
+    """Whether a hidden sum of these values has an infinite epsilon against the server or other clients.
+
+    Then the sums of two sessions over the same records can differ by one client's value.
+    """
+    if not plan.hidden or spec.reduction != "sum":
+        return False
+    charge = charge_of(plan, spec)
+    return any(unbounded([charge], [party]) for party in (SERVER, OTHERS))
 
 
 def _endless(event: DpEvent) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -79,8 +79,12 @@ def require_page(path: Path) -> None:
         )
 
 
+@cache
 def environment() -> Environment:
-    """The environment of the templates of this folder, with `page.css.j2` for their style."""
+    """The environment of the templates of this folder, with `page.css.j2` for their style.
+
+    A process has one, so that it compiles each template once.
+    """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     # Names come from untrusted files, so all text is escaped. StrictUndefined raises if a template uses an
@@ -89,7 +93,7 @@ def environment() -> Environment:
         loader=FunctionLoader(_source),
         autoescape=True,
         undefined=StrictUndefined,
-        optimized=False,  # a page is written once: to optimise its template takes longer than it saves
+        optimized=False,  # to optimise a template takes longer than a few pages save
         trim_blocks=True,
         lstrip_blocks=True,
     )

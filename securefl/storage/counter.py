@@ -1,7 +1,7 @@
 """Rollback protection for a party's folder: a counter outside of it notes how far the party got.
 
 The counter is a folder with three files. One notes the head of the ledger's hash chain (`accounting.note`),
-one a `Place`: the number of sessions and the newest rounds, and one the fingerprint of the newest keys. If a
+one a `Place`: the numbers of sessions and the newest rounds, and one the fingerprint of the newest keys. If a
 party's folder is restored from a backup, its ledger and journal lack the latest releases and acts, and its
 keys may be void. The counter still has the numbers and the fingerprint, so such a folder is refused. Keep the
 counter out of the backup of the folder. Two copies of a folder share one counter. A process locks it, so only
@@ -20,7 +20,7 @@ from securefl.storage.database import seal
 from securefl.storage.files import write
 
 _LEDGER, _PLACE, _KEYS = "ledger.head", "place", "keys"
-_NUMBER = 8
+_NUMBER, _NUMBERS = 8, 4
 _LARGEST = 2**10
 
 
@@ -50,21 +50,25 @@ class Place:
     Attributes:
         sessions: the number of sessions that it entered.
         released, acted: the newest round of the last session in its ledger and in its journal, or 0.
+        bare: the number of sessions in which a hidden sum without noise was ordered.
     """
 
     sessions: int = 0
     released: int = 0
     acted: int = 0
+    bare: int = 0
 
     def reaches(self, noted: Place) -> bool:
         """Whether this progress is at or after `noted`."""
+        if self.bare < noted.bare:
+            return False
         if self.sessions != noted.sessions:
             return self.sessions > noted.sessions
         return self.released >= noted.released and self.acted >= noted.acted
 
     def __str__(self) -> str:
         rounds = f"the ledger at round {self.released}, the journal at round {self.acted}"
-        return f"{self.sessions} sessions, {rounds}"
+        return f"{self.sessions} sessions, {self.bare} of them without noise, {rounds}"
 
 
 class Counter:
@@ -115,22 +119,22 @@ class Counter:
         path = self.folder / _PLACE
         if not self.there:
             raise ConfigError(
-                f"Expected the party's counter at {self.folder}, got none. Put it back. If it is lost, and "
-                "you know that the party's folder was never restored from a backup, begin it anew: securefl "
-                "party recount, or Counter.begin for a party of your own program."
+                f"Expected the party's counter at {self.folder}, got none. Put it back. If the folder is a "
+                "copy from another machine, serve it there: two copies would spend the same budget and the "
+                "same sessions twice. If the counter is lost, and you know that the folder is the only one "
+                "and was never restored from a backup, begin it anew: securefl party recount, or "
+                "Counter.begin for a party of your own program."
             )
         content = inputs.content(path, _LARGEST)
-        body = content[: 3 * _NUMBER]
-        if content[3 * _NUMBER :] != seal("place", body):
+        body = content[: _NUMBERS * _NUMBER]
+        if content[_NUMBERS * _NUMBER :] != seal("place", body):
             raise DataError(
-                f"Expected the counter's note in {path} as it was written, got other bytes. Put the newest "
-                "copy of the file back."
+                f"Expected the counter's note in {path} as it was written, got {len(content)} other bytes. "
+                "Put the newest copy of the file back. If an earlier securefl wrote it, make a new folder."
             )
-        return Place(
-            sessions=int.from_bytes(body[:_NUMBER], "little"),
-            released=int.from_bytes(body[_NUMBER : 2 * _NUMBER], "little"),
-            acted=int.from_bytes(body[2 * _NUMBER :], "little"),
-        )
+        numbers = (body[at : at + _NUMBER] for at in range(0, len(body), _NUMBER))
+        sessions, released, acted, bare = (int.from_bytes(number, "little") for number in numbers)
+        return Place(sessions=sessions, released=released, acted=acted, bare=bare)
 
     def require(self, own: Place) -> None:
         """Raise DataError if the party's progress is behind the note."""
@@ -140,5 +144,5 @@ class Counter:
                 f"Expected a party's folder that is as new as its counter {self.folder} ({noted}), got an "
                 f"older copy ({own}), such as a backup. It lacks the releases since then. Put the newest "
                 "folder back. If it is lost, the spent budget is unknown: begin a new folder with new keys, "
-                "and count the budget of these records as spent."
+                "and count the budget and the sessions of these records as spent."
             )

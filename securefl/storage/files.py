@@ -35,10 +35,11 @@ def replacing(path: Path, *, secret: bool = False) -> Iterator[IO[bytes]]:
     secret: whether only its owner can read the file, from the moment it exists. Raises DataError if `path`
     holds anything but a regular file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder_at(path.parent)
     require_replaceable(path)
     draft = path.with_name(f".{path.name[:_SHOWN]}.{secrets.token_hex(4)}.part")
-    mode = 0o600 if secret else 0o666
+    # Never writable by others, whatever the umask: the rule of `storage.owned` reads these files again.
+    mode = 0o600 if secret else 0o644
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except OSError as error:  # The error names the caller's file, not the draft.
@@ -74,7 +75,7 @@ def filling(folder: Path) -> Iterator[None]:
     """
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder_at(folder, mode=0o700)
         # Before anything is listed: what another process adds must not be removed as ours.
         lock = _locked(folder)
     except OSError:
@@ -123,15 +124,26 @@ def _remove_empty(folders: Sequence[Path]) -> None:
             path.rmdir()
 
 
-def subfolder(path: Path, *, mode: int = 0o777) -> Path:
-    """The folder at `path`. If there is none, it is made with the permissions `mode`.
+def folder_at(path: Path, *, mode: int = 0o755) -> Path:
+    """The folder at `path`. If there is none, it is made with the permissions `mode`, and missing parents.
+
+    Whatever the umask, nobody but its owner can write what is made here.
+    """
+    try:
+        path.mkdir(mode=mode, exist_ok=True)
+    except FileNotFoundError:
+        folder_at(path.parent).joinpath(path.name).mkdir(mode=mode, exist_ok=True)
+    return path
+
+
+def subfolder(path: Path, *, mode: int = 0o755) -> Path:
+    """The folder at `path`, as `folder_at` makes it.
 
     Raises DataError for a symbolic link: the files would be elsewhere.
     """
     if path.is_symlink():
         raise DataError(f"Expected a folder at {path}, got a symbolic link; remove it.")
-    path.mkdir(mode=mode, parents=True, exist_ok=True)
-    return path
+    return folder_at(path, mode=mode)
 
 
 def require_replaceable(path: Path) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.logs import to_stderr
+from securefl.storage.files import folder_at
 
 LOCK = ".lock"
 _LONGEST = 4096
@@ -73,7 +74,7 @@ def alone(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[None
     Raises ConfigError if another process holds the folder, and DataError if it cannot be locked.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder_at(folder)
         file = _locked(folder)
     except OSError as error:
         raise _refusal(folder, error) from None

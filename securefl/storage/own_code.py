@@ -3,6 +3,10 @@
 The code comes from an installed package, or from the study's own folder. The module's file is located before
 any of it runs. Symbolic links are followed, and a file in any other place is refused. After the import,
 `sys.path` and `sys.modules` are restored, so that two folders can each have a module `helpers`.
+
+Every module that comes from the study's folder passes the rule of `storage.owned` as it is read. Cached
+bytecode is not read: another user could have written `__pycache__`. What is installed is trusted, as Python
+itself trusts it.
 """
 
 from __future__ import annotations
@@ -10,23 +14,47 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import EntryPoint, distributions, packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
+from securefl.storage import owned
 
 _NAMED: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Namer:
+    """Who names a study's code: files, or none if it is the caller.
+
+    trusted: the paths of --trust-code. Code in them, and files that name code, may be what others can write.
+    known: why --trust-code was needed to read the files.
+    """
+
+    files: tuple[Path, ...] = ()
+    trusted: tuple[Path, ...] = ()
+    known: tuple[str, ...] = ()
+
+    def require(self, *code: Path) -> tuple[str, ...]:
+        """Raises ConfigError if others can write one of the files, or of those with `code`. The reasons why
+        they are trusted, if they are."""
+        found = (owned.require(file, self.trusted) for file in (*self.files, *code))
+        return tuple(dict.fromkeys(filter(None, (*self.known, *found))))
+
+
+CALLER: Final = Namer()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +62,16 @@ class CodePlace:
     """The place of named code.
 
     name: `module:name`. file: the module's file, without links. sha256: of its content, in hex. own: the
-    study's folder if the module is in it, or None for an installed package.
+    study's folder if the module is in it, or None for an installed package. namer: who names the code.
+    trusted: why --trust-code was needed, in sentences.
     """
 
     name: str
     file: Path
     sha256: str
     own: Path | None
+    namer: Namer = CALLER
+    trusted: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name} in {self.file} (SHA-256 {self.sha256[:12]})"
@@ -51,12 +82,12 @@ def names_code(word: str) -> bool:
     return _NAMED.fullmatch(word) is not None
 
 
-def located(name: str, home: Path | None) -> CodePlace:
+def located(name: str, home: Path | None, namer: Namer = CALLER) -> CodePlace:
     """Find `module:name` without running the module.
 
     home: the study's folder. If it is None, only installed packages are searched. Raises ConfigError for a
     module that is in neither place, whose link leads out of the folder, or that has the name of another
-    installed module.
+    installed module, and if others can write the module in the folder, or a file that names it.
     """
     if not names_code(name):
         raise ConfigError(
@@ -82,9 +113,10 @@ def located(name: str, home: Path | None) -> CodePlace:
             f"Expected the module of {name!r} in {where}, got none{_elsewhere(module)}. A study runs code "
             "from no other place: put the module beside the study's file, or install its package."
         )
-    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     folder = None if installed or home is None else home.resolve()
-    return CodePlace(name=name, file=file, sha256=sha256, own=folder)
+    trusted = namer.require(*(() if folder is None else (file,)))
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    return CodePlace(name=name, file=file, sha256=sha256, own=folder, namer=namer, trusted=trusted)
 
 
 def place_of(point: EntryPoint) -> CodePlace:
@@ -125,24 +157,60 @@ def importable(place: CodePlace) -> Iterator[None]:
 
     Call loaded code inside it: its functions may import further modules.
     """
-    with nullcontext() if place.own is None else _in_front(place.own, place.name):
+    with nullcontext() if place.own is None else _in_front(place.own, place):
         yield
 
 
+class _OwnedModules:
+    """An import hook: modules of the study's folder are read by the rule, others as ever."""
+
+    def __init__(self, folder: Path, trusted: Sequence[Path]) -> None:
+        self._inside, self._trusted = os.path.join(folder, ""), trusted
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None:
+            return None
+        for place in (spec.origin, *(spec.submodule_search_locations or ())):
+            if place is not None and f"{place}/".startswith(self._inside):
+                owned.require(Path(place), self._trusted)
+                if place == spec.origin and isinstance(spec.loader, SourceFileLoader):
+                    spec.loader = _OwnedSource(name, place, self._trusted)
+        return spec
+
+
+class _OwnedSource(SourceFileLoader):
+    """Loads a module from its source alone."""
+
+    def __init__(self, name: str, path: str, trusted: Sequence[Path]) -> None:
+        super().__init__(name, path)
+        self._trusted = trusted
+
+    def get_data(self, path: str) -> bytes:
+        return owned.read(Path(path), self._trusted)
+
+    def get_code(self, name: str) -> CodeType:
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
+
+
 @contextmanager
-def _in_front(folder: Path, name: str) -> Iterator[None]:
-    top = _top(name.partition(":")[0])
-    path, writes = list(sys.path), sys.dont_write_bytecode
+def _in_front(folder: Path, place: CodePlace) -> Iterator[None]:
+    top = _top(place.name.partition(":")[0])
+    path, hook = list(sys.path), _OwnedModules(folder, place.namer.trusted)
     # A loaded module of that name may be from another folder, or an older state of an edited file.
     aside = {key: sys.modules.pop(key) for key in list(sys.modules) if _top(key) == top}
     before = {_top(key) for key in sys.modules}
     sys.path.insert(0, str(folder))
-    sys.dont_write_bytecode = True
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), hook)
     importlib.invalidate_caches()
     try:
         yield
     finally:
-        sys.path[:], sys.dont_write_bytecode = path, writes
+        sys.path[:] = path
+        sys.meta_path.remove(hook)
         for key in [key for key in sys.modules if _top(key) not in before]:
             if _lies_in(sys.modules[key], folder / _top(key)):
                 del sys.modules[key]

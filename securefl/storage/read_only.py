@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from time import sleep
 from typing import TypeVar
 
 from securefl.core.errors import DataError
@@ -27,13 +28,15 @@ T = TypeVar("T")
 _LOGS = ("-wal", "-journal")
 """Beside a file: its write-ahead log, and the log of a change that was not finished."""
 _TRIES = 5
+_PAUSE = 0.02
+"""In seconds: a process that makes a file, or closes it, changes it several times at once."""
 
 
 def read(path: Path, ask: Callable[[sqlite3.Connection], T]) -> T:
     """Return what `ask` finds in the database at `path`. No file beside it is made or changed.
 
-    Raises DataError if the file changes during every try or is no regular file, and sqlite3.Error if it is
-    damaged.
+    Raises DataError if the file changes during every try or is no regular file, sqlite3.Error if it is
+    damaged, and what `ask` raises of a file that does not change.
     """
     with opened(path):  # SQLite would wait for a pipe's writer, and read a device
         pass
@@ -42,10 +45,12 @@ def read(path: Path, ask: Callable[[sqlite3.Connection], T]) -> T:
         try:
             with _open(path) as db:
                 found = ask(db)
-        except sqlite3.Error:
-            # a file that changed meanwhile may only have been read in the middle of a write
+        except Exception:
+            # What looks damaged may only have been read in the middle of a write. A log that was there may be
+            # gone.
             if _state(path) == before:
                 raise
+            sleep(_PAUSE)
             continue
         # A file without an index has no locks: a process that began to write meanwhile shows here alone.
         if _indexed(path) or _state(path) == before:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +41,21 @@ def read_text(path: Path, most: int = LARGEST_TOML) -> str:
     if "\0" in text:  # In UTF-16, every other byte of plain letters is 0.
         raise ConfigError(f"Expected {shown(path)} as text in UTF-8, got other bytes. Save it as such.")
     return text
+
+
+@contextmanager
+def kept(path: Path) -> Iterator[None]:
+    """A context that reads a text which securefl wrote into a folder of its own.
+
+    The text was right when the folder was made, so a ConfigError says that another release made it, too.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(
+            f"{path}: {error} securefl kept this text when it made the folder: another release did, or the "
+            "text was changed since, or what it names. Use that release, or begin anew in another folder."
+        ) from None
 
 
 def toml(text: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from securefl.core.errors import DataError, of_another_version
 from securefl.core.logs import held
 from securefl.storage import journal as acts
 from securefl.storage.database import Database, decoding, joined
-from securefl.storage.files import subfolder
+from securefl.storage.files import folder_at, subfolder
 from securefl.storage.journal import Journal
 from securefl.storage.private_folder import PRIVATE, private_folder
 from securefl.study import checkpoint as rounds
@@ -64,7 +64,7 @@ def _file(home: Path) -> Database:
 def made_folder(folder: Path, arm: Arm, seed: int) -> Path:
     """Make the folder of one arm and seed unless it exists. Raises DataError if its path has a link."""
     home = arm_folder(folder, arm, seed)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder_at(folder)
     private_folder(folder)
     for part in reversed(home.relative_to(folder).parents):
         subfolder(folder / part)

@@ -77,7 +77,7 @@ def built(arm: Arm, problem: Problem) -> Algorithm:
     Raises ConfigError for options that do not fit it, and for an object that is no algorithm.
     """
     found = arm.options.build(problem)
-    lacking = [name for name in dir(Algorithm) if name[0] != "_" and not hasattr(found, name)]
+    lacking = [name for name in dir(Algorithm) if name[0] != "_" and name not in dir(found)]
     if lacking:
         raise ConfigError(
             f"Expected an algorithm from `build` of {arm.protocol!r}, got {type(found).__name__}, which "

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from math import inf
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 from torch import nn
 
 from securefl.algorithm.clients import Algorithm, Contribution
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
+from securefl.core.ranges import Count, Fraction, Range, Ranged
 from securefl.core.reading import convert, near
 from securefl.core.text_safety import require_legible
 from securefl.data import Corruption
 from securefl.engine.network import Faults
-from securefl.storage import processes
-from securefl.storage.files import write
+from securefl.storage import owned, processes
+from securefl.storage.files import folder_at, write
+from securefl.storage.own_code import CALLER, Namer
+from securefl.storage.private_folder import PRIVATE
 from securefl.storage.processes import MOST_WORKERS
-from securefl.storage.texts import read_text, toml
+from securefl.storage.texts import kept, read_text, toml
 from securefl.study.cost import PresetName
 from securefl.study.data_section import DataSection, require_source
 from securefl.study.privacy import DPSGDSection, PrivacySection, with_one_epsilon
@@ -36,10 +42,8 @@ from securefl.training.parallel import Forked
 from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
 
-_HOME: Final = "home.txt"
+HOME: Final = "home.txt"
 """The file of a run folder that names the folder of its study's own files and modules."""
-MOST_ROUNDS = 10**6
-_MOST_PASSES = 10**4
 _LONGEST_NAME = 200
 """The longest name in bytes. Folders have these names, and file systems allow 255 bytes."""
 
@@ -54,7 +58,7 @@ class ProtocolOptions(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudySection:
+class StudySection(Ranged):
     """The section [study].
 
     name: for people. rounds: the number of rounds of each arm. seeds: every arm runs once under each seed.
@@ -63,20 +67,17 @@ class StudySection:
     """
 
     name: str = field(metadata={"words": str})
-    rounds: int
+    rounds: Annotated[int, Range("[1, 10^6]")]
     seeds: tuple[int, ...] = (0,)
-    target: float | None = None
-    evaluate_every: int = 1
+    target: Fraction | None = None
+    evaluate_every: Count = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_name(self.name)
-        if not 1 <= self.rounds <= MOST_ROUNDS:
-            raise ValueError(f"Expected rounds from 1 to {MOST_ROUNDS:,}, got {self.rounds}.")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"Expected seeds with at least one seed, each once, got {list(self.seeds)}.")
-        if self.target is not None and not 0 < self.target <= 1:
-            raise ValueError(f"Expected 0 < target <= 1, a share such as 0.8, got {self.target}.")
-        if not 1 <= self.evaluate_every <= self.rounds:
+        if self.evaluate_every > self.rounds:
             raise ValueError(
                 f"Expected evaluate_every from 1 to {self.rounds}, the number of rounds, got "
                 f"{self.evaluate_every}."
@@ -100,7 +101,7 @@ class CostSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuntimeSection:
+class RuntimeSection(Ranged):
     """The section [runtime]: speed alone. It changes no ledger's entry and no message's meaning.
 
     training: "batched" trains several clients in one computation, if the model has dense layers alone;
@@ -110,12 +111,8 @@ class RuntimeSection:
     """
 
     training: Literal["batched", "sequential"] = "batched"
-    workers: int | None = None
+    workers: Annotated[int, Range(f"[1, {MOST_WORKERS}]")] | None = None
     device: Wanted = "auto"
-
-    def __post_init__(self) -> None:
-        if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
-            raise ValueError(f"Expected 1 to {MOST_WORKERS:,} workers, got {self.workers}.")
 
     @property
     def here(self) -> RuntimeSection:
@@ -152,7 +149,7 @@ class RuntimeSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuresSection:
+class MeasuresSection(Ranged):
     """The section [measures]: the models that an observer trains for comparison, beside the arms.
 
     pooled: a model on the records of all clients together, without noise. alone: a model of each client on
@@ -162,11 +159,7 @@ class MeasuresSection:
 
     pooled: bool | None = None
     alone: bool | None = None
-    passes: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.passes is not None and not 1 <= self.passes <= _MOST_PASSES:
-            raise ValueError(f"Expected passes from 1 to {_MOST_PASSES:,}, got {self.passes}.")
+    passes: Annotated[int, Range("[1, 10^4]")] | None = None
 
     def over(self, rounds: int, local: LocalTraining) -> int:
         """The passes over the records in a study of so many rounds."""
@@ -214,7 +207,8 @@ class Study:
 
     text: the TOML that it was read from. file: its file's name in errors; empty for a text without a file.
     home: the folder of its relative paths and its own modules; None for a text without a file, which may name
-    installed packages alone. brought: objects from Python in place of names in the text.
+    installed packages alone. brought: objects from Python in place of names in the text. namer: who names its
+    code.
     """
 
     study: StudySection
@@ -233,6 +227,7 @@ class Study:
     file: str = ""
     home: Path | None = None
     brought: Brought = field(default_factory=Brought)
+    namer: Namer = field(default=CALLER, compare=False)
 
     @property
     def noised(self) -> bool:
@@ -277,17 +272,35 @@ _SECTIONS: Mapping[str, type[Any]] = {
 _OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime", "measures")
 
 
-def read(path: Path) -> Study:
-    """The study in a TOML file. Raises ConfigError if a part of it cannot be used as written."""
+def read(path: Path, trusted: Sequence[Path] = ()) -> Study:
+    """The study in a TOML file. trusted: the paths of --trust-code.
+
+    Raises ConfigError if a part of it cannot be used as written, or the note of its home is not ours.
+    """
+    if (path.parent / PRIVATE / "arms").is_dir():  # a run goes on from the study in its folder
+        return of_folder(path, trusted)
     text = read_text(path)
     try:
-        return replace(parse(text, home=home_of(path)), file=str(path))
+        home = home_of(path, trusted)
+        return replace(parse(text, home=home, namer=namer_of(path, trusted)), file=str(path))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def parse(text: str, *, home: Path | None = None, brought: Brought | None = None) -> Study:
-    """The study in a TOML text. home, brought: see `Study`. Raises ConfigError as `read` does."""
+def of_folder(path: Path, trusted: Sequence[Path] = (), brought: Brought | None = None) -> Study:
+    """The study that a folder of securefl keeps in this file. Raises ConfigError as `read` does.
+
+    trusted: the paths of --trust-code. brought: a caller's objects from Python (see `Study`).
+    """
+    text, home, namer = read_text(path), home_of(path, trusted), namer_of(path, trusted)
+    with kept(path):
+        return replace(parse(text, home=home, brought=brought, namer=namer), file=str(path))
+
+
+def parse(
+    text: str, *, home: Path | None = None, brought: Brought | None = None, namer: Namer = CALLER
+) -> Study:
+    """The study in a TOML text. home, brought, namer: see `Study`. Raises ConfigError as `read` does."""
     table = toml(text)
     brought = brought or Brought()
     if brought.model is not None:
@@ -317,7 +330,7 @@ def parse(text: str, *, home: Path | None = None, brought: Brought | None = None
             "prints a study with every needed one."
         )
     _require_one_target(sections["privacy"], sections.get("dpsgd"))
-    return Study(**sections, arms=arms, text=text, home=home, brought=brought)
+    return Study(**sections, arms=arms, text=text, home=home, brought=brought, namer=namer)
 
 
 def _unknown_section(name: str) -> str:
@@ -362,6 +375,11 @@ def _require_at_home(name: str, section: Any, kinds: Mapping[str, type[Any]]) ->
         homes = [f"[{other}]" for other, own in kinds.items() if key in own.__dataclass_fields__]
         if homes and key not in kind.__dataclass_fields__:
             raise ConfigError(f"[{name}] Unknown key `{key}`: it belongs under {' or '.join(homes)}.")
+        if key == "sessions" and key not in kind.__dataclass_fields__:
+            raise ConfigError(
+                f"[{name}] Unknown key `sessions`: no study says it. The owner of each deployed client "
+                "agrees to a number of sessions without noise, at least 1: securefl party init --sessions."
+            )
 
 
 def _arms(tables: Any) -> tuple[Arm, ...]:
@@ -413,15 +431,18 @@ def _protocol_named(name: str, found: Mapping[str, EntryPoint]) -> type[Protocol
     return options
 
 
-def home_of(file: Path) -> Path:
+def home_of(file: Path, trusted: Sequence[Path] = ()) -> Path:
     """The folder of the relative paths and own modules of the study or sweep in this file.
 
     It is the file's own folder. A run folder keeps a copy of the file, and a note of the original folder.
+    Raises ConfigError for a note that this program did not write in this folder, for its owner alone, unless
+    it is in one of the `trusted` paths.
     """
-    noted = file.parent / _HOME
-    if not noted.is_file():
+    noted = file.parent / HOME
+    if not os.path.lexists(noted):
         return file.parent
-    home = Path(read_text(noted).strip())
+    owned.allowed(_planted(noted), noted, trusted)
+    home = Path(read_text(noted).partition("\n")[0])
     if not home.is_absolute():
         raise ConfigError(
             f"{noted}: expected an absolute path, that of the study's own folder, got {str(home)!r}."
@@ -429,13 +450,50 @@ def home_of(file: Path) -> Path:
     return home
 
 
+def namer_of(file: Path, trusted: Sequence[Path] = ()) -> Namer:
+    """Who names the code of the study or sweep in this file: the file, and the note of its folder."""
+    noted = file.parent / HOME
+    if not os.path.lexists(noted):
+        return Namer(files=(file,), trusted=tuple(trusted))
+    why = _planted(noted)
+    return Namer(files=(file, noted), trusted=tuple(trusted), known=(why,) if why else ())
+
+
+def _planted(noted: Path) -> str:
+    """Why a note of the study's folder may not be this program's, or not for this folder; "" if it is."""
+    found, out = noted.lstat(), shlex.quote(str(noted.parent))
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid not in owned.ours() or not stat.S_ISREG(found.st_mode):
+        return (
+            f"Expected {noted} as a file of user {owned.names(owned.ours())}, got another of user "
+            f"{found.st_uid}, who may have put it there. Remove it, or move the study to a folder of its own."
+        )
+    if mode & 0o077:
+        return (
+            f"Expected {noted} for its owner alone, got mode {mode:04o}: others may have written it. If they "
+            f"did not: chmod 600 {shlex.quote(str(noted))}"
+        )
+    if read_text(noted).partition("\n")[2] != _made_in(noted.parent):
+        return (
+            f"Expected {noted} as securefl wrote it in this folder, got another: the folder was copied, "
+            "unpacked or restored, or the file was made by hand. Run or sweep the study's own file again "
+            f"with --out {out}, or remove {HOME} if the study's files are here."
+        )
+    return ""
+
+
+def _made_in(folder: Path) -> str:
+    # A folder that comes in an archive gets a number that its sender does not know.
+    return f"made in folder {folder.stat().st_ino}\n"
+
+
 def note_home(folder: Path, home: Path | None) -> None:
     """Note in a run folder the folder of its study's own files. Writes nothing if `home` is None."""
     if home is None or home.resolve() == folder.resolve():
         return
-    found = f"{home.resolve()}\n"
-    if not (folder / _HOME).is_file() or read_text(folder / _HOME) != found:
-        write(folder / _HOME, found)
+    noted, found = folder_at(folder) / HOME, f"{home.resolve()}\n{_made_in(folder)}"
+    if not noted.is_file() or _planted(noted) or read_text(noted) != found:
+        write(noted, found, secret=True)
 
 
 @contextmanager

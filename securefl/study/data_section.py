@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
+from securefl.core.ranges import Count, Decay, Range, Ranged
 from securefl.core.reading import convert, near
 from securefl.data import NAMES, Partition, data_folder
 from securefl.data.columns import Column, Word, key_of
@@ -48,7 +49,7 @@ def _records(count: int | None) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSection:
+class DataSection(Ranged):
     """The section [data]: a study's records, and how they are dealt to clients.
 
     source: a data set's name, `module:name` of a function, or a file or folder beside the study. A path in
@@ -78,12 +79,12 @@ class DataSection:
     """
 
     source: str | None = None
-    clients: int | None = field(default=None, metadata={"words": _clients})
+    clients: Count | None = field(default=None, metadata={"words": _clients})
     partition: Partition = field(default_factory=lambda: Partition(kind="natural"))
-    records: int | None = field(default=None, metadata={"words": _records})
-    holdout: float = 0.0
-    test_clients: int = 0
-    validation: float = 0.0
+    records: Count | None = field(default=None, metadata={"words": _records})
+    holdout: Decay = 0.0
+    test_clients: Annotated[int, Range("[0, inf)")] = 0
+    validation: Decay = 0.0
     test_on: Literal["test", "validation"] = "test"
     scaling: Scaling | None = None
     download: bool = False
@@ -93,26 +94,15 @@ class DataSection:
     ignore: tuple[str, ...] = ()
     columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     test: str | None = None
-    test_share: float | None = None
-    public_num_examples: int | None = None
+    test_share: Annotated[float, Range("(0, 1)")] | None = None
+    public_num_examples: Annotated[int, Range("[1, 2^31]")] | None = None
     network: str | None = None
     features: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.clients is None and self.partition.kind != "natural":
             raise ValueError(f"Missing key `clients` for partition {self.partition.kind!r}; add it.")
-        if self.clients is not None and self.clients < 1:
-            raise ValueError(f"Expected clients >= 1, got {self.clients}.")
-        if self.records is not None and self.records < 1:
-            raise ValueError(f"Expected records >= 1, got {self.records}.")
-        if self.public_num_examples is not None and not 1 <= self.public_num_examples <= 2**31:
-            raise ValueError(f"Expected public_num_examples from 1 to 2^31, got {self.public_num_examples}.")
-        if self.test_clients < 0:
-            raise ValueError(f"Expected test_clients >= 0, got {self.test_clients}.")
-        if not 0 <= self.holdout < 1:
-            raise ValueError(f"Expected 0 <= holdout < 1, got {self.holdout}.")
-        if not 0 <= self.validation < 1:
-            raise ValueError(f"Expected 0 <= validation < 1, got {self.validation}.")
         if self.test_on == "validation" and not self.validation:
             raise ValueError(
                 'Expected `validation` beside test_on = "validation", the share of the test records that '
@@ -140,8 +130,6 @@ class DataSection:
             )
         if self.network is not None and not is_name(self.network):
             raise ValueError(f'Expected `network` as {NAMED}, or "none", got {self.network[:80]!r}.')
-        if self.test_share is not None and not 0 < self.test_share < 1:
-            raise ValueError(f"Expected 0 < test_share < 1, got {self.test_share}.")
         if sum((self.test is not None, self.test_share is not None, self.test_clients > 0)) > 1:
             raise ValueError("Expected one of `test`, `test_share` and `test_clients`, got several.")
         if isinstance(self.classes, int) and self.classes != 0 and not 2 <= self.classes <= 100_000:

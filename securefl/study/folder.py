@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from securefl.core.errors import ConfigError
-from securefl.storage.files import write
+from securefl.storage.files import folder_at, write
 from securefl.storage.folder_lock import require_idle
 from securefl.storage.private_folder import CONFIG, require_layout
 from securefl.storage.texts import read_text
-from securefl.study.config import Brought, Study, home_of, note_home, parse
+from securefl.study.config import Brought, Study, note_home, of_folder
 from securefl.study.split_key import Keeper
 from securefl.training.devices import Gpu, Hardware, chosen
 
@@ -50,7 +50,7 @@ def claim(folder: Path, study: Study, keeper: Keeper | None = None) -> None:
     keeper: holds the key that splits the records. The folder keeps the key.
     """
     require_own(folder, study)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder_at(folder)
     config = folder / CONFIG
     note_home(folder, study.home)
     if keeper is not None:
@@ -60,13 +60,16 @@ def claim(folder: Path, study: Study, keeper: Keeper | None = None) -> None:
         write(config, study.text)
 
 
-def study_of(folder: Path, brought: Brought | None = None) -> Study:
-    """The study of a run folder, with a caller's objects from Python. Raises ConfigError if it is none."""
+def study_of(folder: Path, brought: Brought | None = None, trusted: Sequence[Path] = ()) -> Study:
+    """The study of a run folder, with a caller's objects from Python. Raises ConfigError if it is none.
+
+    trusted: the paths of --trust-code.
+    """
     config = folder / CONFIG
     if not config.is_file():
         raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
     require_layout(folder)
-    return parse(read_text(config), home=home_of(config), brought=brought)
+    return of_folder(config, trusted, brought)
 
 
 def hardware_of(

@@ -20,7 +20,7 @@ from securefl.accounting.figures import brief, plain
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import PARTIES
-from securefl.engine.privacy_card import learns
+from securefl.engine.privacy_card import crafts, learns
 from securefl.mechanisms.charges import charge_of, events_of
 from securefl.mechanisms.registry import mechanism_of
 from securefl.study.accounted import ALONE
@@ -82,6 +82,7 @@ class Forecast:
         changes: the changes that private training makes in the model.
         alone: the reason why clients train one by one. Empty if they train in batches.
         apart: how private training keeps records apart, and its cost. Empty without private training.
+        crafted: the names of the values of which a server that crafts the model reads single records.
         encryption: CPU seconds of one ciphertext of a client's score on this machine: beforehand, while the
             client waits, and then while the server waits. None if no score is encrypted.
     """
@@ -101,6 +102,7 @@ class Forecast:
     noise: str = ""
     alone: str = ""
     apart: str = ""
+    crafted: tuple[str, ...] = ()
     encryption: tuple[float, float] | None = None
 
     def total_seconds(self, rounds: int, seeds: int) -> float:
@@ -147,6 +149,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         changes=world.problem.changes,
         alone=_alone(study, world),
         apart=_apart(world.problem),
+        crafted=tuple(spec.name for spec in sent if crafts(plan, spec)),
         encryption=_encryption(study, plan, sent),
     )
 
@@ -342,6 +345,11 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
         f"Epsilon is per {privacy.unit} ({privacy.adjacency}) at delta {privacy.delta:g}, of a client that "
         "takes part in every round."
     )
+    if open_ := [f"the {' and the '.join(own.crafted)} of {own.arm}" for own in forecasts if own.crafted]:
+        yield (
+            f"A server that crafts the model reads single records from {', '.join(open_)}, however sums are "
+            "hidden. [dpsgd], or noise on bounded updates, ends that."
+        )
     for own in forecasts:
         yield ""
         yield own.arm

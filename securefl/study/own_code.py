@@ -10,7 +10,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ def data_code(study: Study) -> CodePlace | None:
     if study.brought.data is not None or source is None or source in NAMES:
         return None
     if names_code(source):
-        return located(source, study.home)
+        return located(source, study.home, study.namer)
     point = data_points().get(source)
     return None if point is None else located(point.value, None)
 
@@ -62,26 +62,52 @@ def model_code(study: Study) -> CodePlace | None:
     if study.brought.model is not None or isinstance(study.model, ModelConfig):
         return None
     kind = study.model.kind or ""
-    return located(kind, study.home) if names_code(kind) else located(model_points()[kind].value, None)
+    if names_code(kind):
+        return located(kind, study.home, study.namer)
+    return located(model_points()[kind].value, None)
 
 
 def features_code(study: Study) -> CodePlace | None:
     """The place of the code of the network for features; None without such code. The code does not run."""
     named = study.data.features
-    return located(named, study.home) if named is not None and names_code(named) else None
+    return located(named, study.home, study.namer) if named is not None and names_code(named) else None
 
 
-def told(study: Study) -> list[str]:
+_PARTS: Final = (
+    ("[data]", "The records come from", data_code),
+    ("[data]", "The features come from", features_code),
+    ("[model]", "The model comes from", model_code),
+)
+
+
+def told(study: Study, *, refused: bool = False) -> list[str]:
     """A line for each piece of a person's own code that the study would run. The code does not run here.
 
-    Raises ConfigError for code that a study may not name.
+    Behind them, a line for each reason why --trust-code was needed. refused: whether code that the study may
+    not name has its error for a line. By default the ConfigError is raised.
     """
-    with placed(study, "[data]"):
-        places = {"records": data_code(study), "features": features_code(study)}
-    with placed(study, "[model]"):
-        places["model"] = model_code(study)
-    lines = [f"The {what} come from {place}." for what, place in places.items() if place is not None]
-    return [line.replace("model come", "model comes") for line in lines]
+    lines: list[str] = []
+    whys: dict[str, None] = {}
+    for where, begins, code in _PARTS:
+        try:
+            with placed(study, where):
+                if (place := code(study)) is not None:
+                    lines.append(f"{begins} {place}.")
+                    whys |= dict.fromkeys(place.trusted)
+        except ConfigError as error:
+            if not refused:
+                raise
+            lines.append(f"Refused: {error}")
+    return lines + [f"Trusted for this run, as --trust-code says: {why}" for why in whys]
+
+
+def require_no_code(study: Study, run_code: bool) -> None:
+    """Raises ConfigError if the study of a run folder names code, unless `run_code`. No code runs here."""
+    if not run_code and (lines := told(study, refused=True)):
+        raise ConfigError(
+            "Expected --run-code, since this needs the code that the run's study names, got none. "
+            f"{' '.join(lines)} Read this code, and give --run-code if you would run it."
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

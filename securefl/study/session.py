@@ -12,6 +12,7 @@ from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger, to_stderr
+from securefl.storage.files import folder_at
 from securefl.storage.folder_lock import alone
 from securefl.storage.private_folder import CONFIG, require_layout
 from securefl.study import observed, results, run_report, split_key, world
@@ -31,6 +32,7 @@ from securefl.study.folder import (
 )
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.lanes import Pair, Record, in_lanes
+from securefl.study.own_code import require_no_code
 from securefl.study.round_events import logged, told
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
@@ -219,22 +221,30 @@ def _once(tell: Tell) -> Tell:
 
 
 def reopen(
-    folder: Path, out: Path | None = None, *, brought: Brought | None = None
+    folder: Path,
+    out: Path | None = None,
+    *,
+    brought: Brought | None = None,
+    run_code: bool = False,
+    trusted: Sequence[Path] = (),
 ) -> tuple[results.Results, Path]:
     """Write the report of a finished run again, in its folder or in `out`.
 
     With `out` nothing is written in the run's folder, which may be on read-only media: the report is made
     from a private copy of its databases and their logs. brought: the run's objects from Python (see `Study`).
-    Raises ConfigError if the run is not finished, or a process runs in the folder.
+    run_code: whether code that the run's study names may be imported. trusted: the paths of --trust-code.
+    Raises ConfigError if the run is not finished, a process runs in the folder, or its study names code that
+    may not be imported.
     """
-    study = study_of(folder, brought)
+    study = study_of(folder, brought, trusted)
+    require_no_code(study, run_code)
     if out is None or out.resolve() == folder.resolve():
         with alone(folder):
             return _reported(study, folder, folder, folder)
     if (out / CONFIG).exists():
         raise ConfigError(f"{out} holds another run; choose another folder with --out for this one's report.")
     with private_copy(folder, ARMS) as private:
-        out.mkdir(parents=True, exist_ok=True)
+        folder_at(out)
         return _reported(study, private, folder, out)
 
 

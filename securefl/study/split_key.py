@@ -21,7 +21,8 @@ from securefl.core.entropy import fingerprint
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.data.sides import KEY_BYTES, VERSION, Sides
-from securefl.storage.files import write
+from securefl.storage import owned
+from securefl.storage.files import folder_at, write
 from securefl.storage.private_folder import NOTICE, PRIVATE, private_folder
 from securefl.study.config import Study
 
@@ -121,24 +122,15 @@ def write_new(folder: Path, key: SecretKey) -> None:
 def read(folder: Path) -> SecretKey:
     """The key in a folder. Raises DataError if it is missing, damaged, or readable by other users."""
     path = folder / NAME
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError as error:
-        raise DataError(
-            f"Expected the key of the splits in {path}, got {error.strerror}: under another key, the run "
-            "would train on records that it has tested on. Put the file back, or begin a new run in another "
-            "folder."
-        ) from None
-    with os.fdopen(file, "rb") as source:
-        mode = os.fstat(source.fileno()).st_mode & 0o777
-        raw = source.read(KEY_BYTES + 1)
-    if mode & 0o077:
-        raise DataError(
-            f"Expected {path} to be readable by its owner alone, got mode {mode:04o}: other users may have "
-            f"learnt which records are tested on. If you know that none did: chmod 600 {path}"
-        )
-    if len(raw) != KEY_BYTES:
-        raise DataError(f"Expected {KEY_BYTES} bytes in {path}, got {len(raw)} or more. Put the file back.")
+    raw = owned.secret(
+        path,
+        KEY_BYTES,
+        lost="under another key of the splits, the run would train on records that it has tested on. Put the "
+        "file back, or begin a new run in another folder.",
+        seen="other users may have learnt which records are tested on. If you know that none did: "
+        f"chmod 600 {path}",
+        error=DataError,
+    )
     return SecretKey(raw)
 
 
@@ -169,5 +161,5 @@ def share(out: Path, study: Study, folder: Path, begun: bool) -> None:
     if not begun and not (shared / NAME).exists():
         write_new(private_folder(out), fresh())
     key = read(shared)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder_at(folder)
     write_new(private_folder(folder), key)

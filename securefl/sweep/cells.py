@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -29,6 +29,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.reading import convert, near
 from securefl.dp.choice import Trials
 from securefl.storage.files import write
+from securefl.storage.own_code import CALLER, Namer
 from securefl.storage.texts import read_text, toml
 from securefl.study.config import Arm, Brought, Study, note_home, parse, slug
 
@@ -147,7 +148,8 @@ class Sweep:
 
     keys: the swept keys, in the order of the file. panels: those keys whose values have panels of their own.
     text: the TOML that it was read from. file: its file's name in errors; empty for a text without a file.
-    own_folder: `home` of its studies. choice: the trials of a private selection, None to run all cells.
+    own_folder: `home` of its studies. namer: of their code. choice: the trials of a private selection, None
+    to run all cells.
     """
 
     name: str
@@ -156,6 +158,7 @@ class Sweep:
     text: str
     file: str = ""
     own_folder: Path | None = None
+    namer: Namer = CALLER
     panels: tuple[str, ...] = ()
     choice: Trials | None = None
 
@@ -171,8 +174,10 @@ def has_sweep(text: str) -> bool:
         return False
 
 
-def parse_sweep(text: str, *, home: Path | None = None, brought: Brought | None = None) -> Sweep:
-    """A sweep from a TOML text, each cell parsed as a study. home, brought: see `Study`.
+def parse_sweep(
+    text: str, *, home: Path | None = None, brought: Brought | None = None, namer: Namer = CALLER
+) -> Sweep:
+    """A sweep from a TOML text, each cell parsed as a study. home, brought, namer: see `Study`.
 
     Raises ConfigError if a cell is no valid study (the message names the cell), if two cells are equal, or if
     the section [sweep] is invalid.
@@ -195,7 +200,7 @@ def parse_sweep(text: str, *, home: Path | None = None, brought: Brought | None 
                 overrides=overrides,
                 name=name,
                 folder=folder,
-                study=_study(table, overrides, name, home, brought),
+                study=replace(_study(table, overrides, name, home, brought), namer=namer),
             )
         )
     return Sweep(
@@ -206,6 +211,7 @@ def parse_sweep(text: str, *, home: Path | None = None, brought: Brought | None 
         cells=tuple(cells),
         text=text,
         own_folder=home,
+        namer=namer,
     )
 
 

@@ -31,7 +31,7 @@ from securefl.storage.private_folder import private_folder
 from securefl.study import world
 from securefl.study.accounted import NOTE, allotted
 from securefl.study.composition import composition
-from securefl.study.config import Study
+from securefl.study.config import Study, note_home
 from securefl.study.interruption import Stop
 from securefl.study.publication import PERSONAL
 from securefl.study.session import reopen, run_study
@@ -148,7 +148,7 @@ def choose(
     if best is None:
         nothing = "Nothing is chosen: no drawn trial has a score. The epsilon covers this outcome too."
         return Chosen(cell=None, score=score, epsilon=spent, sentences=(nothing, *said), folder=out / CHOSEN)
-    cell, folder = sweep.cells[drawn[best]], _published(out, best, " ".join(said))
+    cell, folder = sweep.cells[drawn[best]], _published(sweep, out, best, " ".join(said))
     first = f"Chosen: {cell.name}, with an accuracy of {score:.3f}."
     return Chosen(cell=cell, score=score, epsilon=spent, sentences=(first, *said), folder=folder)
 
@@ -178,7 +178,7 @@ def _drawn(path: Path, trials: Trials, cells: int, source: Source) -> list[int]:
     return list(found)
 
 
-def _published(out: Path, number: int, accounting: str) -> Path:
+def _published(sweep: Sweep, out: Path, number: int, accounting: str) -> Path:
     """Copy a trial into a folder without its number, and rewrite its report with the cost of the choice.
 
     All files there bear the time at which the sweep began. Their own would tell which trial of how many it
@@ -189,7 +189,8 @@ def _published(out: Path, number: int, accounting: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(_home(out, number), folder)
         write(folder / NOTE, accounting)
-    reopen(folder)
+    note_home(folder, sweep.own_folder)
+    reopen(folder, run_code=True, trusted=sweep.namer.trusted)
     began = (out / CONFIG).stat().st_mtime_ns
     for path in (*folder.rglob("*"), folder, out):
         os.utime(path, ns=(began, began))

@@ -30,16 +30,19 @@ from securefl.storage.files import subfolder, write
 from securefl.storage.folder_lock import LOCK, alone
 from securefl.storage.private_folder import PRIVATE, private_folder
 from securefl.storage.processes import SIGNALS, processors
+from securefl.study.config import HOME, note_home
 from securefl.study.interruption import Stop, Told
 from securefl.study.session import reserve_here
 from securefl.sweep.cells import Cell, Sweep
-from securefl.sweep.run import FACTS, Watch, error_of_cell, finished, share_key
+from securefl.sweep.run import FACTS, Watch, error_of_cell, finished, place_of, share_key
 from securefl.training import single_thread
 
 _RETRIES: Final = 3
 """Ray runs a task again so often if its worker or node is lost. After that its cell has failed."""
 _BEAT: Final = 1.0
 """Seconds between two looks at the cluster's nodes."""
+_STAY: Final = (LOCK, HOME)
+"""Files that hold for one folder alone: its lock, and the note of the study's folder."""
 _MOST_FILES: Final = 10_000
 _MOST_BYTES: Final = 2**32
 """Of a cell's folder."""
@@ -82,8 +85,8 @@ def run_on_ray(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> dict[str
                 locks.enter_context(alone(folder, lambda line: None))
                 share_key(out, study, folder)
                 reserve_here(study, folder)
-                home = None if study.home is None else str(study.home)
-                running[task.remote(study.text, home, packed(folder), stamp)] = cell
+                note_home(folder, study.home)
+                running[task.remote(study.text, place_of(study), packed(folder), stamp)] = cell
             except SecureFLError as error:
                 ended(cell, str(error))
         while running:
@@ -119,8 +122,13 @@ def _taken(ray: Any, task: Any, folder: Path) -> str | None:
     return None if error is None else str(error)
 
 
-def _task(text: str, home: str | None, files: Files, expected: Mapping[str, str]) -> tuple[str | None, Files]:
-    """Run a cell on a node. Returns its error, or None, and its folder's files. text: of its study."""
+def _task(
+    text: str, home: Mapping[str, Any], files: Files, expected: Mapping[str, str]
+) -> tuple[str | None, Files]:
+    """Run a cell on a node. Returns its error, or None, and its folder's files.
+
+    text, home: of its study (`place_of`).
+    """
     found = _stamp()
     if differ := [f"{name} {found.get(name)}" for name, own in expected.items() if found.get(name) != own]:
         return f"Expected the versions of the sweep's machine on a node, got {', '.join(differ)}.", {}
@@ -136,7 +144,7 @@ def packed(folder: Path) -> dict[str, bytes]:
     """The files of a cell's folder, in which no process runs. Raises DataError if they are too many."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        if path.name == LOCK or path.name.endswith(("-wal", "-shm")) or path.is_symlink() or path.is_dir():
+        if path.name in _STAY or path.name.endswith(("-wal", "-shm")) or path.is_symlink() or path.is_dir():
             continue
         if path.suffix == ".sqlite":
             with suppress(sqlite3.Error):  # the cell's run says what is damaged
@@ -169,9 +177,9 @@ def put(files: Files, folder: Path) -> None:
 
 
 def _inside(name: str) -> bool:
-    """Whether a relative path leads into a folder, to a file that is no lock."""
+    """Whether a relative path leads into a folder, to a file that travels."""
     parts = name.split("/")
-    return "\0" not in name and not {"", ".", ".."} & {*parts} and parts[-1] != LOCK
+    return "\0" not in name and not {"", ".", ".."} & {*parts} and parts[-1] not in _STAY
 
 
 def _require_bounded(files: Files) -> None:

@@ -11,10 +11,11 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -32,6 +33,9 @@ from securefl.sweep.cells import Sweep, in_force, short_names, show
 from securefl.sweep.run import facts, finished
 from securefl.sweep.tradeoff import Series, done, filters, student
 from securefl.sweep.tradeoff_plots import Drawing, Ink, drawings
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 _TEMPLATE = "sweep.html.j2"
 _COLUMNS: Final = (
@@ -110,12 +114,10 @@ def render(
     for the person at this machine alone. Otherwise it has no warnings.
     """
     asked = sorted({float(value) for own in series for value in own.rows["asked"]})
-    environment, alarms = pages.environment(), alarms_of(sweep, out) if private else {}
-    environment.filters["swatch"] = swatch
-    source = files("securefl.sweep").joinpath(_TEMPLATE).read_text(encoding="utf-8")
+    alarms = alarms_of(sweep, out) if private else {}
     choices = filters(sweep, series)
     short = short_names(sweep.keys)
-    return environment.from_string(source).render(
+    return _template().render(
         title=sweep.name,
         cells=len(sweep.cells),
         seeds=sorted({int(seed) for own in series for seed in own.rows["seed"]}),
@@ -139,12 +141,19 @@ def render(
         figures=figures,
         cards=cards(sweep, out),
         columns=_COLUMNS,
+        swatch=swatch,
         versions=versions(),
         config=sweep.text,
         reproduce=reproduce,
         script=Markup(SCRIPT),
         digest=script_digest(),
     )
+
+
+@cache
+def _template() -> Template:
+    source = files("securefl.sweep").joinpath(_TEMPLATE).read_text(encoding="utf-8")
+    return pages.environment().from_string(source)
 
 
 @dataclass(frozen=True, kw_only=True)

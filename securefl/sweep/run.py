@@ -16,7 +16,8 @@ from typing import Any, Protocol
 from securefl.core.errors import DataError, SecureFLError, WorkerDied
 from securefl.core.memory import free_cycles
 from securefl.mechanisms.charges import endless
-from securefl.storage.files import write
+from securefl.storage.files import folder_at, write
+from securefl.storage.own_code import Namer
 from securefl.storage.private_folder import CONFIG, NOTICE, PRIVATE, json_text, private_folder
 from securefl.storage.processes import Ended, Line, Supervisor, for_workers
 from securefl.study import run_report, split_key, world
@@ -165,8 +166,8 @@ class _Shift:
             cell = self.waiting.popleft()
             folder, study = self.sweep.home(self.out, cell), cell.study
             share_key(self.out, study, folder)
-            home = None if study.home is None else str(study.home)
-            self.crew.order(place, {"folder": str(folder), "text": study.text, "home": home})
+            order = {"folder": str(folder), "text": study.text, **place_of(study)}
+            self.crew.order(place, order)
             self.running[place] = cell
             self.watch.begun(cell, place)
 
@@ -204,9 +205,9 @@ def _work(line: Line) -> None:
     """The loop of a worker process: run one cell after the other."""
     single_thread()
     for order in line.orders():
-        folder, text, home = Path(order["folder"]), order["text"], order["home"]
+        folder, text = Path(order.pop("folder")), order.pop("text")
         try:
-            error = error_of_cell(folder, text, home, partial(_told, line), Told(line.stopping))
+            error = error_of_cell(folder, text, order, partial(_told, line), Told(line.stopping))
         except Interrupted:
             line.tell({"stopped": True})
         else:
@@ -218,27 +219,36 @@ def _told(line: Line, done: int) -> None:
     line.tell({"done": done})
 
 
+def place_of(study: Study) -> Mapping[str, Any]:
+    """The place of a study's own files, and the paths of --trust-code, for another process."""
+    home = None if study.home is None else str(study.home)
+    return {"home": home, "trusted": list(map(str, study.namer.trusted))}
+
+
 def error_of_cell(
     folder: Path,
     text: str,
-    home: str | None,
+    place: Mapping[str, Any],
     count: Callable[[int], None],
     stop: Stop,
     *,
     reserved: bool = False,
 ) -> str | None:
-    """Run the cell of a study's text and home in a worker. Returns the error, or None. See `run_cell`."""
+    """Run the cell of a study's text in a worker. Returns the error, or None. See `run_cell`.
+
+    place: as `place_of` makes it.
+    """
     trace = folder / PRIVATE / "error.txt"
     trace.unlink(missing_ok=True)
     try:
         # A sweep's workers run one cell each, so a cell starts no workers of its own.
-        study = parse(text, home=None if home is None else Path(home))
+        home, trusted = place["home"], tuple(map(Path, place["trusted"]))
+        study = parse(text, home=None if home is None else Path(home), namer=Namer(trusted=trusted))
         run_cell(replace(study, runtime=study.runtime.here), folder, count, stop, reserved=reserved)
     except SecureFLError as error:
         return str(error)
     except Exception as error:  # a defect in this code or in a study's own fails one cell, not the sweep
-        folder.mkdir(parents=True, exist_ok=True)
-        private_folder(folder)
+        private_folder(folder_at(folder))
         write(trace, f"{NOTICE}\n\n{traceback.format_exc()}")
         where = trace.relative_to(folder)
         return f"{type(error).__name__}: {error} (the traceback is in {where} of its folder)"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import vector_to_parameters
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.ranges import Count, Decay, Fraction, Positive, Range, Ranged, Weight
 from securefl.training.devices import device_of, full_precision, in_mode
 from securefl.training.heads import with_features
 from securefl.training.losses import Loss, criterion_of, records
@@ -38,7 +38,7 @@ class Penalty(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalTraining:
+class LocalTraining(Ranged):
     """The settings of a client's training in one round. Each call starts with a new optimizer state.
 
     >>> from securefl.training import LocalTraining
@@ -67,41 +67,27 @@ class LocalTraining:
     """
 
     optimizer: Literal["sgd", "adam"]
-    learning_rate: float
-    epochs: int | None = None
-    steps: int | None = None
-    batch_size: int
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    decay: float = 1.0
-    milestones: tuple[int, ...] = ()
-    proximal: float = 0.0
-    update_bound: float | None = None
+    learning_rate: Positive
+    epochs: Count | None = None
+    steps: Count | None = None
+    batch_size: Count
+    momentum: Decay = 0.0
+    weight_decay: Weight = 0.0
+    decay: Fraction = 1.0
+    milestones: tuple[Annotated[int, Range("[0, inf)")], ...] = ()
+    proximal: Weight = 0.0
+    update_bound: Annotated[float, Range("[2^-10, 2^10]")] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(
                 f"Expected one of epochs and steps, got epochs={self.epochs}, steps={self.steps}."
             )
-        self._require("learning_rate", self.learning_rate > 0 and isfinite(self.learning_rate), "> 0, finite")
-        self._require("epochs", self.epochs is None or self.epochs >= 1, ">= 1")
-        self._require("steps", self.steps is None or self.steps >= 1, ">= 1")
-        self._require("batch_size", self.batch_size >= 1, ">= 1")
-        self._require("momentum", 0 <= self.momentum < 1, "in [0, 1)")
-        self._require("weight_decay", self.weight_decay >= 0 and isfinite(self.weight_decay), ">= 0, finite")
-        self._require("decay", 0 < self.decay <= 1, "in (0, 1]")
-        self._require("milestones", min(self.milestones, default=0) >= 0, ">= 0")
-        self._require("proximal", self.proximal >= 0 and isfinite(self.proximal), ">= 0, finite")
-        bounded = self.update_bound is None or 2**-10 <= self.update_bound <= 2**10
-        self._require("update_bound", bounded, "from 2^-10 to 2^10")
         if self.optimizer == "adam" and self.momentum:
             raise ValueError(
                 f"Expected no momentum with optimizer 'adam', got {self.momentum}. Leave it out."
             )
-
-    def _require(self, name: str, holds: bool, expected: str) -> None:
-        if not holds:
-            raise ValueError(f"Expected {name} {expected}, got {getattr(self, name)}.")
 
     def rate(self, round_number: int) -> float:
         """The learning rate in round `round_number`, counted from 0."""

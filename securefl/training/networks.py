@@ -6,7 +6,9 @@ Features are computed once. The cache finds them by the content of the records.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +26,8 @@ from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.core.installed import entry_points
 from securefl.core.reading import near
-from securefl.storage.files import replacing
+from securefl.storage import owned
+from securefl.storage.files import folder_at, replacing, write
 from securefl.storage.own_code import CodePlace, importable, load
 from securefl.training.chunks import apart
 from securefl.training.devices import as_tensor, in_mode
@@ -149,6 +152,8 @@ def digest_of(model: nn.Module, *, sources: bool) -> str:
 # Features, cached by the content of the records ------------------------------------------------------
 
 
+_KEY: Final = "names.key"
+_KEY_BYTES: Final = 32
 PART: Final = 1024
 """The number of records that are computed and cached together. A cached part is not computed again."""
 
@@ -182,21 +187,42 @@ def embedded(
 
 
 def _part(x: NDArray[Any], model: nn.Module, network: str, folder: Path, lenient: bool) -> Float32s:
-    path = folder / f"{_key(x, network)}.npz"
-    if path.is_file():
+    key = _secret(folder)
+    path = None if key is None else folder / f"{_name(x, network, key)}.npz"
+    if path is not None and path.is_file():
         return _kept(path, len(x), network)
     # Chunks of a fixed number of rows: no record's features depend on the number of other records.
     made = apart(model, "outputs", model, as_tensor(x), rows=UNIT).numpy().astype(np.float32)
     if not lenient and not np.isfinite(made).all():
         raise DataError("Expected finite features, got some that are not. Clean the records.")
-    with suppress(OSError), replacing(path) as target:  # without a cache the next run computes them again
-        np.savez(target, features=made, network=_bytes(network), digest=_bytes(_digest(made)))
+    if path is not None:
+        with suppress(OSError), replacing(path, secret=True) as target:
+            np.savez(target, features=made, network=_bytes(network), digest=_bytes(_digest(made)))
     return made
 
 
-def _key(x: NDArray[Any], network: str) -> str:
+def _secret(folder: Path) -> bytes | None:
+    """The key of the names in a cache, made with the cache; None if only its owner cannot have it.
+
+    Without a cache the next run computes the features again.
+    """
+    path = folder / _KEY
+    try:
+        folder_at(folder, mode=0o700)
+        if owned.reason(folder):
+            return None
+        folder.chmod(0o700)
+        if not path.exists():
+            write(path, os.urandom(_KEY_BYTES), secret=True)
+        return owned.secret(path, _KEY_BYTES, lost="", seen="", error=DataError)
+    except (OSError, DataError):
+        return None
+
+
+def _name(x: NDArray[Any], network: str, key: bytes) -> str:
+    # Keyed: a digest of the records would confirm a guess of them to whoever reads the folder's names.
     head = f"{network}|{x.dtype.str}|{x.shape}|".encode()
-    return hashlib.sha256(head + x.tobytes()).hexdigest()
+    return hmac.new(key, head + x.tobytes(), hashlib.sha256).hexdigest()
 
 
 def _kept(path: Path, records: int, network: str) -> Float32s:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 import torch
@@ -22,8 +21,8 @@ from securefl.accounting.events import steps_event
 from securefl.core.abstaining import Abstains, Reason
 from securefl.core.errors import DataError
 from securefl.core.keys import SecretKey
+from securefl.core.ranges import Count, Decay, Fraction, Positive, Range, Ranged, Weight
 from securefl.dp.noise import Source
-from securefl.training.clipped import LEAST, MOST
 from securefl.training.products import UNIT, check_rows
 from securefl.training.vector import SGD, Adam
 
@@ -58,7 +57,7 @@ def lone_rows(chunk: int, values: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPSGD:
+class DPSGD(Ranged):
     """A client's private training in one round (DP-SGD: Abadi et al., CCS 2016, algorithm 1).
 
     >>> from securefl.training import DPSGD
@@ -88,30 +87,20 @@ class DPSGD:
         ValueError: A value is out of range, or "adam" has a momentum.
     """
 
-    clip_norm: float
-    noise_multiplier: float
-    sampling_rate: float
-    expected_batch: float
-    steps: int
+    clip_norm: Annotated[float, Range("[1e-30, 1e30]")]
+    noise_multiplier: Positive
+    sampling_rate: Fraction
+    expected_batch: Positive
+    steps: Count
     optimizer: Literal["sgd", "adam"]
-    learning_rate: float
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    proximal: float = 0.0
+    learning_rate: Positive
+    momentum: Decay = 0.0
+    weight_decay: Weight = 0.0
+    proximal: Weight = 0.0
     chunk: int = None  # type: ignore[assignment]  # a number as soon as the object is made
 
     def __post_init__(self) -> None:
-        within = LEAST <= self.clip_norm <= MOST
-        self._require("clip_norm", within, f"from {LEAST:g} to {MOST:g}, in which sums are exact enough")
-        for name in ("noise_multiplier", "expected_batch", "learning_rate"):
-            value = getattr(self, name)
-            self._require(name, value > 0 and isfinite(value), "> 0, finite")
-        self._require("sampling_rate", 0 < self.sampling_rate <= 1, "in (0, 1]")
-        self._require("steps", self.steps >= 1, ">= 1")
-        self._require("momentum", 0 <= self.momentum < 1, "in [0, 1)")
-        for name in ("weight_decay", "proximal"):
-            value = getattr(self, name)
-            self._require(name, value >= 0 and isfinite(value), ">= 0, finite")
+        super().__post_init__()
         if self.chunk is None:
             object.__setattr__(self, "chunk", usual_chunk(self.expected_batch))
         check_rows(self.chunk)
@@ -120,10 +109,6 @@ class DPSGD:
             raise ValueError(
                 f"Expected no momentum with optimizer 'adam', got {self.momentum}. Leave it out."
             )
-
-    def _require(self, name: str, holds: bool, expected: str) -> None:
-        if not holds:
-            raise ValueError(f"Expected {name} {expected}, got {getattr(self, name)}.")
 
     @property
     def event(self) -> DpEvent:

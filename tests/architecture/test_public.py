@@ -202,6 +202,7 @@ INSIDE = {
     "securefl.sweep.cells": "commands of a system",
     "securefl.core.lazy": "the table of a face, which `securefl.protocols.fedlog` and others are",
     "securefl.core.logs": "the package's logger",
+    "securefl.core.ranges": "ranges of options in their types: a function that raises ValueError does too",
     "securefl.core.sparse": "the code of a model's changes, which go down as clients' sparse values go up",
 }
 """What the systems still import from below a face. It is to shrink."""

@@ -60,7 +60,7 @@ def test_each_protocol_stands_in_the_table_of_kept_state() -> None:
     rows = who_learns.state_table().splitlines()[2:]
     for point in entry_points(group="securefl.protocols"):
         assert any(re.search(rf"\b{point.name}\b", row.split("|")[1]) for row in rows), point.name
-    assert sum(" refused " in row for row in rows) == 7
+    assert sum(" refused " in row for row in rows) == 8
 
 
 def test_another_stance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
-"""Reports of the runs here have blank pictures: no test here looks at one."""
+"""Runs here leave out what takes most of their time: no test here looks at a picture or at the observer."""
 
 from __future__ import annotations
 
-from support.cheap_runs import blank_pictures
+from support.cheap_runs import blank_pictures, brief_observer
 
-__all__ = ["blank_pictures"]
+__all__ = ["blank_pictures", "brief_observer"]

@@ -9,20 +9,24 @@ from typing import Any
 
 import pytest
 from support import started
+from support.cheap_runs import blank_plots
 
 from securefl.storage.processes import Name, Supervisor
-from securefl.study import run_report
+from securefl.study import observed, run_report
+
+__all__ = ["blank_plots"]
 
 
 @pytest.fixture(autouse=True)
-def one_picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report draws one picture: all of them take longer than a tiny run.
+def small_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report draws one picture, and its observer trains for one pass: all takes longer than the run.
 
-    Fixtures of a wider scope draw all, and so do the tests that are slow or of documents.
+    Fixtures of a wider scope have all of it, and so have the tests that are slow or of documents.
     """
     if not any(map(request.node.get_closest_marker, ("docs", "slow"))):
         figures = run_report.figures
         monkeypatch.setattr(run_report, "figures", lambda *given: figures(*given)[:1])
+        monkeypatch.setattr(observed, "MOST_STEPS", 1)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import crafted_model
 import pandas as pd
 import peers
 import pytest
+from support.pages import blocks
 
 from securefl.protocols.tables import adds, fedcor, fedlog, fedprof_v1
 from securefl.protocols.tables.fedprof_v2 import TABLE_3, TABLE_4_TWIN, TABLE_5_TWIN
@@ -85,6 +88,25 @@ def test_the_demo() -> None:
     low, high = map(float, head[1].split(" to "))
     assert low <= round(noised["final_accuracy"], 3) <= high
     assert head[2:] == [f"{noised['rounds_to_target']:.0f}", f"{noised['megabytes_up']:.1f}"]
+
+
+def test_what_a_crafted_model_reads() -> None:
+    kept = json.loads((RESULTS / "crafted_model.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "explanation" / "crafted-models.md").read_text(encoding="utf-8")
+    said = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
+    assert said == [
+        [row["setting"], *(str(row[kind]) for kind in ("bins", "traps")), f"{row['likeness']:.2f}"]
+        for row in kept["rows"]
+    ]
+    summary = f"{kept['rows'][0]['bins']} of {kept['records']:,}"
+    assert all(
+        summary in (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/threat-model.md")
+    )
+    # The study of the page is the one that was measured, and so is its noise.
+    shown = {block.title: block.body for block in blocks(page)}
+    assert shown["study.toml"].strip() in crafted_model.STUDY
+    private = tomllib.loads(crafted_model.noised(8.0))
+    assert tomllib.loads(shown["study.toml"] + shown["noise.toml"]) == private
 
 
 def test_what_encryption_adds() -> None:

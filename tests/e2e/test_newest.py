@@ -15,9 +15,10 @@ def test_the_package_names_the_pythons_that_are_checked() -> None:
     assert tuple(word for word in named if word.startswith("3.")) == newest.VERSIONS
 
 
-def test_all_are_checked_though_one_fails_and_one_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def doubles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No environment is made. 3.13 is not here, and the check fails under 3.12."""
+
     def run(*command: object, cwd: Path = tmp_path) -> str:
         words = [str(word) for word in command]
         if "build" in words:
@@ -28,6 +29,11 @@ def test_all_are_checked_though_one_fails_and_one_is_missing(
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(newest, "run", run)
+
+
+def test_all_are_checked_though_one_fails_and_one_is_missing(
+    doubles: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         newest.main()
     assert ended.value.code == 1
@@ -36,3 +42,15 @@ def test_all_are_checked_though_one_fails_and_one_is_missing(
     assert "an old numpy" in said
     assert "Python 3.12 FAILED" in said
     assert "Python 3.13 is not on this machine: not checked." in said
+
+
+def test_the_newest_alone_is_the_newest_that_is_here(
+    doubles: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        newest.main(newest=True)
+    assert ended.value.code == 1
+    said = capsys.readouterr().out
+    assert "Python 3.13 is not on this machine" in said
+    assert "Python 3.12 FAILED" in said
+    assert "Python 3.11" not in said

@@ -47,7 +47,7 @@ def test_a_csv_and_a_model_beside_the_study(tmp_path: Path) -> None:
     assert versions["data"] == "people.csv"
     assert "net:Net in" in versions["code of the model"]
     # The run folder knows where the records are.
-    again = said("report", out, "--out", tmp_path / "page")
+    again = said("report", out, "--out", tmp_path / "page", "--run-code")
     assert again.exit_code == 0, again.output
     assert len(run(read(out / "study.toml"), out)) == 2
 

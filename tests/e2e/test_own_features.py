@@ -56,7 +56,7 @@ def trained(data: str, head: str = LDA) -> None:
     text = path.read_text().replace(*OPEN).replace('"fedcor", concentration = 0.5', '"iid"')
     path.write_text(text.replace("public_num_examples = 65", ""))
     done("run", path, "--out", "out", "--workers", 1)
-    done("export", "out", "-o", "model.safetensors")
+    done("export", "out", "--run-code", "-o", "model.safetensors")
 
 
 def test_texts_get_a_head(folder: Path) -> None:

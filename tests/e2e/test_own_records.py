@@ -96,7 +96,7 @@ def test_it_is_short() -> None:
 def test_a_table_and_a_module_by_commands(cancer: pd.DataFrame) -> None:
     spent = json.loads(told("plan", "mine.toml", "--json"))["arms"][0]["epsilon"]["server"]
     told("run", "mine.toml", "--out", "run", "--workers", 1)
-    told("export", "run", "--arm", "FedAvg", "-o", "model.safetensors")
+    told("export", "run", "--arm", "FedAvg", "-o", "model.safetensors", "--run-code")
     names: dict[str, type] = {}
     exec(Path("net.py").read_text(), names)
     trained = securefl.load("model.safetensors", model=names["Net"])

@@ -6,15 +6,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import Message
+from support.grid_double import GridDouble
 from support.other_users import processes, relay_as, serve_as
 from support.party_folders import MASKED, Asking, enrolled
+from support.relay_nodes import node_as
 
 from securefl.deployment.status import status
+from securefl.flower.exchange import GridExchange
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can run processes of other users")
 PARTIES = {f"client-{k:04d}": 54320 + k for k in range(3)}
@@ -71,3 +76,30 @@ def test_rounds_over_parties_and_a_relay_of_separate_users(root: Path) -> None:
     refusals = [one["why"] for one in status(root / "client-0001")["refusals"]]
     for user in (STRANGER, GROUPS[1]):
         assert any(f"Refused user {user}, which is not among [{RELAY}]" in why for why in refusals)
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_flower_federation_whose_relays_are_another_user(pinned: bool, root: Path) -> None:
+    """A SuperNode runs what the SuperLink ships, so it is not the user who serves the party."""
+    serving = [(serve_as, (user, root / name, RELAY)) for name, user in PARTIES.items()]
+    with processes(MASKED, *serving, (node_as, (RELAY, GROUPS))) as pipes:
+        *parties, relay = pipes
+        assert [party.recv() for party in parties] == list(PARTIES)
+
+        def node(name: str, message: Message) -> Message:
+            config = {"party": name, "socket": str(root / name / "run" / "party.sock")}
+            user = {"user": str(PARTIES[name])} if pinned else {}
+            relay.send((message, config | user))
+            reply: Message = relay.recv()
+            return reply
+
+        grid = GridDouble({10 + k: partial(node, name) for k, name in enumerate(PARTIES)})
+        exchange = GridExchange(grid, deadline=60.0, clock=grid.clock, pause=grid.pause)
+        asking = Asking(root, exchange, MASKED)
+        if not pinned:
+            assert asking.enter() == (), "a relay that was told no user takes its own alone"
+            return
+        assert asking.enter() == tuple(PARTIES)
+        assert [asking.play(1), asking.play(2)] == [[0, 1, 2], [0, 1, 2]]
+    for name in PARTIES:
+        assert not status(root / name)["refusals"]

@@ -67,7 +67,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("predict")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_report, "figures", lambda *_: [])
-        done("export", exported(folder), "-o", folder / "model.safetensors")
+        done("export", exported(folder), "--run-code", "-o", folder / "model.safetensors")
     return folder
 
 
@@ -184,7 +184,13 @@ def test_labels_that_a_spreadsheet_would_run_are_quoted(
     monkeypatch.setattr(run_report, "figures", lambda *_: [])
     frame = people(80).assign(ill=lambda own: np.where(own["ill"] == "no", "=1+1", "@x"))
     changed = {'["no", "yes"]': '["=1+1", "@x"]'}
-    done("export", exported(tmp_path, model=LINEAR, frame=frame, **changed), "-o", tmp_path / "m.safetensors")
+    done(
+        "export",
+        exported(tmp_path, model=LINEAR, frame=frame, **changed),
+        "--run-code",
+        "-o",
+        tmp_path / "m.safetensors",
+    )
     done(
         "predict", tmp_path / "m.safetensors", tmp_path / "people.csv", "-o", tmp_path / "out.csv", "--proba"
     )
@@ -202,13 +208,13 @@ def test_personal_models_heads_and_fedlog_read_tables(
     model = '[model]\nkind = "mlp"\nhidden = [4]\n' if client is not None else LINEAR
     out = exported(tmp_path, model=model, arm=arm, **asked)
     file = tmp_path / "m.safetensors"
-    done("export", out, "-o", file, *(() if client is None else ("--client", client)))
+    done("export", out, "--run-code", "-o", file, *(() if client is None else ("--client", client)))
     found = securefl.load(file).predict(people(30).drop(columns="ill"))
     assert set(found) <= {"no", "yes"}
     printed = done("predict", file, tmp_path / "people.csv", "-o", tmp_path / "out.csv")
     assert "records   200" in printed
     if client is not None:
-        done("export", out, "-o", tmp_path / "shared.safetensors")
+        done("export", out, "--run-code", "-o", tmp_path / "shared.safetensors")
         shared = (
             "predict",
             tmp_path / "shared.safetensors",
@@ -235,7 +241,7 @@ def test_python_refuses_another_kind_too(whole: Path, tmp_path: Path) -> None:
 def test_onnx_by_its_ending_gives_the_same_outputs(whole: Path, here: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    done("export", whole / "out", "-o", "model.onnx")
+    done("export", whole / "out", "--run-code", "-o", "model.onnx")
     model = securefl.load("model.safetensors", model=net())
     x = model.inputs(pd.read_csv("people.csv"))
     session = onnxruntime.InferenceSession("model.onnx")
@@ -265,7 +271,7 @@ def test_a_regression_in_the_tables_units(tmp_path: Path, monkeypatch: pytest.Mo
         "[data.columns]": "[data.columns]\nill = { range = [1000, 2000] }",
     }
     out = exported(tmp_path, model=LINEAR, frame=frame, **changed)
-    done("export", out, "-o", tmp_path / "m.safetensors")
+    done("export", out, "--run-code", "-o", tmp_path / "m.safetensors")
     done("predict", tmp_path / "m.safetensors", tmp_path / "people.csv", "-o", tmp_path / "out.csv")
     made = pd.read_csv(tmp_path / "out.csv")["prediction"]
     assert made.mean() > 500, "0.5 would be a value of the scaled target"

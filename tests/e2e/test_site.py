@@ -20,6 +20,7 @@ from support.pages import blocks, differs
 from securefl.commands.exit_codes import MEANINGS, ExitCode
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
+from securefl.storage.own_code import Namer
 from securefl.study.accounted import allotted
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
@@ -96,6 +97,7 @@ def test_search_needs_no_server(site: Path) -> None:
     [
         *(("index.html", width, dark) for width in (420, 1280) for dark in (False, True)),
         *(("reference/keys.html", *how) for how in ((420, True), (1280, False))),
+        *(("explanation/crafted-models.html", *how) for how in ((420, True), (420, False), (1280, True))),
         *(("explanation/sharp-edges.html", *how) for how in ((420, False), (1280, True))),
         *(("reference/securefl.algorithm.html", *how) for how in ((420, False), (1280, True))),
         *(("notebooks/private_heads.html", *how) for how in ((420, True), (1280, False))),
@@ -168,12 +170,13 @@ def test_a_key_without_a_meaning_is_an_error() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=name)
 def test_the_studies_behind_the_examples_can_run(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
+    here = Namer(trusted=(ROOT,))  # the checkout may be another user's, as in a container
     if has_sweep(text):
-        cells = parse_sweep(text, home=path.parent).cells
+        cells = parse_sweep(text, home=path.parent, namer=here).cells
         assert len(cells) > 1
         require_runs(cells[0].study)
     else:
-        require_runs(parse(text, home=path.parent))
+        require_runs(parse(text, home=path.parent, namer=here))
 
 
 def require_runs(study: Study) -> None:

@@ -29,6 +29,8 @@ from securefl.sweep.cells import Cell, parse_sweep
 from securefl.sweep.check import check
 from securefl.sweep.run import finished, run_cells
 
+pytestmark = pytest.mark.usefixtures("blank_plots")
+
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
 NOISED = (
     text(FEDLOG, non_private="[]", seeds="[3, 4]")
@@ -57,7 +59,9 @@ def written(folder: Path, content: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory, forks: type) -> tuple[Path, Path, Result]:
+def done(
+    tmp_path_factory: pytest.TempPathFactory, forks: type, blank_plots: None
+) -> tuple[Path, Path, Result]:
     """TOML, folder and result of a sweep of two by two cells."""
     folder = tmp_path_factory.mktemp("sweep")
     toml, out = written(folder, NOISED + GRID), folder / "out"

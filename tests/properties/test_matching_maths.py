@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from support.tiny_he import BOUNDS, SIGNER, keys, seeded
+from support import tiny_he
+from support.tiny_he import SIGNER, keys, seeded
 
 from securefl.core.signing import AgreementKey
 from securefl.dp.moments import MeanVariance
@@ -18,6 +21,7 @@ from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Anchor, Bounds, Split, Variant, divergence, features, linear_query
 
 LENGTHS = (1, 10, 84, 511, 512, 2000)
+BOUNDS = replace(tiny_he.BOUNDS, spread=16.0)  # of variances that differ by a factor of 100
 AGREEMENT = AgreementKey.generate()
 
 
@@ -111,7 +115,7 @@ def test_the_anchor_does_not_matter(seed: int) -> None:
     own, base, anchor = extreme(84, seed)
     rng = np.random.default_rng(seed)
     other = Anchor(anchor.centre + anchor.scale * rng.normal(size=84), anchor.scale * rng.uniform(0.5, 2, 84))
-    wide = Bounds(mean=64, variance_high=512, weight=64)
+    wide = Bounds(mean=64, variance_high=512, weight=64, spread=16)
     (one, bound), (two, more) = (ciphertext_score(own, base, a, bounds=wide) for a in (anchor, other))
     assert abs(one - two) <= bound + more
     assert abs(one - divergence(own, base)) <= bound

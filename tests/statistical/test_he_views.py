@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import signal, stats
 from support.tiny_he import BOUNDS, SIGNER, Quiet, keys, seeded
 
+from securefl.core.linear import LinearQuery
 from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.parameters import COMPACT, STRONG, Parameters
@@ -96,7 +97,10 @@ def test_the_key_holder_sees_uniform_values_whatever_the_weights(norm: str) -> N
 
 
 def test_the_second_polynomial_is_fresh_each_time() -> None:
-    """A key holder with the client's ciphertext would divide by it; two requests must differ uniformly."""
+    """A key holder with the client's ciphertext would divide by it; two requests must differ uniformly.
+
+    False alarm 1e-7 a prime.
+    """
     shares = [residue_shares(r, COMPACT) for r in requests("large")[:12]]
     pairs = zip(shares[::2], shares[1::2], strict=True)
     for row in np.concatenate([(a - b) % 1.0 for a, b in pairs], axis=1):
@@ -164,10 +168,8 @@ def test_no_bit_of_a_reply_comes_without_noise(parameters: Parameters) -> None:
 def test_the_encryption_noise_is_what_t_claims(parameters: Parameters) -> None:
     """Encrypted zeros times weights of known norm leave the noise alone.
 
-    Its variance against (t/8)^2 for that norm: chi-square with 200 degrees, false alarm 2e-7 for a key whose
-    variance is the mean one. A key's own error times the weights has few degrees of freedom, so a key moves
-    the variance: six keys had 0.70 to 1.16 of the mean, a deviation of 0.17 of the logarithm. Five of these
-    are beyond chi-square's ends on either side.
+    Its variance against (t/8)^2 for that norm, times what this very key moves it by: chi-square with 200
+    degrees, false alarm 2e-7.
     """
     count, made = 200, terms(parameters)
     public = keys(parameters).public
@@ -181,8 +183,21 @@ def test_the_encryption_noise_is_what_t_claims(parameters: Parameters) -> None:
         noise.append(float(parameters.centre(integer(opener.open(blinded.request)) - blinded.mask)))
     share = float(np.linalg.norm(weights.hidden)) / made.weight_norm
     low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], count)
-    of_keys = np.exp(5 * 0.17)
-    assert low / of_keys < np.sum((np.array(noise) / (share * made.noise_bound / 8)) ** 2) < high * of_keys
+    found = np.sum((np.array(noise) / (share * made.noise_bound / 8)) ** 2)
+    assert low < found / of_key(parameters, weights) < high
+
+
+def of_key(parameters: Parameters, query: LinearQuery) -> float:
+    """|s w|^2 of this key and these weights as polynomials, over its mean over keys, 2 N / 3 |w|^2.
+
+    A fresh ciphertext's noise is a rounding of each of its polynomials, one of them times s. The weights
+    stand in few slots, and each key has other values there.
+    """
+    n, made = parameters.poly_modulus_degree, terms(parameters)
+    (weights,) = encoded(query, Checks(terms=made, context=b""), Ring.of(parameters)).astype(np.float64)
+    turn = np.exp(1j * np.pi * np.arange(n) / n)
+    powers = [np.abs(np.fft.fft(own * turn)) ** 2 for own in (keys(parameters).coefficients(), weights)]
+    return float(np.mean(powers[0] * powers[1]) / (2 * n / 3 * np.sum(np.square(weights))))
 
 
 @pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
@@ -268,7 +283,10 @@ def fftconvolve_mod(row: NDArray[np.uint64], secret: NDArray[np.int64], prime: i
 
 
 def test_the_half_that_is_checked_says_nothing_of_the_vector() -> None:
-    """The key holder gets c1 and the weights: c1 is uniform, and so is its product with them and the key."""
+    """The key holder gets c1 and the weights: c1 is uniform, and so is its product with them and the key.
+
+    False alarm 1e-7 for the product and for each prime.
+    """
     pair, made, ring = keys(COMPACT), terms(COMPACT), Ring.of(COMPACT)
     checks = Checks(terms=made, context=b"here")
     weights = encoded(linear_query(SMALL, ANCHOR, BOUNDS), checks, ring)

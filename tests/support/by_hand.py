@@ -117,11 +117,13 @@ def _killed(command: str) -> list[str]:
 
 
 def masked(text: str, folder: Path) -> str:
-    """The text without what no two runs share: keys, digests, times, and this machine's folder."""
+    """The text without what no two runs share: keys, draws, digests, times, and this machine's folder."""
     text = text.replace(str(folder), "/srv")
     text = re.sub(r"\b([0-9a-f]{4} ){7}[0-9a-f]{4}\b", "(fingerprint)", text)
     text = re.sub(r"\b[0-9a-f]{64}\b", "(digest)", text)
     text = re.sub(r"\b[0-9a-f]{16}\b", "(session)", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:+.]+", "(time)", text)
+    text = re.sub(r"(?<=acc )0\.\d{3}|(?<=ended at )0\.\d{3}", "(accuracy)", text)
+    text = re.sub(r"(?<=ended )[\d.]+(?= points above)", "(points)", text)
     text = re.sub(r"[\d.]+ MB +[\d.]+ s", "(bytes) (seconds)", text)
     return re.sub(r"^\(\d+ s\)$", "(seconds)", text, flags=re.MULTILINE)

@@ -13,7 +13,9 @@ from securefl.accounting import composition
 from securefl.report.pages import Picture
 from securefl.storage.processes import Name, Supervisor
 from securefl.study import observed, run_report
+from securefl.sweep import page, tradeoff_plots
 from securefl.sweep import run as cells
+from securefl.sweep.tradeoff_plots import Drawing
 
 
 class _Copying(Supervisor[Name]):
@@ -43,6 +45,22 @@ def undrawn() -> Iterator[None]:
 def blank_pictures() -> Iterator[None]:
     """For the conftest of a folder. A module that looks at pictures has a fixture of this name of its own."""
     with undrawn():
+        yield
+
+
+@pytest.fixture(scope="module")
+def blank_plots() -> Iterator[None]:
+    """A sweep's plots have their names and captions, and are blank. For modules that look at none."""
+    from matplotlib.figure import Figure
+
+    made = tradeoff_plots.drawings
+
+    def drawings(*args: Any, **more: Any) -> list[Drawing]:
+        return [replace(own, figure=Figure(figsize=(0.5, 0.5))) for own in made(*args, **more)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (tradeoff_plots, page):
+            patch.setattr(module, "drawings", drawings)
         yield
 
 

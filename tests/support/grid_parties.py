@@ -89,14 +89,14 @@ class Parties:
 
     # Parties ------------------------------------------------------------------------------------------
 
-    def party(self, name: str, kept: Mapping[int, ClientState] | None = None) -> ClientParty | KeyHolderParty:
+    def party(
+        self, name: str, session: bytes, kept: Mapping[int, ClientState]
+    ) -> ClientParty | KeyHolderParty:
         if name == KEY_HOLDER:
             return self.made.key_holder(OwnRecord(name, self.journals[name], self.keys[name]))
         number = self.others.index(name)
-        own = data_of(self.made, number, "")
-        return self.made.client(
-            number, own, self.ledgers[name], self.journals[name], self.keys[name], kept or {}
-        )
+        files = data_of(self.made, number, ""), self.ledgers[name], self.journals[name], self.keys[name]
+        return self.made.client(number, *files, session, kept, lambda session: "")
 
     def start(self, name: str) -> None:
         """Start a party's process, again, with the files that it has."""
@@ -131,8 +131,8 @@ class Parties:
 
     def together(self) -> Engine:
         """The same parties, whose messages the embedded engine delivers."""
-        clients = [self.party(name) for name in self.others if name != KEY_HOLDER]
-        holder = self.party(KEY_HOLDER) if KEY_HOLDER in self.others else None
+        clients = [self.party(name, self.session, {}) for name in self.others if name != KEY_HOLDER]
+        holder = self.party(KEY_HOLDER, self.session, {}) if KEY_HOLDER in self.others else None
         return InProcess(self.made.server(self._record), clients, holder)  # type: ignore[arg-type]
 
     @property

@@ -66,7 +66,7 @@ def client_level(
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{CLIENT_LEVEL.get(name, "fraction = 1.0")}\n{more}'
     permitted = '["profile"]' if name == "fedprof" else "[]"
     written = text(arm, rounds=rounds, clients=6, non_private=permitted)
-    written = written.replace("batch_size = 16\n", f"batch_size = 16\nupdate_bound = {bound}\n")
+    written = written.replace("batch_size = 48\n", f"batch_size = 16\nupdate_bound = {bound}\n")
     settings = {"unit": '"client"', "adjacency": '"zero-out"', "noise": '"central"', "epsilon": "8.0"}
     if "noise" not in privacy:
         settings["adversaries"] = '["key-holder", "others"]'

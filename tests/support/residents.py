@@ -98,7 +98,9 @@ class Deployment:
             newest=lambda session: max(files.ledger.newest(session), files.journal.newest(session)),
         )
 
-    def _made(self, name: str, kept: Mapping[int, ClientState]) -> ClientParty | KeyHolderParty:
+    def _made(
+        self, name: str, session: bytes, kept: Mapping[int, ClientState]
+    ) -> ClientParty | KeyHolderParty:
         files, own = self.files[name], self.keys[name]
         if name == KEY_HOLDER:
             record = OwnRecord(name, files.journal, own)

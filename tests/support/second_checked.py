@@ -66,13 +66,13 @@ class Terms:
     def commitment(self, name: str, salt: bytes, weights: bytes) -> bytes:
         return sha(b"securefl/secagg/3|checked|", fields(salt, self.place, name.encode(), weights))
 
-    def said(self, name: str, told: bytes, client: str, h0: bytes, h1: bytes) -> bytes:
-        whole = fields(self.key, self.place, name.encode(), told, client.encode(), h0, h1)
-        return b"securefl/checked/statement/1|" + whole
+    def said(self, name: str, told: bytes, client: str, h1: bytes) -> bytes:
+        whole = fields(self.key, self.place, name.encode(), told, client.encode(), h1)
+        return b"securefl/checked/statement/2|" + whole
 
 
-def hashes(c0: bytes, c1: bytes) -> tuple[bytes, bytes]:
-    return sha(b"securefl/checked/c0/1|", c0), sha(b"securefl/checked/c1/1|", c1)
+def hash_of(c1: bytes) -> bytes:
+    return sha(b"securefl/checked/c1/1|", c1)
 
 
 def sign(secret: bytes, message: bytes) -> bytes:
@@ -90,16 +90,16 @@ def holds(public: bytes, signature: bytes, message: bytes) -> bool:
 def client_message(
     terms: Terms, tag: bytes, c0: bytes, c1: bytes, name: str, told: bytes, client: str, own: bytes
 ) -> bytes:
-    return tag + c0 + c1 + sign(own, terms.said(name, told, client, *hashes(c0, c1)))
+    return tag + c0 + c1 + sign(own, terms.said(name, told, client, hash_of(c1)))
 
 
 def request(
     terms: Terms, index: int, salt: bytes, weights: bytes, entries: Sequence[bytes], own: bytes
 ) -> bytes:
-    """entries: number, H0, signature and c1 of each client."""
+    """entries: number, signature and c1 of each client."""
     head = struct.pack("<I", index) + salt + weights
-    short = head + b"".join(one[:100] + hashes(b"", one[100:])[1] for one in entries)
-    framed = b"securefl/checked/request/1|" + fields(terms.place) + short
+    short = head + b"".join(one[:68] + hash_of(one[68:]) for one in entries)
+    framed = b"securefl/checked/request/2|" + fields(terms.place) + short
     return head + b"".join(entries) + sign(own, framed)
 
 
@@ -180,12 +180,12 @@ def shares(
     secret: Sequence[int],
 ) -> list[int | None]:
     """The share of each entry without noise. None for one that is refused."""
-    start, size = 36 + terms.width * N, 100 + HALF
+    start, size = 36 + terms.width * N, 68 + HALF
     if (len(item) - start - 64) % size or len(item) - start - 64 < size:
         raise RefusedError("length")
     head, entries = item[:start], [item[at : at + size] for at in range(start, len(item) - 64, size)]
-    short = head + b"".join(one[:100] + hashes(b"", one[100:])[1] for one in entries)
-    if not holds(server, item[-64:], b"securefl/checked/request/1|" + fields(terms.place) + short):
+    short = head + b"".join(one[:68] + hash_of(one[68:]) for one in entries)
+    if not holds(server, item[-64:], b"securefl/checked/request/2|" + fields(terms.place) + short):
         raise RefusedError("server")
     (index,) = struct.unpack("<I", head[:4])
     if index >= len(names):
@@ -198,9 +198,9 @@ def shares(
     told = terms.commitment(names[index], head[4:36], head[36:])
     found: list[int | None] = []
     for one in entries:
-        number, h0, signature, c1 = struct.unpack("<I", one[:4])[0], one[4:36], one[36:100], one[100:]
+        number, signature, c1 = struct.unpack("<I", one[:4])[0], one[4:68], one[68:]
         client, public = members.get(number, ("", bytes(32)))
-        said = terms.said(names[index], told, client, h0, hashes(b"", c1)[1])
+        said = terms.said(names[index], told, client, hash_of(c1))
         if not client or not holds(public, signature, said):
             found.append(None)
             continue

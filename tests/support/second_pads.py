@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,7 @@ class Terms:
     row: int
     longest: float
     ranges: tuple[tuple[float, float], ...]
+    spread: float = math.inf
 
     @property
     def place(self) -> bytes:
@@ -72,9 +74,28 @@ def weights_digest(terms: Terms, name: bytes, salt: bytes, v: Sequence[int]) -> 
     return digest("weights", b"", fields(salt, terms.text, name, pack(terms, v)))
 
 
-def told_pad(terms: Terms, name: bytes, secret: bytes, other: bytes, fresh: bytes, d: bytes) -> list[int]:
+def told_pad(
+    terms: Terms, name: bytes, secret: bytes, other: bytes, fresh: bytes, d: bytes
+) -> tuple[list[int], bytes]:
+    """The pad, and the 32 bytes of the stream behind it."""
     info = b"securefl/plain-pad/1|" + fields(fresh, terms.text, name, d)
-    return stream(terms, hkdf(x25519(secret, other), info), terms.row)
+    found = stream(terms, hkdf(x25519(secret, other), info), terms.row + 256 // terms.bits)
+    return found[: terms.row], pack(terms, found[terms.row :])
+
+
+def noise(secret: bytes, v: Sequence[int]) -> int:
+    """n, of 32 bytes and signed weights."""
+    most = 4 * sum(abs(one) for one in v)
+    return int.from_bytes(secret, "little") % (2 * most + 1) - most
+
+
+def check(terms: Terms, v: Sequence[int]) -> None:
+    """The form of signed weights."""
+    demand(sum(one * one for one in v) ** 0.5 <= terms.longest, "norm")
+    largest, square = max(abs(one) for one in v), sum(one * one for one in v)
+    demand(largest > 0 and largest <= terms.spread * (square / len(v)) ** 0.5, "spread")
+    for own, (low, high) in zip(v, terms.ranges, strict=True):
+        demand(low - 1 <= own <= high + 1, "range")
 
 
 def dealt_pad(terms: Terms, name: bytes, secret: bytes, other: bytes, fresh: bytes) -> tuple[list[int], int]:
@@ -85,14 +106,16 @@ def dealt_pad(terms: Terms, name: bytes, secret: bytes, other: bytes, fresh: byt
 
 def told_message(terms: Terms, name: bytes, e: bytes, kh: bytes, d: bytes, x: Sequence[int]) -> bytes:
     fresh = x25519_public(e)
-    pad = told_pad(terms, name, e, kh, fresh, d)
+    pad, _ = told_pad(terms, name, e, kh, fresh, d)
     return terms.place + fresh + pack(terms, [a + b for a, b in zip(x, pad, strict=True)])
 
 
-def dealt_message(terms: Terms, name: bytes, e: bytes, kh: bytes, rho: bytes, x: Sequence[int]) -> bytes:
+def dealt_message(
+    terms: Terms, name: bytes, e: bytes, kh: bytes, rho: bytes, x: Sequence[int], n: int
+) -> bytes:
     fresh = x25519_public(e)
     pad, last = dealt_pad(terms, name, e, kh, fresh)
-    g = inner(terms, pad, stream(terms, rho, terms.row)) + last
+    g = inner(terms, pad, stream(terms, rho, terms.row)) + last - n
     masked = [a + b for a, b in zip(x, pad, strict=True)]
     return terms.place + fresh + rho + pack(terms, [g]) + pack(terms, masked)
 
@@ -138,13 +161,11 @@ class Holder:
     def told_reply(self, name: bytes, head: bytes, fresh: Sequence[bytes]) -> bytes:
         t, salt, v = self.terms, head[:32], unpack(self.terms, head[32:])
         small = [signed(one, t.bits) for one in v]
-        demand(sum(one * one for one in small) ** 0.5 <= t.longest, "norm")
-        for own, (low, high) in zip(small, t.ranges, strict=True):
-            demand(low - 1 <= own <= high + 1, "range")
+        check(t, small)
         demand(len(set(fresh)) == len(fresh), "twice")
         d = weights_digest(t, name, salt, v)
         pads = [told_pad(t, name, self.secret, one, one, d) for one in fresh]
-        return pack(t, [inner(t, pad, v) for pad in pads])
+        return pack(t, [inner(t, pad, v) - noise(rest, small) for pad, rest in pads])
 
 
 # Files (SPEC.md 4)
@@ -165,8 +186,10 @@ def file_tag(terms: Terms, label: bytes, secret: bytes, other: bytes, fresh: byt
     return hkdf(x25519(secret, other), b"securefl/dealt-tag/1|" + fields(fresh, terms.text, label))[:16]
 
 
-def file_message(terms: Terms, label: bytes, e: bytes, kh: bytes, rho: bytes, x: Sequence[int]) -> bytes:
-    return dealt_message(terms, label, e, kh, rho, x) + file_tag(terms, label, e, kh, x25519_public(e))
+def file_message(
+    terms: Terms, label: bytes, e: bytes, kh: bytes, rho: bytes, x: Sequence[int], n: int
+) -> bytes:
+    return dealt_message(terms, label, e, kh, rho, x, n) + file_tag(terms, label, e, kh, x25519_public(e))
 
 
 def file_item(terms: Terms, message: bytes, v: Sequence[int], c: int) -> bytes:
@@ -189,15 +212,23 @@ def told_file_tag(terms: Terms, label: bytes, secret: bytes, other: bytes, fresh
     return hkdf(x25519(secret, other), info)[:16]
 
 
-def told_file_message(terms: Terms, label: bytes, e: bytes, kh: bytes, d: bytes, x: Sequence[int]) -> bytes:
+def hidden_noise(terms: Terms, rest: bytes, n: int) -> list[int]:
+    """n behind the first word of the rest of a pad; with n = 0, that word."""
+    return [n + unpack(terms, rest)[0]]
+
+
+def told_file_message(
+    terms: Terms, label: bytes, e: bytes, kh: bytes, d: bytes, x: Sequence[int], n: int
+) -> bytes:
+    _, rest = told_pad(terms, label, e, kh, x25519_public(e), d)
     tag = told_file_tag(terms, label, e, kh, x25519_public(e), d)
-    return told_message(terms, label, e, kh, d, x) + tag
+    return told_message(terms, label, e, kh, d, x) + pack(terms, hidden_noise(terms, rest, n)) + tag
 
 
 def told_file_item(terms: Terms, message: bytes, v: Sequence[int], c: int) -> bytes:
     demand(message[:16] == terms.place, "place")
-    y = unpack(terms, message[48:-16])
-    return message[16:48] + message[-16:] + pack(terms, [inner(terms, y, v) + c])
+    *y, b = unpack(terms, message[48:-16])
+    return message[16:48] + message[-16:] + pack(terms, [inner(terms, y, v) + b + c])
 
 
 def told_file_word(
@@ -205,16 +236,14 @@ def told_file_word(
 ) -> int:
     """The word that the key holder reads in one item behind its head, salt and weights."""
     salt, v = head[:32], unpack(terms, head[32:])
-    small = [signed(one, terms.bits) for one in v]
-    demand(sum(one * one for one in small) ** 0.5 <= terms.longest, "norm")
-    for own, (low, high) in zip(small, terms.ranges, strict=True):
-        demand(low - 1 <= own <= high + 1, "range")
+    check(terms, [signed(one, terms.bits) for one in v])
     d = declared_digest(terms, salt, v)
     demand(d == declared, "declared")
     fresh, tag, s = item[:32], item[32:48], unpack(terms, item[48:])[0]
     demand(tag == told_file_tag(terms, label, secret, fresh, fresh, d), "tag")
-    pad = told_pad(terms, label, secret, fresh, fresh, d)
-    return signed((s - inner(terms, pad, v)) % (1 << terms.bits), terms.bits)
+    pad, rest = told_pad(terms, label, secret, fresh, fresh, d)
+    word = s - inner(terms, pad, v) - hidden_noise(terms, rest, 0)[0]
+    return signed(word % (1 << terms.bits), terms.bits)
 
 
 def file_header(

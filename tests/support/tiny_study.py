@@ -76,7 +76,7 @@ hidden = [8]
 optimizer = "sgd"
 learning_rate = 0.2
 epochs = 2
-batch_size = 16
+batch_size = 48
 
 [privacy]
 sum = "clear"

@@ -153,11 +153,9 @@ def second_request(**changed: Any) -> bytes:
     told = SECOND.commitment(NAME, SALT, WEIGHTS)
     entries = []
     for number in range(2):
-        h0, _ = second.hashes(half(f"c0 {number}"), b"")
-        _, h1 = second.hashes(b"", half(f"c1 {number}"))
-        said = SECOND.said(NAME, told, client(number), h0, h1)
+        said = SECOND.said(NAME, told, client(number), second.hash_of(half(f"c1 {number}")))
         signature = second.sign(drawn(f"client {number}", 32), said)
-        entries.append(u32(number) + h0 + signature + half(f"c1 {number}"))
+        entries.append(u32(number) + signature + half(f"c1 {number}"))
     whole: dict[str, Any] = {
         "index": 0,
         "salt": SALT,
@@ -207,10 +205,9 @@ def with_entry(change: Any) -> Any:
 
 
 DEFECTS: dict[str, dict[str, Any]] = {
-    "other c1": {"entries": with_entry(lambda e: e[0][:100] + half("c1 9"))},
-    "c1 of another": {"entries": with_entry(lambda e: e[0][:100] + e[1][100:])},
-    "other c0": {"entries": with_entry(lambda e: e[0][:4] + bytes(32) + e[0][36:])},
-    "unsigned": {"entries": with_entry(lambda e: e[0][:36] + bytes(64) + e[0][100:])},
+    "other c1": {"entries": with_entry(lambda e: e[0][:68] + half("c1 9"))},
+    "c1 of another": {"entries": with_entry(lambda e: e[0][:68] + e[1][68:])},
+    "unsigned": {"entries": with_entry(lambda e: e[0][:4] + bytes(64) + e[0][68:])},
     "no member": {"entries": with_entry(lambda e: u32(7) + e[0][4:])},
     "another member's number": {"entries": lambda e: [u32(1) + e[0][4:], u32(0) + e[1][4:]]},
     "other salt": {"salt": bytes(32)},

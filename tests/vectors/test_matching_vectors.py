@@ -24,7 +24,7 @@ from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, Parameters
 from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PadTerms
-from securefl.linear.pads import pad_of
+from securefl.linear.pads import pad_and_rest
 from securefl.linear.terms import LinearTerms
 from securefl.matching.document import Document
 from securefl.matching.profiles import Variant
@@ -70,7 +70,7 @@ def pad() -> bytes:
     own, other = (AgreementKey(SecretKey(bytes([i]) * 32)) for i in (1, 2))
     made = PadTerms(bounds=BOUNDS.linear(84, Variant.FULL), context=b"session|3|0")
     there, here = (
-        pad_of(one, two.public, own.public, made, "profile", bytes(32))
+        pad_and_rest(one, two.public, own.public, made, "profile", bytes(32))[0]
         for one, two in ((own, other), (other, own))
     )
     assert np.array_equal(there, here), "both sides derive it"

@@ -38,15 +38,16 @@ BASE = [0.25, 0.5]
 VECTORS = [[*mean, *(m * m + 1 for m in mean), 0.0] for mean in MEANS]
 WEIGHTS = [*(-m for m in BASE), 0.5, 0.5, -0.5]
 CONSTANT = 0.5 * (0.0625 + 0.25 - 2)
-SCORES = [((0.25**2 + 0.75**2) / 2) / 2, ((0.75**2 + 0.5**2) / 2) / 2]
-BOUNDS = {"mean": 2.0, "variance_low": 0.25, "variance_high": 4.0, "weight": 2.0}
+SCORES = [((0.25**2 + 0.75**2) / 2 + 3 / 2**30) / 2, ((0.75**2 + 0.5**2) / 2 - 3 / 2**30) / 2]
+"""With the noise of each client."""
+BOUNDS = {"mean": 2.0, "variance_low": 0.25, "variance_high": 4.0, "weight": 2.0, "spread": 3.0}
 TEXT = (
     "PadTerms/2(bounds=linear/1(hidden=5,clear=,norm=11.986961592609331,weights=2.8284271247461903,"
     "row=2.8284271247461903,product=34.37113936606118,scale=2.0,least=0.0,most=inf), "
-    "weights=2*[-2.8284271247461903,2.8284271247461903],2*[0.125,2.0],1*[-0.5,-0.5], "
+    "weights=2*[-2.8284271247461903,2.8284271247461903],2*[0.125,2.0],1*[-0.5,-0.5],spread=3.0, "
     "context={}, word_bits={}, dealt={})"
 )
-SCALES = {64: (28, 29), 128: (60, 61)}
+SCALES = {64: (29, 28), 128: (48, 73)}
 """log2 of s_x and s_w."""
 
 
@@ -79,11 +80,16 @@ def terms_of(bits: int, dealt: bool = True) -> second.Terms:
     ends = [(-(8**0.5), 8**0.5)] * 2 + [(0.125, 2.0)] * 2 + [(-0.5, -0.5)]
     ranges = tuple((low * scale, high * scale) for low, high in ends)
     longest = scale * 8**0.5 + 5**0.5 / 2
-    return second.Terms(TEXT.format(context.hex(), bits, dealt).encode(), bits, 5, longest, ranges)
+    return second.Terms(TEXT.format(context.hex(), bits, dealt).encode(), bits, 5, longest, ranges, 3.0)
 
 
 def whole(values: list[float], bits: int, which: int) -> list[int]:
     return [round(one * 2 ** SCALES[bits][which]) for one in values]
+
+
+def noise(bits: int, k: int) -> int:
+    """Each client's noise: +3 and -3 units of 2^-30."""
+    return (3, -3)[k] << sum(SCALES[bits]) - 30
 
 
 def messages(bits: int, labels: tuple[str, ...] = LABELS) -> list[bytes]:
@@ -95,6 +101,7 @@ def messages(bits: int, labels: tuple[str, ...] = LABELS) -> list[bytes]:
             AGREEMENT,
             drawn("rho", k),
             whole(VECTORS[k], bits, 0),
+            noise(bits, k),
         )
         for k, label in enumerate(labels)
     ]
@@ -151,7 +158,7 @@ def declared_files(bits: int) -> dict[str, Any]:
     d = second.declared_digest(terms, salt, v)
     sent = [
         second.told_file_message(
-            terms, label.encode(), drawn("fresh", k), AGREEMENT, d, whole(VECTORS[k], bits, 0)
+            terms, label.encode(), drawn("fresh", k), AGREEMENT, d, whole(VECTORS[k], bits, 0), noise(bits, k)
         )
         for k, label in enumerate(LABELS)
     ]
@@ -263,6 +270,7 @@ def test_the_first_gives_the_terms_and_the_messages(case: tuple[int, dict[str, A
             PublicKey(AGREEMENT),
             own=AgreementKey(SecretKey(drawn("fresh", k))),
             seed=drawn("rho", k),
+            noise=noise(bits, k),
         )
         assert message.hex() == stored["messages"][k]
 
@@ -334,6 +342,7 @@ def test_both_read_a_declared_baseline(case: tuple[int, dict[str, Any]]) -> None
             bytes.fromhex(mine["declared"]),
             PublicKey(AGREEMENT),
             own=AgreementKey(SecretKey(drawn("fresh", k))),
+            noise=noise(bits, k),
         )
         assert message.hex() == mine["messages"][k]
     for what, bad in mine["defects"].items():

@@ -36,6 +36,7 @@ BOUNDS = LinearBounds(
     row_norm=2.0,
     product=16.0,
     weights=(Range(2, -2.0, 2.0), Range(2, 0.125, 1.0), Range(1, -0.5, -0.5)),
+    spread=1.75,
 )
 CASES = (64, 128)
 IDS = [f"told, {bits} bits" for bits in CASES]
@@ -50,17 +51,20 @@ CONTEXT = drawn("session") + bytes([7, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0])
 SERVER_PUBLIC = Ed25519PrivateKey.from_private_bytes(SERVER).public_key().public_bytes_raw()
 TEXT = (
     "PadTerms/2(bounds=linear/1(hidden=5,clear=,norm=8.0,weights=2.0,row=2.0,product=16.0,scale=1.0,least=-inf,"
-    "most=inf), weights=2*[-2.0,2.0],2*[0.125,1.0],1*[-0.5,-0.5], context={}, word_bits={}, dealt=False)"
+    "most=inf), weights=2*[-2.0,2.0],2*[0.125,1.0],1*[-0.5,-0.5],spread=1.75, context={}, word_bits={}, "
+    "dealt=False)"
 )
-SCALES = {64: (28, 30), 128: (60, 62)}
-"""log2 of s_x and s_w, worked out by hand: room is 58 of 64 bits and 122 of 128."""
+SCALES = {64: (30, 28), 128: (48, 74)}
+"""log2 of s_x and s_w, worked out by hand: room is 58 of 64 bits and 122 of 128, and s_x has 48 bits at
+most.
+"""
 
 
 def terms_of(bits: int) -> second.Terms:
     scale = 2.0 ** SCALES[bits][1]
     ends = [(run.low * scale, run.high * scale) for run in BOUNDS.weights for _ in range(run.count)]
     text = TEXT.format(CONTEXT.hex(), bits).encode()
-    return second.Terms(text, bits, ROW, scale * BOUNDS.weight_norm + 5**0.5 / 2, tuple(ends))
+    return second.Terms(text, bits, ROW, scale * BOUNDS.weight_norm + 5**0.5 / 2, tuple(ends), 1.75)
 
 
 def whole(values: Any, bits: int, which: int) -> list[int]:
@@ -110,7 +114,7 @@ def defects(bits: int, good: bytes) -> dict[str, bytes]:
         "a fresh key twice": signed(body + body[-32:]),
         "a fresh key of small order": signed(body[:-32] + bytes(32)),
         "another place": second.item(
-            second.Terms(terms.text + b" ", bits, ROW, terms.longest, terms.ranges), SERVER, body
+            second.Terms(terms.text + b" ", bits, ROW, terms.longest, terms.ranges, 1.75), SERVER, body
         ),
     }
     for what, at, to in (
@@ -118,6 +122,7 @@ def defects(bits: int, good: bytes) -> dict[str, bytes]:
         ("a weight above its range", 3, 1.5),
         ("a weight that is one number, and is not", 4, -0.25),
         ("weights that are too long", 0, 1.99),
+        ("a weight that stands out", 0, -1.9),
     ):
         changed = list(WEIGHTS)
         changed[at] = to
@@ -161,9 +166,17 @@ def test_the_first_gives_the_bytes_and_the_scores(case: tuple[int, dict[str, Any
     assert server.request(masked).hex() == stored["request"]
     reply = first_holder(bits).open(server.request(masked))
     assert reply.hex() == stored["reply"]
+    server_told = bytes.fromhex(stored["digest of the weights"])
     for k, one in enumerate(masked):
         score = server.score(one, reply[k * terms.word_bytes :][: terms.word_bytes])
-        assert score.value == VECTORS[k] @ WEIGHTS, "all are whole in these units"
+        _, secret = second.told_pad(
+            terms_of(bits), NAMES[0].encode(), HOLDER, *[own[k].public.raw] * 2, server_told
+        )
+        noise = second.noise(secret, whole(WEIGHTS, bits, 1))
+        assert score.value == VECTORS[k] @ WEIGHTS + noise / 2 ** sum(SCALES[bits]), (
+            "all are whole in these units"
+        )
+        assert 0 < abs(score.value - VECTORS[k] @ WEIGHTS) <= score.error_bound
 
 
 def test_both_refuse_what_is_spoilt_and_the_good_request_after_it(

@@ -158,13 +158,16 @@ NAMED: list[tuple[Any, int]] = [
     (Bounded(kind="clip-l2"), len(Bounded(kind="clip-l2").words())),
     (Projection(kind="none", features=3, width=3), len(Projection(kind="none", features=3, width=3).words())),
     (BOUNDS, len(BOUNDS.words())),
-    (LINEAR, LINEAR.text().count("=") + bool(LINEAR.weights_text())),  # a text of its own, which pads have
+    (
+        LINEAR,
+        LINEAR.text().count("=") + 1 + LINEAR.weights_text().count("="),
+    ),  # a text of its own, which pads have
     (STRONG, STRONG.text().count("=")),
     (PLACE, PLACE.text().count("=")),
     (SUM, SUM.text().count("=") - STRONG.text().count("=") - PLACE.text().count("=")),
     # less the word for the clients in one opening, of which there is one
     (SCORES, SCORES.text().count("=") - STRONG.text().count("=") - LINEAR.text().count("=") - 1),
-    (PADS, PADS.text().count("=") - LINEAR.text().count("=") - bool(LINEAR.weights_text())),
+    (PADS, PADS.text().count("=") - LINEAR.text().count("=") - 1 - LINEAR.weights_text().count("=")),
 ]
 
 

@@ -1,9 +1,10 @@
-"""The commands `party`: `init`, `enrol`, `pin`, `serve`, `coordinate`, `status`, `rotate`, `recount`."""
+"""The group `party`: commands to make, run and look after a party on a machine of its own."""
 
 from __future__ import annotations
 
 import click
 
+from securefl.commands.party.allow import allow
 from securefl.commands.party.coordinate import coordinate
 from securefl.commands.party.enrol import enrol
 from securefl.commands.party.init import init
@@ -26,8 +27,9 @@ def party() -> None:
     securefl party serve P                          run its process
     securefl party coordinate SERVER --out RUN      run the study with parties that serve
     securefl party status P                         show its releases, sessions and refusals
+    securefl party allow P --sessions 2             agree to more sessions without noise
     """
 
 
-for _command in (init, enrol, pin, serve, coordinate, status, rotate, recount):
+for _command in (init, enrol, pin, serve, coordinate, status, allow, rotate, recount):
     party.add_command(_command)

@@ -15,7 +15,7 @@ import click
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.party.folder_argument import party_folder
 from securefl.commands.printing import echo
-from securefl.commands.telling import play_and_tell
+from securefl.commands.telling import play_and_tell, with_trust
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
 
@@ -81,6 +81,7 @@ Example:  securefl party coordinate server --out runs/hospitals
     show_default=True,
     help="Seconds for one reply of a party. One of them includes its training.",
 )
+@with_trust
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
 def coordinate(
     folder: Path,
@@ -90,6 +91,7 @@ def coordinate(
     flower: str | None,
     wait: float | None,
     deadline: float,
+    trusted: tuple[Path, ...],
     as_json: bool,
 ) -> None:
     """Run, or resume, the study of the server's FOLDER with parties that serve on sockets, or over Flower.
@@ -107,6 +109,7 @@ def coordinate(
     With --flower the command submits a packaged app to the SuperLink. The app runs the rounds with the keys
     in FOLDER, and ends with this command. The SuperLink runs on this machine, as this user. Each party has a
     node: flower-supernode --node-config 'party="client-0001" socket="/srv/b/run/party.sock"' ...
+    If another user serves the party, its node names that user too: user="party-b".
     """
     from securefl.deployment.coordinator import others_of, run_deployed
     from securefl.deployment.folder import STUDY
@@ -124,25 +127,35 @@ def coordinate(
     elif find_spec("flwr") is None:
         raise ConfigError("Expected Flower, got none installed. Install it: pip install 'securefl[flower]'.")
     seconds = (_WAIT if flower is None else _WAIT_FLOWER) if wait is None else wait
-    study = config.read(folder / STUDY)
+    study = config.of_folder(folder / STUDY, trusted)
     home = out or Path("runs") / slug(study.study.name)
     _require_run_folder(home)
+
+    deployed = partial(run_deployed, folder, home, trusted=trusted)
 
     def play(bars: Bars, stop: Interruption, say: Callable[[str], None]) -> tuple[Results, Path]:
         if flower is None:
             from securefl.deployment.sockets import SocketExchange
 
             exchange = SocketExchange(paths, deadline=deadline, say=say)
-            return run_deployed(folder, home, exchange, tell=bars.tell, stop=stop, say=say, wait=seconds)
+            return deployed(exchange, tell=bars.tell, say=say, stop=stop, wait=seconds)
         from securefl.flower import submitting
 
         submit = partial(submitting.submit, flower)
         tell = partial(bars.tell, study.arms[0], study.study.seeds[0])
         submitting.follow(
-            folder, home, submit, wait=seconds, deadline=deadline, tell=tell, say=say, stop=stop
+            folder,
+            home,
+            submit,
+            wait=seconds,
+            deadline=deadline,
+            tell=tell,
+            say=say,
+            stop=stop,
+            trusted=trusted,
         )
         # All rounds are on record: nobody is asked, and what was said is not said again.
-        return run_deployed(folder, home, lambda requests: {}, stop=stop, say=lambda line: None)
+        return deployed(lambda requests: {}, say=lambda line: None, stop=stop)
 
     options = {"--parties": parties, "--flower": flower, "--wait": seconds, "--deadline": deadline}
     again = _again(folder, home, options, sockets)

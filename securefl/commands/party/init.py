@@ -10,7 +10,7 @@ import click
 
 from securefl.commands.party.agreeing import agreed
 from securefl.commands.printing import echo
-from securefl.commands.telling import find
+from securefl.commands.telling import find, with_trust
 
 if TYPE_CHECKING:
     from securefl.algorithm.plan import Plan
@@ -40,7 +40,13 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, readable=False),
     help="A folder that stores the party's progress, outside any backup of FOLDER.",
 )
+@click.option(
+    "--sessions",
+    type=int,
+    help="The sessions without noise that you agree to, over all studies; 1 by default, or as before.",
+)
 @click.option("--again", is_flag=True, help="Give the party in FOLDER another plan. Ledger and keys stay.")
+@with_trust
 @click.option("--yes", is_flag=True, help="Agree to the study's terms without being asked.")
 def init(
     folder: Path,
@@ -52,7 +58,9 @@ def init(
     seed: int | None,
     records: Path | None,
     counter: Path | None,
+    sessions: int | None,
     again: bool,
+    trusted: tuple[Path, ...],
     yes: bool,
     **stated: Any,
 ) -> None:
@@ -61,6 +69,9 @@ def init(
     Unit, adjacency, delta and budget are the holder's terms, and hold for every study. If you state them
     here, a study with other terms is refused. The others are taken from the study, and you are asked to
     agree.
+
+    The server could compare sums without noise of several sessions. So the party takes part in one session
+    with such sums, or in as many as you state by --sessions.
     """
     from securefl.core.errors import ConfigError
     from securefl.core.messages import client_name
@@ -71,7 +82,7 @@ def init(
     if (client is not None) + key_holder + server != 1:
         raise click.UsageError("Name one of --client N, --key-holder and --server.")
     single_thread()
-    found = find(study)
+    found = find(study, trusted)
     chosen = found.study.seeds[0] if seed is None else seed
     if chosen not in found.study.seeds:
         raise ConfigError(f"Expected one of the study's seeds {found.study.seeds}, got {chosen}.")
@@ -81,6 +92,7 @@ def init(
         seed=chosen,
         counter=counter,
         records=records,
+        sessions=sessions,
     )
     made = Made.of(found, part.arm, chosen)
     if client is not None:
@@ -89,6 +101,8 @@ def init(
     echo(f"{folder / 'party.toml'}: {content.name} of {found.study.name}, {content.arm}.")
     if client is not None:
         echo(_records(client, records))
+    if client is not None and made.bare:
+        echo(f"It enters {content.sessions} session(s) without noise, over all studies (--sessions).")
     echo(f"Its counter is {content.counter}: keep it out of the folder's backups.")
     if not content.roster:
         echo(f"Next: securefl party enrol {folder}")

@@ -9,7 +9,7 @@ import click
 
 from securefl.commands.party.folder_argument import party_folder
 from securefl.commands.printing import echo
-from securefl.core.errors import ConfigError
+from securefl.commands.telling import with_trust
 
 
 @click.command(epilog="Example:  securefl party serve P --allow flower")
@@ -29,13 +29,21 @@ from securefl.core.errors import ConfigError
     "--most", type=click.IntRange(2**16, 2**32), default=2**30, show_default=True, help="Bytes of a frame."
 )
 @click.option("--new-records", default="", metavar="WHY", help="Accept changed records, and note the reason.")
-def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], most: int, new_records: str) -> None:
+@with_trust
+def serve(
+    folder: Path,
+    socket: Path | None,
+    allow: tuple[str, ...],
+    most: int,
+    new_records: str,
+    trusted: tuple[Path, ...],
+) -> None:
     """Run a client or the key holder on a Unix socket, until it is stopped.
 
     The socket exists once the party is ready. Its group may open it, but the party accepts only the users
     that --allow names. It notes refusals for `securefl party status`.
     """
-    from securefl.deployment.peers import require_platform
+    from securefl.deployment.peers import require_platform, user_of
 
     require_platform()
     # Below the check: some of it cannot be imported where the check fails.
@@ -43,7 +51,7 @@ def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], most: int, 
     from securefl.deployment.folder_party import serve as serve_party
     from securefl.study.interruption import Interrupted, Interruption
 
-    users = frozenset(map(_user, allow)) or frozenset({os.getuid()})
+    users = frozenset(map(user_of, allow)) or frozenset({os.getuid()})
     path = (socket or folder / folders.SOCKET).absolute()
 
     def ready(name: str) -> None:
@@ -51,18 +59,8 @@ def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], most: int, 
 
     try:
         with Interruption():
-            serve_party(folder, path, allow=users, ready=ready, most=most, new_records=new_records)
+            serve_party(
+                folder, path, allow=users, ready=ready, most=most, new_records=new_records, trusted=trusted
+            )
     except Interrupted as interrupted:
         raise click.exceptions.Exit(interrupted.exit_code) from None
-
-
-def _user(text: str) -> int:
-    import pwd
-
-    try:
-        return int(text) if text.isdecimal() else pwd.getpwnam(text).pw_uid
-    except (KeyError, ValueError):
-        raise ConfigError(
-            f"Expected --allow with a user of this machine, by name or number, got {text!r}. `id USER` says "
-            "the number."
-        ) from None

@@ -57,6 +57,10 @@ def _lines(said: dict[str, Any]) -> list[str]:
         lines.append(f"records: SHA-256 {newest['digest']} since {newest['at']} ({newest['why']})")
     lines.append(f"sessions: {said['sessions']['count']}")
     lines += [f"  {one['at']}  {one['session'][:16]}  {one['study']}" for one in said["sessions"]["last"]]
+    if bare := said["sessions"].get("bare"):
+        lines.append(
+            f"sessions without noise: {bare['used']} of {bare['allowed']} used. {bare['next']}".rstrip()
+        )
     lines.append(f"missing values: {len(said['missing']) or 'none'}")
     lines += [f"  {one['at']}  {one['times']} x  {one['what']}: {one['why']}" for one in said["missing"]]
     if said["cut"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from securefl.engine.observer import Log
 from securefl.engine.party.computing import Computing, Records, Streams, Task, of_size, one_by_one
 from securefl.engine.party.contributing import Contributing
 from securefl.linear.scheme import LinearScheme
+from securefl.mechanisms.charges import bare
 from securefl.mechanisms.registry import require_mechanism
 from securefl.storage.journal import Journal
 from securefl.sums.registry import scheme_of
@@ -62,6 +63,8 @@ class ClientParty:
         enrolled: lasting keys of a roster, by client name. A client without them has new keys in every
             session.
         trainer: runs the clients' local training.
+        count_session: called before the first hidden sum without noise in a session; it counts the session
+            durably, or returns why the owner has agreed to no further one. In one process nothing is counted.
 
     Raises ConfigError if the ledger has another plan's terms, or the plan lacks an entry that its mechanism
     needs.
@@ -82,6 +85,7 @@ class ClientParty:
         most: Limit = MOST,
         enrolled: Mapping[str, Identity] | None = None,
         trainer: Trainer = one_by_one,
+        count_session: Callable[[bytes], str] = lambda session: "",
     ) -> None:
         require_mechanism(plan)
         if not ledger.terms.bears(plan.terms()):
@@ -95,6 +99,8 @@ class ClientParty:
         self._ledger = ledger
         self._journal = journal
         self._numbers = {client_name(k): k for k in sorted(records)}
+        self._bare = {name for name, spec in self._sends.items() if bare(plan, spec)}
+        self._count_session = count_session
         self._scoring = scores
         self._most = most
         named = {contribution.spec.name: contribution for contribution in contributions}
@@ -300,7 +306,7 @@ class ClientParty:
         acts = [order for order in orders if isinstance(order, Begin | RecordAct)]
         # Keyed by identity, since two clients may have equal orders, and not every order can be hashed.
         recorded = dict(zip(map(id, acts), self._journal.record(acts) if acts else [], strict=True))
-        orders = self._with_one_total(orders)
+        orders = self._with_one_total(self._in_counted_session(orders))
         tasks = {id(order): found for order in orders if (found := self._task(order)) is not None}
         contributions = self._contributing.contribute_many(list(tasks.values()))
         return [
@@ -313,6 +319,19 @@ class ClientParty:
             else order.run()
             for order in orders
         ]
+
+    def _in_counted_session(self, orders: Sequence[Any]) -> list[Any]:
+        """The work, without orders for sums without noise in a session to which the owner did not agree.
+
+        The session is on record before anything is computed: a crash counts too much, and never too little.
+        """
+        asking = [o for o in orders if isinstance(o, Contribute) and not self._bare.isdisjoint(o.order.sums)]
+        if not asking or not (why := self._count_session(asking[0].header.session)):
+            return list(orders)
+        for order in asking:
+            self.log.report(client_name(order.client), why, Reason.SESSION)
+        refused = set(map(id, asking))
+        return [_REFUSED if id(order) in refused else order for order in orders]
 
     def _with_one_total(self, orders: Sequence[Any]) -> list[Any]:
         """The work, without that of clients that get another n than the first n of this session.

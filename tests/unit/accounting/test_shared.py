@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,11 @@ from hypothesis import strategies as st
 from securefl.accounting.composition import compose
 from securefl.accounting.events import NO_COST, NON_PRIVATE, dump_charge, steps_event
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.accounting.shared import Account, Allotment, Entry, SharedLedger, account_of, shared_terms
+from securefl.accounting.shared import KIND, Account, Allotment, Entry, SharedLedger, account_of, shared_terms
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
 from securefl.core.release import OTHERS, SERVER, Charge, ReleaseKey
+from securefl.storage.database import Database
+from securefl.storage.processes import Supervisor
 
 TERMS = shared_terms(Terms(unit="record", adjacency="add-remove", delta=1e-5, budget=2.0))
 RECORDS = "ab" * 32
@@ -68,6 +71,40 @@ def test_a_run_that_goes_on_is_charged_nothing_twice(path: Path) -> None:
     assert found.refusal([bits("a")]) is None
     # Also if another version of the accountant says that it cost more than there was.
     assert replace(found, terms=replace(TERMS, budget=0.1)).refusal([bits("a")]) is None
+
+
+@pytest.mark.parametrize("made", ["nothing", "tables"])
+def test_a_ledger_that_another_process_makes_at_this_moment_holds_no_run(made: str, path: Path) -> None:
+    """Two cells of a sweep begin at once: one looks for room while the other one makes the file."""
+    path.touch()
+    if made == "tables":
+        Database(path, KIND).close()
+    assert account_of(path, TERMS, RECORDS).entries == ()
+    with SharedLedger(path, TERMS, RECORDS) as shared:
+        shared.reserve([bits("a")])
+    # The same bytes where a run was noted: the ledger is lost.
+    path.unlink()
+    path.touch()
+    if made == "tables":
+        Database(path, KIND).close()
+    with pytest.raises(DataError):
+        account_of(path, TERMS, RECORDS)
+
+
+def test_who_looks_for_room_while_others_reserve_is_told_no_damage(tmp_path: Path) -> None:
+    ledgers = [tmp_path / f"{number}.ledger" for number in range(20)]
+    with Supervisor[str]("fork") as others:
+        assert others.start("reserves", reserves, ledgers)
+        for ledger in ledgers:
+            while not account_of(ledger, TERMS, RECORDS).known("b"):
+                pass
+
+
+def reserves(_: object, ledgers: Sequence[Path]) -> None:
+    for ledger in ledgers:
+        for run in ("a", "b"):
+            with SharedLedger(ledger, TERMS, RECORDS) as shared:
+                shared.reserve([bits(run, 1)])
 
 
 def test_the_file_keeps_whom_the_budget_holds_against(path: Path) -> None:

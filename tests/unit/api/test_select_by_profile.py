@@ -35,7 +35,7 @@ def test_scores_are_the_divergence_and_the_far_one_is_left_out(scores: str) -> N
         assert found.scores[name] == pytest.approx(divergence(own, middle), abs=1e-3)
     assert found.epsilon == {"server": np.inf, "key-holder": 0.0, "others": np.inf}
     said = "of each client one score, its profile's divergence from the baseline"
-    assert found.learns["server"].startswith(f"{said} (one linear function of its vector, at most 1 time)")
+    assert found.learns["server"].startswith(f"{said} (one linear function of its vector, at most 1 time; ")
     # The card's words on a server that breaks the protocol, and on the key holder of this very scheme.
     assert ("accomplice" in found.learns["server"]) == (scores == "ckks")
     assert "the server's baseline" in found.learns["key-holder"]
@@ -50,7 +50,7 @@ def test_the_draw_is_the_callers_stream() -> None:
 def test_profiles_come_as_objects_too(tmp_path: Path) -> None:
     public = securefl.Profile(np.array(NEAR[0]), np.array(NEAR[1]))
     found = chosen([public, public.plain, NEAR], ledger=tmp_path / "ledger", delta=1e-5)
-    assert len(set(found.scores.values())) == 1
+    assert np.ptp(list(found.scores.values())) < 1e-4, "but for their noise"
     assert (tmp_path / "ledger").is_file()
 
 

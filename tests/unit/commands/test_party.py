@@ -117,7 +117,7 @@ def test_a_command_line_that_says_too_little_or_too_much_is_told() -> None:
 
 def test_a_user_that_is_none_is_told() -> None:
     call("init p study.toml --client 0 --yes")
-    with pytest.raises(ConfigError, match="--allow with a user"):
+    with pytest.raises(ConfigError, match="nobody-of-this-name"):
         call("serve p --allow nobody-of-this-name")
 
 

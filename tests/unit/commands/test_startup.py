@@ -5,9 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,7 +14,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-import securefl
 from securefl.commands.ledger import show
 from securefl.commands.main import Commands, cli
 from securefl.core.installed import entry_points
@@ -23,7 +21,6 @@ from securefl.core.release import PARTIES
 
 SLOW = ("torch", "matplotlib", "dp_accounting", "scipy", "pandas", "tenseal", "sklearn", "opacus", "jinja2")
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
-BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "startup.py"
 HELP = """
 with click.Context(cli, info_name="securefl") as context:
     cli.get_help(context)
@@ -146,35 +143,6 @@ def test_each_call_loads_only_what_it_may(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     lines = [line.split()[1:] for line in found.stdout.split("\n") if line.startswith("LOADED")]
     assert sorted(lines) == sorted(sorted(names) for names, codes in LOADED for _ in codes)
-
-
-def _words(name: str, command: click.Command) -> Iterator[str]:
-    """A command's words, or those of each command of a group."""
-    if not isinstance(command, click.Group):
-        yield name
-        return
-    context = click.Context(command)
-    for word in command.list_commands(context):
-        found = command.get_command(context, word)
-        assert found is not None
-        yield from _words(f"{name} {word}", found)
-
-
-def test_the_benchmark_has_each_command_and_each_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = spec_from_file_location("startup", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    startup = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "startup", startup)  # its dataclasses look for their module
-    spec.loader.exec_module(startup)
-    timed = [case.name for case in startup.CASES]
-    all_of_them = [*_words("securefl", cli), *(f"securefl.{name}" for name in securefl.__all__)]
-    missing = [
-        words
-        for words in all_of_them
-        if not any(name == words or name.startswith((f"{words} ", f"{words}(")) for name in timed)
-    ]
-    assert missing == []
 
 
 def test_entry_points_follow_the_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

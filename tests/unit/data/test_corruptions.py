@@ -242,17 +242,11 @@ def test_configured_strengths_are_used() -> None:
     ("fields", "expected"),
     [
         ({"noisy": 0.6, "polluted": 0.5}, "sum to at most 1, got 1.1"),
-        ({"noisy": -0.1}, "noisy=-0.1"),
-        ({"blurred": 1.1}, "blurred=1.1"),
-        ({"pixel": float("nan")}, "pixel=nan"),
-        ({"pixel_density": 1.5}, "pixel_density=1.5"),
-        ({"blur_sigma": 0.0}, "blur_sigma=0.0"),
-        ({"noise_deviation": -1.0}, "noise_deviation=-1.0"),
         ({"irrelevant": 0.1}, "irrelevant_source"),
         ({"irrelevant_source": "mnist"}, "irrelevant_source"),
     ],
 )
-def test_shares_and_strengths_out_of_range_are_refused(fields: dict[str, object], expected: str) -> None:
+def test_shares_that_do_not_fit_together_are_refused(fields: dict[str, object], expected: str) -> None:
     with pytest.raises(ValidationError, match=expected):
         TypeAdapter(Corruption).validate_python(fields)
     with pytest.raises(ValueError, match=expected):

@@ -235,7 +235,7 @@ def test_noised_losses_do_not_tell_who_holds_none_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", ["1.0", "-0.1", "nan"])
 def test_a_share_that_leaves_nothing_is_refused(share: str) -> None:
-    with pytest.raises(ConfigError, match="0 <= holdout < 1"):
+    with pytest.raises(ConfigError, match="holdout"):
         holding(share)  # type: ignore[arg-type]  # as it stands in the TOML
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 from support.coordinated import Federation, federation
+from support.every import every
 from support.party_folders import CLEAR, MASKED, TWO_SERVER, enrolled, made, names, part, pin
 from support.private_studies import client_level
 
@@ -108,8 +109,8 @@ def test_a_study_with_too_few_parties_plays_no_round_and_charges_nothing(tmp_pat
         assert str(stopped.value) == (
             "Expected 2 clients, of which 1 are present for round 1 within 30 s. Absent: client-0001 "
             "(silent), client-0002 (silent). The round did not count, and nothing was charged. Start the "
-            "silent parties. A party that refuses has another plan or roster, or keys of before a rotation; "
-            "its owner reads which in `securefl party status`. Then go on."
+            "silent parties. A party that refuses has another plan or roster, or keys of before a rotation, "
+            "or no session without noise left; its owner reads which in `securefl party status`. Then go on."
         )
         assert own.said[1:3] == [
             "Asking client-0000, client-0001, client-0002 to enter.",
@@ -160,6 +161,35 @@ def test_a_party_that_returns_takes_part_from_the_next_round_on(tmp_path: Path) 
         "round 3: 2 of 3 answered; client-0001 silent since round 2",
         "round 4: 3 of 3 answered",
     ]
+
+
+@every(("study", "wave", "cut"), [(CLEAR, 5, 2), (MASKED, 18, 2), (TWO_SERVER, 11, 2)])
+def test_a_round_that_a_kill_cut_off_is_not_ordered_twice(
+    study: str, wave: int, cut: int, tmp_path: Path
+) -> None:
+    """Parties take no order twice. They refused it, and were called silent; attempts used up all retries."""
+    enrolled(tmp_path, study)
+    with federation(tmp_path, study) as own:
+        waves = [0]
+
+        def killed(requests: Mapping[str, bytes]) -> dict[str, bytes]:
+            replies, waves[0] = own.exchange(requests), waves[0] + 1
+            if waves[0] == wave:
+                raise KeyboardInterrupt
+            return replies
+
+        with pytest.raises(KeyboardInterrupt):
+            own.coordinate(tmp_path / "run", exchange=killed)
+        own.records.clear()
+        own.stop("client-0002")  # another cohort than the one that was ordered
+        own.coordinate(tmp_path / "run")
+        assert [answered for _, answered in own.rounds[cut - 1 :]] == [[]] + [[0, 1]] * (4 - cut)
+        assert [record["spare"] for record in own.records] == [made(study).plan.max_retries] * 4
+    assert lines(own)[cut - 1] == (
+        f"round {cut}: nobody was asked; no sum was opened: its orders had left before the server was "
+        "stopped, and parties take none twice"
+    )
+    assert status(tmp_path / "client-0000")["refusals"] == []
 
 
 def test_without_its_key_holder_no_round_begins(tmp_path: Path) -> None:
@@ -350,8 +380,8 @@ def test_a_run_with_too_many_removed_clients_ends_with_the_reason_and_its_own_ex
     assert reason == (
         "securefl: Expected 2 clients, of which 1 are present for round 1 within 0 s. Absent: client-0001 "
         "(refused the order), client-0002 (silent). The round did not count, and nothing was charged. Start "
-        "the silent parties. A party that refuses has another plan or roster, or keys of before a rotation; "
-        "its owner reads which in `securefl party status`. Then go on."
+        "the silent parties. A party that refuses has another plan or roster, or keys of before a rotation, "
+        "or no session without noise left; its owner reads which in `securefl party status`. Then go on."
     )
     assert go_on.startswith("Stopped; finished rounds are kept. Go on with: securefl party coordinate ")
     assert status(tmp_path / "client-0000")["releases"] == {"committed": 0, "reserved": 0}

@@ -369,7 +369,7 @@ def test_the_seconds_of_a_request_are_for_all_of_it(
     for module in ("connection", "framing"):
         monkeypatch.setattr(f"securefl.deployment.{module}.monotonic", lambda: slow.now)
     monkeypatch.setattr("securefl.deployment.connection.socket.socket", lambda *anything: slow)
-    monkeypatch.setattr("securefl.deployment.connection.owner_of", lambda path: 7)
+    monkeypatch.setattr("securefl.deployment.connection.owner_of", lambda path, user: 7)
     if comes:
         assert send("here", b"", timeout=timeout) == b"abc"
         return
@@ -420,7 +420,7 @@ def test_a_user_who_may_not_open_the_socket_is_told_what_lets_it_in(monkeypatch:
 
     monkeypatch.setattr(Slow, "connect", refuse)
     monkeypatch.setattr("securefl.deployment.connection.socket.socket", lambda *anything: Slow(b""))
-    monkeypatch.setattr("securefl.deployment.connection.owner_of", lambda path: 7)
+    monkeypatch.setattr("securefl.deployment.connection.owner_of", lambda path, user: 7)
     with pytest.raises(RemoteProtocolError, match=r"--allow"):
         send("here", b"", timeout=1)
 

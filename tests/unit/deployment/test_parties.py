@@ -185,6 +185,8 @@ def test_a_folder_from_a_backup_is_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"older copy.*newest"), folders.opened(tmp_path / name):
             pass
         copied(tmp_path / "newest" / name, tmp_path / name)
+    for number in range(3):
+        folders.allow(tmp_path / f"client-{number:04d}", 2)
     played(tmp_path, TWO_SERVER)
 
 
@@ -548,7 +550,8 @@ def test_a_party_trains_in_passes_of_the_shape_that_a_simulation_has(monkeypatch
     monkeypatch.setattr("securefl.study.backends.simulated", lambda *_, trainer, **__: trainer)
     monkeypatch.setattr(ArmContext, "scores", None)
     of, nothing = made(CLEAR), cast(Any, None)
-    party = of.client(0, OwnData(nothing, None), nothing, nothing, Identity.generate("client-0000"), {})
+    own = OwnData(nothing, None), nothing, nothing, Identity.generate("client-0000")
+    party = of.client(0, *own, bytes(32), {}, lambda session: "")
     simulation = OneProcess().engine(
         ArmContext(
             study=of.study,

@@ -29,6 +29,7 @@ def filled(path: Path) -> None:
 CHANGES: dict[str, tuple[str, Callable[[SessionStore], Any]]] = {
     "the newest session": ("UPDATE sessions SET session = zeroblob(31)", SessionStore.newest),
     "a session": ("UPDATE sessions SET number = 7", lambda diary: diary.number(ONE)),
+    "a counted session": ("UPDATE sessions SET bare = 1", SessionStore.bare),
     "all sessions": ("UPDATE sessions SET study = 'another'", SessionStore.sessions),
     "a bound name": ("UPDATE bound SET value = 'client-0001'", lambda diary: diary.bound_to("party")),
     "a name to bind": ("UPDATE bound SET value = 'x'", lambda diary: diary.bound("party", "client-0000")),

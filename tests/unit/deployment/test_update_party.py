@@ -14,12 +14,13 @@ from support.hidden_plans import hidden
 from securefl.accounting.events import NO_COST
 from securefl.algorithm.plan import Plan
 from securefl.core.agreement import Identity
-from securefl.core.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER, ReleaseKey
 from securefl.deployment.connection import send
 from securefl.deployment.local import LocalDeployment, UpdateParty
 from securefl.deployment.messages import REFUSED, Enter, Entered, decode_envelope, encode_envelope
 from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.status import status
 from securefl.deployment.updates import Updates
 from securefl.storage.counter import Counter
 
@@ -30,10 +31,10 @@ KEYS = {name: Identity.generate(name) for name in ("client-0000", CLIENT, "clien
 PINNED = PinnedRoster({name: own.member() for name, own in KEYS.items()})
 
 
-def party(root: Path, name: str = CLIENT, folder: str = "") -> UpdateParty:
+def party(root: Path, name: str = CLIENT, folder: str = "", **more: int) -> UpdateParty:
     home, counter = root / (folder or name), root / "counters" / name
     home.mkdir(exist_ok=True)
-    return UpdateParty(name, PLAN, UPDATES, PINNED, KEYS[name], home, counter)
+    return UpdateParty(name, PLAN, UPDATES, PINNED, KEYS[name], home, counter, **more)
 
 
 def entered(own: UpdateParty) -> None:
@@ -60,6 +61,24 @@ def test_a_folder_from_a_backup_is_refused(name: str, tmp_path: Path) -> None:
     shutil.move(tmp_path / "newest", tmp_path / name)
     with closing(party(tmp_path, name)) as own:
         entered(own)
+
+
+def test_its_owner_agrees_to_a_number_of_sessions_without_noise(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at least 1"):
+        party(tmp_path, sessions=0)
+    shutil.rmtree(tmp_path)
+    tmp_path.mkdir()
+    with closing(party(tmp_path)) as own:
+        entered(own)
+        own.files.diary.count(own.resident.session)
+        with pytest.raises(RemoteProtocolError):
+            entered(own)
+        assert "sessions=2" in own.files.diary.refusals()[0].text
+    said = status(tmp_path / CLIENT)["sessions"]["bare"]
+    assert (said["used"], said["allowed"]) == (1, 1)
+    with closing(party(tmp_path, sessions=2)) as own:
+        entered(own)
+    assert status(tmp_path / CLIENT)["sessions"]["bare"] == {"used": 1, "allowed": 2, "next": ""}
 
 
 def test_a_ledger_from_a_backup_is_refused_alone_too(tmp_path: Path) -> None:

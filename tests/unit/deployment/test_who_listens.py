@@ -53,12 +53,13 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, Entry]:
         return os.stat_result((kind | mode, 0, 0, 1, user, 0, 0, 0, 0, 0))
 
     monkeypatch.setattr(Path, "lstat", lstat)
-    monkeypatch.setattr("securefl.deployment.peers.os.readlink", lambda path: entries[str(path)][3])  # type: ignore[misc]
+    monkeypatch.setattr("securefl.storage.owned.os.readlink", lambda path: entries[str(path)][3])  # type: ignore[misc]
+    monkeypatch.setattr(os, "geteuid", lambda: RELAY)
     return entries
 
 
-def owner(path: str = "/srv/party/run/s") -> int:
-    return owner_of(Path(path), own=RELAY)
+def owner(path: str = "/srv/party/run/s", user: int | None = None) -> int:
+    return owner_of(Path(path), user)
 
 
 def test_a_path_of_root_and_the_party_is_taken(disk: dict[str, Entry]) -> None:
@@ -68,8 +69,11 @@ def test_a_path_of_root_and_the_party_is_taken(disk: dict[str, Entry]) -> None:
 
 
 BAD: dict[str, tuple[dict[str, Entry], str]] = {
-    "a folder of a stranger": ({"/srv/party": (FOLDER, 0o755, MALLORY)}, r"got /srv/party of user 1003"),
-    "an ancestor of a stranger": ({"/srv": (FOLDER, 0o755, MALLORY)}, r"got /srv of user 1003"),
+    "a folder of a stranger": (
+        {"/srv/party": (FOLDER, 0o755, MALLORY)},
+        r"/srv/party to belong .* user 1003",
+    ),
+    "an ancestor of a stranger": ({"/srv": (FOLDER, 0o755, MALLORY)}, r"/srv to belong .* user 1003"),
     "a folder that its group writes": (
         {"/srv/party/run": (FOLDER, 0o770, OWNER)},
         "chmod go-w /srv/party/run",
@@ -77,7 +81,7 @@ BAD: dict[str, tuple[dict[str, Entry], str]] = {
     "an ancestor that all write": ({"/srv": (FOLDER, 0o777, ROOT)}, "chmod go-w /srv"),
     "a link of a stranger": (
         {"/srv": (LINK, 0o777, MALLORY, "/real"), "/real": (FOLDER, 0o755, ROOT)},
-        r"got /srv of user 1003, who can turn it",
+        r"/srv to belong .* user 1003",
     ),
     "a link into a folder of a stranger": (
         {
@@ -85,7 +89,7 @@ BAD: dict[str, tuple[dict[str, Entry], str]] = {
             "/home": (FOLDER, 0o755, ROOT),
             "/home/m": (FOLDER, 0o755, MALLORY),
         },
-        r"got /home/m of user 1003",
+        r"/home/m to belong .* user 1003",
     ),
     "a link around in a circle": ({"/srv/party": (LINK, 0o777, OWNER, "../srv/party")}, "at most 40 links"),
     "a file for the socket": ({"/srv/party/run/s": (stat.S_IFREG, 0o660, OWNER)}, "another kind of file"),
@@ -98,7 +102,7 @@ BAD: dict[str, tuple[dict[str, Entry], str]] = {
 def test_a_path_on_which_another_could_put_a_socket_is_refused(bad: str, disk: dict[str, Entry]) -> None:
     changes, why = BAD[bad]
     disk |= changes
-    with pytest.raises(RemoteProtocolError, match=why):
+    with pytest.raises(ConfigError, match=why):
         owner()
 
 
@@ -126,16 +130,32 @@ def test_below_tmp_only_what_is_ones_own_is_taken(user: int, fits: bool, disk: d
     if fits:
         assert owner("/tmp/p/s") == user
         return
-    with pytest.raises(RemoteProtocolError, match="user 0 or 1002 in /tmp"):
+    with pytest.raises(ConfigError, match="/tmp/p to belong to user 0 or 1002"):
         owner("/tmp/p/s")
+    if user == OWNER:  # nobody but the pinned user can make an entry that is that user's
+        assert owner("/tmp/p/s", user) == user
 
 
 def test_a_link_in_tmp_is_of_root_or_ones_own(disk: dict[str, Entry]) -> None:
     disk |= {"/tmp/to": (LINK, 0o777, OWNER, "/srv/party/run"), "/tmp/to/s": GOOD["/srv/party/run/s"]}
-    with pytest.raises(RemoteProtocolError, match="in /tmp"):
+    with pytest.raises(ConfigError, match="/tmp/to to belong"):
         owner("/tmp/to/s")
     disk["/tmp/to"] = (LINK, 0o777, RELAY, "/srv/party/run")
     assert owner("/tmp/to/s") == OWNER
+
+
+def test_a_pinned_user_owns_the_socket_and_the_way_to_it(disk: dict[str, Entry]) -> None:
+    """A folder of Mallory's own passes the walk for a relay that takes any owner, and no other."""
+    assert owner(user=OWNER) == OWNER
+    with pytest.raises(ConfigError, match=r"socket of user 1002, got .* of user 1001"):
+        owner(user=RELAY)
+    disk |= {"/srv/m": (FOLDER, 0o755, MALLORY), "/srv/m/s": (SOCKET, 0o666, MALLORY)}
+    assert owner("/srv/m/s") == MALLORY
+    with pytest.raises(ConfigError, match=r"socket of user 1001, got .* of user 1003"):
+        owner("/srv/m/s", OWNER)
+    disk["/srv/m/s"] = (SOCKET, 0o666, OWNER)
+    with pytest.raises(ConfigError, match=r"/srv/m to belong .* user 1003"):
+        owner("/srv/m/s", OWNER)
 
 
 # The listener ------------------------------------------------------------------------------------------
@@ -296,7 +316,7 @@ def test_a_socket_that_another_user_moved_to_the_path_is_sent_nothing(open_folde
             send(folder / "s", b"a model", timeout=5)
         folder.chmod(0o755)
         folder_of(OWNER, folder)
-        with pytest.raises(RemoteProtocolError, match=rf"got .*run of user {OWNER}"):
+        with pytest.raises(RemoteProtocolError, match=rf"run to belong .* got user {OWNER}"):
             send(folder / "s", b"a model", timeout=5)
         os.chown(folder / "s", OWNER, OWNER)
         with pytest.raises(
@@ -329,7 +349,7 @@ def test_a_link_of_another_user_on_the_way_is_refused(open_folder: Path) -> None
     link.symlink_to(folder)
     with process_of(OWNER, folder / "s"):
         os.chown(link, MALLORY, MALLORY, follow_symlinks=False)
-        with pytest.raises(RemoteProtocolError, match=rf"got .*link of user {MALLORY}, who can turn it"):
+        with pytest.raises(RemoteProtocolError, match=rf"link to belong .* got user {MALLORY}"):
             send(link / "s", b"a model", timeout=5)
         os.chown(link, 0, 0, follow_symlinks=False)
         with reached(link / "s", timeout=5):

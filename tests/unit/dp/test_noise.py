@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import tracemalloc
+from collections.abc import Callable
 from decimal import Context, Decimal, localcontext
 from math import sqrt
 
@@ -11,8 +13,9 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 from scipy import stats
+from support.every import every
 
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.keys import SecretKey
 from securefl.dp import gaussian
 from securefl.dp.noise import Source
@@ -146,3 +149,63 @@ def test_a_source_says_no_word_twice() -> None:
     words = np.concatenate([source.words(40), source.words(40), source.words(3)])
     assert len(set(words.tolist())) == 83
     assert np.array_equal(source.restarted().words(83), words)
+
+
+def in_child(ask: Callable[[], bytes]) -> bytes:
+    """What a forked child says."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(theirs, ask())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as said:
+        found = said.read()
+    os.waitpid(child, 0)
+    return found
+
+
+def words(source: Source) -> bytes:
+    return source.words(8).tobytes()
+
+
+def in_grandchild(source: Source) -> bytes:
+    return in_child(lambda: words(source))
+
+
+@every("begun", [False, True])
+def test_a_child_repeats_no_word_of_its_parents_source(begun: bool) -> None:
+    """One stream in two processes would be one noise on two values."""
+    source = Source()
+    told = [words(source)] if begun else []
+    told += [in_child(lambda: words(source)), in_child(lambda: in_grandchild(source))]
+    told += [in_child(lambda: words(source.restarted())), words(source), words(source)]
+    assert all(len(one) == 64 for one in told)
+    assert len({one[at : at + 8] for one in told for at in range(0, 64, 8)}) == 8 * len(told)
+
+
+def refusal(source: Source) -> bytes:
+    try:
+        return words(source)
+    except LocalProtocolError:
+        return b"refused"
+
+
+def test_a_child_does_not_go_on_with_a_keyed_stream() -> None:
+    source = fixed(7)
+    first = words(source)
+    assert in_child(lambda: refusal(source)) == b"refused"
+    assert in_child(lambda: in_child(lambda: refusal(source))) == b"refused"
+    # A round that is run again has the same noise, in whichever process.
+    assert in_child(lambda: words(source.restarted())) == in_child(lambda: words(fixed(7))) == first
+    assert words(source) != first, "the parent goes on"
+
+
+def test_a_process_with_the_number_of_an_earlier_one_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of processes come back, and the first process of each container has number 1."""
+    source = Source()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    first = words(source)
+    assert in_child(lambda: words(source.restarted())) != first

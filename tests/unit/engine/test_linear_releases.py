@@ -295,6 +295,13 @@ def test_bounds_that_differ_in_their_weights_alone_are_both_told(tmp_path: Path)
     assert charged == set()
 
 
+def test_a_client_answers_no_query_under_a_looser_spread_than_its_own(tmp_path: Path) -> None:
+    """It never sees the weights: it answers for its own bound alone, which the key holder checks."""
+    why, charged = abstained(tmp_path, Value(hidden=VECTOR), replace(BOUNDS, spread=1.5))
+    assert "spread=1.5" in why
+    assert charged == set()
+
+
 def test_a_value_without_declared_bounds_is_not_concealed(tmp_path: Path) -> None:
     why, charged = abstained(tmp_path, Value(hidden=VECTOR), None)
     assert "where it declares none (linear_bounds)" in why

@@ -12,7 +12,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.engine.privacy_card import learns
 
-OWN = ValueSpec(name="own", reduction="sum", reveals="its vector")
+OWN = ValueSpec(name="own", reduction="sum", reveals="its vector", form="real")
 TERMS: dict[str, Any] = {
     "delta": 1e-5,
     "max_rounds": 1,

@@ -18,11 +18,12 @@ from support.every import every
 from support.flower_apps import PlainGrid
 from support.grid_double import silent
 
-from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.release import SERVER
 from securefl.deployment import roster
 from securefl.deployment.local import LocalDeployment, socket_of
 from securefl.flower import exchange, secure, secure_strategy, secured_strategy
+from securefl.flower.records import wrapped
 from securefl.flower.secure_app import by_context, own_folder, simulated
 from securefl.flower.terms import AppTerms
 
@@ -118,8 +119,10 @@ def test_two_wraps_end_in_plain_flowers_model(config: Any, count: int, family: A
 def test_a_folder_in_the_run_config_keeps_the_ledgers(passing: Path) -> None:
     folder = passing / "kept"
     config = {**BASE, "securefl.parties": str(folder)}
-    for _ in range(2):
-        secure_strategy(FedAvg(), server_context(config)).start(nodes(config), model(), num_rounds=1)
+    for sessions, opened in ((1, [1]), (1, []), (2, [1])):
+        own = config if sessions == 1 else {**config, "securefl.sessions": sessions}
+        result = secure_strategy(FedAvg(), server_context(own)).start(nodes(own), model(), num_rounds=1)
+        assert list(result.train_metrics_clientapp) == opened, "without noise, a run more needs more sessions"
     assert (folder / "client-0003" / "ledger.sqlite").exists()
 
 
@@ -137,6 +140,8 @@ def test_a_strategy_that_no_sum_serves_is_refused_before_any_node_is_asked() -> 
     [
         ({"securefl.server": "/a", "securefl.parties": "/b"}, "got both"),
         ({"securefl.server": 3}, r"securefl\.server as the path"),
+        ({"securefl.sessions": 0}, "at least 1"),
+        ({"securefl.server": "/a", "securefl.sessions": 2}, "the server has no say"),
         ({"securefl.deadline": 0}, r"securefl\.deadline as a number of seconds above 0, got 0"),
         ({"securefl.patience": "soon"}, r"securefl\.patience.*got 'soon'"),
     ],
@@ -342,6 +347,27 @@ def test_a_folder_that_belongs_to_another_user_is_refused(
     monkeypatch.setattr(os, "getuid", lambda: own + 1)
     with pytest.raises(ConfigError):
         own_folder(folder)
+
+
+def test_a_wrapped_app_takes_its_own_user_unless_it_is_told_another(
+    passing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    @contextmanager
+    def reached(path: Path, **given: Any) -> Iterator[Any]:
+        asked.append((path.name, given["user"]))
+        raise RemoteProtocolError("nobody", sender="party")
+        yield
+
+    monkeypatch.setattr("securefl.flower.secure_app.reached", reached)
+    app = secure(ClientApp(), beside=lambda context: ("client-0000", passing / "s"))
+    message = Message(content=wrapped(b"a frame"), dst_node_id=1, message_type=exchange.FRAME, ttl=1.0)
+    for config in ({}, {"securefl-user": "1001"}, {"securefl-user": "nobody-of-this-name"}):
+        app(message, Context(1, 1, config, RecordDict(), {}))
+    monkeypatch.setenv("SECUREFL_USER", "1002")
+    app(message, Context(1, 1, {}, RecordDict(), {}))
+    assert asked == [("s", os.getuid()), ("s", 1001), ("null", os.getuid()), ("s", 1002)]
 
 
 def test_a_node_whose_folder_others_may_write_names_no_party(passing: Path) -> None:

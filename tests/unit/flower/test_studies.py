@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import stat
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -22,6 +24,7 @@ from support.coordinated import Federation, federation
 from support.grid_double import GridDouble, silent
 from support.party_folders import CLEAR, MASKED, enrolled, made
 
+from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
 from securefl.deployment.coordinator import run_deployed
@@ -30,6 +33,7 @@ from securefl.deployment.party_setup import Made
 from securefl.deployment.status import status
 from securefl.flower import studies, submitting
 from securefl.flower.exchange import FRAME, UNANSWERED, GridExchange, relay
+from securefl.flower.records import wrapped
 from securefl.flower.studies import pass_on, play, server_app
 from securefl.flower.submitting import APP, STOP, TALK, Submitted, follow, submit, talking
 from securefl.storage.folder_lock import alone
@@ -116,7 +120,11 @@ def over_flower(
 # Rounds ---------------------------------------------------------------------------------------------------
 
 
-def test_a_study_over_flower_is_the_study_over_sockets(tmp_path: Path) -> None:
+def test_a_study_over_flower_is_the_study_over_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two deployments have other keys and sessions, so their clients would draw other mini-batches.
+    monkeypatch.setattr(Identity, "training", lambda own, session: lambda place: sha256(place).digest())
     said, models = [], []
     for how in ("sockets", "flower"):
         root = tmp_path / how
@@ -438,6 +446,24 @@ def test_a_node_without_a_party_answers_with_the_constant_text() -> None:
     message = Message(RecordDict(), 1, FRAME)
     reply = pass_on(message, Context(1, 1, {}, RecordDict(), {}))
     assert reply.error.reason == UNANSWERED
+
+
+def test_a_node_takes_its_own_user_unless_it_is_told_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def noted(path: Path, request: bytes, **given: Any) -> bytes:
+        asked.append(given["user"])
+        return request
+
+    monkeypatch.setattr(studies, "send", noted)
+    place = {"party": "client-0000", "socket": "/srv/party.sock"}
+    message = Message(content=wrapped(b"a frame"), dst_node_id=1, message_type=FRAME, ttl=1.0)
+    for said in ({}, {"user": 1001}, {"user": "1002"}, {"user": "root"}):
+        pass_on(message, Context(1, 1, {**place, **said}, RecordDict(), {}))
+    assert asked == [os.getuid(), 1001, 1002, 0]
+    reply = pass_on(message, Context(1, 1, {**place, "user": "nobody-of-this-name"}, RecordDict(), {}))
+    assert reply.error.reason == UNANSWERED
+    assert len(asked) == 4
 
 
 def test_the_app_by_itself_names_the_command() -> None:

@@ -21,7 +21,17 @@ from securefl.he.keys import KeyPair
 from securefl.linear import words
 from securefl.linear.opener import OpenItems, Score
 from securefl.linear.pad_terms import PadTerms
-from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, framed, mask, pad_of, rounded
+from securefl.linear.pads import (
+    Masked,
+    PadKeyHolder,
+    PadServer,
+    admit,
+    framed,
+    mask,
+    noise_of,
+    pad_and_rest,
+    rounded,
+)
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 SIGNING, AGREEMENT = SigningKey.generate(), AgreementKey.generate()
@@ -105,15 +115,18 @@ def test_pads_give_the_divergence(q: int, clients: int, variant: Variant, word_b
 
 
 def test_scores_are_those_of_whole_numbers_to_the_last_bit() -> None:
-    """The inner product of rounded features and weights, in Python's integers; 500 of 500."""
+    """The inner product of rounded features and weights and the noise, in Python's integers; 500 of 500."""
     parties = Parties(84)
     owners = [profile(i, 84) for i in range(500)]
-    scores = parties.scores([parties.masked(own) for own in owners])
+    masked = [parties.masked(own) for own in owners]
+    scores = parties.scores(masked)
     weights = [int(w) for w in np.rint(parties.query.hidden * parties.terms.weight_scale)]
-    for own, score in zip(owners, scores, strict=True):
+    for own, one, score in zip(owners, masked, scores, strict=True):
         hidden = features(own, parties.anchor, BOUNDS).split(Variant.FULL).hidden
+        _, secret = pad_and_rest(AGREEMENT, one.fresh, one.fresh, parties.terms, NAME, parties.server.told)
         whole = [int(x) for x in np.rint(hidden * parties.terms.data_scale)]
         total = sum(x * w for x, w in zip(whole, weights, strict=True))
+        total += noise_of(secret, 4 * sum(map(abs, weights)))
         exact = total / (parties.terms.data_scale * parties.terms.weight_scale)
         assert value(score) == (exact + parties.query.offset) / 84
 
@@ -482,4 +495,4 @@ def test_a_pad_is_bound_to_all_that_it_is_for() -> None:
         (4, b"t" * 32),
     ]
     asked = [usual, *((*usual[:at], value, *usual[at + 1 :]) for at, value in changes)]
-    assert len({words.packed(pad_of(own, *one)) for one in asked}) == 6  # type: ignore[arg-type]
+    assert len({words.packed(pad_and_rest(own, *one)[0]) for one in asked}) == 6  # type: ignore[arg-type]

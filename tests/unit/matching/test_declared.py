@@ -244,3 +244,34 @@ def test_a_declared_baseline_is_a_digest() -> None:
     options = Options(parameters="compact", declared="0" * 64)
     with pytest.raises(DataError, match="one for pads alone"):
         owned(1).encrypt(keys.public, Evaluator.generate().public, options=options, own=ClientKey.generate())
+
+
+# The client's noise -------------------------------------------------------------------------------------
+
+
+def test_the_client_adds_the_noise_of_a_declared_match() -> None:
+    """The key holder reads a number with it, and the evaluator sees it under a pad alone."""
+    parties = Parties()
+    sealed = [parties.encrypt(parties.owners[0], f"p{i}", parties.options) for i in range(30)]
+    terms, shares = parties.terms, []
+    for one in sealed:
+        raw = unseal(parties.server.agreement, one.body, one.context())
+        masked, _ = addressed_pads.received(raw, np.zeros(0), terms, sender="p")
+        shares.append(words.centred(int.from_bytes(masked.share, "little"), 64))
+    assert min(map(abs, shares)) > terms.most_noise, "a false alarm in one of 10^5 runs"
+    match = parties.server.match(parties.keys.public, parties.base, sealed[:20])
+    found = parties.keys.reveal(match, parties.server.public)
+    own = np.array(list(found.scores.values()))
+    exact = divergence(parties.owners[0].plain, parties.base.plain)
+    assert not found.refused
+    assert len(set(own)) == 20
+    assert np.ptp(own) > found.error_bound / 10
+    assert (np.abs(own - exact) <= found.error_bound).all()
+
+
+def test_a_baseline_that_is_nearly_one_element_is_not_declared() -> None:
+    keys, server = KeyHolder.generate(openings=20, parameters="pads"), Evaluator.generate()
+    mean = np.zeros(84)
+    mean[5] = 60.0
+    with pytest.raises(ConfigError, match="--spread 8"):
+        server.declare(keys.public, Profile(mean, np.ones(84)), options=PADS)

@@ -107,25 +107,6 @@ def test_a_fraction_is_a_share(options: Any) -> None:
             options(fraction=fraction)
 
 
-@pytest.mark.parametrize(
-    ("options", "wrong"),
-    [
-        (FedProx, {"mu": -1.0}),
-        (FedProx, {"mu": float("nan")}),
-        (FedProx, {"mu": float("inf")}),
-        (FedAdam, {"learning_rate": 0.0}),
-        (FedAdam, {"beta1": 1.0}),
-        (FedAdam, {"beta2": float("nan")}),
-        (ActiveFL, {"excluded": 1.0}),
-        (ActiveFL, {"explored": 1.1}),
-        (ActiveFL, {"temperature": -1.0}),
-    ],
-)
-def test_options_out_of_range(options: Any, wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="Expected"):
-        options(fraction=0.5, **wrong)
-
-
 def test_momentum_is_the_first_moment_of_adam() -> None:
     """The first step counts whole; equal steps go on at their own length; older ones weigh less."""
     state, momentum = State(np.zeros(1, np.float32)), Momentum(beta=0.9)

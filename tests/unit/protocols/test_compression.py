@@ -271,12 +271,3 @@ MOST = change(D, int(np.float32(3e38).view(np.int32)))
 def test_a_broadcast_that_no_server_makes_is_refused(sent: list[float], said: str) -> None:
     with pytest.raises(DataError, match=said):
         received(problem(), np.array(sent, np.float32), {})
-
-
-@pytest.mark.parametrize("options", [STC, CSFL])
-def test_shares_are_shares(options: Any) -> None:
-    with pytest.raises(ValueError, match="0 < fraction <= 1"):
-        options(fraction=0.0)
-    for name in {"p", "measurements", "sparsity"} & set(options.__dataclass_fields__):
-        with pytest.raises(ValueError, match=f"0 < {name} <= 1"):
-            options(fraction=1.0, **{name: 0.0})

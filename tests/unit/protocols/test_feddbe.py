@@ -203,16 +203,3 @@ def test_private_training_is_refused() -> None:
     of = private("feddbe", "")
     with pytest.raises(ConfigError, match=r"no \[dpsgd\] with FedDBE"):
         composition(of, of.arms[0], world(of))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("kappa = -1.0", "kappa >= 0"),
-        ("momentum = 0.0", "momentum <= 1"),
-        ("mean_bound = 0.0", "mean_bound from"),
-    ],
-)
-def test_options_out_of_range_are_named(options: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        tiny(options)

@@ -11,7 +11,6 @@ from support.trained_bodies import context, study, world
 
 from securefl.core.errors import ConfigError
 from securefl.protocols.contributions import Sampling
-from securefl.protocols.lg_fedavg import LGFedAvg
 from securefl.protocols.personal import Personal, SharedLayers
 from securefl.study.composition import composition
 from securefl.training.task import Bodies
@@ -48,8 +47,6 @@ def test_lg_fedavg_keeps_each_body_and_takes_the_shared_layers() -> None:
 
 
 def test_lg_fedavg_refuses_layers_there_are_not() -> None:
-    with pytest.raises(ValueError, match="layers >= 1"):
-        LGFedAvg(layers=0)
     with pytest.raises(ConfigError, match="at least 5 dense layers"):
         composition(study(LG + "\nlayers = 5"), study(LG + "\nlayers = 5").arms[0], world())
 

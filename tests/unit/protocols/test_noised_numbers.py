@@ -347,15 +347,3 @@ def test_a_size_is_public_where_no_neighbour_has_another() -> None:
     leaving = size_sends(replace(problem, leaving=True))
     assert leaving.sensitivity["record", "replace-one"] == 1
     assert released(plan, leaving, np.array([17 * 2**21]), 1) != [17.0]
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: Clip(outputs=0.0, squares=1.0), "finite bounds"),
-        (lambda: Clip(outputs=1.0, squares=np.inf), "finite bounds"),
-    ],
-)
-def test_bounds_must_bound(make: Callable[[], Clip], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        make()

@@ -350,18 +350,3 @@ def test_a_client_without_test_records_counts_nowhere() -> None:
     nobody = each_on_its_own(devices[:1], model)
     assert np.isnan(nobody.accuracy)
     assert nobody.personal
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("fedper", "layers = 0", "layers >= 1"),
-        ("fedrep", "head_epochs = 0", "head_epochs >= 1"),
-        ("fedrep", "head_rate = 0.0", "head_rate > 0"),
-        ("fedbabu", 'fine_tuned = "body"', "fine_tuned"),
-        ("fedbabu", "fine_tune_epochs = 0", "fine_tune_epochs >= 1"),
-    ],
-)
-def test_options_out_of_range_are_named(name: str, options: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        one(name, options)

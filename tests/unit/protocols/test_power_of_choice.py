@@ -71,9 +71,3 @@ def test_twice_the_cohort_are_candidates(problem: Problem) -> None:
     assert isinstance(whole, Averaging)
     assert isinstance(whole.selection, ByLargestLoss)
     assert whole.selection.candidates == CLIENTS
-
-
-@pytest.mark.parametrize("wrong", [{"candidates": 0.5}, {"candidates": float("nan")}, {"loss_bound": -1.0}])
-def test_options_out_of_range_are_refused(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        PowerOfChoice(fraction=0.5, **wrong)

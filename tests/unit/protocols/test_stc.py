@@ -120,8 +120,3 @@ def test_a_bound_holds_for_what_is_sent() -> None:
     assert np.linalg.norm(sent) <= 0.25
     assert len(np.unique(np.abs(value.integers[value.integers != 0]))) == 1
     assert np.count_nonzero(sent) == 305
-
-
-def test_p_out_of_range_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"0 < p <= 1, got 1\.5"):
-        STC(fraction=1.0, p=1.5)

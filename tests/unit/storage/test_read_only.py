@@ -13,6 +13,7 @@ from support.bad_files import BAD, put
 from support.read_only import bound_by_modes, content, forbid_writing
 
 from securefl.core.errors import DataError
+from securefl.storage.database import Damaged
 from securefl.storage.read_only import read
 
 CODE = """
@@ -117,6 +118,21 @@ def test_a_file_that_changes_meanwhile_is_read_again(tmp_path: Path) -> None:
 
     assert read(path, disturbed) == 3
     assert len(readings) == 2
+
+
+@pytest.mark.parametrize("error", [DataError("half"), Damaged("half"), FileNotFoundError("its log")])
+def test_damage_in_a_file_that_changes_meanwhile_is_looked_at_again(error: Exception, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    write(path, 1).close()
+    raised = [error]
+
+    def disturbed(db: sqlite3.Connection) -> int:
+        if raised:
+            write(path, 2).close()
+            raise raised.pop()
+        return spent(db)
+
+    assert read(path, disturbed) == 3
 
 
 def test_a_file_that_never_stands_still_is_not_read(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_the_sides_need_a_key_where_an_epsilon_is_claimed() -> None:
 @every(
     ("more", "said"),
     [
-        ("validation = 1.0\n", "0 <= validation < 1"),
+        ("validation = 1.0\n", "validation in"),
         ('test_on = "validation"\n', "`validation` beside test_on"),
         ('test_on = "train"\n', "test_on"),
     ],

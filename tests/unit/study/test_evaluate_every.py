@@ -83,7 +83,7 @@ def test_a_resumed_run_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @every("every", [0, -1, 6])
 def test_beyond_the_run_or_below_one_is_refused(every: int) -> None:
-    with pytest.raises(ConfigError, match=f"evaluate_every from 1 to 5, the number of rounds, got {every}"):
+    with pytest.raises(ConfigError, match=f"evaluate_every .* got {every}"):
         study(every)
 
 

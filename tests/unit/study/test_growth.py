@@ -35,7 +35,7 @@ LOCAL = {
     'unit = "record"': 'unit = "client"',
     "replace-one": "zero-out",
     "budget = inf": "budget = 8.0",
-    "batch_size = 16": "batch_size = 16\nupdate_bound = 1.0",
+    "batch_size = 48": "batch_size = 16\nupdate_bound = 1.0",
 }
 
 

@@ -25,7 +25,7 @@ KEEPING = {
     "stc": "fraction = 1.0\np = 0.1",
     "fedavg": 'fraction = 1.0\naggregation = "full"\nstale = true',
 }
-FREE = ("adds", "fedbabu", "feddrop", "fltrust", "heads", "pfedme", "fedprox")
+FREE = ("fedbabu", "feddrop", "fltrust", "heads", "pfedme", "fedprox")
 
 
 def of(name: str, how: str = "masked", *, more: str = "", local: str = "", **privacy: str) -> Study:
@@ -35,7 +35,7 @@ def of(name: str, how: str = "masked", *, more: str = "", local: str = "", **pri
     if how == "clear":
         words = {"sum": '"clear"', **privacy}
     written = text(arm, clients=7, rounds=1, non_private=SENT)
-    return parse(with_privacy(written.replace("batch_size = 16\n", f"batch_size = 16\n{local}\n"), words))
+    return parse(with_privacy(written.replace("[privacy]\n", f"{local}\n[privacy]\n"), words))
 
 
 def card(study: Study) -> str:

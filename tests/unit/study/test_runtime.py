@@ -70,9 +70,9 @@ def test_where_nothing_can_fork_there_is_one_worker(monkeypatch: pytest.MonkeyPa
 @every(
     ("line", "part"),
     [
-        ("workers = 0", r"\[runtime\] Expected 1 to 1,024 workers, got 0\."),
-        ("workers = -2", r"\[runtime\] Expected 1 to 1,024 workers, got -2\."),
-        ("workers = 5000", r"\[runtime\] Expected 1 to 1,024 workers, got 5000\."),
+        ("workers = 0", r"\[runtime\] Expected workers .* got 0\."),
+        ("workers = -2", r"\[runtime\] Expected workers .* got -2\."),
+        ("workers = 5000", r"\[runtime\] Expected workers .* got 5000\."),
         ('workers = "two"', r"\[runtime\] `workers`: Expected a whole number, got 'two'\."),
         ("workers = 1.5", r"\[runtime\] `workers`: Expected a whole number, got 1\.5\."),
         ("worker = 2", r"\[runtime\] Unknown key `worker` \(did you mean `workers`\?\)"),

@@ -114,6 +114,12 @@ class _Charged:
     def start(self) -> Any:
         return self.own.start()
 
+    def round(self, *given: Any) -> Any:
+        return self.own.round(*given)
+
+    def evaluate(self, *given: Any) -> Any:
+        return self.own.evaluate(*given)
+
 
 @dataclass(frozen=True)
 class _Contribution:

@@ -52,7 +52,7 @@ def test_a_run_with_them_ends(tmp_path: Path) -> None:
     assert [0 < record["accuracy"] <= 1 for record in finished.records] == [True, True]
 
 
-@pytest.mark.parametrize(("apart", "said"), [(-1, "test_clients >= 0"), (10**6, "clients <= ")])
+@pytest.mark.parametrize(("apart", "said"), [(-1, "test_clients"), (10**6, "clients <= ")])
 def test_numbers_that_cannot_be_are_refused(apart: int, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         built(apart)

@@ -37,7 +37,7 @@ TERMS: dict[str, Any] = {
     "max_client_weight": 0.5,
     "fixed_batch": BATCH,
 }
-OWN = ValueSpec(name="own", reduction="sum", reveals="it")
+OWN = ValueSpec(name="own", reduction="sum", reveals="it", form="real")
 
 
 def plan(how: str = "masked", **words: Any) -> Plan:

@@ -314,7 +314,7 @@ def test_shares_of_noise_must_fit_the_grid(protocol: str, epsilon: float, said: 
         'unit = "record"\nadjacency = "replace-one"\n': f'unit = "{unit}"\nadjacency = "{adjacency}"\n',
         'noise = "none"\n': f'noise = "distributed"\nepsilon = {epsilon}\n',
         "delta = 1e-4": "delta = 1e-9",
-        "batch_size = 16\n": "batch_size = 16\n" + ("update_bound = 0.5\n" if unit == "client" else ""),
+        "batch_size = 48\n": "batch_size = 16\n" + ("update_bound = 0.5\n" if unit == "client" else ""),
     }
     written = text(arm, clients=CLIENTS, non_private="[]")
     for old, new in changes.items():

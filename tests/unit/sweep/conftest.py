@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from support.cheap_runs import blank_pictures, brief_observer, coarse_figures, copied_workers
+from support.cheap_runs import blank_pictures, blank_plots, brief_observer, coarse_figures, copied_workers
 
-__all__ = ["blank_pictures", "brief_observer", "coarse_figures", "copied_workers"]
+__all__ = ["blank_pictures", "blank_plots", "brief_observer", "coarse_figures", "copied_workers"]

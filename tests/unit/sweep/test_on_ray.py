@@ -27,6 +27,8 @@ from securefl.sweep.cells import Cell, Sweep, parse_sweep
 from securefl.sweep.on_ray import packed, put
 from securefl.sweep.run import FACTS, finished
 
+pytestmark = pytest.mark.usefixtures("blank_plots")
+
 CELLS = '[sweep.grid]\n"local.learning_rate" = [0.1, 0.2]\n'
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
 

@@ -21,6 +21,8 @@ from securefl.sweep.cells import Sweep
 from securefl.sweep.report import as_json, write
 from securefl.sweep.run import FACTS, METRICS
 
+pytestmark = pytest.mark.usefixtures("blank_plots")
+
 PUBLIC = {"results.csv", "summary.csv", "sweep.html"}
 MARK = "a warning that is planted: 3141592653"
 ALARMS = [{"arm": "unit", "text": MARK, "learnt": True}]

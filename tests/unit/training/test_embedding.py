@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
+import stat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.every import every
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError
@@ -68,10 +73,62 @@ def test_another_network_shares_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert computed == [70, 70]
 
 
+def test_a_cache_confirms_no_guess_of_the_records(tmp_path: Path) -> None:
+    """Whoever lists the folder, or has a copy of its names, can try digests of guessed records."""
+    x, before = images(), os.umask(0)
+    try:
+        for place in ("one", "two"):
+            embedded(x, Two(), network="a", folder=tmp_path / place / "features")
+    finally:
+        os.umask(before)
+    head = f"a|{x.dtype.str}|{x.shape}|".encode()
+    guesses = {hashlib.sha256(data).hexdigest() for data in (head + x.tobytes(), x.tobytes())}
+    names = [path.stem for path in tmp_path.rglob("*.npz")]
+    assert len(set(names)) == 2, "each cache has a key of its own"
+    assert not guesses & set(names)
+    for path in tmp_path.rglob("features/*"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("features")} == {0o700}
+
+
+@every("spoilt", ["key for others", "short key", "link", "folder for others", "a file"])
+def test_a_cache_that_others_could_read_or_write_is_mended_or_not_used(spoilt: str, tmp_path: Path) -> None:
+    folder = tmp_path / "features"
+    embedded(images(), Two(), network="a", folder=folder)
+    (key,), (kept,) = folder.glob("*.key"), folder.glob("*.npz")
+    kept.unlink()
+    match spoilt:
+        case "key for others":
+            key.chmod(0o640)
+        case "short key":
+            key.write_bytes(b"short")
+        case "link":
+            key.rename(tmp_path / "key")
+            key.symlink_to(tmp_path / "key")
+        case "folder for others":
+            folder.chmod(0o777)
+        case _:
+            shutil.rmtree(folder)
+            folder.touch()
+    with pytest.MonkeyPatch.context() as patch:
+        computed = counted(patch)
+        for _ in range(2):
+            embedded(images(), Two(), network="a", folder=folder)
+    assert computed == [70, 70]
+    assert list(tmp_path.rglob("*.npz")) == []
+
+
+def test_a_cache_that_others_could_only_read_is_closed(tmp_path: Path) -> None:
+    folder = tmp_path / "features"
+    folder.mkdir(mode=0o755)
+    embedded(images(), Two(), network="a", folder=folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
 def test_kept_features_of_another_network_are_refused(tmp_path: Path) -> None:
     for network in "ab":
         embedded(images(), Two(), network=network, folder=tmp_path / network)
-    (mine,), (other,) = ((tmp_path / network).iterdir() for network in "ab")
+    (mine,), (other,) = ((tmp_path / network).glob("*.npz") for network in "ab")
     mine.write_bytes(other.read_bytes())
     with pytest.raises(DataError, match=r"by a at .* Remove it"):
         embedded(images(), Two(), network="a", folder=tmp_path / "a")
@@ -80,7 +137,7 @@ def test_kept_features_of_another_network_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["cut", "changed", "pickle", "empty"])
 def test_damaged_features_are_refused(damage: str, tmp_path: Path) -> None:
     embedded(images(), Two(), network="a", folder=tmp_path)
-    (path,) = tmp_path.iterdir()
+    (path,) = tmp_path.glob("*.npz")
     with np.load(path) as file:
         arrays = dict(file)
     if damage == "cut":

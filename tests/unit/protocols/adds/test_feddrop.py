@@ -74,9 +74,3 @@ def test_orders_that_do_not_fit_are_refused(defect: str) -> None:
     }[defect]
     with pytest.raises(DataError, match="Expected"):
         update.compute(bad)
-
-
-def test_a_share_out_of_range_is_refused() -> None:
-    for keep in (0.0, 1.1):
-        with pytest.raises(ValueError, match="0 < keep <= 1"):
-            FedDrop(fraction=1.0, keep=keep)

@@ -275,6 +275,4 @@ def test_what_subnets_cannot_be_searched_under_is_refused() -> None:
         options.build(problem(MLP, private=private))
     with pytest.raises(ConfigError, match="two classes or more"):
         options.build(problem(MLP, kind="regression"))
-    with pytest.raises(ValueError, match="fewest >= 1"):
-        Adds(fraction=1.0, fewest=0)
     assert supernet(CNN).units

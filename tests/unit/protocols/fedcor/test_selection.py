@@ -181,28 +181,6 @@ def test_the_window_holds_the_newest_changes(problem: Problem) -> None:
     np.testing.assert_array_equal(states[-1].memory["changes"][0], newest)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"warm_up": 0},
-        {"interval": 0},
-        {"updates": -1},
-        {"dimension": 0},
-        {"window": -1},
-        {"steps": 0},
-        {"annealing": 0.0},
-        {"annealing": 1.1},
-        {"discount": float("nan")},
-        {"loss_bound": 0.0},
-        {"loss_bound": float("inf")},
-    ],
-    ids=str,
-)
-def test_options_out_of_range_are_refused(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=f"Expected .*{next(iter(wrong))}"):
-        FedCor(fraction=0.5, **wrong)
-
-
 # Whole runs -----------------------------------------------------------------------------------------
 
 

@@ -78,14 +78,9 @@ def test_fedlog_c_pulls_features_to_the_class_means() -> None:
     [
         {"alpha": 0.01},
         {"shorter": 0.5},
-        {"body": "private", "alpha": -1.0},
-        {"body": "private", "beta": float("nan")},
-        {"body": "private", "shorter": 1.5},
-        {"client_bound": 0.0},
-        {"client_bound": float("inf")},
     ],
     ids=str,
 )
-def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+def test_options_that_the_body_does_not_use_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"Expected"):
         FedLog(**options)

@@ -122,9 +122,3 @@ def test_without_records_only_a_prior_gives_a_head() -> None:
     with pytest.raises(DataError, match="above 0"):
         solve(nothing, Prior(nu=0.0))
     assert np.array_equal(solve(nothing, Prior(nu=1.0)), nothing)
-
-
-@pytest.mark.parametrize("bad", [{"nu": -1.0}, {"nu": float("nan")}, {"chi": float("inf")}, {"chi": 2.0**21}])
-def test_what_is_no_prior(bad: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="chi <="):
-        Prior(**bad)

@@ -21,7 +21,6 @@ from fedlog_synthetic import (
     head_of,
     standing_for,
     variations,
-    verdict,
 )
 
 from securefl.protocols.fedlog.head import gradient, solve
@@ -82,10 +81,9 @@ def test_client_0_has_three_layers_client_1_two_and_both_two_features_without_re
 
 
 @pytest.mark.parametrize("start", ["statistics", "random"])
-def test_both_systems_share_the_head_its_shape_and_the_size_of_messages(start: str) -> None:
+def test_both_systems_have_a_head_of_one_shape(start: str) -> None:
     made = outcomes(start)
     assert {o.head.shape for o in made.values()} == {(2, 3)}
-    assert {o.numbers for o in made.values()} == {(6, 6)}
     assert not np.allclose(made["FedLog"].head, made["LG-FedAvg"].head)
 
 
@@ -142,12 +140,7 @@ def test_accuracies_are_by_iterations_and_seeds_and_repeat() -> None:
         assert found[system]["test"][1][0] == pytest.approx(made.test, abs=1e-4)
 
 
-def test_words_of_the_table() -> None:
-    assert [verdict(*pair) for pair in ((0.8, 0.7), (0.7, 0.8), (0.7, 0.7004))] == [
-        "ahead",
-        "behind",
-        "level",
-    ]
+def test_the_table_has_other_settings_than_the_first_once() -> None:
     assert Setting() in variations()
     assert len(set(variations())) == len(variations())
 

@@ -141,11 +141,6 @@ def test_profiles_declare_how_many_leave(most: int | None, rounds: int, found: i
     assert own.spec.most_releases(rounds) == found
 
 
-def test_a_number_of_profiles_that_no_study_can_use_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_releases >= 1, got 0"):
-        FedProf(fraction=0.5, max_releases=0)
-
-
 def test_a_client_abstains_once_its_profiles_are_given(tmp_path: Path) -> None:
     """The introduction is one. Whoever was chosen in round 1 gave a second, and is asked no more."""
     found = run(study(arm(ALPHA + "max_releases = 2\n"), rounds=6), tmp_path)

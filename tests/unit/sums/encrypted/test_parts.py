@@ -237,7 +237,8 @@ def test_fresh_noise_is_as_stated(parameters: Parameters) -> None:
     parties = Parties(replace(TERMS, parameters=parameters))
     message = parties.client.encrypt(parties.vectors(1)[0])
     noise = centred(parties.decrypted(message)[:1], parameters.primes[:1])
-    # 4,096 values: the deviation is within 8 % but for 1e-12
+    # 4,096 values of a product with the key, which depend on each other: the deviation of their deviation is
+    # 1.4 % in 6,000 simulated keys, in place of 1.1 %, and so a false alarm is 2e-8.
     assert noise.std() == pytest.approx(parameters.fresh_noise, rel=0.08)
     assert abs(noise).max() < parameters.poly_modulus_degree / 2 + 4
 

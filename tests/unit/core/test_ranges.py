@@ -1,0 +1,121 @@
+"""Each range that a type states is kept by the class that has it, from Python and from TOML."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from importlib import import_module
+from math import inf, isinf, nan, nextafter
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+from support.every import offenders
+
+from securefl.core.errors import ConfigError
+from securefl.core.ranges import Range, Ranged, _allowed, _number
+from securefl.core.reading import convert
+
+BESIDE: dict[str, dict[str, Any]] = {
+    "Partition": {"kind": "iid"},
+    "LocalTraining": {"epochs": 1},
+    "StudySection": {"name": "tiny", "seeds": (1,)},
+    "DataSection": {"clients": 3},
+    "Trials": {"trials": "negative-binomial"},
+    "Draw": {},
+}
+"""What a class needs beside its required numbers."""
+
+
+def kinds() -> list[type[Any]]:
+    """Every class of the package whose numbers have ranges."""
+    for place in ("protocols", "data", "dp", "engine", "study", "training"):
+        package = import_module(f"securefl.{place}")
+        for found in pkgutil.walk_packages(package.__path__, f"securefl.{place}."):
+            import_module(found.name)
+    return sorted(Ranged.__subclasses__(), key=lambda kind: kind.__name__)
+
+
+def ends(allowed: Range) -> tuple[float, float]:
+    low, high = map(_number, allowed.words[1:-1].split(","))
+    return low, high
+
+
+def inside(allowed: Range, whole: bool) -> float:
+    low, high = ends(allowed)
+    middle = low + 1 if isinf(high) else (low + high) / 2
+    return max(int(low), 1) if whole else middle
+
+
+def outside(allowed: Range, whole: bool) -> Iterator[float]:
+    low, high = ends(allowed)
+    if whole:
+        yield from (int(low) - 1, *(() if isinf(high) else (int(high) + 1,)))
+        return
+    yield low if allowed.words[0] == "(" else nextafter(low, -inf)
+    yield high if allowed.words[-1] == ")" else nextafter(high, inf)
+    yield nan
+
+
+def made(kind: type[Any], /, **changes: Any) -> dict[str, Any]:
+    """Values from which the class can be made, but for these changes."""
+    hints = get_type_hints(kind)
+    given = dict(BESIDE.get(kind.__name__, {}))
+    for one in fields(kind):
+        if one.default is MISSING and one.default_factory is MISSING and one.name not in given:
+            hint = hints[one.name]
+            allowed = dict(_allowed(kind)).get(one.name)
+            if get_origin(hint) is Literal:
+                given[one.name] = get_args(hint)[0]
+            elif isinstance(allowed, Range):
+                given[one.name] = inside(allowed, hint is int)
+    return given | changes
+
+
+def cases() -> list[tuple[type[Any], str, Any]]:
+    found = []
+    for kind in kinds():
+        hints = get_type_hints(kind)
+        for name, allowed in _allowed(kind):
+            if isinstance(allowed, Range):
+                many = get_origin(hints[name]) is tuple
+                of = get_args(hints[name])[0] if many else hints[name]
+                whole = of is int or int in get_args(of)
+                found += [(kind, name, (bad,) if many else bad) for bad in outside(allowed, whole)]
+            else:
+                found.append((kind, name, "no such word"))
+    return found
+
+
+def test_a_value_outside_of_its_range_is_refused_by_its_name() -> None:
+    def refused(case: tuple[type[Any], str, Any]) -> None:
+        kind, name, bad = case
+        with pytest.raises(ValueError, match=rf"Expected {name} in "):
+            kind(**made(kind, **{name: bad}))
+        table = {key: list(own) if isinstance(own, tuple) else own for key, own in made(kind).items()}
+        with pytest.raises(ConfigError, match=rf"^\[here\].*{name}"):
+            convert(kind, table | {name: list(bad) if isinstance(bad, tuple) else bad}, "here")
+
+    every = cases()
+    assert len(every) > 250
+    assert offenders(every, refused) == []
+
+
+def test_what_is_inside_makes_the_class() -> None:
+    assert offenders(kinds(), lambda kind: kind(**made(kind))) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "within", "beyond"),
+    [
+        ("(0, 1]", (5e-324, 1.0), (0.0, -0.0, 1.0000000000000002, nan)),
+        ("[0, 1)", (0.0, 0.9999999999999999), (-5e-324, 1.0, nan)),
+        ("[2^-10, 2^10]", (2.0**-10, 1024.0), (0.0009, 1024.1)),
+        ("[1, inf)", (1, 10**400, 1e308), (0, inf, nan)),
+    ],
+)
+def test_a_range_is_read_as_mathematics_writes_it(
+    words: str, within: tuple[float, ...], beyond: tuple[float, ...]
+) -> None:
+    assert [value for value in within if value not in Range(words)] == []
+    assert [value for value in beyond if value in Range(words)] == []

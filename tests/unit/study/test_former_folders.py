@@ -1,0 +1,99 @@
+"""Folders of a former state, whose study or plan says what is gone, are refused and stay as they are.
+
+The texts are those that securefl wrote at 29e25063: scores in batches, dealt pads, and words of earlier days.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support import tiny_study
+
+from securefl.commands.main import cli
+from securefl.core.errors import ConfigError
+from securefl.storage.private_folder import private_folder
+
+FORMER = {
+    "batches": ('scores = "clear"', 'scores = "batches"'),
+    "dealt-pads": ('scores = "clear"', 'scores = "dealt-pads"'),
+    "unprotected": ("non_private", "unprotected"),
+}
+PARTY = """name = "client-0000"
+arm = "P"
+seed = 3
+counter = "{here}"
+clients = 6
+roster = ""
+records = ""
+
+[terms]
+unit = "record"
+adjacency = "replace-one"
+delta = 0.0001
+budget = inf
+against = ["server"]
+
+[plan]
+sum = "clear"
+scores = "{scores}"
+noise = "none"
+least_cohort = 2
+unit = "record"
+adjacency = "replace-one"
+delta = 0.0001
+unprotected = ["update", "profile"]
+against = ["server"]
+schedule = 2
+
+[plan.weights]
+
+[plan.releases]
+update = 2
+profile = 2
+"""
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def refused(file: Path, word: str, *typed: str) -> None:
+    """The command ends as an error of the user that names the file, the word and another release."""
+    before = contents(file.parent)
+    ended = CliRunner().invoke(cli, typed).exception
+    assert isinstance(ended, ConfigError), ended
+    assert all(part in str(ended) for part in (str(file), word, "another release")), ended
+    assert contents(file.parent) == before
+
+
+@pytest.mark.parametrize("word", FORMER)
+def test_a_run_folder_of_a_former_state_is_refused_by_each_command(word: str, tmp_path: Path) -> None:
+    text = tiny_study.text()
+    assert FORMER[word][0] in text
+    (private_folder(tmp_path) / "arms").mkdir()
+    config = tmp_path / "study.toml"
+    config.write_text(text.replace(*FORMER[word]))
+    refused(config, word, "report", str(tmp_path))
+    refused(config, word, "export", str(tmp_path), "-o", str(tmp_path / "m.safetensors"))
+    refused(config, word, "run", str(config), "--out", str(tmp_path))
+
+
+@pytest.mark.parametrize("scores", ["batches", "dealt-pads"])
+def test_a_party_folder_of_a_former_state_is_refused_by_each_command(scores: str, tmp_path: Path) -> None:
+    file = tmp_path / "party.toml"
+    file.write_text(PARTY.format(here=tmp_path, scores=scores))
+    for command in ("status", "enrol", "serve"):
+        refused(file, scores, "party", command, str(tmp_path))
+
+
+def test_a_study_that_a_person_wrote_is_no_folder_of_another_release(tmp_path: Path) -> None:
+    """Beside a folder `private` of its author's, a study has its own errors alone."""
+    (tmp_path / "private").mkdir()
+    config = tmp_path / "study.toml"
+    config.write_text(tiny_study.text().replace(*FORMER["batches"]))
+    ended = CliRunner().invoke(cli, ["run", str(config), "--out", str(tmp_path / "run")]).exception
+    assert isinstance(ended, ConfigError)
+    assert "batches" in str(ended)
+    assert "release" not in str(ended)
