@@ -204,7 +204,15 @@ def asked(contribution: Any, records: Records, **more: Any) -> ClientContext:
         given["broadcast"] = own.astype(np.float32)
         given["public"] = {"anchor_centre": np.zeros(_CLASSES), "anchor_scale": np.ones(_CLASSES)}
     return ClientContext(
-        client=0, round=1, x=x, y=y, rng=np.random.default_rng(0), count=100, **{**given, **more}
+        client=0,
+        round=1,
+        x=x,
+        y=y,
+        rng=np.random.default_rng(0),
+        count=100,
+        # A statistic without a head before it is that of an initial query.
+        initial=int(contribution.spec.initial_queries > 0 and not given["broadcast"].size and not more),
+        **{**given, **more},
     )
 
 

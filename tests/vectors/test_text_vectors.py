@@ -148,8 +148,8 @@ PADS = PadTerms(bounds=BOUNDS.linear(5, Variant.FULL), context=b"")
 LEDGER = Terms(unit="record", adjacency="add-remove", delta=1e-5)
 HOLDER = Holder(pid=7, host="host", command="securefl run", since="2026-01-01")
 NAMED: list[tuple[Any, int]] = [
-    # the text of a plan with plaintext weights is as it was before the word for encrypted ones
-    (LARGE, len(replace(LARGE, encrypted_baseline=True).words())),
+    # the text of a plan without these words is as it was before there were such
+    (LARGE, len(replace(LARGE, encrypted_baseline=True, accepts_kept_state=True).words())),
     (HolderTerms.of(LARGE), len(HolderTerms.of(LARGE).words())),
     # the text of whole weights is as it was before there were fractional ones
     (Updates(), len(json.loads(Updates(weight_step=0.5).text()))),

@@ -180,7 +180,7 @@ class ClientParty:
         """
         ended = {} if self.drive is None else self.drive.results
         self._contributing.values.settle(
-            frozenset(k for name, k in self._numbers.items() if ended.get(name) == "answered")
+            frozenset(self._numbers[name] for name, end in ended.items() if end == "answered")
         )
 
     def _asked(self, header: Header, call: QueryCall, own: Sequence[int]) -> dict[str, Machine[Any]]:

@@ -13,7 +13,7 @@ from securefl.core.file_words import by_field, file_words
 from securefl.deployment import plan_file
 from securefl.deployment.plan_file import HolderTerms, PlanFile
 
-PLAN = Plan(delta=1e-5, max_rounds=1, encrypted_baseline=True)
+PLAN = Plan(delta=1e-5, max_rounds=1, encrypted_baseline=True, accepts_kept_state=True)
 
 
 def test_every_field_comes_back() -> None:

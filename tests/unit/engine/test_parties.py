@@ -169,11 +169,13 @@ def test_a_broadcast_beyond_the_partys_own_bound_is_refused_before_it_comes() ->
         {"ranges": (np.nan, 1.0)},
         {"ranges": (0.0, np.inf)},
         {"bounds": (1.0,)},
-        {"bounds": (np.nan,) * 7},
-        {"bounds": (1.0, 1.0, 1.0, np.inf, 1.0, 0.0, 1.0)},
-        {"bounds": (1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0)},
-        {"bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)},
-        {"bounds": (1.0, 1.0, 1.0, 1.0, 1.0, np.nan, 1.0)},
+        {"bounds": (np.nan,) * 8},
+        {"bounds": (1.0, 1.0, 1.0, np.inf, 1.0, 0.0, 1.0, 8.0)},
+        {"bounds": (1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 8.0)},
+        {"bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 8.0)},
+        {"bounds": (1.0, 1.0, 1.0, 1.0, 1.0, np.nan, 1.0, 8.0)},
+        {"bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, np.inf, 0.5)},
+        {"bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, np.inf, np.nan)},
         {"cohort": -1},
     ],
 )
@@ -185,7 +187,7 @@ def test_a_call_for_scores_that_nobody_could_make_is_refused(wrong: Any) -> None
         "hidden": 2,
         "runs": (1,),
         "ranges": (0.0, 1.0),
-        "bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, np.inf),
+        "bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, np.inf, 8.0),
         "cohort": 3,
     }
     assert QueryCall(**good).questions() is not None

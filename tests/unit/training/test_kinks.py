@@ -111,6 +111,7 @@ class Fixed:
     """A body that is there: what FedLog's statistic is of."""
 
     depends_on: Literal["records", "trained-state"] = "records"
+    reads_state: Literal["none", "unbound"] = "none"
     initial_queries = 0
     once = True
     training: DpEvent | None = None
