@@ -353,7 +353,7 @@ class Plan:
         independent and have equal variance. It need not hold for clients whose data are distributed
         differently, or for values so small that rounding to the grid dominates. Each client refuses an order
         under which a guess could be better. With fixed batches the error holds for differences of rounds too.
-        It is that of the server and its colluders. Another client that sees the total knows its own too.
+        It is that of the server and its colluders. A client that sees the total knows its own value too.
 
         Args:
             name: the name of the sum. None: the sum that reveals most.

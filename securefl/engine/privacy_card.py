@@ -99,8 +99,8 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
         error = min(plan.guess_error(spec.name) for spec in real)
         words.append(
             "if all values have the same standard deviation, a guess of one client's value from one sum errs "
-            f"by {floor(100 * error) / 100:g} of it or more; another client that sees the total knows its own, "
-            "and errs by less"
+            f"by {floor(100 * error) / 100:g} of it or more; another client that sees the total takes its "
+            "own off, and errs by less"
         )
     if others := " and ".join(spec.name for spec in private if spec not in real):
         words.append(
