@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from securefl.training import quick
-
 Product = Callable[..., Tensor]
 
 
@@ -43,5 +41,4 @@ def disturbed(product: Product) -> Product:
 def pytest_runtest_protocol() -> Generator[None, Any, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(functional, "linear", disturbed(functional.linear))
-        patch.setattr(quick, "product", disturbed(quick.product))
         return (yield)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from support.other_kernels import disturbed
 from torch import Tensor, nn
 
 from securefl.training.devices import one_thread
@@ -82,3 +83,13 @@ def test_a_layer_may_be_called_by_the_names_of_torch() -> None:
     for own in found:
         torch.testing.assert_close(own, layer(x))
     torch.testing.assert_close(nn.functional.linear(input=x, weight=layer.weight), x @ layer.weight.t())
+
+
+def test_the_double_of_another_processor_rounds_by_the_number_of_rows() -> None:
+    """`make hosts` runs the tests with it."""
+    drawn = torch.Generator().manual_seed(1)
+    x, weight = torch.randn(8, 97, generator=drawn), torch.randn(5, 97, generator=drawn)
+    product = disturbed(nn.functional.linear)
+    assert not torch.equal(product(x, weight)[:3], product(x[:3], weight))
+    torch.testing.assert_close(product(x, weight), nn.functional.linear(x, weight), rtol=0, atol=1e-4)
+    assert torch.equal(product(torch.ones(8, 4), torch.ones(5, 4)), torch.full((8, 5), 4.0))
