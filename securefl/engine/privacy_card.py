@@ -100,7 +100,7 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
         words.append(
             "if all values have the same standard deviation, a guess of one client's value from one sum errs "
             f"by {floor(100 * error) / 100:g} of it or more"
-            + (", also one of another client" if any(plan.tells(spec) for spec in real) else "")
+            + (", and so does another client's guess" if any(plan.tells(spec) for spec in real) else "")
         )
     if others := " and ".join(spec.name for spec in private if spec not in real):
         words.append(

@@ -175,7 +175,7 @@ def test_draws_are_held_to_what_an_observer_leaves() -> None:
 
 def test_the_card_says_for_whom_its_figure_holds() -> None:
     told, kept = plan_of(5), plan_of(5, max_rounds=1)
-    assert "errs by 0.86 of it or more, also one of another client" in learns(told, [OWN], "server")
+    assert "errs by 0.86 of it or more, and so does another client's guess" in learns(told, [OWN], "server")
     said = learns(kept, [ALONE], "server")
     assert "errs by 0.89 of it or more" in said
     assert "another client" not in said
