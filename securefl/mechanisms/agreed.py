@@ -16,7 +16,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
-from securefl.mechanisms.charges import charge_of, unbounded
+from securefl.mechanisms.charges import HIDES, charge_of, opens
 
 _FOLLOWED = frozenset({"ckks"})
 """Sums whose server must follow the protocol whatever the plan says (`engine.privacy_card`)."""
@@ -25,11 +25,12 @@ _FOLLOWED = frozenset({"ckks"})
 def reads_unbound(plan: Plan, spec: ValueSpec) -> bool:
     """Whether a lying server may choose what a client adds to this hidden sum, by queries before it.
 
-    False with a finite epsilon against the server, which holds whatever state the value reads.
+    False with noise that hides anything of one release from the server (`opens`), whatever state the value
+    reads.
     """
     if not plan.hidden or plan.secagg != "active" or spec.reduction != "sum":
         return False
-    return spec.reads_state in ("unbound", "unknown") and unbounded([charge_of(plan, spec)], (SERVER,))
+    return spec.reads_state in ("unbound", "unknown") and opens(charge_of(plan, spec), SERVER, plan.delta)
 
 
 def require_agreed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
@@ -51,9 +52,10 @@ def require_agreed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
             continue
         bound = spec.bounded_by.get("client", "a bound of its protocol, and noise")
         raise ConfigError(
-            "Expected hidden sums without noise to add what all clients of a sum agreed on, got "
-            f"{spec.name!r}, which reads state that a client keeps from earlier queries: a server that lies "
-            'chooses those, and can read one client\'s value. Add noise with unit = "client" '
+            "Expected hidden sums without noise, or with noise of an epsilon above "
+            f"{HIDES:g} a release, to add what all clients of a sum agreed on, got {spec.name!r}, which "
+            "reads state that a client keeps from earlier queries: a server that lies chooses those, and "
+            'can read one client\'s value. Add noise with unit = "client" '
             f"({bound}). Or accept that for this arm: accepts_kept_state = true, which stands on its card. "
             'Or, if the server follows the protocol, set secagg = "semi-honest"; in the open, sum = "clear".'
         )

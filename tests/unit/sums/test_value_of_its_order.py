@@ -1,10 +1,11 @@
 """A lying server has one value computed under one order, and summed under another that all clients sign.
 
-A client computes a value once for a query, and keeps it for all attempts. The server orders a dead model first
-and lets all clients but its victim send their masked inputs; no one signs, and the attempt is dropped. Then it
-sends another order at a later attempt of the same stage: an honest model, equal for all. The others mask the
-value that they kept, of the dead model, under the agreement of the honest one; the victim computes its own.
-Breaks the rule (PROOF.md): what a client adds is a function of records, of what all signers agreed on, and draws.
+A client computes a value once for a query, and keeps it for all attempts. The server orders a dead model
+first and lets all clients but its victim send their masked inputs; no one signs, and the attempt is
+dropped. Then it sends another order at a later attempt of the same stage: an honest model, equal for all.
+The others mask the value that they kept, of the dead model, under the agreement of the honest one; the
+victim computes its own. Breaks the rule (PROOF.md): what a client adds is a function of records, of what
+all signers agreed on, and draws.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Rules for sums "without noise" ask whether an epsilon is finite, and a speck of noise makes it finite.
+"""Noise that hides nothing counts as none in the rules of hidden sums without noise.
 
-`epsilon = 1e9` (unit = "client", noise = "local") is noise of 1e-5 of the bound; 1e12 is less than half a step of
-the grid, so it rounds to 0: the bytes are those without noise. Yet kept state is then allowed, sessions are not
-counted, and the card drops what it says of crafted models and of differences of rounds.
-Breaks: PROOF.md ("refused without a finite epsilon"), parties.md "Sessions", i59.1, i59.2, i59.3.
+`epsilon = 1e9` (unit = "client", noise = "local") is noise of 1e-5 of the bound; 1e12 is less than half a
+step of the grid: it rounds to 0. So kept state is refused, sessions are counted, and the card says what a
+crafted model reads and that differences of rounds are not protected.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from support.private_studies import client_level
 from support.tiny_study import world
 from unit.sums import test_kept_state as attacks
 
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import ValueSpec
 from securefl.engine.privacy_card import learns
 from securefl.mechanisms.charges import bare
 from securefl.study.composition import composition
@@ -24,7 +25,7 @@ WORDS = {"sum": '"masked"', "noise": '"local"', "dropout": "0.0", "corrupt": "0.
 HUGE = ["1e6", "1e9", "1e12"]
 
 
-def made(epsilon: str):  # type: ignore[no-untyped-def]
+def made(epsilon: str) -> tuple[Plan, list[ValueSpec]]:
     study = client_level(epsilon=epsilon, max_client_weight="0.5", **WORDS)
     algorithm, plan = composition(study, study.arms[0], world(study))
     return plan, [one.spec for one in algorithm.contributions]
@@ -39,7 +40,15 @@ def test_its_sessions_are_counted(epsilon: str) -> None:
 @pytest.mark.parametrize("epsilon", HUGE)
 def test_its_card_says_what_a_crafted_model_reads(epsilon: str) -> None:
     plan, specs = made(epsilon)
-    assert "crafts the model" in learns(plan, specs, "server")
+    said = learns(plan, specs, "server")
+    assert "crafts the model" in said
+    assert "differences" in said
+
+
+def test_noise_that_hides_something_is_noise() -> None:
+    plan, specs = made("50")
+    assert not any(bare(plan, spec) for spec in specs)
+    assert "crafts the model" not in learns(plan, specs, "server")
 
 
 @pytest.mark.parametrize("multiplier", [1e-5, 1e-7])
