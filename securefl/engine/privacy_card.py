@@ -120,8 +120,9 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
         words.append("differences of several rounds' sums are not protected")
     loose = [spec.name for spec in summed if reads_unbound(plan, spec)]
     if loose and plan.accepts_kept_state:
+        lies = "" if any(spec.reads_state == "repeated" for spec in summed) else " that lies"
         words.append(
-            f"the owner accepted that a server that lies can open a single client's {' and '.join(loose)}, "
+            f"the owner accepted that a server{lies} can open a single client's {' and '.join(loose)}, "
             "which reads state of earlier queries"
         )
     elif loose:

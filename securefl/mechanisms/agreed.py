@@ -5,6 +5,10 @@ signers of this sum agreed on, and of draws of its own. The agreement binds the 
 broadcast, the weights and the cohort of one query. It does not bind client state that earlier queries left,
 and the server chose those. So a value that reads such state is refused without noise. PROOF.md beside this
 file has the proof. `ValueSpec.reads_state` is the declaration that the rule reads.
+
+A value that takes off again what an earlier sum had of it ("repeated") is refused under a server that follows
+the protocol, too: each sum has the difference of two rounds, in which the values of clients that took part
+before nearly cancel, and that of a newcomer stays.
 """
 
 from __future__ import annotations
@@ -23,13 +27,14 @@ _FOLLOWED = frozenset({"ckks"})
 
 
 def reads_unbound(plan: Plan, spec: ValueSpec) -> bool:
-    """Whether a lying server may choose what a client adds to this hidden sum, by queries before it.
+    """Whether a server as `secagg` describes it may read what one client adds to this hidden sum, by its state.
 
     False with a finite epsilon against the server, which holds whatever state the value reads.
     """
-    if not plan.hidden or plan.secagg != "active" or spec.reduction != "sum":
+    if not plan.hidden or spec.reduction != "sum":
         return False
-    return spec.reads_state in ("unbound", "unknown") and unbounded([charge_of(plan, spec)], (SERVER,))
+    loose = ("unbound", "unknown", "repeated") if plan.secagg == "active" else ("repeated",)
+    return spec.reads_state in loose and unbounded([charge_of(plan, spec)], (SERVER,))
 
 
 def require_agreed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
@@ -50,12 +55,19 @@ def require_agreed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
         if plan.accepts_kept_state or spec.reads_state == "unknown" or not reads_unbound(plan, spec):
             continue
         bound = spec.bounded_by.get("client", "a bound of its protocol, and noise")
+        why = "a server that lies chooses those, and can read one client's value"
+        last = 'Or, if the server follows the protocol, set secagg = "semi-honest"; in'
+        if spec.reads_state == "repeated":
+            why = (
+                "each sum has the difference of two rounds, in which even a server that follows the protocol "
+                "can read the value of a client that it did not ask before"
+            )
+            last = "In"
         raise ConfigError(
             "Expected hidden sums without noise to add what all clients of a sum agreed on, got "
-            f"{spec.name!r}, which reads state that a client keeps from earlier queries: a server that lies "
-            'chooses those, and can read one client\'s value. Add noise with unit = "client" '
-            f"({bound}). Or accept that for this arm: accepts_kept_state = true, which stands on its card. "
-            'Or, if the server follows the protocol, set secagg = "semi-honest"; in the open, sum = "clear".'
+            f"{spec.name!r}, which reads state that a client keeps from earlier queries: {why}. Add noise with "
+            f'unit = "client" ({bound}). Or accept that for this arm: accepts_kept_state = true, which stands '
+            f'on its card. {last} the open, sum = "clear".'
         )
 
 
@@ -63,8 +75,8 @@ def require_needed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
     """Raises ConfigError for an acceptance of kept state where no hidden sum needs it."""
     if plan.accepts_kept_state and not any(reads_unbound(plan, spec) for spec in sent):
         raise ConfigError(
-            "Expected no accepts_kept_state, got true: no hidden sum of this arm reads kept state without "
-            "noise under a server that may lie. Delete the key."
+            "Expected no accepts_kept_state, got true: no hidden sum of this arm reads kept state that needs "
+            "it: without noise, and under a server that may lie. Delete the key."
         )
 
 
@@ -83,7 +95,6 @@ def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", 
         require_agreed(plan, sent)
     except ConfigError:
         return "refused"
-    if plan.secagg == "semi-honest":
-        return "held"
-    said = plan.sum in _FOLLOWED or any(reads_unbound(plan, spec) for spec in sent)
+    lies = plan.secagg == "active"
+    said = (lies and plan.sum in _FOLLOWED) or any(reads_unbound(plan, spec) for spec in sent)
     return "not held, said" if said else "held"

@@ -136,7 +136,7 @@ def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
     words = ", ".join(f"{name} {value}" for name, value in terms.items())
     without = f" {', '.join(plan.non_private)} leave without noise." if plan.non_private else ""
     if plan.accepts_kept_state:
-        without += " A server that lies may open single ones of them (accepts_kept_state)."
+        without += " The server may open single ones of them (accepts_kept_state)."
     echo(f"The study's terms: {words}, against {', '.join(plan.adversaries)}.{without}", err=True)
     if not agreed("The ledger keeps these terms for ever, in every study. Agree?"):
         raise ConfigError("Expected your agreement to the terms, got none: nothing was made.")
