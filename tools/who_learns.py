@@ -103,6 +103,7 @@ _OPEN = {
         "statistic",
         "consensus",
         "votes",
+        "counts",
     ],
 }
 _NOISED = {"adjacency": "add-remove", "epsilon": 2.0}

@@ -61,8 +61,8 @@ class ValueSpec:
             training is accounted.
         reads_state: whether it reads the client state (`ClientContext.kept`). "none": it gets none. "bound":
             only such state as this query's own bytes determine, which the client checks. "unbound": also what
-            earlier queries left. "repeated": and takes a value that an earlier sum had off again, so that one sum
-            has the difference of two rounds. "unknown": it gets the state, and its code may keep more
+            earlier queries left. "repeated": the same, and it takes off what an earlier sum had, so that one
+            sum has the difference of two rounds. "unknown": it gets the state, and its code may keep more
             elsewhere. A hidden sum without noise holds none of these three against a server that lies, and
             "repeated" against no server (`mechanisms.agreed`).
         training: the DP cost of the private training that precedes the value in a round, per record added or

@@ -27,7 +27,7 @@ _FOLLOWED = frozenset({"ckks"})
 
 
 def reads_unbound(plan: Plan, spec: ValueSpec) -> bool:
-    """Whether a server as `secagg` describes it may read what one client adds to this hidden sum, by its state.
+    """Whether a server as `secagg` describes it may read one client from this hidden sum, by its state.
 
     False with a finite epsilon against the server, which holds whatever state the value reads.
     """
@@ -65,9 +65,9 @@ def require_agreed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
             last = "In"
         raise ConfigError(
             "Expected hidden sums without noise to add what all clients of a sum agreed on, got "
-            f"{spec.name!r}, which reads state that a client keeps from earlier queries: {why}. Add noise with "
-            f'unit = "client" ({bound}). Or accept that for this arm: accepts_kept_state = true, which stands '
-            f'on its card. {last} the open, sum = "clear".'
+            f"{spec.name!r}, which reads state that a client keeps from earlier queries: {why}. Add noise "
+            f'with unit = "client" ({bound}). Or accept that for this arm: accepts_kept_state = true, which '
+            f'stands on its card. {last} the open, sum = "clear".'
         )
 
 

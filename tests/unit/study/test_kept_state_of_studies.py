@@ -13,7 +13,7 @@ from securefl.engine.privacy_card import learns
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 
-SENT = '["update", "consensus", "votes", "statistic", "map", "direction"]'
+SENT = '["update", "consensus", "votes", "statistic", "counts", "map", "direction"]'
 KEEPING = {
     "cs_fl": "fraction = 1.0\nsparsity = 0.01",
     "feddbe": "mean_bound = 4.0",
