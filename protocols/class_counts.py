@@ -97,11 +97,9 @@ class Counting:
 
     def query(self, state: State, population: Population, statistic: Sum, initial: int = 0) -> CohortQuery:
         """The query for the statistic of those that are counted, or of all, who are then counted by it."""
-        cohort, sums = population.everyone(), (statistic,)
-        if state.memory["counted"].any():
-            cohort = tuple(k for k in cohort if state.memory["counted"][k])
-        else:
-            sums += (self._sum,)
+        counted = state.memory["counted"]
+        sums = (statistic,) if counted.any() else (statistic, self._sum)
+        cohort = tuple(k for k in population.everyone() if counted[k] or not counted.any())
         return CohortQuery(cohort=cohort, broadcast=state.broadcast, sums=sums, initial=initial)
 
     def learn(self, state: State, answers: Answers) -> State:

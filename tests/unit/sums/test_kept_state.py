@@ -26,6 +26,7 @@ from securefl.core.wire import Header
 from securefl.engine.exchange import client
 from securefl.engine.inprocess import simulated
 from securefl.engine.network import Network
+from securefl.engine.party import key_holder
 from securefl.protocols import fltrust
 from securefl.protocols.adds import contributions as adds
 from securefl.protocols.adds.options import Adds
@@ -260,7 +261,7 @@ def test_nothing_opens_that_reads_state_of_the_servers_choice(name: str, how: st
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_without_the_rule_the_victim_is_read(name: str) -> None:
-    with mock.patch.object(client, "require_agreed"):
+    with mock.patch.object(client, "require_agreed"), mock.patch.object(key_holder, "require_agreed"):
         _, read = ATTACKS[name]("two-server")
     found, own = read()
     assert np.abs(own).max() > 1e-4
@@ -269,7 +270,7 @@ def test_without_the_rule_the_victim_is_read(name: str) -> None:
 
 def test_a_server_that_follows_reads_a_newcomer_of_stale_models() -> None:
     """In a sum of six updates, a guess of one errs by about 0.9 of its size."""
-    with mock.patch.object(client, "require_agreed"):
+    with mock.patch.object(client, "require_agreed"), mock.patch.object(key_holder, "require_agreed"):
         _, read = stale_newcomer("masked")
     found, own = read()
     assert np.linalg.norm(found - own) < 0.25 * np.linalg.norm(own)
