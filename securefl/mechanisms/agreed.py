@@ -38,7 +38,7 @@ def reads_unbound(plan: Plan, spec: ValueSpec) -> bool:
 
 
 def require_agreed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
-    """Refuse hidden sums that break the rule. Clients and the key holder check orders by their own plans, too.
+    """Refuse hidden sums that break the rule. Clients and the key holder check by their own plans, too.
 
     Code that is not ours ("unknown") is not refused, since nobody can tell what it keeps: the privacy card
     says that it is not held.

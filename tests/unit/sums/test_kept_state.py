@@ -300,6 +300,30 @@ def test_state_of_another_session_serves_no_query() -> None:
     assert parties.ask(1, OTHERS, start[:0], 1, 2, session=bytes([1] * 32), **more).survivors == ()
 
 
+NOBODYS = {
+    "of no model": np.arange(8.0),
+    "with no number": np.full(8, np.nan),
+    "above 32 bits": np.full(8, 2.0**40),
+    "cut": digest_of(np.zeros(1, np.float32))[:7],
+    "empty": np.zeros(0),
+}
+
+
+@pytest.mark.parametrize("which", NOBODYS)
+def test_a_digest_of_a_model_that_nobody_can_compute_opens_nothing(which: str) -> None:
+    """All clients abstain, and the next round is as if it had not been asked."""
+    parties = Parties(ADDS, "masked")
+    start, net = parties.algorithm.start().broadcast, parties.algorithm.averaged.supernet
+    everything = np.ones(net.groups, np.bool_)
+    size, answered = int(net.entries(everything).sum()), []
+    for number, first in ((1, NOBODYS[which]), (2, digest_of(start))):
+        assert parties.ask(number, EVERYBODY, start, size=net.groups).survivors == EVERYBODY
+        public = {adds.MASK: adds.packed(everything), adds.FIRST: first}
+        asked = parties.ask(number, EVERYBODY, start[:0], 1, 2, size=size, public=public)
+        answered.append(asked.survivors)
+    assert answered == [(), EVERYBODY]
+
+
 @pytest.mark.parametrize("lost", [True, False])
 def test_nothing_is_kept_of_a_masked_sum_that_did_not_open(lost: bool) -> None:
     """Masked vectors are lost, so clients computed their values, and nobody answers to the end."""
