@@ -41,6 +41,7 @@ COUNTS: Final = ValueSpec(
     name="counts",
     reduction="sum",
     reveals="its numbers of records by class",
+    form="real",
     reads_state="none",
     on_model=False,
     once=True,

@@ -80,8 +80,13 @@ def require_needed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
         )
 
 
+def _form_tells(plan: Plan, spec: ValueSpec) -> bool:
+    """Whether a total without noise may tell single values apart by their form (`ValueSpec.form`)."""
+    return spec.reduction == "sum" and spec.form != "real" and unbounded([charge_of(plan, spec)], (SERVER,))
+
+
 def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", "not held, said"]:
-    """Whether single values stay hidden from a server as `secagg` describes it, that asks what it likes.
+    """Whether single summed values stay hidden from a server as `secagg` describes it.
 
     Args:
         plan: of an arm.
@@ -96,5 +101,7 @@ def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", 
     except ConfigError:
         return "refused"
     lies = plan.secagg == "active"
-    said = (lies and plan.sum in _FOLLOWED) or any(reads_unbound(plan, spec) for spec in sent)
+    said = (lies and plan.sum in _FOLLOWED) or any(
+        reads_unbound(plan, spec) or _form_tells(plan, spec) for spec in sent
+    )
     return "not held, said" if said else "held"
