@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from securefl.algorithm import ClientContext, ClientState, Float32s, Floats
 from securefl.errors import DataError
 
-
 _NOTHING = np.zeros(0)
 
 
