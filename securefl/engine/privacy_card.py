@@ -12,7 +12,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
 from securefl.linear.registry import key_holder_learns, left_open, limit
 from securefl.mechanisms.agreed import reads_unbound
-from securefl.mechanisms.charges import HIDES, bare, charge_of, opens, post_processed
+from securefl.mechanisms.charges import HIDES, bare, charge_of, opens, post_processed, unbounded
 from securefl.mechanisms.registry import mechanism_of
 from securefl.sums.registry import scheme_of
 
@@ -120,8 +120,9 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
         words.append("differences of several rounds' sums are not protected")
     loose = [spec.name for spec in summed if reads_unbound(plan, spec)]
     if loose and plan.accepts_kept_state:
+        lies = "" if any(spec.reads_state == "repeated" for spec in summed) else " that lies"
         words.append(
-            f"the owner accepted that a server that lies can open a single client's {' and '.join(loose)}, "
+            f"the owner accepted that a server{lies} can open a single client's {' and '.join(loose)}, "
             "which reads state of earlier queries"
         )
     elif loose:
@@ -149,5 +150,7 @@ def _told(plan: Plan, spec: ValueSpec, reveals: str) -> str:
         reveals += ", and single records if it crafts the model"
     if not mechanism.noised:
         return reveals if spec.training is None else f"{reveals}, trained privately"
-    hardly = f", which hides next to nothing: an epsilon above {HIDES:g}"
-    return f"{reveals}{mechanism.learns(SERVER)}{hardly * opens(_charge(plan, spec), SERVER, plan.delta)}"
+    charge, noise = _charge(plan, spec), mechanism.learns(SERVER)
+    if opens(charge, SERVER, plan.delta) and not unbounded([charge], (SERVER,)):
+        noise += f" that hides next to nothing (an epsilon above {HIDES:g})"
+    return f"{reveals}{noise}"

@@ -134,7 +134,7 @@ def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
     words = ", ".join(f"{name} {value}" for name, value in terms.items())
     without = f" {', '.join(plan.non_private)} leave without noise." if plan.non_private else ""
     if plan.accepts_kept_state:
-        without += " A server that lies may open single ones of them (accepts_kept_state)."
+        without += " The server may open single ones of them (accepts_kept_state)."
     echo(f"The study's terms: {words}, against {', '.join(plan.adversaries)}.{without}", err=True)
     if len(own) == len(terms) or yes:
         return

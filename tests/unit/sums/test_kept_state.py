@@ -26,6 +26,7 @@ from securefl.core.wire import Header
 from securefl.engine.exchange import client
 from securefl.engine.inprocess import simulated
 from securefl.engine.network import Network
+from securefl.engine.party import key_holder
 from securefl.protocols import fltrust
 from securefl.protocols.adds import contributions as adds
 from securefl.protocols.adds.options import Adds
@@ -49,8 +50,8 @@ def problem() -> Any:
 class Parties:
     """Six clients of one algorithm. `own` has the values that they computed, newest last."""
 
-    def __init__(self, options: Any, how: str, **words: Any) -> None:
-        self.algorithm = options.build(problem())
+    def __init__(self, options: Any, how: str, of: Any = None, **words: Any) -> None:
+        self.algorithm = options.build(of or problem())
         # A form that refuses maps in hidden sums is another rule, which does not stand in here.
         specs = [replace(one.spec, form="discrete") for one in self.algorithm.contributions]
         self.specs = specs
@@ -227,26 +228,52 @@ def fltrust_stages(how: str) -> Read:
     )
 
 
+def stale_newcomer(how: str) -> Read:
+    """An honest server asks the victim in its second round. What others add is two steps' difference."""
+    terms = {"public_num_examples": 100, "min_records": 6, "max_records": 600, "draws": 6}
+    small = replace(problem(), local=replace(problem().local, learning_rate=0.02))
+    options, by = FedAvg(fraction=1.0, aggregation="full", stale=True), {"weights": ByCount(600)}
+    parties = Parties(options, how, of=small, secagg="semi-honest", **terms)
+    start = parties.algorithm.start().broadcast
+    first = parties.ask(1, OTHERS, start, **by)
+    if not first.totals:
+        return first, lambda: (start, start)
+    model = (start + first.totals["update"].value).astype(np.float32)
+    asked, moved = parties.ask(2, EVERYBODY, model, **by), model.astype(np.float64) - start
+    return asked, lambda: (
+        (6 * (asked.totals["update"].value - moved))[FIRST_LAYER],
+        (parties.own[VICTIM][0] - moved)[FIRST_LAYER],
+    )
+
+
 ATTACKS = {own.__name__: own for own in (stc_model, stc_residual, lg_bodies, stale_models)}
 STAGES = {own.__name__: own for own in (adds_stages, fltrust_stages)}
 ways = pytest.mark.parametrize("how", ["masked", "two-server"])
 
 
 @ways
-@pytest.mark.parametrize("name", [*ATTACKS, *STAGES])
+@pytest.mark.parametrize("name", [*ATTACKS, *STAGES, "stale_newcomer"])
 def test_nothing_opens_that_reads_state_of_the_servers_choice(name: str, how: str) -> None:
-    asked, _ = (ATTACKS | STAGES)[name](how)
+    asked, _ = (ATTACKS | STAGES | {"stale_newcomer": stale_newcomer})[name](how)
     assert asked.survivors == ()
     assert not asked.totals
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_without_the_rule_the_victim_is_read(name: str) -> None:
-    with mock.patch.object(client, "require_agreed"):
+    with mock.patch.object(client, "require_agreed"), mock.patch.object(key_holder, "require_agreed"):
         _, read = ATTACKS[name]("two-server")
     found, own = read()
     assert np.abs(own).max() > 1e-4
     assert np.abs(found - own).max() < 0.01 * np.abs(own).max()
+
+
+def test_a_server_that_follows_reads_a_newcomer_of_stale_models() -> None:
+    """In a sum of six updates, a guess of one errs by about 0.9 of its size."""
+    with mock.patch.object(client, "require_agreed"), mock.patch.object(key_holder, "require_agreed"):
+        _, read = stale_newcomer("masked")
+    found, own = read()
+    assert np.linalg.norm(found - own) < 0.25 * np.linalg.norm(own)
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -271,6 +298,30 @@ def test_state_of_another_session_serves_no_query() -> None:
     }
     assert parties.ask(1, EVERYBODY, start, size=groups).survivors == EVERYBODY
     assert parties.ask(1, OTHERS, start[:0], 1, 2, session=bytes([1] * 32), **more).survivors == ()
+
+
+NOBODYS = {
+    "of no model": np.arange(8.0),
+    "with no number": np.full(8, np.nan),
+    "above 32 bits": np.full(8, 2.0**40),
+    "cut": digest_of(np.zeros(1, np.float32))[:7],
+    "empty": np.zeros(0),
+}
+
+
+@pytest.mark.parametrize("which", NOBODYS)
+def test_a_digest_of_a_model_that_nobody_can_compute_opens_nothing(which: str) -> None:
+    """All clients abstain, and the next round is as if it had not been asked."""
+    parties = Parties(ADDS, "masked")
+    start, net = parties.algorithm.start().broadcast, parties.algorithm.averaged.supernet
+    everything = np.ones(net.groups, np.bool_)
+    size, answered = int(net.entries(everything).sum()), []
+    for number, first in ((1, NOBODYS[which]), (2, digest_of(start))):
+        assert parties.ask(number, EVERYBODY, start, size=net.groups).survivors == EVERYBODY
+        public = {adds.MASK: adds.packed(everything), adds.FIRST: first}
+        asked = parties.ask(number, EVERYBODY, start[:0], 1, 2, size=size, public=public)
+        answered.append(asked.survivors)
+    assert answered == [(), EVERYBODY]
 
 
 @pytest.mark.parametrize("lost", [True, False])
