@@ -65,10 +65,11 @@ def require_agreed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
             )
             last = "In"
         raise ConfigError(
-            f"Expected hidden sums without noise, or with noise of an epsilon above {HIDES:g} a release, to add "
-            f"what all clients of a sum agreed on, got {spec.name!r}, which reads state that a client keeps from "
-            f'earlier queries: {why}. Add noise with unit = "client" ({bound}). Or accept that for this arm: '
-            f'accepts_kept_state = true, which stands on its card. {last} the open, sum = "clear".'
+            f"Expected hidden sums without noise, or with noise of an epsilon above {HIDES:g} a release, to "
+            f"add what all clients of a sum agreed on, got {spec.name!r}, which reads state that a client "
+            f'keeps from earlier queries: {why}. Add noise with unit = "client" ({bound}). Or accept that '
+            "for this arm: accepts_kept_state = true, which stands on its card. "
+            f'{last} the open, sum = "clear".'
         )
 
 
@@ -83,7 +84,8 @@ def require_needed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
 
 def _form_tells(plan: Plan, spec: ValueSpec) -> bool:
     """Whether a total without noise may tell single values apart by their form (`ValueSpec.form`)."""
-    return spec.reduction == "sum" and spec.form != "real" and unbounded([charge_of(plan, spec)], (SERVER,))
+    found = spec.reduction == "sum" and spec.form != "real"
+    return found and opens(charge_of(plan, spec), SERVER, plan.delta)
 
 
 def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", "not held, said"]:

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.lying_queries import lg_bodies, problem
 from support.private_studies import client_level
 from support.tiny_study import world
-from unit.sums import test_kept_state as attacks
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
@@ -52,24 +52,12 @@ def test_noise_that_hides_something_is_noise() -> None:
 
 
 @pytest.mark.parametrize("multiplier", [1e-5, 1e-7])
-def test_state_that_a_lying_server_chose_opens_nobody(
-    multiplier: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The attack on LG-FedAvg of test_kept_state.py, under this noise."""
-    problem = attacks.problem()
-    problem = replace(problem, local=replace(problem.local, update_bound=16.0))
-    noise = {
-        "noise": "local",
-        "noise_multiplier": multiplier,
-        "unit": "client",
-        "adjacency": "zero-out",
-        "non_private": (),
-        "max_retries": 0,
-    }
-    plain = attacks.Parties
-    monkeypatch.setattr(attacks, "problem", lambda: problem)
-    monkeypatch.setattr(attacks, "Parties", lambda *args: plain(*args, **noise))
-    answers, read = attacks.lg_bodies("masked")
+def test_state_that_a_lying_server_chose_opens_nobody(multiplier: float) -> None:
+    """The attack on LG-FedAvg, under this noise."""
+    plain = problem()
+    of = replace(plain, local=replace(plain.local, update_bound=16.0))
+    noise = {"noise": "local", "noise_multiplier": multiplier, "unit": "client", "adjacency": "zero-out"}
+    answers, read = lg_bodies("masked", of, non_private=(), max_retries=0, **noise)
     if answers.survivors:
         found, true = read()
         error = float(np.abs(found - true).max())

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import lying_sessions as sessions
 from support import party_folders
-from unit.deployment import test_sessions as sessions
-from unit.sums.test_kept_state import EVERYBODY, FIRST_LAYER, VICTIM, Parties, dead
+from support.lying_queries import EVERYBODY, FIRST_LAYER, VICTIM, Parties, dead
 
 from securefl.core.machine import Step
 from securefl.core.messages import client_name, task
