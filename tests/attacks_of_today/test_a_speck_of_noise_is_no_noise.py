@@ -1,8 +1,8 @@
 """Rules for sums "without noise" ask whether an epsilon is finite, and a speck of noise makes it finite.
 
-`epsilon = 1e9` (unit = "client", noise = "local") is noise of 1e-5 of the bound; 1e12 is less than half a step of
-the grid, so it rounds to 0: the bytes are those without noise. Yet kept state is then allowed, sessions are not
-counted, and the card drops what it says of crafted models and of differences of rounds.
+`epsilon = 1e9` (unit = "client", noise = "local") is noise of 1e-5 of the bound; 1e12 is less than half a
+step of the grid, so it rounds to 0: the bytes are those without noise. Yet kept state is then allowed,
+sessions are not counted, and the card drops what it says of crafted models and of differences of rounds.
 Breaks: PROOF.md ("refused without a finite epsilon"), parties.md "Sessions", i59.1, i59.2, i59.3.
 """
 

@@ -1,10 +1,11 @@
 """A lying server has one value computed under one order, and summed under another that all clients sign.
 
-A client computes a value once for a query, and keeps it for all attempts. The server orders a dead model first
-and lets all clients but its victim send their masked inputs; no one signs, and the attempt is dropped. Then it
-sends another order at a later attempt of the same stage: an honest model, equal for all. The others mask the
-value that they kept, of the dead model, under the agreement of the honest one; the victim computes its own.
-Breaks the rule (PROOF.md): what a client adds is a function of records, of what all signers agreed on, and draws.
+A client computes a value once for a query, and keeps it for all attempts. The server orders a dead model
+first and lets all clients but its victim send their masked inputs; no one signs, and the attempt is
+dropped. Then it sends another order at a later attempt of the same stage: an honest model, equal for all.
+The others mask the value that they kept, of the dead model, under the agreement of the honest one; the
+victim computes its own. Breaks the rule (PROOF.md): what a client adds is a function of records, of what
+all signers agreed on, and draws.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def test_a_value_kept_for_one_order_is_in_no_sum_of_another(
 
     monkeypatch.setattr(engine.ServerParty, "_hidden", lying)
     options = FedAvg(fraction=1.0, aggregation="partial")
-    parties = Parties(options, how, dropout=0.34, max_retries=3)
+    parties = Parties(options, how, dropout=0.34, max_retries=0)
     answers = parties.ask(1, EVERYBODY, parties.algorithm.start().broadcast)
     if answers.survivors:
         found, true = parties.total(answers)[FIRST_LAYER], parties.own[VICTIM][-1][FIRST_LAYER]
@@ -115,7 +116,7 @@ def test_nor_between_parties_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def lying(self: Any, query: Any, header: Any, transport: Any, scores: Any) -> Any:
         return _lie(self, query, header, transport, scores, f"client-{sessions.VICTIM:04d}")
 
-    study = sessions.STUDY.replace("dropout = 0.0", "dropout = 0.17\nmax_retries = 3")
+    study = sessions.STUDY.replace("dropout = 0.0", "dropout = 0.17")
     monkeypatch.setattr(contributing, "protect", noting)
     monkeypatch.setattr(engine.ServerParty, "_hidden", lying)
     monkeypatch.setattr(

@@ -1,7 +1,8 @@
-"""An owner who states all four terms agrees to `accepts_kept_state` of a server's study without hearing of it.
+"""An owner who states all four terms agrees to `accepts_kept_state` of a server's study without hearing of
+it.
 
-i59.1: "The owner's acceptance (a lying server may open single inputs of this arm)". `party init` tells it in its
-question alone, and asks none if --unit, --adjacency, --delta and --budget are stated.
+i59.1: "The owner's acceptance (a lying server may open single inputs of this arm)". `party init` tells it
+in its question alone, and asks none if --unit, --adjacency, --delta and --budget are stated.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from securefl.commands.party import party
 def test_init_tells_the_acceptance(words: list[str], tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text(of("lg_fedavg", more="accepts_kept_state = true").text)
-    terms = "--unit record --adjacency replace-one --delta 1e-4 --budget inf".split()
+    terms = ["--unit", "record", "--adjacency", "replace-one", "--delta", "1e-4", "--budget", "inf"]
     made = ["init", str(tmp_path / "P"), str(study), "--client", "0", "--counter", str(tmp_path / "C")]
     done = CliRunner().invoke(party, [*made, *(words or terms)])
     assert done.exit_code == 0, done.output

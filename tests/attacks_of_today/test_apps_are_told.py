@@ -1,9 +1,9 @@
 """What a lying server reads of an app that keeps state is said to nobody who runs an app or a loop.
 
-i59.1: "Code that is not ours (Flower apps, loops) counts as reading state: the card says 'not held', the remedies
-beside." The table of the threat model: "Flower apps, loops and protocols of others: not held, said". `learns` has
-the words, but only studies, `masked_sum` and `select_by_profile` show it: no command, page or log of an app, a
-party of an app (`LocalDeployment`, `served`), or `SecureAggregator` does.
+i59.1: "Code that is not ours (Flower apps, loops) counts as reading state: the card says 'not held', the
+remedies beside." The table of the threat model: "Flower apps, loops and protocols of others: not held,
+said". `learns` has the words, but only studies, `masked_sum` and `select_by_profile` show it: no command,
+page or log of an app, a party of an app (`LocalDeployment`, `served`), or `SecureAggregator` does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A worker of `securefl sweep` is `python -c`, which imports what it needs from the working folder first.
 
-In a sticky folder such as /tmp another user puts a `pickle.py`. The command itself never looks there (a console
-script has its own folder in front), but the workers that it spawns do: the other user's code runs as the user.
-i60.4 and threat-model "Code that a study names": "other users of the machine must not be able to write ...".
+In a sticky folder such as /tmp another user puts a `pickle.py`. The command itself never looks there (a
+console script has its own folder in front), but the workers that it spawns do: the other user's code runs
+as the user. i60.4 and threat-model "Code that a study names": "other users of the machine must not be able
+to write ...".
 """
 
 from __future__ import annotations
