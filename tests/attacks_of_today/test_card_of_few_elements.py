@@ -75,5 +75,5 @@ def test_the_card_states_what_one_legal_score_leaves_open(length: int) -> None:
 
 
 def test_the_card_counts_a_crafted_model() -> None:
-    """84 elements, of which the crafted model holds all but one constant: weights of one size (spread 1.4)."""
+    """84 elements, of which the crafted model holds all but one constant; weights of one size (1.4)."""
     assert open_share(84, Variant.FULL, alone=True) > 0.5 * said(84)
