@@ -12,10 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support import private_studies
 from support.private_studies import client_level
 from support.tiny_study import world
 from unit.sums import test_kept_state as attacks
 
+from securefl.core.errors import ConfigError
 from securefl.engine.privacy_card import learns
 from securefl.mechanisms.charges import bare
 from securefl.study.composition import composition
@@ -65,3 +67,19 @@ def test_state_that_a_lying_server_chose_opens_nobody(
         found, true = read()
         error = float(np.abs(found - true).max())
         assert error > np.abs(true).max(), f"read to {error:.2g} of {np.abs(true).max():.2g}"
+
+
+@pytest.mark.parametrize("name", ["lg_fedavg", "fedavg"])
+def test_a_speck_in_private_training_is_none_either(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`[dpsgd] noise_multiplier = 1e-6` opens the same three doors."""
+    speck = private_studies.DPSGD.replace("noise_multiplier = 1.2", "noise_multiplier = 1e-6")
+    monkeypatch.setattr(private_studies, "DPSGD", speck)
+    words = {**WORDS, "noise": '"none"', "min_cohort_size": "4", "max_client_weight": "0.5"}
+    study = private_studies.private(name, private_studies.AVERAGING[name], **words)
+    try:
+        algorithm, plan = composition(study, study.arms[0], world(study))
+    except ConfigError:
+        return
+    specs = [one.spec for one in algorithm.contributions]
+    assert any(bare(plan, spec) for spec in specs)
+    assert "crafts the model" in learns(plan, specs, "server")
