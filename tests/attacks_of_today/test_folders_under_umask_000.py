@@ -1,9 +1,9 @@
 """Folders that others can write under umask 000.
 
-threat-model, "Code that a study names": "Files and folders that securefl makes are writable by their owner alone,
-whatever the umask." `Path.mkdir(parents=True, mode=...)` gives its mode to the last folder alone: the folder of a
-local deployment's parties (with all their keys' folders in it), the way to a socket and that of fetched data sets
-are 0777, so another user renames what is in them.
+threat-model, "Code that a study names": "Files and folders that securefl makes are writable by their
+owner alone, whatever the umask." `Path.mkdir(parents=True, mode=...)` gives its mode to the last folder
+alone: the folder of a local deployment's parties (with all their keys' folders in it), the way to a
+socket and that of fetched data sets are 0777, so another user renames what is in them.
 """
 
 from __future__ import annotations
