@@ -1,8 +1,9 @@
-"""The card's "one that is legal leaves 5 % of an entry's standard deviation open" where the spread is no bound.
+"""The card's "one that is legal leaves 5 % of an entry's standard deviation open" where the spread is no
+bound.
 
-Below 32 elements (full) a spike is legal: its score is one mean, but for the noise. `left_open` knows no length
-and no bounds, so the card says 5 % for every study. docs/threat-model.md: "Below 32 elements the default is no
-bound"; the card: issue 60.2, "stood on the card".
+Below 32 elements (full) a spike is legal: its score is one mean, but for the noise. `left_open` knows no
+length and no bounds, so the card says 5 % for every study. docs/threat-model.md: "Below 32 elements the
+default is no bound"; the card: issue 60.2, "stood on the card".
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 
 import numpy as np
 import pytest
-from support.tiny_study import FEDPROF, text, with_privacy, world
+from support.tiny_study import FEDPROF, text, world
 
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
@@ -74,5 +75,5 @@ def test_the_card_states_what_one_legal_score_leaves_open(length: int) -> None:
 
 
 def test_the_card_counts_a_crafted_model() -> None:
-    """84 elements, of which the crafted model holds all but one constant: weights of one size (spread 1.4)."""
+    """84 elements, of which the crafted model holds all but one constant; weights of one size (1.4)."""
     assert open_share(84, Variant.FULL, alone=True) > 0.5 * said(84)

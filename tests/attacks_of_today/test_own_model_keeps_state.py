@@ -1,9 +1,9 @@
 """A model of the study's own may keep state between rounds, and the card of its study does not say so.
 
-FedAvg's update is declared `reads_state = "none"`, whatever the model is. A module that keeps a list, a class
-attribute or a file reads state that a lying server chose by earlier queries. i59.1: "Code that is not ours counts
-as reading state: the card says 'not held'"; the table of the threat model has "Flower apps, loops and protocols of
-others" alone, and `fedavg` as "held".
+FedAvg's update is declared `reads_state = "none"`, whatever the model is. A module that keeps a list, a
+class attribute or a file reads state that a lying server chose by earlier queries. i59.1: "Code that is not
+ours counts as reading state: the card says 'not held'"; the table of the threat model has "Flower apps,
+loops and protocols of others" alone, and `fedavg` as "held".
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """A crafted model turns each client's silence into a comparison with a number of the server's choice.
 
-Without noise a client of a masked sum is silent if its update is beyond the grid (+-512). The server broadcasts
-one model, which all sign, so that this happens to a client that has more records of one class than a number t. Who is missing from the sum is read by name: one bit of one client a round, and by
-bisection its label counts, exactly. Under two-server and ckks it is cut. threat-model.md, "Masked sums": a server
-that lies "learns no more, but what a crafted model ... makes the total tell"; crafted-models.md: "masks ...
-hide whose record it is".
+Without noise a client of a masked sum is silent if its update is beyond the grid (+-512). The server
+broadcasts one model, which all sign, so that this happens to a client that has more records of one class
+than a number t. Who is missing from the sum is read by name: one bit of one client a round, and by
+bisection its label counts, exactly. Under two-server and ckks it is cut. threat-model.md, "Masked sums": a
+server that lies "learns no more, but what a crafted model ... makes the total tell"; crafted-models.md:
+"masks ... hide whose record it is".
 """
 
 from __future__ import annotations
