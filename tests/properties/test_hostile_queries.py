@@ -28,6 +28,7 @@ from securefl.algorithm.clients import ClientContext
 from securefl.core.agreement import Identity
 from securefl.deployment.session_cap import SessionCap
 from securefl.engine.exchange import client
+from securefl.engine.party.computing import Computing
 from securefl.protocols import fltrust, stale
 from securefl.protocols.adds import contributions as adds
 from securefl.protocols.client_state import require_made_in
@@ -192,3 +193,13 @@ def breaks(name: str) -> bool:
     except AssertionError:
         return True
     return False
+
+
+@pytest.mark.parametrize("holder", [False, True])
+def test_two_orders_of_one_query_tell_nothing_unless_values_outlast_their_order(holder: bool) -> None:
+    """What random sequences come to seldom: no sum of the first order opens, and clients have its values."""
+    dead = len(systems()["drawn"].shown) - 1
+    orders = [Query(shown=dead, other=0, late=2), Query(on=-1, late=2)]
+    assert Play(systems()["drawn"], holder=holder).run(orders).check() == 1
+    with out(Computing, "forget"), pytest.raises(AssertionError):
+        Play(systems()["drawn"], holder=holder).run(orders).check()

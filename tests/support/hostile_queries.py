@@ -294,8 +294,9 @@ class Query:
     """One query. Masks have a bit for each client.
 
     ask: which of the system's questions. shown, other: the broadcast to all, and to client 0 if it differs.
-    told: the model that the second query of a round is about. late: who misses the sum. on: by how much
-    the round goes up. heavy: the draws of client 0. again: whether the sum is called once more without it.
+    told: the model that the second query of a round is about. late: who misses the sum. on: 1 for the next
+    round, 0 for another query of this one, -1 for another order of the same query. heavy: the draws of client
+    0. again: whether the sum is called once more without it.
     """
 
     ask: int = 0
@@ -461,7 +462,7 @@ class Play:
         return self
 
     def _enter(self) -> None:
-        self.sessions, self.round, self.stage = self.sessions + 1, 0, 0
+        self.sessions, self.round, self.stage, self.attempt = self.sessions + 1, 0, 0, 0
         self.session = bytes([self.sessions] * 32)
         self.diary.enter(self.session, "")
         self._start({})
@@ -518,14 +519,16 @@ class Play:
     # One query
 
     def _query(self, asked: Query) -> None:
-        if asked.on or not self.round:
-            self.round, self.stage = self.round + 1, 0
+        if asked.on > 0 or not self.round:
+            self.round, self.stage, self.attempt = self.round + 1, 0, 0
+        elif not asked.on:
+            self.stage, self.attempt = self.stage + 1, 0
         else:
-            self.stage += 1
+            self.attempt += 1
         if self.round > self.plan.max_rounds:
             return
         query = self._asked(asked)
-        header = Header(self.session, self.round, 0, self.stage)
+        header = Header(self.session, self.round, self.attempt, self.stage)
         try:
             cohort = cohort_of(query) if query.sums else None
             names = [NAMES[k] for k in query.cohort]
@@ -535,8 +538,9 @@ class Play:
         self._told(query, asked, header)
         if query.sums:
             called = [k for k in query.cohort if not asked.late >> k & 1]
-            for attempt in range(1, 2 + asked.again):
-                self._summed(query, called if attempt == 1 else [k for k in called if k], attempt)
+            self._summed(query, called)
+            if asked.again:
+                self._summed(query, [k for k in called if k])
         self.party.settle()
 
     def _asked(self, asked: Query) -> CohortQuery:
@@ -576,15 +580,16 @@ class Play:
         while drive.working:
             drive.work()
 
-    def _summed(self, query: CohortQuery, called: Sequence[int], attempt: int) -> None:
+    def _summed(self, query: CohortQuery, called: Sequence[int]) -> None:
         """An attempt at the sum of whoever is called. The server shows one set of survivors: all it can."""
+        self.attempt += 1
         weights = Weights.of(order_of(query), cohort_of(query))
         call = SumCall.over(
             called, weights, query.sums, initial=query.initial, number=0, again=0, task=bytes(32)
         )
         vault = self.party._sums.vault = Vault()  # type: ignore[union-attr]
         try:
-            header = Header(self.session, self.round, attempt, self.stage)
+            header = Header(self.session, self.round, self.attempt, self.stage)
             self.party.call([NAMES[k] for k in called], encode_call(header, call))
         except RemoteProtocolError:
             return
