@@ -20,7 +20,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
-from securefl.mechanisms.charges import charge_of, unbounded
+from securefl.mechanisms.charges import HIDES, charge_of, opens
 
 _FOLLOWED = frozenset({"ckks"})
 """Sums whose server must follow the protocol whatever the plan says (`engine.privacy_card`)."""
@@ -29,12 +29,13 @@ _FOLLOWED = frozenset({"ckks"})
 def reads_unbound(plan: Plan, spec: ValueSpec) -> bool:
     """Whether a server as `secagg` describes it may read one client from this hidden sum, by its state.
 
-    False with a finite epsilon against the server, which holds whatever state the value reads.
+    False with noise that hides anything of one release from the server (`opens`), whatever state the value
+    reads.
     """
     if not plan.hidden or spec.reduction != "sum":
         return False
     loose = ("unbound", "unknown", "repeated") if plan.secagg == "active" else ("repeated",)
-    return spec.reads_state in loose and unbounded([charge_of(plan, spec)], (SERVER,))
+    return spec.reads_state in loose and opens(charge_of(plan, spec), SERVER, plan.delta)
 
 
 def require_agreed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
@@ -64,10 +65,11 @@ def require_agreed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
             )
             last = "In"
         raise ConfigError(
-            "Expected hidden sums without noise to add what all clients of a sum agreed on, got "
-            f"{spec.name!r}, which reads state that a client keeps from earlier queries: {why}. Add noise "
-            f'with unit = "client" ({bound}). Or accept that for this arm: accepts_kept_state = true, which '
-            f'stands on its card. {last} the open, sum = "clear".'
+            f"Expected hidden sums without noise, or with noise of an epsilon above {HIDES:g} a release, to "
+            f"add what all clients of a sum agreed on, got {spec.name!r}, which reads state that a client "
+            f'keeps from earlier queries: {why}. Add noise with unit = "client" ({bound}). Or accept that '
+            "for this arm: accepts_kept_state = true, which stands on its card. "
+            f'{last} the open, sum = "clear".'
         )
 
 
@@ -82,7 +84,8 @@ def require_needed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
 
 def _form_tells(plan: Plan, spec: ValueSpec) -> bool:
     """Whether a total without noise may tell single values apart by their form (`ValueSpec.form`)."""
-    return spec.reduction == "sum" and spec.form != "real" and unbounded([charge_of(plan, spec)], (SERVER,))
+    found = spec.reduction == "sum" and spec.form != "real"
+    return found and opens(charge_of(plan, spec), SERVER, plan.delta)
 
 
 def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", "not held, said"]:
