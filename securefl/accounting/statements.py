@@ -19,7 +19,6 @@ from securefl.accounting.events import History, load_charge
 from securefl.accounting.figures import plain
 from securefl.accounting.note import noted
 from securefl.accounting.store import IDENTITY, KIND, Terms
-from securefl.core.file_words import by_field
 from securefl.storage.database import Damaged, decoding, explaining, require
 from securefl.storage.read_only import read
 
@@ -117,7 +116,7 @@ def terms_of(path: Path) -> Terms:
     with explaining(path, KIND), decoding():
         rows = read(path, lambda db: db.execute("SELECT name, value FROM terms").fetchall())
         stored = {name: literal_eval(value) for name, value in rows if name != IDENTITY}
-        return Terms(**by_field(Terms, stored))
+        return Terms(**stored)
 
 
 def _stored(

@@ -24,7 +24,6 @@ from securefl.storage.database import Damaged, Database, Kind, check, seal
 
 KIND: Final = Kind(
     name="roster",
-    version=1,
     tables=(
         "CREATE TABLE clients (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, seal BLOB NOT NULL) "
         "STRICT",

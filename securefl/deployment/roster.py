@@ -18,6 +18,7 @@ from typing import Any
 from securefl.algorithm.plan import Plan
 from securefl.core.agreement import Directory, Member, fields
 from securefl.core.errors import ConfigError
+from securefl.core.formats import prefix
 from securefl.core.keys import PublicKey
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
@@ -34,7 +35,7 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 def fingerprint(member: Member) -> str:
     """128 bits of SHA-256 over name and keys, in groups of four digits, for people to read aloud."""
     raw = fields(member.name.encode(), member.identity.raw, member.channel.raw)
-    digits = hashlib.sha256(b"securefl enrolment v1" + raw).hexdigest()[:32]
+    digits = hashlib.sha256(prefix("enrolment") + raw).hexdigest()[:32]
     return " ".join(digits[at : at + 4] for at in range(0, 32, 4))
 
 
@@ -100,7 +101,7 @@ class PinnedRoster:
         """SHA-256 over names and keys in the order of names, 32 bytes. A party's plan file has it."""
         own = [self.members[name] for name in sorted(self.members)]
         lines = [fields(one.name.encode(), one.identity.raw, one.channel.raw) for one in own]
-        return hashlib.sha256(b"securefl roster v1" + fields(*lines)).digest()
+        return hashlib.sha256(prefix("roster") + fields(*lines)).digest()
 
     def session(self, plan: Plan, nonce: bytes) -> bytes:
         """The session of this plan, these parties and this nonce, 32 bytes."""

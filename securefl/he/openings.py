@@ -17,7 +17,6 @@ from securefl.storage.database import Database, Kind, check, seal
 Reply = Callable[[], bytes]
 KIND = Kind(
     name="count of openings",
-    version=2,
     tables=(
         "CREATE TABLE openings (request BLOB PRIMARY KEY, integers INTEGER NOT NULL, reply BLOB NOT NULL, "
         "seal BLOB NOT NULL) STRICT",

@@ -13,7 +13,6 @@ from securefl.storage.database import Database, Kind, check, seal
 
 KIND = Kind(
     name="record of matched profiles",
-    version=1,
     tables=(
         "CREATE TABLE matched (profile BLOB PRIMARY KEY, request BLOB NOT NULL, seal BLOB NOT NULL) STRICT",
     ),

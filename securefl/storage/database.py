@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from securefl.core.errors import DataError, of_another_version
+from securefl.core.formats import VERSION
 
 _PATIENCE: Final = 60
 """Seconds that a statement waits for another process."""
@@ -102,7 +103,7 @@ class Kind:
     """
 
     name: str
-    version: int
+    version: int = VERSION
     tables: tuple[str, ...]
     lost: str
     parts: tuple[Kind, ...] = ()

@@ -19,15 +19,16 @@ from typing import Final
 
 from securefl.core.entropy import fingerprint
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.formats import prefix
 from securefl.core.keys import SecretKey
-from securefl.data.sides import KEY_BYTES, VERSION, Sides
+from securefl.data.sides import KEY_BYTES, Sides
 from securefl.storage import owned
 from securefl.storage.files import folder_at, write
 from securefl.storage.private_folder import NOTICE, PRIVATE, private_folder
 from securefl.study.config import Study
 
 NAME: Final = "split.key"
-_VERSION: Final = f"securefl split v{VERSION}"
+_VERSION: Final = prefix("split").decode()
 DEALT: Final = "split.txt"
 """The file that marks a run whose test part follows from the seed. A deployment's server, which has no key,
 writes it into its private folder."""

@@ -48,13 +48,13 @@ def record(number: int, answered: tuple[int, ...] = (2,), **changes: Any) -> dic
         "seen": Seen().record(),
         "ledger": {"count": number, "head": f"{number:064x}"},
         "figures": {},
-        "blamed": {},
+        "rejected_from": {},
         "abstained": {},
         "reasons": {},
-        "blank": {},
+        "without_records": {},
         "clipped": {},
         "floored": {},
-        "culprits": [],
+        "proven_cheaters": [],
         **changes,
     }
 

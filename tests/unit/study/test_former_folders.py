@@ -20,39 +20,6 @@ FORMER = {
     "dealt-pads": ('scores = "clear"', 'scores = "dealt-pads"'),
     "unprotected": ("non_private", "unprotected"),
 }
-PARTY = """name = "client-0000"
-arm = "P"
-seed = 3
-counter = "{here}"
-clients = 6
-roster = ""
-records = ""
-
-[terms]
-unit = "record"
-adjacency = "replace-one"
-delta = 0.0001
-budget = inf
-against = ["server"]
-
-[plan]
-sum = "clear"
-scores = "{scores}"
-noise = "none"
-least_cohort = 2
-unit = "record"
-adjacency = "replace-one"
-delta = 0.0001
-unprotected = ["update", "profile"]
-against = ["server"]
-schedule = 2
-
-[plan.weights]
-
-[plan.releases]
-update = 2
-profile = 2
-"""
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -78,14 +45,6 @@ def test_a_run_folder_of_a_former_state_is_refused_by_each_command(word: str, tm
     refused(config, word, "report", str(tmp_path))
     refused(config, word, "export", str(tmp_path), "-o", str(tmp_path / "m.safetensors"))
     refused(config, word, "run", str(config), "--out", str(tmp_path))
-
-
-@pytest.mark.parametrize("scores", ["batches", "dealt-pads"])
-def test_a_party_folder_of_a_former_state_is_refused_by_each_command(scores: str, tmp_path: Path) -> None:
-    file = tmp_path / "party.toml"
-    file.write_text(PARTY.format(here=tmp_path, scores=scores))
-    for command in ("status", "enrol", "serve"):
-        refused(file, scores, "party", command, str(tmp_path))
 
 
 def test_a_study_that_a_person_wrote_is_no_folder_of_another_release(tmp_path: Path) -> None:

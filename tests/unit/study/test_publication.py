@@ -220,10 +220,10 @@ def _record(number: int) -> dict[str, Any]:
         "ledger": {"count": 2 * number, "head": f"{number:064x}"},
         "figures": {"divergence": [[0, 2], [57721.5, 66260.7]]},
         "error_bound": None,
-        "blamed": {},
+        "rejected_from": {},
         "seen": Seen().record(),
         "reasons": {},
-        "blank": {},
+        "without_records": {},
         "abstained": {"client-0001": MARK},
     }
 
