@@ -56,6 +56,7 @@ KIND = Kind(
     ),
     lost="The record of what runs over these records have spent is lost with it. Restore it from a backup "
     "that is newer than its last run, or count the budget of these records as spent.",
+    anew="count the budget of these records as spent",
 )
 _SALT, _RECORDS = "salt", "records"
 _COLUMNS = "SELECT number, run, what, charges, at, link FROM runs ORDER BY number"

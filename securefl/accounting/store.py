@@ -33,6 +33,7 @@ KIND = Kind(
     ),
     lost="The record of earlier releases is lost with it. Restore its whole folder from one backup, or begin "
     "a new run in another folder.",
+    anew="count what these records spent in it as spent, and begin anew in another folder",
 )
 IDENTITY = "identity"
 SMALLEST_DELTA: Final = float_info.min

@@ -31,6 +31,7 @@ KIND: Final = Kind(
     ),
     lost="Without it the ledger's entries have no owners: restore it, or begin a new ledger in another file, "
     "which does not count the releases under this one.",
+    anew="begin a new ledger in another file, which does not count the releases under this one",
 )
 RECORDS: Final[Records] = (np.zeros((1, 1)), np.zeros(1))
 """The records of a client that sends the caller's value. A client without records would abstain."""

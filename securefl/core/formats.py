@@ -31,6 +31,13 @@ def first_line(kind: str) -> bytes:
     return f"securefl {VERSION} {kind}\n".encode()
 
 
+def version_in(content: bytes) -> str:
+    """The kind and version that the first line of a file states, in words."""
+    words = content.partition(b"\n")[0].decode("ascii", "replace").split(" ")
+    known = len(words) == 3 and words[0] == "securefl"
+    return f"{excerpt(words[2])} of version {excerpt(words[1])}" if known else "no version"
+
+
 def require_version(came: object, what: str, anew: str) -> None:
     """Raise ConfigError unless a table's `version` is that of its format.
 

@@ -32,6 +32,7 @@ KIND = Kind(
     ),
     lost="Without it the party cannot tell an old session from a new one: restore the party's folder from "
     "one backup, or begin a new folder.",
+    anew="make the party a new folder with securefl party init",
 )
 NO_VALUE = "sent no value"
 """The party gave nothing to a cohort query."""

@@ -23,6 +23,7 @@ KIND = Kind(
         "CREATE TABLE bound (only INTEGER PRIMARY KEY CHECK (only = 1), ledger TEXT NOT NULL) STRICT",
     ),
     lost="The number of openings of its key is lost with it: make a new key, with securefl keygen.",
+    anew="make a new key, with securefl keygen",
 )
 
 

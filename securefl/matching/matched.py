@@ -18,6 +18,7 @@ KIND = Kind(
     ),
     lost="Which profiles were matched is lost with it: have profiles under pads encrypted again, and begin "
     "without it.",
+    anew="have profiles under pads encrypted again, and begin without it",
 )
 
 

@@ -99,6 +99,7 @@ class Kind:
         version: the version of its tables.
         tables: the statements that make them.
         lost: a sentence or two on what is lost with such a file, and what to do.
+        anew: what to do with a file of another version.
         parts: the kinds that a file of several kinds holds; empty for any other kind.
     """
 
@@ -106,6 +107,7 @@ class Kind:
     version: int = VERSION
     tables: tuple[str, ...]
     lost: str
+    anew: str = "begin anew in another folder"
     parts: tuple[Kind, ...] = ()
 
 
@@ -467,7 +469,9 @@ def require_version(db: sqlite3.Connection, path: Path | str, kind: Kind) -> Non
         ((version,),) = rows
     if version != kind.version:
         raise DataError(
-            of_another_version(f"{path} as a {kind.name} of version {kind.version}", f"version {version}")
+            of_another_version(
+                f"{path} as a {kind.name} of version {kind.version}", f"version {version}", kind.anew
+            )
         )
 
 

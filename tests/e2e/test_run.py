@@ -47,7 +47,7 @@ def test_a_run_folder_holds_everything(finished: Path) -> None:
         "private/README.txt",
         "private/summary.json",
     }
-    expected |= {"versions.json", "seeds.json", "report.html", "private/report.html"}
+    expected |= {"format.txt", "versions.json", "seeds.json", "report.html", "private/report.html"}
     tables = {
         f"private/{name}"
         for name in ("metrics", "participation", "figures", "attendance", "abstentions", *MEASURED)

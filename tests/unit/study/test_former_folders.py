@@ -1,6 +1,6 @@
-"""Folders of a former state, whose study or plan says what is gone, are refused and stay as they are.
+"""Run folders of this version, whose study says what is gone, are refused and stay as they are.
 
-The texts are those that securefl wrote at 29e25063: scores in batches, dealt pads, and words of earlier days.
+Folders of older versions are refused before that (`tests/vectors/test_older_files.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from support import tiny_study
 
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
-from securefl.storage.private_folder import private_folder
+from securefl.storage.private_folder import RUN, note_format, private_folder
 
 FORMER = {
     "batches": ('scores = "clear"', 'scores = "batches"'),
@@ -39,6 +39,7 @@ def refused(file: Path, word: str, *typed: str) -> None:
 def test_a_run_folder_of_a_former_state_is_refused_by_each_command(word: str, tmp_path: Path) -> None:
     text = tiny_study.text()
     assert FORMER[word][0] in text
+    note_format(tmp_path, RUN)
     (private_folder(tmp_path) / "arms").mkdir()
     config = tmp_path / "study.toml"
     config.write_text(text.replace(*FORMER[word]))
