@@ -121,8 +121,10 @@ class Trained:
         self, context: ClientContext, trained: Fitted | None
     ) -> tuple[nn.Module, ClientState | None]:
         problem = self.bodies.of(context.client)
+        # An initial query is about the initial body, whenever it comes: that of a body trained since would be
+        # the statistic of the client's newest sum once more, over another cohort.
         if trained is None:
-            return problem.module(kept_values(context.kept, "model", problem.initial)), None
+            return problem.module(problem.initial), None
         # If training diverged, the client keeps its body and answers: silence would tell of the records.
         vector = self._under_head(context) if isinstance(trained, DataError) else trained
         return problem.module(vector), {"model": vector}
@@ -176,6 +178,18 @@ class Trained:
 def _statistic(sent: bytes, classes: int) -> Floats:
     """A broadcast statistic as (classes, 1 + width)."""
     return np.frombuffer(sent, np.float32).astype(np.float64).reshape(classes, -1)
+
+
+def means_of(classes: int, width: int, sent: Float32s) -> Floats:
+    """The class means (C, width) of a broadcast statistic, nan for a class without one.
+
+    Raises DataError for a broadcast of another size.
+    """
+    if not sent.size:
+        return np.full((classes, width), nan)
+    if sent.size != classes * (1 + width):
+        raise DataError(f"Expected a broadcast statistic of {classes} x {1 + width} values, got {sent.size}.")
+    return class_means(_statistic(sent.tobytes(), classes))
 
 
 @lru_cache(maxsize=1)

@@ -46,7 +46,7 @@ def clear(*, rounds: int = 1, protocol: str = "fedavg") -> str:
         "fedlog": 'body = "private"',
     }
     arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n{options[protocol]}\n'
-    permitted = '["statistic"]' if protocol == "fedlog" else '["update"]'
+    permitted = '["statistic", "counts"]' if protocol == "fedlog" else '["update"]'
     return text(arm, clients=CLIENTS, rounds=rounds, non_private=permitted)
 
 
@@ -92,14 +92,14 @@ def rows(of: Study, folder: Path) -> list[tuple[Any, ...]]:
 def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
     protocol: str, since: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in the clear without it. Whoever trained for the ended attempt trains no further for the next."""
+    """As in a run that lost it. Whoever trained for the ended attempt trains no further for the next."""
     of = study(max_retries=1, rounds=2, protocol=protocol)
     with monkeypatch.context() as patch:
         patch.setattr(masked, "Client", Liar)
         patch.setattr(Liar, "since", since)
         spy, finished = spied(of, tmp_path)
     record = finished.records[since[0] - 1]
-    assert set(record["blamed"]) == {"client-0003"}
+    assert set(record["rejected_from"]) == {"client-0003"}
     assert record["answered"] == [0, 1, 2, 4, 5, 6]
     assert "phase share" in record["abstained"]["server"]
 
@@ -115,7 +115,9 @@ def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
         return exchange(self, query, header, network)
 
     monkeypatch.setattr(InProcess, "query", without)
-    expected, _ = spied(parse(clear(rounds=2, protocol=protocol)), tmp_path / "clear")
+    # FedLog's counts travel apart in hidden sums alone, and there an absent client counts with the means.
+    other = of if protocol == "fedlog" else parse(clear(rounds=2, protocol=protocol))
+    expected, _ = spied(other, tmp_path / "other")
     for one, other in zip(spy.states, expected.states, strict=True):
         assert np.array_equal(one.broadcast, other.broadcast)
 
@@ -127,7 +129,7 @@ def test_without_a_spare_attempt_the_sum_is_not_opened(
     monkeypatch.setattr(masked, "Client", liars)
     spy, finished = spied(study(max_retries), tmp_path)
     assert finished.records[0]["answered"] == []
-    assert finished.records[0]["culprits"] == [int(name[-4:]) for name in liars.lying]
+    assert finished.records[0]["proven_cheaters"] == [int(name[-4:]) for name in liars.lying]
     assert np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
 
 
@@ -146,11 +148,11 @@ def test_a_proven_culprit_is_asked_no_more(
         with pytest.raises(KeyboardInterrupt):
             run_arm(of, of.arms[0], world(of), tmp_path, cut_off_after)
     first, *later = run(of, tmp_path).records
-    assert set(first["blamed"]) == {"client-0003"}
+    assert set(first["rejected_from"]) == {"client-0003"}
     assert [record["answered"] for record in later] == [[0, 1, 2, 4, 5, 6]] * 2
     assert [record["selected"] for record in later] == [[0, 1, 2, 4, 5, 6]] * 2
-    assert not any(record["blamed"] or record["abstained"] for record in later)
-    assert [record["culprits"] for record in (first, *later)] == [[3], [], []]
+    assert not any(record["rejected_from"] or record["abstained"] for record in later)
+    assert [record["proven_cheaters"] for record in (first, *later)] == [[3], [], []]
     assert not any(record["retired"] or record["ended"] for record in (first, *later))
 
 
@@ -160,7 +162,7 @@ def test_a_run_ends_with_its_last_honest_client(tmp_path: Path, monkeypatch: pyt
     spent = frozenset(range(CLIENTS)) - {3}
     monkeypatch.setattr(Account, "retired", lambda self, number: spent if number == 2 else frozenset())
     (record,) = run(study(max_retries=1, rounds=3), tmp_path).records
-    assert (record["retired"], record["culprits"], record["ended"]) == (sorted(spent), [3], True)
+    assert (record["retired"], record["proven_cheaters"], record["ended"]) == (sorted(spent), [3], True)
 
 
 @pytest.mark.parametrize("act", ["begin", "deal", "sign"])
