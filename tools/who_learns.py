@@ -294,7 +294,8 @@ def state_table() -> str:
         stance(replace(plan, sum=how, secagg=secagg), [_FOREIGN])  # type: ignore[arg-type]
         for how, secagg in product(WAYS, _SERVERS.values())
     ]
-    lines.append(f"| Flower apps, loops and protocols of others | {' | '.join(own)} |")
+    others = "Flower apps, loops, protocols of others, and any model with code of the study's own"
+    lines.append(f"| {others} | {' | '.join(own)} |")
     return "\n".join(lines)
 
 
