@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from unit.deployment.test_private_reasons import EQUAL, NAMES, ONE, PLAN, Result, computed, session
+from support.app_sessions import EQUAL, NAMES, ONE, PLAN, Result, computed, session
 
 from securefl.algorithm.plan import Plan
 from securefl.deployment.status import status

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.lying_queries import EVERYBODY, Parties
 from support.tiny_study import study, world
-from unit.sums import test_kept_state as parties_of
 
 from securefl.algorithm.queries import Value
 from securefl.core.errors import DataError
 from securefl.protocols.fedavg import FedAvg
 
-EVERYBODY, LABEL, RECORDS, RATE = parties_of.EVERYBODY, 3, 30, 0.2
+LABEL, RECORDS, RATE = 3, 30, 0.2
 FIRST, BIAS = 64 * 8, 8
 HIDDEN = ("masked", "two-server", "ckks")
 
@@ -32,8 +32,8 @@ def beyond(size: int, count: float) -> np.ndarray:
     return model
 
 
-def parties(how: str, spied: Any = None) -> parties_of.Parties:
-    class Spied(parties_of.Parties):
+def parties(how: str, spied: Any = None) -> Parties:
+    class Spied(Parties):
         def _spied(self, compute: Any) -> Any:
             return compute if spied is None else lambda context: spied(compute, context)
 
