@@ -306,7 +306,7 @@ class _Protected:
             if not self.plan.hidden:
                 raise DataError(why)
             self.outside.note(CUT, why)
-            vector = GRID.clipped(vector)
+            vector = np.clip(vector, -GRID.bound, GRID.bound)
         return self.value(vector)
 
     def size(self, context: ClientContext) -> int:
