@@ -53,7 +53,6 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
-from securefl.core.linear import spread_of
 from securefl.core.ranges import Count, Fraction, Positive, Ranged
 from securefl.errors import ConfigError, DataError
 from securefl.linear import LinearBounds, LinearQuery
@@ -276,7 +275,8 @@ class Trusting:
         own = self._own_step(state.broadcast, number, rng)
         query = LinearQuery(cosine_bounds(len(own)), direction(own))
         # Its step points nowhere, so all cosines are 0. Or nearly at one entry, which clients would refuse.
-        if not query.hidden.any() or spread_of(query.hidden) > 0.99 * query.bounds.spread:
+        spread = np.abs(query.hidden).max() * sqrt(len(own))  # its norm is 1
+        if not 0 < spread <= 0.99 * query.bounds.spread:
             nobody = np.full(population.clients, np.nan)
             state = state.remember(trust=nobody)
             return RoundResult(state=state, drawn=chosen, survivors=(), figures={"trust": nobody})
