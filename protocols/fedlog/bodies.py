@@ -49,10 +49,13 @@ class Public:
     problem: Problem
     activation: Bounded | None
     depends_on: Literal["records", "trained-state"] = "records"
-    reads_state: Literal["none", "unbound"] = "none"
     initial_queries: int = 0
     training: DpEvent | None = None
     once: bool = True
+
+    @property
+    def reads_state(self) -> Literal["unknown", "none"]:
+        return "unknown" if self.problem.own_code else "none"
 
     def fit(self, context: ClientContext) -> None:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import floor
+from math import floor, log10
 
 from securefl.accounting.events import NO_COST
 from securefl.algorithm.plan import CLEAR, Plan
@@ -79,14 +79,15 @@ def _score(plan: Plan, spec: ValueSpec) -> str:
     # Without the bound, or where nobody can check it, one query reads one entry.
     if spec.spread and not plan.encrypted_baseline and not mechanism_of(plan, spec).noised:
         one, all_ = (_percent(left_open(plan.scores, count)) for count in (1, often))
-        times += f"; one that is legal leaves {one} of an entry's standard deviation open"
-        times += "" if often == 1 else f", {often} on one vector {all_}"
+        times += f"; at worst one that is legal reads one entry to {one} of its anchor's unit"
+        times += "" if often == 1 else f", {often} on one vector to {all_}"
     return f"{_told(plan, spec, spec.reveals_encrypted)} (one linear function of its vector, {times})"
 
 
 def _percent(share: float) -> str:
-    """A share of 1 in percent, with one digit that counts."""
-    return f"{float(f'{100 * share:.1g}'):.9f}".rstrip("0").rstrip(".") + " %"
+    """A share of 1 in percent, rounded down to one digit that counts."""
+    digits = -floor(log10(share)) - 2
+    return f"{floor(100 * share * 10**digits) / 10**digits:.{max(0, digits)}f} %"
 
 
 def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:

@@ -376,7 +376,9 @@ def _replied(found: Rehearsal, reply: Message, task: Task, terms: AppTerms, name
             f"averages them. Name them in `{word}` if they may leave."
         )
     try:
-        updates.vector(plan, name, result_of(reply, task, compute), start.astype(np.float64))
+        vector = updates.vector(plan, name, result_of(reply, task, compute), start.astype(np.float64))
+        if why := updates.beyond(plan, name, vector):
+            raise DataError(why)
     except (ValueError, KeyError, DataError) as error:
         missing = f"no {error} in its MetricRecord" if isinstance(error, KeyError) else str(error)
         found.refuse("client", f"{kind}: {missing}")

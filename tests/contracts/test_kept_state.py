@@ -25,6 +25,7 @@ from securefl.core.wire import Header
 from securefl.engine.inprocess import simulated
 from securefl.study.composition import composition
 from securefl.study.config import parse
+from securefl.training import Problem
 
 STALE = ("fedavg", 'fraction = 1.0\naggregation = "full"\nstale = true')
 FULL = ("fedavg", 'fraction = 1.0\naggregation = "full"')
@@ -132,6 +133,20 @@ def test_a_value_moves_with_the_history_as_it_declares(protocol: str, options: s
         told = moved if another else "bound" if refused else "none"
         assert pairs or part.spec.reduction == "none"
         assert part.spec.reads_state == told
+
+
+@pytest.mark.parametrize(("protocol", "options"), [*ARMS, STALE, FULL])
+def test_a_sum_for_which_code_of_a_study_s_own_runs_counts_as_reading_state(
+    protocol: str, options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Problem, "own_code", True)
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n{options}\n'
+    of = parse(text(arm, non_private=SENT).replace("hidden = [8]", "hidden = [8, 8]"))
+    algorithm, _ = composition(of, of.arms[0], world(of))
+    sums = [part.spec for part in algorithm.contributions if part.spec.reduction == "sum"]
+    # Counts of records are no output of a model.
+    moved = {spec.reads_state for spec in sums if spec.name not in ("count", "counts")}
+    assert moved <= {"unknown", "unbound", "repeated"}
 
 
 @pytest.mark.parametrize(("protocol", "options"), [arm for arm in ARMS if arm[0] != "adds"])
