@@ -41,6 +41,7 @@ from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.mechanisms.charges import bare
 from securefl.storage.counter import Counter
+from securefl.storage.files import folder_at
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 
@@ -232,7 +233,7 @@ class LocalDeployment:
 
     def _serve(self, name: str, ready: Future[socket]) -> None:
         path, counter = self.where(name), self._folder / _COUNTERS / name
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder_at(path.parent, mode=0o700)
         own = (self._plan, self._updates, self.pinned, self._keys[name])
         make = partial(UpdateParty, name, *own, path.parent, counter, sessions=self._sessions)
         try:

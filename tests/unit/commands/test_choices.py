@@ -60,13 +60,13 @@ def test_a_client_is_told_what_the_evaluator_chose(tmp_path: Path) -> None:
     words = {"--public": "K", "--evaluator": "V", "--declared": "D", "--profile": "p.json", "-o": "p.enc"}
     flags = [part for flag, name in words.items() for part in (flag, str(tmp_path / name))]
     refused = CliRunner().invoke(cli, ["encrypt", *flags])
-    assert refused.exit_code == 1
-    assert "--spread 9.5" in refused.output
+    assert isinstance(refused.exception, DataError)
+    assert "--spread 9.5" in str(refused.exception)
     told = CliRunner().invoke(cli, ["encrypt", *flags, "--spread", "9.5"])
     assert told.exit_code == 0, told.output
     assert all(word in told.output for word in ("spread up to 9.5", "123", "anchor", "777"))
     compared = CliRunner().invoke(
         cli, ["encrypt", *flags, "--spread", "9.5", "--anchor", str(tmp_path / "p.json")]
     )
-    assert compared.exit_code == 1
+    assert isinstance(compared.exception, DataError)
     assert CliRunner().invoke(cli, ["encrypt", *flags, "--weight-bound", "4"]).exit_code == 2
