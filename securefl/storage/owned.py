@@ -96,14 +96,23 @@ def reason(path: Path, opened: os.stat_result | None = None) -> str:
     return ""
 
 
-def allowed(why: str, path: Path, trusted: Sequence[Path]) -> str:
+def allowed(why: str, path: Path, trusted: Sequence[Path], opened: os.stat_result | None = None) -> str:
     """`why`, if it is empty or one of the `trusted` paths is `path` or a folder of it.
+
+    opened: what was opened at `path`, which a link on the way may have led elsewhere meanwhile.
 
     Raises ConfigError, with --trust-code, for any other reason.
     """
     real = path.resolve()
-    if not why or any(real.is_relative_to(own.resolve()) for own in trusted):
+    if not why:
         return why
+    if any(real.is_relative_to(own.resolve()) for own in trusted):
+        if opened is None or os.path.samestat(real.lstat(), opened):
+            return why
+        raise ConfigError(
+            f"Expected {shown(path)} to lead to the trusted {shown(real)}, got another file when it was "
+            "opened: a link on the way changed. Name the file or folder itself, not the link."
+        )
     sticky = real.parent.lstat().st_mode & stat.S_ISVTX
     place = shlex.quote(str(real if sticky else real.parent))
     raise ConfigError(f"{why} - or, to take the code as it is for one run: --trust-code {place}")
@@ -120,7 +129,8 @@ def require(path: Path, trusted: Sequence[Path] = ()) -> str:
 def read(path: Path, trusted: Sequence[Path] = ()) -> bytes:
     """The content of a file, after `require`. What is checked is what was opened."""
     with opened(path) as source:
-        allowed(reason(path, os.fstat(source.fileno())), path, trusted)
+        found = os.fstat(source.fileno())
+        allowed(reason(path, found), path, trusted, found)
         return source.read()
 
 
