@@ -39,6 +39,7 @@ from securefl.deployment.updates import Updates
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
+from securefl.engine.privacy_card import not_held
 from securefl.mechanisms.charges import bare
 from securefl.storage.counter import Counter
 from securefl.storage.files import folder_at
@@ -89,7 +90,7 @@ class UpdateParty:
         updates.check(plan)
         self._name, self._plan, self._updates, self._identity = name, plan, updates, identity
         self._patience = patience
-        self.outside = Outside()
+        self.outside, self._warned = Outside(), b""
         self._clients = pinned.clients
         terms = None if name == KEY_HOLDER else plan.terms()
         opened = files.held if files.there(folder) else files.begun
@@ -106,6 +107,10 @@ class UpdateParty:
         if self.files.ledger is None:
             record = OwnRecord(KEY_HOLDER, self.files.journal, self._identity)
             return KeyHolderParty(self._plan, self._updates.spec(), record)
+        loose = not_held(self._plan, [*self._updates.spec().values()])
+        if loose and session != self._warned:  # once a session, of which each visit makes a machine
+            self._warned = session
+            _log.warning("%s: %s", self._name, loose)
         return ClientParty(
             self._plan,
             self._updates.contributions(self._plan, self.outside),

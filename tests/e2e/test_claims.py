@@ -178,8 +178,8 @@ def test_the_constant_sizes_of_a_preset_are_charged_as_published(tmp_path: Path)
 
 OFTEN = " (one linear function of its vector, at most 2 times; {})"
 LEFT = {
-    "pads": "one that is legal leaves 5 % of an entry's standard deviation open, 2 on one vector 0.003 %",
-    "ckks": "one that is legal leaves 5 % of an entry's standard deviation open, 2 on one vector 0.00003 %",
+    "pads": "one that is legal leaves 3 % of an entry's standard deviation open, 2 on one vector 0.003 %",
+    "ckks": "one that is legal leaves 3 % of an entry's standard deviation open, 2 on one vector 0.00003 %",
 }
 CARD = {
     'protocol = "fedavg"\naggregation = "partial"': "its model update",
