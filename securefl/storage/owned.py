@@ -82,6 +82,12 @@ def walked(path: Path, users: frozenset[int], close: frozenset[int] | None = Non
     return here.lstat() if stat.S_ISLNK(found.st_mode) else found
 
 
+def require_ours(path: Path) -> None:
+    """Raises ConfigError if what stands at `path`, if anything, belongs to another than the user or root."""
+    if path.exists():
+        _require_owner(path, path.stat(), ours())
+
+
 def reason(path: Path, opened: os.stat_result | None = None) -> str:
     """Why others could have written what stands at `path`; "" if they could not.
 
@@ -96,10 +102,18 @@ def reason(path: Path, opened: os.stat_result | None = None) -> str:
     return ""
 
 
-def allowed(why: str, path: Path, trusted: Sequence[Path], opened: os.stat_result | None = None) -> str:
+def allowed(
+    why: str,
+    path: Path,
+    trusted: Sequence[Path],
+    opened: os.stat_result | None = None,
+    *,
+    what: str = "the code",
+) -> str:
     """`why`, if it is empty or one of the `trusted` paths is `path` or a folder of it.
 
     opened: what was opened at `path`, which a link on the way may have led elsewhere meanwhile.
+    what: is taken as it is by --trust-code, for the message.
 
     Raises ConfigError, with --trust-code, for any other reason.
     """
@@ -115,7 +129,7 @@ def allowed(why: str, path: Path, trusted: Sequence[Path], opened: os.stat_resul
         )
     sticky = real.parent.lstat().st_mode & stat.S_ISVTX
     place = shlex.quote(str(real if sticky else real.parent))
-    raise ConfigError(f"{why} - or, to take the code as it is for one run: --trust-code {place}")
+    raise ConfigError(f"{why} - or, to take {what} as it is for one run: --trust-code {place}")
 
 
 def require(path: Path, trusted: Sequence[Path] = ()) -> str:

@@ -19,7 +19,7 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, chdir, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -238,14 +238,13 @@ def _in_root() -> Iterator[None]:
     Ray puts the working folder of who connects first on the path of its workers. That folder may be another
     user's, such as /tmp, and so may what is in it.
     """
-    here, data = os.getcwd(), os.environ.get("SECUREFL_DATA")
-    os.chdir("/")
-    if data:  # the workers of a cluster of this machine inherit working folder and environment
-        os.environ["SECUREFL_DATA"] = os.path.join(here, data)
+    if data := os.environ.get("SECUREFL_DATA"):
+        # The workers of a cluster of this machine inherit working folder and environment.
+        os.environ["SECUREFL_DATA"] = os.path.abspath(data)
     try:
-        yield
+        with chdir("/"):
+            yield
     finally:
-        os.chdir(here)
         if data:
             os.environ["SECUREFL_DATA"] = data
 
