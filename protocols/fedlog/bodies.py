@@ -121,8 +121,10 @@ class Trained:
         self, context: ClientContext, trained: Fitted | None
     ) -> tuple[nn.Module, ClientState | None]:
         problem = self.bodies.of(context.client)
+        # An initial query is about the initial body, whenever it comes: that of a body trained since would be
+        # the statistic of the client's newest sum once more, over another cohort.
         if trained is None:
-            return problem.module(kept_values(context.kept, "model", problem.initial)), None
+            return problem.module(problem.initial), None
         # If training diverged, the client keeps its body and answers: silence would tell of the records.
         vector = self._under_head(context) if isinstance(trained, DataError) else trained
         return problem.module(vector), {"model": vector}

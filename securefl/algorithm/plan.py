@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args
 from securefl.accounting.store import Terms, require_delta
 from securefl.core.cohort import colluding, dropping, exact, guess_error, share_within
 from securefl.core.errors import ConfigError
-from securefl.core.file_words import file_words, written_as
+from securefl.core.formats import prefix
 from securefl.core.release import OTHERS, PARTIES, Adjacency, Unit, neighbours_missing
 
 CLEAR: Final = "clear"
@@ -122,29 +122,29 @@ class Plan:
     noise_multiplier: float = 0.0
     dropout: float = 0.0
     corrupt: float | None = None
-    min_cohort_size: int | None = field(default=None, metadata=written_as("least_cohort"))
-    max_cohort_size: int | None = field(default=None, metadata=written_as("largest_cohort"))
-    min_honest: int | None = field(default=None, metadata=written_as("least_honest"))
-    max_client_weight: float | None = field(default=None, metadata=written_as("largest_share"))
+    min_cohort_size: int | None = None
+    max_cohort_size: int | None = None
+    min_honest: int | None = None
+    max_client_weight: float | None = None
     weights: Mapping[str, Weighing] = field(default_factory=dict)
     draws: int | None = None
-    min_num_examples: int = field(default=1, metadata=written_as("least_count"))
-    max_num_examples: int = field(default=2**31, metadata=written_as("largest_count"))
-    min_records: int | None = field(default=None, metadata=written_as("least_records"))
-    max_records: int | None = field(default=None, metadata=written_as("largest_records"))
+    min_num_examples: int = 1
+    max_num_examples: int = 2**31
+    min_records: int | None = None
+    max_records: int | None = None
     fixed_batch: int | None = None
-    public_num_examples: int | None = field(default=None, metadata=written_as("public_count"))
+    public_num_examples: int | None = None
     secagg: Literal["active", "semi-honest"] = "active"
     accepts_kept_state: bool = False
-    max_retries: int = field(default=0, metadata=written_as("spare"))
+    max_retries: int = 0
     unit: Unit = "record"
     adjacency: Adjacency = "replace-one"
     delta: float
-    non_private: tuple[str, ...] = field(default=(), metadata=written_as("unprotected"))
-    adversaries: tuple[str, ...] = field(default=PARTIES, metadata=written_as("against"))
+    non_private: tuple[str, ...] = ()
+    adversaries: tuple[str, ...] = PARTIES
     budget: float | None = None
-    max_rounds: int = field(metadata=written_as("schedule"))
-    max_releases: Mapping[str, int] = field(default_factory=dict, metadata=written_as("releases"))
+    max_rounds: int
+    max_releases: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_delta(self.delta)
@@ -403,11 +403,11 @@ class Plan:
         """32 bytes that bind every message to this plan, these clients and one run (`nonce`)."""
         # The nonce separates the runs of a study: no party accepts a message of another run.
         who = ",".join(clients)
-        return hashlib.sha256(b"securefl session v1" + self.digest() + who.encode() + nonce).digest()
+        return hashlib.sha256(prefix("session") + self.digest() + who.encode() + nonce).digest()
 
     def digest(self) -> bytes:
         """SHA-256 of the canonical plan. Parties with equal digests compute equal charges."""
-        return hashlib.sha256(self.text().encode()).digest()
+        return hashlib.sha256(prefix("plan") + self.text().encode()).digest()
 
     def text(self) -> str:
         """The plan as canonical JSON: equal plans have equal texts."""
@@ -415,10 +415,6 @@ class Plan:
         return json.dumps(self.words(), sort_keys=True)
 
     def words(self) -> dict[str, Any]:
-        """Every field by its word in digests and files."""
-        words = {word: getattr(self, name) for name, word in file_words(type(self)).items()}
-        words |= {"weights": dict(self.weights), "releases": dict(self.max_releases)}
-        for word in ("encrypted_baseline", "accepts_kept_state"):
-            if not words[word]:  # no other plan has the word in its digest
-                del words[word]
-        return words
+        """Every field by its name, as in digests and files."""
+        words = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return words | {"weights": dict(self.weights), "max_releases": dict(self.max_releases)}

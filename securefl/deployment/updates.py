@@ -24,6 +24,7 @@ from securefl.algorithm.clients import ClientContext, ClientFunction, Contributi
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Floats, Total, Value, ValueSpec
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.formats import prefix
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency, Unit
 from securefl.core.text_safety import require_legible
@@ -95,20 +96,11 @@ class Updates:
     @property
     def digest(self) -> bytes:
         """32 bytes, which parties compare when they enter a session."""
-        return hashlib.sha256(b"securefl updates v1" + self.text().encode()).digest()
+        return hashlib.sha256(prefix("updates") + self.text().encode()).digest()
 
     def text(self) -> str:
-        """The terms as canonical JSON. If a field is renamed, its word in this text stays."""
-        words: dict[str, object] = {
-            "metrics": self.metrics,
-            "evaluation": self.evaluation,
-            "update_bound": self.update_bound,
-            "evaluation_bound": self.evaluation_bound,
-            "cohort": self.cohort,
-        }
-        if self.weight_step != 1.0:  # the text of terms without it is as before there was one
-            words["weight_step"] = self.weight_step
-        return json.dumps(words, sort_keys=True)
+        """The terms as canonical JSON."""
+        return json.dumps({name: getattr(self, name) for name in self.__dataclass_fields__}, sort_keys=True)
 
     def spec(self) -> Mapping[str, ValueSpec]:
         """The specs of the values that clients may be asked for, by name."""

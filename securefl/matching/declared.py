@@ -9,6 +9,7 @@ from typing import Any, Final
 from securefl.core.agreement import fields
 from securefl.core.entropy import fingerprint
 from securefl.core.errors import CryptoError, DataError
+from securefl.core.formats import prefix
 from securefl.core.keys import Signature
 from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey, verify
@@ -27,7 +28,7 @@ from securefl.matching.options import Options
 from securefl.matching.profiles import Anchor
 
 KIND: Final = "declared-baseline"
-_SALT: Final = b"securefl/matching/salt/1|"
+_SALT: Final = prefix("matching/salt")
 
 
 @dataclass(frozen=True)

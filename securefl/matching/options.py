@@ -17,7 +17,7 @@ from securefl.linear import addressed_checked, addressed_pads, addressed_told
 from securefl.linear.checks import Checks
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.terms import LinearTerms
-from securefl.matching.document import LARGEST_HEADER, LIMITS, VERSION, header_bytes
+from securefl.matching.document import LARGEST_HEADER, LIMITS, header_bytes
 from securefl.matching.profiles import Anchor, Bounds, Features, ProfileQuery, Variant, features, query
 
 Word = Literal["pads", "pads-128", "strong", "compact", "strong-encrypted"]
@@ -371,10 +371,9 @@ class Options:
             raise _unfit("declared", "64 hex digits, under pads, strong or compact", declared)
         if declared is None and word in ("strong", "compact"):
             raise DataError(
-                f"Expected the digest of a declared baseline in a file of {word}, got a file of version "
-                f"{VERSION} without, as earlier ones of securefl are. An evaluator could read the key by it. "
-                "Make it again: under --params pads, with --declared, or under --params strong-encrypted "
-                "with an encrypted baseline."
+                f"Expected the digest of a declared baseline in a file of {word}, got none: an evaluator "
+                "could read the key by it. Make it again: under --params pads, with --declared, or under "
+                "--params strong-encrypted with an encrypted baseline."
             )
         return cls(Variant(variant), word, _bounds(header.get("bounds")), anchor, declared), length
 

@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.errors import ConfigError, SecureFLError, of_another_version
+from securefl.core.formats import VERSION, first_line, version_in
 from securefl.storage.inputs import opened, shown
 
 ROOT: Final = 0
@@ -148,21 +149,36 @@ def read(path: Path, trusted: Sequence[Path] = ()) -> bytes:
         return source.read()
 
 
-def secret(path: Path, count: int, *, lost: str, seen: str, error: type[SecureFLError]) -> bytes:
+def secret(
+    path: Path,
+    count: int,
+    *,
+    lost: str,
+    seen: str,
+    error: type[SecureFLError],
+    kind: str = "",
+    anew: str = "",
+) -> bytes:
     """The `count` bytes of a file that its owner alone can read.
 
     lost, seen: what follows from a lost or damaged file, and from one that others can read, and what to do.
+    kind: the kind in the file's first line, which is not returned; "" for a file without one. anew: what to
+    do with a file of another version.
     Raises `error` for any other file, and for a link.
     """
+    head = first_line(kind) if kind else b""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as cause:
         raise error(f"Expected {count} secret bytes in {path}, got {cause.strerror}: {lost}") from None
     with os.fdopen(number, "rb") as source:
         mode = os.fstat(source.fileno()).st_mode & 0o777
-        raw = source.read(count + 1)
+        raw = source.read(len(head) + count + 1)
     if mode & 0o077:
         raise error(f"Expected {path} for its owner alone, got mode {mode:04o}: {seen}")
+    if not raw.startswith(head):
+        raise error(of_another_version(f"{path} as {kind} of version {VERSION}", version_in(raw), anew))
+    raw = raw.removeprefix(head)
     if len(raw) != count:
         raise error(f"Expected {count} bytes in {path}, got {len(raw)} or more, so it is damaged: {lost}")
     return raw

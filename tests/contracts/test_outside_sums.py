@@ -196,7 +196,7 @@ def test_a_study_has_the_same_models_as_in_the_clear(tmp_path: Path) -> None:
     for a, b in zip(clear.states, hidden.states, strict=True):
         assert np.array_equal(a.broadcast, b.broadcast)
     assert [record["answered"] for record in finished.records] == [list(range(4))] * 2
-    assert not any(record["blamed"] or record["abstained"] for record in finished.records)
+    assert not any(record["rejected_from"] or record["abstained"] for record in finished.records)
 
 
 def test_what_it_does_not_allow_is_told_before_the_run(tmp_path: Path) -> None:

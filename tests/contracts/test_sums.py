@@ -66,7 +66,7 @@ class TestSums:
         hidden, finished = spied(one(name, options, how), tmp_path / "hidden")
         for a, b in zip(clear.states, hidden.states, strict=True):
             assert np.array_equal(a.broadcast, b.broadcast)
-        assert not any(record["blamed"] or record["abstained"] for record in finished.records)
+        assert not any(record["rejected_from"] or record["abstained"] for record in finished.records)
 
     @grid(lambda turn, name, how: name in LOST and (how != "ckks" or name == "fedavg"))
     def test_what_is_opened_is_the_sum_over_the_survivors(
@@ -78,7 +78,7 @@ class TestSums:
         watched = Watched(monkeypatch)
         finished = run(one(name, options, how, extra=lossy, rounds=4), tmp_path)
         assert len(finished.records) == 4
-        assert all(not record["blamed"] for record in finished.records)
+        assert all(not record["rejected_from"] for record in finished.records)
         asked = [(header, query, answers) for header, query, answers in watched.asked if query.sums]
         assert any(answers.survivors for _, _, answers in asked)
         assert any(set(query.cohort) - set(answers.survivors) for _, query, answers in asked), (
@@ -121,7 +121,7 @@ def test_a_dropped_client_is_not_in_the_sum(how: str, tmp_path: Path) -> None:
     masked, finished = spied(of, tmp_path / "masked", spoilt)
     clear, _ = spied(one("fedavg", "fraction = 1.0", "clear", rounds=1), tmp_path / "clear", spoilt)
     assert (2 in finished.records[0]["answered"]) == (how != "masked")
-    assert ("client-0002" in finished.records[0]["blank"]) == (how != "masked")
+    assert ("client-0002" in finished.records[0]["without_records"]) == (how != "masked")
     assert np.array_equal(masked.states[-1].broadcast, clear.states[-1].broadcast)
 
 
@@ -242,7 +242,7 @@ def test_a_key_whose_openings_are_used_up_is_replaced(
     monkeypatch.setattr(KeyPair, "generate", counted)
     finished = run(one("fedavg", "fraction = 1.0", "ckks", rounds=5), tmp_path)
     assert [len(record["answered"]) for record in finished.records] == [7] * 5
-    assert not any(record["abstained"] or record["blamed"] for record in finished.records)
+    assert not any(record["abstained"] or record["rejected_from"] for record in finished.records)
     assert len(made) == 3
 
 
@@ -258,7 +258,7 @@ def test_a_spoilt_ciphertext_costs_its_sender_alone(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(SumEncryptor, "encrypt", spoilt)
     of = one("fedavg", 'fraction = 1.0\naggregation = "partial"', "ckks", rounds=1)
     spy, finished = spied(of, tmp_path)
-    assert set(finished.records[0]["blamed"]) == {"client-0001", "client-0003"}
+    assert set(finished.records[0]["rejected_from"]) == {"client-0001", "client-0003"}
     assert finished.records[0]["answered"] == [0, 2, 4, 5, 6]
     assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
 
@@ -282,10 +282,10 @@ def test_a_box_that_does_not_open_costs_its_client_alone(
     watched = Watched(monkeypatch)
     of = one("fedavg", 'fraction = 1.0\naggregation = "partial"', "two-server", rounds=2, extra=extra)
     finished = run(of, tmp_path)
-    assert set(finished.records[0]["blamed"]) == {"client-0001"}
-    assert "box does not open" in finished.records[0]["blamed"]["client-0001"]
+    assert set(finished.records[0]["rejected_from"]) == {"client-0001"}
+    assert "box does not open" in finished.records[0]["rejected_from"]["client-0001"]
     assert [record["answered"] for record in finished.records] == [[0, 2, 3, 4, 5, 6]] * 2
-    assert not finished.records[1]["blamed"]
+    assert not finished.records[1]["rejected_from"]
     for header, query, answers in watched.asked:
         for question in query.sums:
             left = np.sum(watched.left(header, question.spec.name, answers), axis=0)

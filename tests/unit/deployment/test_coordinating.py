@@ -184,7 +184,7 @@ def test_a_round_that_a_kill_cut_off_is_not_ordered_twice(
         own.stop("client-0002")  # another cohort than the one that was ordered
         own.coordinate(tmp_path / "run")
         assert [answered for _, answered in own.rounds[cut - 1 :]] == [[]] + [[0, 1]] * (4 - cut)
-        assert [record["spare"] for record in own.records] == [made(study).plan.max_retries] * 4
+        assert [record["retries_left"] for record in own.records] == [made(study).plan.max_retries] * 4
     assert lines(own)[cut - 1] == (
         f"round {cut}: nobody was asked; no sum was opened: its orders had left before the server was "
         "stopped, and parties take none twice"

@@ -510,9 +510,9 @@ def test_a_plan_file_that_was_changed_is_refused(tmp_path: Path) -> None:
     home = tmp_path / "client-0000"
     text = (home / "party.toml").read_text()
     for old, new, said in (
-        ("spare = 0", "spare = 9", "expected the plan|Expected the plan"),
+        ("max_retries = 0", "max_retries = 9", "expected the plan|Expected the plan"),
         ('name = "client-0000"', 'name = "client-0001"', "other keys"),
-        ("spare = 0", "spares = 0", "Unknown key `spares`"),
+        ("max_retries = 0", "max_tries = 0", "Unknown key `max_tries`"),
         ('unit = "record"', 'unit = "people"', "people"),
         ("seed = 3", "", "Missing key `seed`"),
     ):

@@ -241,7 +241,7 @@ def test_the_command_shows_a_party_of_an_app(tmp_path: Path) -> None:
         "adjacency": "add-remove",
         "delta": 1e-5,
         "budget": "inf",
-        "against": ["server", "key-holder", "others"],
+        "adversaries": ["server", "key-holder", "others"],
     }
 
 

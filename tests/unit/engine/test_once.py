@@ -111,8 +111,9 @@ def test_the_bytes_of_a_model_are_not_hashed() -> None:
 
 def test_messages_are_forgotten_the_oldest_first() -> None:
     once = Once()
-    for turn in range(3 * MOST_MESSAGES):
-        once.decode(encode(HERE, OpenRequest(turn=turn, items=())), HERE, {OpenRequest: ROOM}, SERVER)
+    for number in range(3 * MOST_MESSAGES):
+        request = OpenRequest(items=(number.to_bytes(8, "little"),))
+        once.decode(encode(HERE, request), HERE, {OpenRequest: ROOM}, SERVER)
         assert len(once) <= MOST_MESSAGES
     once.forget()
     assert len(once) == 0

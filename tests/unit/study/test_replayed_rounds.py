@@ -234,5 +234,5 @@ def test_the_bad_network_costs_attempts_and_opens_sums(tmp_path: Path) -> None:
     """Or the rounds above would not be played again attempt by attempt."""
     of = RUNS["masked, on a bad network"]()
     records = run_arm(of, of.arms[0], world(of), tmp_path, lambda record: None).records
-    assert records[-1]["spare"] < of.privacy.max_retries
+    assert records[-1]["retries_left"] < of.privacy.max_retries
     assert any(len(record["answered"]) for record in records)

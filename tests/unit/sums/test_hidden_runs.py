@@ -122,7 +122,7 @@ def test_an_unnoised_question_is_lost_after_the_signatures(
     first, second = finished.records
     assert (first["answered"], second["answered"]) == ([], list(range(CLIENTS)))
     assert "phase unmask" in first["abstained"][SERVER]
-    assert (first["spare"], second["spare"]) == (1, 1)
+    assert (first["retries_left"], second["retries_left"]) == (1, 1)
     assert sorted(rows(of, tmp_path)) == sorted(
         (client_name(k), number, 1) for k in range(CLIENTS) for number in (1, 2)
     )
@@ -139,8 +139,8 @@ def test_a_culprit_at_the_very_end_leaves_the_next_round(
     _, finished = spied(of, tmp_path)
     first, second = finished.records
     assert first["answered"] == []
-    assert (first["culprits"], first["spare"]) == ([3], 2)
-    assert set(first["blamed"]) == {client_name(3)}
+    assert (first["proven_cheaters"], first["retries_left"]) == ([3], 2)
+    assert set(first["rejected_from"]) == {client_name(3)}
     assert second["answered"] == [0, 1, 2, 4, 5, 6]
     assert {attempt for _, number, attempt in rows(of, tmp_path) if number == 1} == {1}
 
@@ -165,7 +165,7 @@ def test_a_noised_question_that_was_lost_is_put_anew_and_charged_again(
     assert set(asked) == {0, 1}
     first, second = finished.records
     assert first["answered"] == list(range(CLIENTS))
-    assert (first["spare"], second["asked"]) == (0, 0)
+    assert (first["retries_left"], second["asked"]) == (0, 0)
     charged = rows(of, tmp_path / "lost")
     assert len(charged) == 2 * CLIENTS
     assert len({attempt for _, _, attempt in charged}) == 2
@@ -212,9 +212,9 @@ def test_spare_attempts_are_counted_over_a_restart(tmp_path: Path, monkeypatch: 
         run_arm(of, of.arms[0], world(of), tmp_path, cut_off)
     finished = run_arm(of, of.arms[0], world(of), tmp_path, lambda record: None)
     first, second, third = finished.records
-    assert (first["culprits"], first["spare"]) == ([3], 0)
+    assert (first["proven_cheaters"], first["retries_left"]) == ([3], 0)
     assert first["answered"] == [0, 1, 2, 4, 5, 6]
-    assert (second["answered"], second["spare"]) == ([], 0)
+    assert (second["answered"], second["retries_left"]) == ([], 0)
     assert third["answered"] == [0, 1, 2, 4, 6]
 
 
@@ -438,7 +438,9 @@ def test_unequal_orders_have_no_sum(
     """Each client accepts its own order; their task digests differ, and neither part is a quorum."""
     told_otherwise(monkeypatch, who, UNEQUAL[what][1])
     spy, finished = spied(unequal(what, monkeypatch), tmp_path)
-    assert set(finished.records[0]["blamed"]) == {client_name(k) for k in who}, "nobody refused its order"
+    assert set(finished.records[0]["rejected_from"]) == {client_name(k) for k in who}, (
+        "nobody refused its order"
+    )
     assert finished.records[0]["answered"] == []
     assert np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
     assert not any("update" in answers.totals for _, answers in spy.asks)
@@ -474,7 +476,7 @@ def test_whoever_is_told_beyond_its_plan_takes_no_part(
     told_otherwise(monkeypatch, who, lie)
     of = study(arm, rounds=1)
     _, finished = spied(of, tmp_path)
-    assert "as the plan says" in finished.records[0]["blamed"][SERVER]
+    assert "as the plan says" in finished.records[0]["rejected_from"][SERVER]
     assert finished.records[0]["answered"] == ([0, 1, 2, 4, 5, 6] if who == (3,) else [])
     assert len(rows(of, tmp_path, "update")) == CLIENTS - len(who)
 

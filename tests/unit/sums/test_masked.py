@@ -99,7 +99,7 @@ def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
         patch.setattr(Liar, "since", since)
         spy, finished = spied(of, tmp_path)
     record = finished.records[since[0] - 1]
-    assert set(record["blamed"]) == {"client-0003"}
+    assert set(record["rejected_from"]) == {"client-0003"}
     assert record["answered"] == [0, 1, 2, 4, 5, 6]
     assert "phase share" in record["abstained"]["server"]
 
@@ -129,7 +129,7 @@ def test_without_a_spare_attempt_the_sum_is_not_opened(
     monkeypatch.setattr(masked, "Client", liars)
     spy, finished = spied(study(max_retries), tmp_path)
     assert finished.records[0]["answered"] == []
-    assert finished.records[0]["culprits"] == [int(name[-4:]) for name in liars.lying]
+    assert finished.records[0]["proven_cheaters"] == [int(name[-4:]) for name in liars.lying]
     assert np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
 
 
@@ -148,11 +148,11 @@ def test_a_proven_culprit_is_asked_no_more(
         with pytest.raises(KeyboardInterrupt):
             run_arm(of, of.arms[0], world(of), tmp_path, cut_off_after)
     first, *later = run(of, tmp_path).records
-    assert set(first["blamed"]) == {"client-0003"}
+    assert set(first["rejected_from"]) == {"client-0003"}
     assert [record["answered"] for record in later] == [[0, 1, 2, 4, 5, 6]] * 2
     assert [record["selected"] for record in later] == [[0, 1, 2, 4, 5, 6]] * 2
-    assert not any(record["blamed"] or record["abstained"] for record in later)
-    assert [record["culprits"] for record in (first, *later)] == [[3], [], []]
+    assert not any(record["rejected_from"] or record["abstained"] for record in later)
+    assert [record["proven_cheaters"] for record in (first, *later)] == [[3], [], []]
     assert not any(record["retired"] or record["ended"] for record in (first, *later))
 
 
@@ -162,7 +162,7 @@ def test_a_run_ends_with_its_last_honest_client(tmp_path: Path, monkeypatch: pyt
     spent = frozenset(range(CLIENTS)) - {3}
     monkeypatch.setattr(Account, "retired", lambda self, number: spent if number == 2 else frozenset())
     (record,) = run(study(max_retries=1, rounds=3), tmp_path).records
-    assert (record["retired"], record["culprits"], record["ended"]) == (sorted(spent), [3], True)
+    assert (record["retired"], record["proven_cheaters"], record["ended"]) == (sorted(spent), [3], True)
 
 
 @pytest.mark.parametrize("act", ["begin", "deal", "sign"])

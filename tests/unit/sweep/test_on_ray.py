@@ -18,6 +18,7 @@ from support.tiny_study import FEDAVG, plain, text, with_privacy, world
 from securefl.accounting.shared import account_of
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError, WorkerDied
+from securefl.storage.private_folder import RUN, note_format
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.interruption import Interrupted, Interruption
@@ -196,6 +197,7 @@ def test_a_cell_goes_on_from_the_rounds_that_are_here(
     (cell,) = sweep.cells
     folder = sweep.home(tmp_path, cell)
     home = arm_folder(folder, cell.study.arms[0], 3)
+    note_format(folder, RUN)
 
     def killed(record: Mapping[str, Any]) -> None:
         shutil.copytree(home, tmp_path / "killed")
