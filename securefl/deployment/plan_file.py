@@ -39,14 +39,17 @@ _ANEW: Final = (
 USUAL_SESSIONS = 1
 """The number of sessions without noise to which an owner agrees who says nothing (see `session_cap`)."""
 
+_MOST_SESSIONS = 10**9
+
 
 def require_sessions(number: object) -> None:
     """Raise ConfigError unless this is a number of sessions without noise that an owner can agree to."""
-    if type(number) is not int or number < 1:
+    if type(number) is not int or not 1 <= number <= _MOST_SESSIONS:
         raise ConfigError(
-            "Expected sessions as a whole number of at least 1, the sessions without noise that a party may "
-            f"enter over all studies, got {number!r}. To contribute to no sum without noise, agree to a "
-            "study with noise only: one whose [privacy] has a `noise`, and nothing in `non_private`."
+            f"Expected sessions as a whole number of at least 1 and at most {_MOST_SESSIONS:,}, the sessions "
+            f"without noise that a party may enter over all studies, got {number!r}. To contribute to no sum "
+            "without noise, agree to a study with noise only: one whose [privacy] has a `noise`, and nothing "
+            "in `non_private`."
         )
 
 

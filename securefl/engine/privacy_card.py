@@ -119,24 +119,37 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
         )
     elif not all(mechanism_of(plan, spec).noised and not bare(plan, spec) for spec in summed):
         words.append("differences of several rounds' sums are not protected")
-    loose = [spec.name for spec in summed if reads_unbound(plan, spec)]
-    if loose and plan.accepts_kept_state:
-        lies = "" if any(spec.reads_state == "repeated" for spec in summed) else " that lies"
-        words.append(
-            f"the owner accepted that a server{lies} can open a single client's {' and '.join(loose)}, "
-            "which reads state of earlier queries"
-        )
-    elif loose:
-        words.append(
-            f"not held against a server that lies: state that code of the client's own keeps for its "
-            f"{' and '.join(loose)} (noise with a finite epsilon holds it, or trust in the server)"
-        )
+    if loose := not_held(plan, summed):
+        words.append(loose)
     state = any(spec.reads_state == "unbound" for spec in summed)
     if plan.secagg == "semi-honest" and (plan.sum == "masked" or state):
         words.append("a server that breaks the protocol can open one client's value: it must follow it")
     if plan.sum == "ckks":
         words.append("a server that breaks the protocol reads the key holder's key: it must follow it")
     return "; ".join(words)
+
+
+def not_held(plan: Plan, specs: Sequence[ValueSpec]) -> str:
+    """What a party is told of hidden sums whose values may read kept state, with the remedies; "" if none do.
+
+    The card has it, and so have `securefl flower check` and the logs of parties whose code is not ours.
+    """
+    loose = [spec for spec in specs if reads_unbound(plan, spec)]
+    names = " and ".join(spec.name for spec in loose)
+    if loose and plan.accepts_kept_state:
+        lies = "" if any(spec.reads_state == "repeated" for spec in specs) else " that lies"
+        return (
+            f"the owner accepted that a server{lies} can open a single client's {names}, which reads state "
+            "of earlier queries"
+        )
+    return (
+        ""
+        if not loose
+        else (
+            f"not held against a server that lies: state that code of the client's own keeps for its {names} "
+            "(noise with a finite epsilon holds it, or trust in the server)"
+        )
+    )
 
 
 def _shown(plan: Plan, spec: ValueSpec) -> str:

@@ -129,6 +129,30 @@ class Options:
                 "--declared. Or take pads."
             )
 
+    def require_agreed(self, spread: float | None = None, anchor: Anchor | None = None) -> None:
+        """Check options that the evaluator declared against a party's own word on them.
+
+        Args:
+            spread: the largest `Bounds.spread` that the party agrees to. None: the default.
+            anchor: the public anchor that the party has. None: it knows none, and takes the declared one.
+
+        Raises:
+            DataError: a larger spread, or another anchor.
+        """
+        most, found = Bounds().spread if spread is None else spread, self.bounds.spread
+        if found > most:
+            raise DataError(
+                f"Expected a declared baseline of a spread up to {most:g}, got {found:g}: one weight may "
+                "count for nearly all, so that a score is nearly one entry of a profile. Ask the evaluator "
+                f"for another declaration, or agree to this one: {FLAGS['spread']} {found:g}"
+            )
+        own = [] if self.anchor is None else [*self.anchor.centre, *self.anchor.scale]
+        if anchor is not None and own != [*anchor.centre, *anchor.scale]:
+            raise DataError(
+                "Expected a declaration with the anchor of --anchor, got another one or none: with huge "
+                "scales a score is nearly one entry of a profile. Ask the evaluator which anchor is public."
+            )
+
     def parameter_set(self) -> Parameters:
         """The ring parameters. Raises ConfigError under pads, which have none."""
         match self.parameters:

@@ -7,16 +7,19 @@ module measures how far a model's outputs are from that assumption.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import kstest, kurtosis, norm, skew
 
 from securefl.core.errors import DataError
 from securefl.report.style import ARM_COLOURS, blank, light_frame
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
 _BINS = 40

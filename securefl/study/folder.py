@@ -127,7 +127,7 @@ def _copy(folder: Path, part: Path, private: Path) -> None:
     before = [_stamp(path) for path in files]
     for path in files:
         target = private / path.relative_to(folder)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        folder_at(target.parent)
         shutil.copyfile(path, target)
     # `require_idle` holds no lock: if a process began meanwhile, the copies would not fit together.
     if [_stamp(path) for path in files] != before:

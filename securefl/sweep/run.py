@@ -221,8 +221,9 @@ def _told(line: Line, done: int) -> None:
 
 def place_of(study: Study) -> Mapping[str, Any]:
     """The place of a study's own files, and the paths of --trust-code, for another process."""
-    home = None if study.home is None else str(study.home)
-    return {"home": home, "trusted": list(map(str, study.namer.trusted))}
+    # Absolute, because the other process may have another working folder.
+    home = None if study.home is None else str(study.home.absolute())
+    return {"home": home, "trusted": [str(path.absolute()) for path in study.namer.trusted]}
 
 
 def error_of_cell(

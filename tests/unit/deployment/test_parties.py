@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -114,6 +115,27 @@ def test_a_study_in_other_terms_is_refused(tmp_path: Path, changed: str) -> None
     with pytest.raises(ConfigError, match=f"{changed.split()[0]} = .* in place of"):
         folders.renew(tmp_path / "p", other, part(other, "client-0000", tmp_path / "counters"))
     assert plan_file.read(tmp_path / "p").plan == of.plan
+
+
+@pytest.mark.parametrize("which", ["p", "counters/client-0000"])
+def test_a_folder_of_another_user_is_refused(
+    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who owns it renames the keys in it, and the file with the number of sessions."""
+    of = made()
+    (tmp_path / which).mkdir(parents=True)
+    stat, theirs = Path.stat, tmp_path / which
+
+    def of_mallory(path: Path, **more: Any) -> Any:
+        found = stat(path, **more)
+        if path != theirs:
+            return found
+        return os.stat_result([*found[:4], 54340, *found[5:10]])
+
+    monkeypatch.setattr(Path, "stat", of_mallory)
+    with pytest.raises(ConfigError, match="54340"):
+        folders.init(tmp_path / "p", of, part(of, "client-0000", tmp_path / "counters"))
+    assert not list(theirs.iterdir())
 
 
 def test_a_folder_is_one_partys_for_ever(tmp_path: Path) -> None:
