@@ -43,7 +43,7 @@ class SecureAggregator:
 
         >>> import numpy as np, securefl, tempfile
         >>> from securefl.algorithm import CohortQuery, ClientFunction, ValueSpec, Sum, Value
-        >>> mean = ValueSpec(name="mean", reduction="sum", reveals="its mean")
+        >>> mean = ValueSpec(name="mean", reduction="sum", reveals="its mean", on_model=False)
         >>> own = ClientFunction(mean, lambda context: Value(clear=context.x.mean(0)))
         >>> clients = [(np.full((4, 2), k), np.zeros(4)) for k in (1.0, 2.0, 6.0)]
         >>> plan = securefl.Plan(

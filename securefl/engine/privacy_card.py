@@ -97,11 +97,11 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
         words = [f"up to {100 * plan.corrupt:g} % of a cohort may collude with it"]
     private = [spec for spec in summed if _charge(plan, spec) != NO_COST]
     if real := [spec for spec in private if spec.form == "real"]:
-        error = min(plan.guess_error(spec.name) for spec in real)
+        error = min(plan.guess_error(spec) for spec in real)
         words.append(
             "if all values have the same standard deviation, a guess of one client's value from one sum errs "
-            f"by {floor(100 * error) / 100:g} of it or more; another client that sees the total takes its "
-            "own off, and errs by less"
+            f"by {floor(100 * error) / 100:g} of it or more"
+            + (", and so does another client's guess" if any(plan.tells(spec) for spec in real) else "")
         )
     if others := " and ".join(spec.name for spec in private if spec not in real):
         words.append(

@@ -291,7 +291,7 @@ class TestClientOfHiddenSums(TestClient):
     machine = Client(
         number=0,
         header=HEADER,
-        plan=hidden(PLAN, 4, min_cohort_size=3),
+        plan=hidden(PLAN, 4, max_client_weight=0.9),
         contributions=OFFERS,
         most=Limit(999, 99),
         cohort=Cohort(members=(0, 1, 4), draws=(2, 2, 1)),

@@ -175,7 +175,7 @@ def test_the_server_never_sees_a_single_contribution(
     [
         ({"dropout": "0.9"}, "less than 1 together"),
         ({"dropout": "0.6"}, "0 honest others surely remain"),
-        ({"dropout": "0.45", "min_cohort_size": "7"}, "at least 5 survivors of 7 clients"),
+        ({"dropout": "0.45", "corrupt": "0.14", "min_cohort_size": "7"}, "at least 5 survivors of 7 clients"),
         ({"dropout": "-0.1"}, "dropout >= 0"),
         ({"dropout": None}, "Expected `dropout`"),
         ({"max_retries": "-1"}, "max_retries >= 0"),
@@ -215,7 +215,7 @@ def test_a_sum_that_no_cohort_could_open_is_told_beforehand(how: str, word: str,
 def test_a_cohort_of_one_is_not_asked(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sum would be its own value: told beforehand, and else by the server before anything is charged."""
     certain = one("fedavg", "fraction = 0.1", how)
-    with pytest.raises(ConfigError, match="min_cohort_size = 3"):
+    with pytest.raises(ConfigError, match="min_cohort_size = 5"):
         composition(certain, certain.arms[0], world(certain))
     of = one("fedavg", 'fraction = 1.0\naggregation = "partial"', how)
     choose = averaging.sample_without_replacement
@@ -224,7 +224,7 @@ def test_a_cohort_of_one_is_not_asked(how: str, tmp_path: Path, monkeypatch: pyt
     )
     finished = run(of, tmp_path)
     assert [len(record["answered"]) for record in finished.records] == [0, 0]
-    assert "1 clients are left, a sum needs 3" in finished.records[0]["abstained"]["server"]
+    assert "1 clients are left, a sum needs 5" in finished.records[0]["abstained"]["server"]
     assert [record["bytes_down"] for record in finished.records] == [0, 0]
 
 

@@ -155,11 +155,11 @@ NOISED = hidden(
         noise="distributed",
         noise_multiplier=4.0,
         corrupt=0.0,
-        dropout=0.34,
+        dropout=0.25,
         budget=2.5,
         adversaries=("server",),
     ),
-    3,
+    4,
 )
 
 
@@ -168,10 +168,10 @@ def test_who_is_over_budget_by_public_charges_is_named_and_an_overflow_is_not(
 ) -> None:
     """Client 0 is in every cohort, the others in some. A value beyond the grid is clipped, and not shown."""
     updates = Updates(update_bound=1.0, cohort=3)
-    plan = replace(NOISED, max_cohort_size=4, max_client_weight=0.6)
+    plan = replace(NOISED, max_client_weight=0.6)
     clients = [inner(0), inner(1, overflowing), inner(2), inner(0), inner(1)]
     double = secured(tmp_path, clients, clients=5)
-    strategy = FedAvg(fraction_evaluate=0.0, fraction_train=0.6, min_train_nodes=3)
+    strategy = FedAvg(fraction_evaluate=0.0, fraction_train=0.8, min_train_nodes=4)
     with (
         caplog.at_level("INFO"),
         LocalDeployment(plan, updates, clients=5, folder=tmp_path) as own,
@@ -182,7 +182,7 @@ def test_who_is_over_budget_by_public_charges_is_named_and_an_overflow_is_not(
         def sampled(population: list[int], k: int) -> list[int]:
             others = [11, 12, 13, 14]
             at = next(turn)
-            return [10, others[at % 4], others[(at + 1) % 4]]
+            return [10, *(others[(at + step) % 4] for step in range(3))]
 
         patch.setattr(strategy_utils.random, "sample", sampled)
         grid = SecureGrid(double, strategy, updates, own.server, deadline=0.2, patience=1.0)

@@ -47,7 +47,7 @@ def hiding(arm: tuple[str, str]) -> dict[str, str]:
         "secagg": '"semi-honest"' if keeps else '"active"',
         "dropout": "0.3",
         "corrupt": "0.15",
-        "min_cohort_size": "3",
+        "min_cohort_size": "5",
         # Whoever is drawn four times of seven stands out. A smaller share would draw other cohorts.
         "max_client_weight": "0.97" if arm == REPLACED else "0.51",
         **counts(7),

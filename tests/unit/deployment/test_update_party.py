@@ -24,10 +24,13 @@ from securefl.deployment.status import status
 from securefl.deployment.updates import Updates
 from securefl.storage.counter import Counter
 
-PLAN = hidden(Plan(delta=1e-5, max_rounds=9, non_private=("update",)), 3, sum="two-server", dropout=0.34)
+PLAN = hidden(Plan(delta=1e-5, max_rounds=9, non_private=("update",)), 4, sum="two-server", dropout=0.3)
 UPDATES = Updates()
 CLIENT = "client-0001"
-KEYS = {name: Identity.generate(name) for name in ("client-0000", CLIENT, "client-0002", KEY_HOLDER, SERVER)}
+KEYS = {
+    name: Identity.generate(name)
+    for name in ("client-0000", CLIENT, "client-0002", "client-0003", KEY_HOLDER, SERVER)
+}
 PINNED = PinnedRoster({name: own.member() for name, own in KEYS.items()})
 
 

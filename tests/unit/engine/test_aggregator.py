@@ -30,7 +30,7 @@ NOTHING = np.zeros(0, np.float32)
 UPDATE = ValueSpec(name="update", reduction="sum", reveals="its update")
 GRID = Grid(step=2.0**-10, bound=2.0**12)
 OPEN = Plan(delta=1e-5, max_rounds=50, non_private=("update", "profile"))
-MASKED = hidden(OPEN, CLIENTS, min_cohort_size=3, dropout=0.2, corrupt=0.2)
+MASKED = hidden(OPEN, CLIENTS, min_cohort_size=4, dropout=0.2, corrupt=0.2)
 
 
 def records() -> list[tuple[NDArray[Any], NDArray[Any]]]:

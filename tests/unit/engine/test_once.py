@@ -279,7 +279,7 @@ def test_a_party_on_its_own_reads_and_checks_everything() -> None:
 def masked() -> Any:
     """A simulation of four clients, whose sums are masked."""
     spec = ValueSpec(name="own", reduction="sum", reveals="it")
-    clear = Plan(delta=1e-5, max_rounds=3, non_private=("own",), corrupt=0.25, dropout=0.25)
+    clear = Plan(delta=1e-5, max_rounds=3, non_private=("own",), dropout=0.25)
     plan = hidden(clear, 4, min_cohort_size=4)
     return simulated(
         plan,
