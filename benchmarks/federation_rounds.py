@@ -27,13 +27,13 @@ Mark = tuple[float, float]
 
 
 def plan_of(how: str) -> Plan:
-    hidden: dict[str, Any] = {} if how == "clear" else {"corrupt": 0.0, "dropout": 0.34}
+    hidden: dict[str, Any] = {} if how == "clear" else {"corrupt": 0.0, "dropout": 0.0}
     return Plan(
         sum=how,
         delta=1e-5,
         max_rounds=9,
         non_private=(UPDATE,),
-        min_cohort_size=2,
+        min_cohort_size=CLIENTS,
         max_cohort_size=CLIENTS,
         min_honest=2,
         max_client_weight=0.5,
