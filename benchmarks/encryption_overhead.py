@@ -8,16 +8,13 @@ largest difference of a score (in round 1, where both have the same model) besid
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+from kept import keep
 from studies import changed, runs
 
-from securefl.storage import files
 from securefl.study.arm import ArmRun
 
 WORDS = ("ckks", "pads")
@@ -54,10 +51,7 @@ def main() -> None:
         figures[word] = compared(clear, concealed)
         for name, value in figures[word].items():
             print(f"{word:8} {name:40} {value}", flush=True)
-    if "--write" in sys.argv:
-        path = Path(__file__).parent / "results" / "encryption_overhead.json"
-        command = "python benchmarks/encryption_overhead.py --write"
-        files.write(path, json.dumps({"command": command, **figures}, indent=1) + "\n")
+    keep("encryption_overhead", figures)
 
 
 if __name__ == "__main__":
