@@ -127,7 +127,6 @@ nvflare: $(NVFLARE)/.installed  ## NVFlare's simulator: its own FedAvg, and the 
 
 pictures: $(VENV)/.tested  ## docs/*.png, anew from benchmarks/results
 	$(BIN)/python benchmarks/pictures.py
-	$(BIN)/python benchmarks/who_adds_noise.py
 
 sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and half an hour (MNIST, needs SECUREFL_DATA)
 	$(BIN)/securefl sweep fedlog_tradeoff
