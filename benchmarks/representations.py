@@ -9,16 +9,20 @@ runs. `--write` keeps tables in benchmarks/results/ and figures in docs/.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from kept import ASKED, DOCS, RESULTS, keep
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy.stats import kstest, kurtosis, norm, skew
 from studies import played
 
 from securefl.core.streams import stream
 from securefl.report import plots
-from securefl.report.normality import normality, representations
+from securefl.report.style import ARM_COLOURS, blank, light_frame
 from securefl.report.tables import write_csv, write_png
 from securefl.study.config import Study
 from securefl.study.packaged import packaged
@@ -29,6 +33,51 @@ from securefl.training import outputs, single_thread
 
 ROUNDS = (0, 1, 6, 12)
 ELEMENTS = 5
+REACH = 4.0
+"""The standard deviations to either side of the mean that a panel shows."""
+Floats = NDArray[np.floating[Any]]
+
+
+def standardised(values: Floats) -> Floats:
+    scaled: Floats = (values - values.mean(axis=0)) / values.std(axis=0)
+    return scaled
+
+
+def normality(outputs: Floats) -> pd.DataFrame:
+    """How far each element of a layer's outputs (n, q) is from a normal distribution, if it varies.
+
+    Columns element, skewness, excess_kurtosis, and distance: Kolmogorov's and Smirnov's, from the normal
+    distribution with this mean and standard deviation.
+    """
+    elements = np.flatnonzero(np.ptp(outputs, axis=0) > 0)
+    scaled = standardised(outputs[:, elements].astype(np.float64))
+    return pd.DataFrame(
+        {
+            "element": elements,
+            "skewness": skew(scaled, axis=0),
+            "excess_kurtosis": kurtosis(scaled, axis=0),
+            "distance": [float(kstest(column, norm.cdf).statistic) for column in scaled.T],
+        }
+    )
+
+
+def histograms(outputs: Mapping[str, Floats], elements: Sequence[int]) -> Figure:
+    """Histograms of standardised elements, with the normal density: a row of panels for each name."""
+    figure = blank(height=0.6 + 1.5 * len(outputs))
+    panels = figure.subplots(len(outputs), len(elements), sharex=True, sharey=True, squeeze=False)
+    places = np.linspace(-REACH, REACH, 200)
+    for row, (name, found) in zip(panels, outputs.items(), strict=True):
+        distances = normality(found).set_index("element")["distance"]
+        for axes, element in zip(row, elements, strict=True):
+            light_frame(axes)
+            values = standardised(found[:, element])
+            axes.hist(values, bins=40, range=(-REACH, REACH), density=True, color=ARM_COLOURS[0], alpha=0.6)
+            axes.plot(places, norm.pdf(places), color=ARM_COLOURS[1], linewidth=1.4)
+            axes.set_title(f"element {element}, distance {distances[element]:.3f}", fontsize=8)
+            axes.tick_params(labelsize=8)
+        row[0].set_ylabel(name, fontsize=9)
+    figure.supxlabel("standard deviations from the mean", fontsize=9)
+    return figure
 
 
 def traced(study: Study, here: World) -> dict[str, np.ndarray]:
@@ -68,7 +117,7 @@ def main() -> None:
         write_csv(RESULTS / "conditions.csv", conditions, ["python benchmarks/representations.py --write"])
         write_png(DOCS / "conditions.png", plots.accuracy(conditions))
         drawn = stream(1, "elements").choice(normality(first["before training"])["element"], ELEMENTS, False)
-        write_png(DOCS / "representations.png", representations(first, sorted(drawn.tolist())))
+        write_png(DOCS / "representations.png", histograms(first, sorted(drawn.tolist())))
 
 
 def _summary(own: pd.DataFrame) -> dict[str, float]:
