@@ -82,7 +82,8 @@ check-lowest: $(LOWEST)/.installed  ## the tests of single modules, with the old
 	$(LOWEST)/bin/pytest -n 2 -m "not slow" -W default tests/unit tests/contracts tests/vectors
 
 # Outside of the checkout, where `make clean` leaves it: ~/.cache/securefl/check-newest and uv's cache, some 20 GB with CUDA.
-check-newest: $(VENV)/.tested  ## the wheel with the newest packages, on each of Python 3.11 to 3.13, or ON=newest alone
+# A CPU build of torch in the folder that PIP_FIND_LINKS names spares them.
+check-newest: $(VENV)/.tested  ## the wheel with the newest packages, on each of Python 3.11 to 3.13, or ON=3.11 alone
 	$(BIN)/python tools/newest.py $(ON)
 
 bench: $(VENV)/.tested  ## figures of docs/results.md, as ratios in one run

@@ -18,12 +18,17 @@ ASKED = "--write" in sys.argv
 
 
 def keep(name: str, found: dict[str, Any] | pd.DataFrame) -> None:
-    """Write the figures of benchmarks/NAME.py with its command, as JSON or as CSV, where that was asked."""
+    """Write the figures of benchmarks/NAME.py with its command, as JSON or as CSV, where that was asked.
+
+    Figures of other names that the JSON has are kept.
+    """
     command = f"python benchmarks/{name}.py --write"
     if ASKED and isinstance(found, pd.DataFrame):
         write_csv(RESULTS / f"{name}.csv", found, [command])
     elif ASKED:
-        files.write(RESULTS / f"{name}.json", json.dumps({"command": command, **found}, indent=1) + "\n")
+        path = RESULTS / f"{name}.json"
+        older = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        files.write(path, json.dumps({"command": command, **older, **found}, indent=1) + "\n")
 
 
 def read(name: str) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,8 +20,8 @@ from securefl.training import single_thread
 
 
 def changed(name: str, **lines: str) -> Study:
-    """The packaged study with `key = value` lines replaced, in every section that has the key."""
-    text = packaged()[name]
+    """The packaged study without a sweep, `key = value` lines replaced in every section that has the key."""
+    text = re.split(r"^\[+sweep", packaged()[name], flags=re.M)[0]
     for key, value in lines.items():
         hits = [line for line in text.splitlines() if line.split("=")[0].strip() == key]
         if not hits:

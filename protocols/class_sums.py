@@ -20,10 +20,13 @@ from torch import nn
 
 from securefl.algorithm import (
     Adjacency,
+    Answers,
     ClientContext,
     ClientState,
+    Contribution,
     Floats,
     Grid,
+    State,
     Unit,
     Value,
     ValueSpec,
@@ -31,6 +34,9 @@ from securefl.algorithm import (
 from securefl.core.ranges import Range, Ranged
 from securefl.dp import clipping
 from securefl.errors import DataError
+from securefl.mechanisms import mechanism_of
+from securefl.protocols.class_counts import COUNTS, Centres, Counting, Counts, on_grid
+from securefl.training import Problem
 from securefl.training.chunks import body_features
 from securefl.training.fit import Fit, Fitted
 from securefl.training.fitting import fitted
@@ -259,7 +265,8 @@ def class_means(statistic: Floats) -> Floats:
 class Statistic:
     """A client's contribution to FedLog and FedProto: the statistic of its records' features.
 
-    `bounded_by` is as in `ValueSpec`, in the words of the system's options.
+    `bounded_by` is as in `ValueSpec`, in the words of the system's options. With `centres`, the numbers of
+    records by class are a value of their own (`class_counts`), and the statistic has no bound.
     """
 
     body: Featurizer
@@ -269,6 +276,46 @@ class Statistic:
     clients: int
     client_bound: float | None = None
     bounded_by: Mapping[Unit, str] = field(default_factory=lambda: _BOUNDED_BY)
+    centres: Centres | None = None
+
+    def counts_apart(self, problem: Problem, centres: Centres) -> Statistic:
+        """This statistic as a run sends it: without counts where they would leave in each round, unchanged.
+
+        Args:
+            problem: with the plan of the run.
+            centres: reads class means from a broadcast.
+        """
+        if self.body.once or problem.planned is None:
+            return self
+        plan = problem.planned((self.spec,))
+        bare = plan.hidden and not mechanism_of(plan, self.spec).noised
+        return replace(self, client_bound=None, centres=centres) if bare else self
+
+    @cached_property
+    def counting(self) -> Counting | None:
+        """The server's side of counts that are a value of their own."""
+        if self.centres is None:
+            return None
+        counts = replace(COUNTS, initial_queries=self.body.initial_queries)
+        return Counting(Counts(self.classes, counts), self.centres, GRID)
+
+    @property
+    def contributions(self) -> tuple[Contribution, ...]:
+        """The statistic, and the counts if they are a value of their own."""
+        return (self,) if self.counting is None else (self, self.counting.counts)
+
+    @property
+    def size(self) -> int:
+        """The number of entries."""
+        return self.classes * (self.width + (self.centres is None))
+
+    def learn(self, state: State, answers: Answers) -> tuple[State, Floats]:
+        """The state with counts that came apart, and the opened sum with its counts, (C, 1 + width)."""
+        found = answers.totals[self.spec.name].value.reshape(self.classes, -1)
+        if self.counting is None:
+            return state, found
+        state = self.counting.learn(state, answers)
+        return state, self.counting.whole(state, answers, found)
 
     @cached_property
     def _own(self) -> tuple[ValueSpec, Callable[[Floats, NDArray[np.integer[Any]]], Value]]:
@@ -285,6 +332,7 @@ class Statistic:
             bounded_by=self.bounded_by,
             initial_queries=body.initial_queries,
             once=body.once,
+            sensitivity={} if self.centres else self._own[0].sensitivity,
         )
 
     def fit(self, context: ClientContext) -> Fit | None:
@@ -297,4 +345,10 @@ class Statistic:
     def value(self, context: ClientContext, trained: Fitted | None) -> Value:
         model, kept = self.body.prepared(context, trained)
         phi = body_features(model, context.x, self.clip.activation())
-        return replace(self._own[1](phi, np.asarray(context.y)), new_state=kept)
+        found = self._own[1](phi, np.asarray(context.y))
+        if self.centres is not None:
+            assert found.integers is not None
+            whole = found.integers.reshape(self.classes, -1)
+            moved = whole[:, :1] // _UNIT * on_grid(self.centres(context.broadcast), GRID)
+            found = replace(found, integers=(whole[:, 1:] - moved).ravel())
+        return replace(found, new_state=kept)

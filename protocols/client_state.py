@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from securefl.algorithm import ClientContext, ClientState, Float32s, Floats
 from securefl.errors import DataError
 
+_NOTHING = np.zeros(0)
+
 
 def kept_values(kept: ClientState, name: str, initial: Float32s) -> Float32s:
     """A copy of the values that a client keeps under this name, float32, or of `initial` if it has none.
@@ -37,8 +39,11 @@ def digest_of(broadcast: Float32s) -> Floats:
 
 def made_in(context: ClientContext) -> dict[str, NDArray[Any]]:
     """The mark of state that a client makes for the next query of its round: session, round and model."""
-    session = np.frombuffer(context.session, np.uint8)
-    return {"session": session, "round": np.array([context.round]), "first": digest_of(context.broadcast)}
+    return {**_place(context), "first": digest_of(context.broadcast)}
+
+
+def _place(context: ClientContext) -> dict[str, NDArray[Any]]:
+    return {"session": np.frombuffer(context.session, np.uint8), "round": np.array([context.round])}
 
 
 def require_made_in(context: ClientContext, first: Any) -> None:
@@ -47,8 +52,9 @@ def require_made_in(context: ClientContext, first: Any) -> None:
     All signers of the query's sum were shown `first`. So they agree on every byte that the state follows from
     beside their own records and draws.
     """
-    expected = {**made_in(context), "first": first}
-    if any(not np.array_equal(context.kept.get(name, ()), own) for name, own in expected.items()):
+    expected = {**_place(context), "first": np.asarray(first)}
+    # As bytes: `np.array_equal` takes as long as the digest.
+    if any(own.tobytes() != context.kept.get(name, _NOTHING).tobytes() for name, own in expected.items()):
         raise DataError(
             f"Expected state of round {context.round} from the model that this query names, got none: the "
             "client abstains. Ask first for the value that trains it, with one model for the whole cohort."

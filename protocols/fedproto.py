@@ -18,7 +18,8 @@ Differences from the paper:
   no term.
 - Class means are those of the trained body in evaluation mode. In the authors' code they are collected during
   the last epoch of training.
-- Counts travel within the statistic, where noise covers them. The server sends no counts.
+- Counts travel within the statistic, where noise covers them. In hidden sums without noise each client sends
+  them once, apart (`class_counts`). The server sends no counts.
 - `clip` bounds features, which the paper leaves as they are. Noise needs it, or `client_bound`.
 
 The statistic's sensitivity per record holds for a body that was not trained on the records. Here bodies are
@@ -47,6 +48,7 @@ from securefl.algorithm import (
     ClientContext,
     ClientState,
     CohortQuery,
+    Contribution,
     Device,
     Evaluation,
     Float32s,
@@ -59,6 +61,7 @@ from securefl.algorithm import (
 )
 from securefl.core.ranges import Probability, Ranged, Weight
 from securefl.errors import ConfigError, DataError
+from securefl.protocols.class_counts import uncounted
 from securefl.protocols.class_sums import Clipping, Statistic, class_means
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import ClientBound
@@ -80,7 +83,8 @@ class FedProto(Ranged):
 
     lamda: lambda, the weight of the squared distance of features to the prototype of their class.
     clip: how features are bounded, in training, sums and predictions: `{ kind, bound }`, as in FedLog.
-    client_bound: the largest norm of a client's whole statistic. A longer one is scaled down.
+    client_bound: the largest norm of a client's whole statistic. A longer one is scaled down. It is left out
+        where counts travel apart, in hidden sums without noise.
     shorter: share of the clients whose body lacks its first hidden dense layer.
     """
 
@@ -102,7 +106,7 @@ class FedProto(Ranged):
         statistic = Statistic(
             own, self.clip, problem.outputs, width, problem.clients, self.client_bound, _BOUNDED_BY
         )
-        return Prototypes(problem, own, statistic)
+        return Prototypes(problem, own, statistic.counts_apart(problem, own.centres))
 
 
 # Prototypes --------------------------------------------------------------------------------------
@@ -200,6 +204,13 @@ class OwnModels:
             raise DataError("Expected 0 or 1 before each prototype, got another number: the client abstains.")
         return rows
 
+    def centres(self, sent: Float32s) -> Floats:
+        """The prototypes of a broadcast, (C, width), nan for a class without one."""
+        if not sent.size:
+            return np.full((self.bodies.problem.outputs, self.width), np.nan)
+        rows = self.rows(sent).astype(np.float64)
+        return np.where(rows[:, :1] == 1, rows[:, 1:], np.nan)
+
     def _pull(self, broadcast: Float32s) -> Pull | None:
         if not (broadcast.size and self.lamda):
             return None
@@ -225,28 +236,26 @@ class Prototypes:
     statistic: Statistic
 
     @property
-    def contributions(self) -> tuple[Statistic, ...]:
-        return (self.statistic,)
-
-    @property
-    def _shape(self) -> tuple[int, int]:
-        return self.problem.outputs, 1 + self.statistic.width
+    def contributions(self) -> tuple[Contribution, ...]:
+        return self.statistic.contributions
 
     def start(self) -> State:
-        return State(np.zeros(0, np.float32))
+        return State(np.zeros(0, np.float32), uncounted(self.problem) if self.statistic.counting else {})
 
     def round(
         self, state: State, population: Population, number: int, rng: np.random.Generator
     ) -> Generator[CohortQuery, Answers, RoundResult]:
-        cohort = population.everyone()
-        question = Sum(self.statistic.spec, int(np.prod(self._shape)))
-        query = CohortQuery(cohort=cohort, broadcast=state.broadcast, sums=(question,))
-        answers = (yield query) if cohort else _NOBODY
+        question = Sum(self.statistic.spec, self.statistic.size)
+        query = CohortQuery(cohort=population.everyone(), broadcast=state.broadcast, sums=(question,))
+        if (counting := self.statistic.counting) is not None:
+            state = yield from counting.late(state, population)
+            query = counting.query(state, population, question)
+        answers = (yield query) if query.cohort else _NOBODY
         if answers.survivors:
-            total = answers.totals[self.statistic.spec.name].value.reshape(self._shape)
+            state, total = self.statistic.learn(state, answers)
             before = state.broadcast if state.broadcast.size else np.zeros(total.size, np.float32)
-            state = State(prototypes(total, before.reshape(self._shape)).ravel(), state.memory)
-        return RoundResult(state=state, drawn=dict.fromkeys(cohort, 1), survivors=answers.survivors)
+            state = State(prototypes(total, before.reshape(total.shape)).ravel(), state.memory)
+        return RoundResult(state=state, drawn=dict.fromkeys(query.cohort, 1), survivors=answers.survivors)
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         # There is no common model to test: each client's own model is tested on records like its own.

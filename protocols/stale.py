@@ -5,7 +5,9 @@
 Without the cache an absent client counts with the round's own broadcast, so a round moves the model by the
 share of the selected alone. In SAFA the server holds all w_k. Here each client keeps its own, and sends the
 difference of its new model to it. It is the same sum. It hides less than a sum of updates: one w_k stands in
-two opened sums, over two cohorts, so a server that lies about the model reads it from their difference.
+two opened sums, over two cohorts. So a server that lies about the model reads it from their difference. One
+that follows the protocol reads the first w_k of a client from one sum, to which clients that were asked
+before add only what two of their trainings differ by. So it is refused in hidden sums without noise.
 
 If a sum is lost after a client trained, or a client loses the model that it keeps, server and client disagree
 on its w_k from then on. SAFA's bound on the lag of a model is left out: no model is too old.
@@ -57,7 +59,7 @@ class Change:
 
     @cached_property
     def spec(self) -> ValueSpec:
-        return replace(update_sends(self.problem, self.sampling), reads_state="unbound")
+        return replace(update_sends(self.problem, self.sampling), reads_state="repeated")
 
     def fit(self, context: ClientContext) -> Fit:
         return to_fit(self.problem, context, context.broadcast)

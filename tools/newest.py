@@ -1,12 +1,13 @@
 """The wheel under each Python that is here, in an environment with the newest packages that resolve.
 
-    python tools/newest.py [newest]    # make check-newest [ON=newest]
+    python tools/newest.py [VERSION]    # make check-newest [ON=3.11]
 
-With `newest`, under the newest Python that is here alone: it gets the newest packages.
+With a version, under this Python alone.
 
 uv resolves in a second, compiles nothing, and links the files of its cache into all environments.
 They stay in the user's cache, so that a later run, of another checkout too, fetches newer packages alone.
-Only torch is held back, to what constraints.txt says; PyPI's build of it comes with 4 GB of CUDA packages.
+Only torch is held back, to what constraints.txt says; PyPI's build of it comes with 4 GB of CUDA packages,
+so a CPU build in the folder that PIP_FIND_LINKS names is taken first.
 Flower's face has an environment of its own, since its pins exclude the newest packages.
 """
 
@@ -32,6 +33,8 @@ UV = Path(sys.executable).with_name("uv")
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
     """What a command says. It sees no stdin, and none of this Python's own settings."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    if links := env.get("PIP_FIND_LINKS"):
+        env["UV_FIND_LINKS"] = links.replace(" ", ",")
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     return subprocess.run(command, cwd=cwd, env=env, check=True, text=True, **streams).stdout
 
@@ -64,18 +67,13 @@ def checked(version: str, base: str, wheel: Path) -> str:
     return f"Python {version}: {'; '.join(said)} ({time.monotonic() - began:.0f} s)"
 
 
-def main(*, newest: bool = False) -> None:
-    """Check under each Python, and go on where one fails; end with exit code 1 if one failed.
-
-    newest: check under the newest one alone.
-    """
+def main(*versions: str) -> None:
+    """Check under each of these Pythons, and go on where one fails; end with exit code 1 if one failed."""
     from mutants import Copy
 
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")  # its shims start nothing
     os.environ["PATH"] = os.pathsep.join([*map(str, pyenv.glob("versions/*/bin")), os.environ["PATH"]])
-    bases = [(version, base) for version in VERSIONS if (base := found(version))]
-    if newest:
-        bases = bases[-1:]
+    bases = [(version, base) for version in versions or VERSIONS if (base := found(version))]
     with TemporaryDirectory() as made, ThreadPoolExecutor(2) as pool:
         run(UV, "build", "--wheel", "--out-dir", made, Copy(Path(made, "tree")).root)
         (wheel,) = Path(made).glob("*.whl")
@@ -138,5 +136,5 @@ def check() -> None:
 
 
 if __name__ == "__main__":
-    inside = {"check": check, "check_flower": check_flower, "newest": partial(main, newest=True)}
-    inside.get("".join(sys.argv[1:]), main)()
+    inside = {"check": check, "check_flower": check_flower}
+    inside.get("".join(sys.argv[1:]), partial(main, *sys.argv[1:]))()

@@ -73,7 +73,7 @@ optimizer = "sgd"
 learning_rate = 0.05
 """
 _SERVERS = {"lying": "active", "following": "semi-honest"}
-_FOREIGN = ValueSpec(name="update", reduction="sum", reveals="its model update")
+_FOREIGN = ValueSpec(name="update", reduction="sum", reveals="its model update", form="real")
 WAYS, SCORES = ("clear", "masked", "ckks", "two-server"), ("clear", "ckks", "pads")
 _COHORT = {
     "corrupt": 0.1,
@@ -103,6 +103,7 @@ _OPEN = {
         "statistic",
         "consensus",
         "votes",
+        "counts",
     ],
 }
 _NOISED = {"adjacency": "add-remove", "epsilon": 2.0}
@@ -284,18 +285,20 @@ def state_table() -> str:
     lines = ["| protocol | " + " | ".join(f"`{how}`, {mode}" for how in WAYS for mode in _SERVERS) + " |"]
     lines.append("|---" * (1 + len(WAYS) * len(_SERVERS)) + "|")
     for row, protocol, options in _KEEPING:
-        arm = {**options, "protocol": protocol}
-        found = []
-        for how, secagg in product(WAYS, _SERVERS.values()):
-            plan, specs = planned(Case(row, "", arm, {"sum": how, "secagg": secagg}).text())
-            found.append(stance(plan, specs))
+        found = [stance(*one) for one in served({**options, "protocol": protocol})]
         lines.append(f"| {row} | {' | '.join(found)} |")
-    own = [
-        stance(replace(plan, sum=how, secagg=secagg), [_FOREIGN])  # type: ignore[arg-type]
-        for how, secagg in product(WAYS, _SERVERS.values())
-    ]
-    lines.append(f"| Flower apps, loops and protocols of others | {' | '.join(own)} |")
+    own = [stance(plan, [_FOREIGN]) for plan, _ in served({"protocol": "fedavg", "fraction": 1.0})]
+    lines.append(f"| Flower apps, loops and protocols of others, of real numbers | {' | '.join(own)} |")
     return "\n".join(lines)
+
+
+def served(arm: Mapping[str, Any]) -> list[tuple[Plan, list[ValueSpec]]]:
+    """An arm's plans without noise, and the specs of its values, for each column of `state_table`."""
+    found = []
+    for how, secagg in product(WAYS, _SERVERS.values()):
+        plan, specs = planned(Case("", "", arm, {"sum": how}).text())
+        found.append((replace(plan, secagg=secagg), specs))  # type: ignore[arg-type]
+    return found
 
 
 def filled(page: str, text: str) -> str:

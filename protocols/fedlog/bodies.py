@@ -178,6 +178,18 @@ def _statistic(sent: bytes, classes: int) -> Floats:
     return np.frombuffer(sent, np.float32).astype(np.float64).reshape(classes, -1)
 
 
+def means_of(classes: int, width: int, sent: Float32s) -> Floats:
+    """The class means (C, width) of a broadcast statistic, nan for a class without one.
+
+    Raises DataError for a broadcast of another size.
+    """
+    if not sent.size:
+        return np.full((classes, width), nan)
+    if sent.size != classes * (1 + width):
+        raise DataError(f"Expected a broadcast statistic of {classes} x {1 + width} values, got {sent.size}.")
+    return class_means(_statistic(sent.tobytes(), classes))
+
+
 @lru_cache(maxsize=1)
 def _head(sent: bytes, classes: int, prior: Prior) -> Floats:
     """The head of a broadcast statistic. All clients of one query in a process need the same one."""

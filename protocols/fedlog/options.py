@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from securefl.algorithm import (
     Answers,
     ClientState,
     CohortQuery,
+    Contribution,
     Device,
     Evaluation,
     Float32s,
@@ -27,9 +29,10 @@ from securefl.algorithm import (
 )
 from securefl.core.ranges import Probability, Ranged, Weight
 from securefl.errors import ConfigError, DataError
+from securefl.protocols.class_counts import uncounted
 from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.protocols.contributions import ClientBound
-from securefl.protocols.fedlog.bodies import Body, Public, Trained
+from securefl.protocols.fedlog.bodies import Body, Public, Trained, means_of
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.protocols.parts import absent, including
 from securefl.training import Learnt, Problem
@@ -45,9 +48,10 @@ class Heads:
 
     The server broadcasts the sum itself. Every client solves it for the same head, and in FedLog-C reads the
     class means from it. So a statistic travels in both directions, and neither a head nor a body does. Counts
-    are read from the noised sum and are not sent beside it. If bodies are trained, one initial query on the
-    initial bodies precedes the first round. With a frozen body the statistic is constant. One query then
-    spends the whole epsilon, and later rounds ask only the clients that were absent.
+    are read from the noised sum and are not sent beside it; in hidden sums without noise each client sends
+    them once, apart (`class_counts`). If bodies are trained, one initial query on the initial bodies precedes
+    the first round. With a frozen body the statistic is constant. One query then spends the whole epsilon,
+    and later rounds ask only the clients that were absent.
     """
 
     problem: Problem
@@ -56,41 +60,43 @@ class Heads:
     prior: Prior = PAPER
 
     @property
-    def contributions(self) -> tuple[Statistic, ...]:
-        return (self.statistic,)
+    def contributions(self) -> tuple[Contribution, ...]:
+        return self.statistic.contributions
 
     def start(self) -> State:
-        nobody = np.zeros(self.problem.clients)
         size = self.problem.outputs * (1 + self.statistic.width)
-        return State(
-            np.zeros(0, np.float32),
-            {"sum": np.zeros(size), "counted": nobody},
-        )
+        counted = uncounted(self.problem)
+        if self.statistic.counting is None:
+            del counted["counts"]
+        return State(np.zeros(0, np.float32), {"sum": np.zeros(size), **counted})
 
     def round(
         self, state: State, population: Population, number: int, rng: np.random.Generator
     ) -> Generator[CohortQuery, Answers, RoundResult]:
+        if (counting := self.statistic.counting) is not None:
+            state = yield from counting.late(state, population)
         for initial in range(self.body.initial_queries if number == 1 else 0):
-            asked = self._ask(state, population.everyone(), initial + 1)
-            state = self._learn(state, (yield asked))
-        asked = self._ask(state, self._absent(state, population))
+            state = self._learn(state, (yield self._ask(state, population, initial + 1)))
+        asked = self._ask(state, population)
         answers = (yield asked) if asked.cohort else NOBODY
         state = self._learn(state, answers)
         return RoundResult(state=state, drawn=dict.fromkeys(asked.cohort, 1), survivors=answers.survivors)
 
-    def _absent(self, state: State, population: Population) -> tuple[int, ...]:
-        """The clients to ask: all, or those that are not in the sum yet if the statistic is constant."""
-        return absent(state.memory["counted"], population) if self.body.once else population.everyone()
-
-    def _ask(self, state: State, cohort: tuple[int, ...], initial: int = 0) -> CohortQuery:
-        question = Sum(self.statistic.spec, len(state.memory["sum"]))
-        sent = state.broadcast[:0] if self.body.once else state.broadcast
+    def _ask(self, state: State, population: Population, initial: int = 0) -> CohortQuery:
+        """The query to all, or to those that are not in the sum yet if the statistic is constant."""
+        question = Sum(self.statistic.spec, self.statistic.size)
+        if (counting := self.statistic.counting) is not None:
+            return counting.query(state, population, question, initial)
+        sent, cohort = state.broadcast, population.everyone()
+        if self.body.once:
+            sent, cohort = sent[:0], absent(state.memory["counted"], population)
         return CohortQuery(cohort=cohort, broadcast=sent, sums=(question,), initial=initial)
 
     def _learn(self, state: State, answers: Answers) -> State:
         if not answers.survivors:
             return state
-        total = answers.totals["statistic"].value
+        state, summed = self.statistic.learn(state, answers)
+        total = summed.ravel()
         if self.body.once:
             total = total + state.memory["sum"]
             state = state.remember(counted=including(state.memory["counted"], answers.survivors))
@@ -133,7 +139,8 @@ class FedLog(Ranged):
         is infinite, and per client it is finite with `client_bound`. "dp-sgd" is trained as [dpsgd] says. Its
         cost and the statistic's compose to a finite epsilon per record.
     clip: how features are bounded. Noise is scaled to this bound.
-    client_bound: the largest norm of a client's whole statistic. A longer one is scaled down.
+    client_bound: the largest norm of a client's whole statistic. A longer one is scaled down. It is left out
+        where counts travel apart, in hidden sums without noise.
     alpha, beta: FedLog-C's pull to the mean of the own class and push from the others (0.01 and 0 or 5e-4).
     shorter: share of the clients whose body lacks its first hidden dense layer.
     prior: of the head (Eq. 10 and 14), `{ chi, nu }`. It is public: no charge depends on it.
@@ -174,7 +181,8 @@ class FedLog(Ranged):
         width = output_layer(problem.layers, problem.outputs).in_features
         body = self._body(problem)
         statistic = Statistic(body, self.clip, problem.outputs, width, problem.clients, self.client_bound)
-        return Heads(problem, body, statistic, self.prior)
+        centres = partial(means_of, problem.outputs, width)
+        return Heads(problem, body, statistic.counts_apart(problem, centres), self.prior)
 
     def _body(self, problem: Problem) -> Body:
         activation = self.clip.activation()

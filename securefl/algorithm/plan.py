@@ -98,8 +98,8 @@ class Plan:
         public_num_examples: the number that a client states in place of its number of records, if the latter
             is private. None if it is public.
         secagg: "active" if the server may lie, "semi-honest" if it follows the protocol.
-        accepts_kept_state: whether the owner accepts that a server that lies may open single inputs of hidden
-            sums without noise that read state of earlier queries (`mechanisms.agreed`).
+        accepts_kept_state: whether the owner accepts that the server may open single inputs of hidden sums
+            without noise that read state of earlier queries (`mechanisms.agreed`).
         max_retries: the most retries of aborted aggregations in the whole run.
         unit, adjacency, delta: the meaning of epsilon.
         non_private: names of values that may leave without noise. Epsilon is then infinite.

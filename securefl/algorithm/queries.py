@@ -61,8 +61,10 @@ class ValueSpec:
             training is accounted.
         reads_state: whether it reads the client state (`ClientContext.kept`). "none": it gets none. "bound":
             only such state as this query's own bytes determine, which the client checks. "unbound": also what
-            earlier queries left. "unknown": it gets the state, and its code may keep more elsewhere. The last
-            two are not held against a server that lies (`mechanisms.agreed`).
+            earlier queries left. "repeated": the same, and it takes off what an earlier sum had, so that one
+            sum has the difference of two rounds. "unknown": it gets the state, and its code may keep more
+            elsewhere. A hidden sum without noise holds none of these three against a server that lies, and
+            "repeated" against no server (`mechanisms.agreed`).
         training: the DP cost of the private training that precedes the value in a round, per record added or
             removed. It is charged only if a model was broadcast, so not in an initial query.
         sensitivity: L2 sensitivity by (unit, adjacency), in the value's own unit. Unbounded for an absent
@@ -103,7 +105,7 @@ class ValueSpec:
     reveals_public: str = ""
     on_model: bool = True
     depends_on: Literal["records", "trained-state", "model"] = "records"
-    reads_state: Literal["unknown", "none", "bound", "unbound"] = "unknown"
+    reads_state: Literal["unknown", "none", "bound", "unbound", "repeated"] = "unknown"
     training: DpEvent | None = None
     sensitivity: Mapping[tuple[Unit, Adjacency], float] = field(default_factory=dict)
     bounded_by: Mapping[Unit, str] = field(default_factory=dict)

@@ -169,7 +169,6 @@ def _sends(given: Vectors, bound: float | None, clip: float | None, noise: float
         name=_NAME,
         reduction="sum",
         reveals="its vector",
-        reads_state="none",
         on_model=False,
         sensitivity={("client", "zero-out"): largest} if clip else {},
         grid=grid,

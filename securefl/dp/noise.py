@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -27,11 +28,11 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Stream(NamedTuple):
-    """A key, its stream, and the process that began it."""
+    """A key and its stream. Its lock is of one process, so that a child never waits for a parent's thread."""
 
     key: SecretKey
     words: CipherContext
-    process: tuple[int, int]
+    lock: Lock
 
 
 class Source(Guarded):
@@ -56,15 +57,15 @@ class Source(Guarded):
 
     def __init__(self, key: SecretKey | None = None) -> None:
         self._given = key
-        self._begun: _Stream | None = None
+        self._begun: dict[tuple[int, int], _Stream] = {}
 
     @property
     def _stream(self) -> _Stream:
         # Made at the first word: values without noise have a source too and never use it.
-        begun, process = self._begun, (os.getpid(), _forks)
-        if begun is not None and begun.process == process:
+        process = (os.getpid(), _forks)
+        if (begun := self._begun.get(process)) is not None:
             return begun
-        if begun is not None and self._given is not None:
+        if self._begun and self._given is not None:
             raise LocalProtocolError(
                 "Expected a source of noise that this process began, got one whose stream its parent began "
                 "before a fork: both would draw the same noise. Make a source in the child, with a key of "
@@ -74,8 +75,8 @@ class Source(Guarded):
         key = self._given or SecretKey(os.urandom(32))
         # The key serves one stream only, so the nonce may be zero.
         words = Cipher(algorithms.ChaCha20(key.reveal(), bytes(16)), mode=None).encryptor()
-        self._begun = _Stream(key, words, process)
-        return self._begun
+        # In one step: of two threads that begin at once, both go on with the stream of the first.
+        return self._begun.setdefault(process, _Stream(key, words, Lock()))
 
     def restarted(self) -> Source:
         """The same stream from its first word, to repeat a computation that failed and released nothing."""
@@ -83,7 +84,9 @@ class Source(Guarded):
 
     def words(self, count: int) -> NDArray[np.uint64]:
         """`count` uniform 64-bit words, uint64 (count,)."""
-        return np.frombuffer(self._stream.words.update(bytes(8 * count)), dtype="<u8")
+        stream = self._stream
+        with stream.lock:
+            return np.frombuffer(stream.words.update(bytes(8 * count)), dtype="<u8")
 
     def normal(self, count: int) -> NDArray[np.float64]:
         """`count` standard normal variates, float64 (count,)."""

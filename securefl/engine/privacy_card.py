@@ -12,7 +12,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
 from securefl.linear.registry import key_holder_learns, left_open, limit
 from securefl.mechanisms.agreed import reads_unbound
-from securefl.mechanisms.charges import charge_of, post_processed, unbounded
+from securefl.mechanisms.charges import HIDES, bare, charge_of, opens, post_processed, unbounded
 from securefl.mechanisms.registry import mechanism_of
 from securefl.sums.registry import scheme_of
 
@@ -55,15 +55,15 @@ def learns(plan: Plan, specs: Sequence[ValueSpec], party: str, *, assumptions: b
 def crafts(plan: Plan, spec: ValueSpec) -> bool:
     """Whether a server that crafts the model reads single records from a total of these values.
 
-    All clients sign the same model, so no way of hiding a sum prevents it (Fowl et al. 2022). Only a finite
-    epsilon against the server does: noise on what was clipped.
+    All clients sign the same model, so no way of hiding a sum prevents it (Fowl et al. 2022). Only noise on
+    what was clipped does, of an epsilon at which a release hides anything (`opens`).
     """
     moved = spec.on_model or spec.depends_on == "trained-state"
     return (
         spec.reduction == "sum"
         and spec.form != "map"
         and moved
-        and unbounded([_charge(plan, spec)], (SERVER,))
+        and opens(_charge(plan, spec), SERVER, plan.delta)
     )
 
 
@@ -116,12 +116,13 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
         words.append(
             f"differences of rounds reveal sums of fixed batches of {plan.fixed_batch}, and no single client"
         )
-    elif not all(mechanism_of(plan, spec).noised for spec in summed):
+    elif not all(mechanism_of(plan, spec).noised and not bare(plan, spec) for spec in summed):
         words.append("differences of several rounds' sums are not protected")
     loose = [spec.name for spec in summed if reads_unbound(plan, spec)]
     if loose and plan.accepts_kept_state:
+        lies = "" if any(spec.reads_state == "repeated" for spec in summed) else " that lies"
         words.append(
-            f"the owner accepted that a server that lies can open a single client's {' and '.join(loose)}, "
+            f"the owner accepted that a server{lies} can open a single client's {' and '.join(loose)}, "
             "which reads state of earlier queries"
         )
     elif loose:
@@ -149,4 +150,7 @@ def _told(plan: Plan, spec: ValueSpec, reveals: str) -> str:
         reveals += ", and single records if it crafts the model"
     if not mechanism.noised:
         return reveals if spec.training is None else f"{reveals}, trained privately"
-    return f"{reveals}{mechanism.learns(SERVER)}"
+    charge, noise = _charge(plan, spec), mechanism.learns(SERVER)
+    if opens(charge, SERVER, plan.delta) and not unbounded([charge], (SERVER,)):
+        noise += f" that hides next to nothing (an epsilon above {HIDES:g})"
+    return f"{reveals}{noise}"

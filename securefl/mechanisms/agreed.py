@@ -5,6 +5,10 @@ signers of this sum agreed on, and of draws of its own. The agreement binds the 
 broadcast, the weights and the cohort of one query. It does not bind client state that earlier queries left,
 and the server chose those. So a value that reads such state is refused without noise. PROOF.md beside this
 file has the proof. `ValueSpec.reads_state` is the declaration that the rule reads.
+
+A value that takes off again what an earlier sum had of it ("repeated") is refused under a server that follows
+the protocol, too: each sum has the difference of two rounds, in which the values of clients that took part
+before nearly cancel, and that of a newcomer stays.
 """
 
 from __future__ import annotations
@@ -16,24 +20,26 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
-from securefl.mechanisms.charges import charge_of, unbounded
+from securefl.mechanisms.charges import HIDES, charge_of, opens
 
 _FOLLOWED = frozenset({"ckks"})
 """Sums whose server must follow the protocol whatever the plan says (`engine.privacy_card`)."""
 
 
 def reads_unbound(plan: Plan, spec: ValueSpec) -> bool:
-    """Whether a lying server may choose what a client adds to this hidden sum, by queries before it.
+    """Whether a server as `secagg` describes it may read one client from this hidden sum, by its state.
 
-    False with a finite epsilon against the server, which holds whatever state the value reads.
+    False with noise that hides anything of one release from the server (`opens`), whatever state the value
+    reads.
     """
-    if not plan.hidden or plan.secagg != "active" or spec.reduction != "sum":
+    if not plan.hidden or spec.reduction != "sum":
         return False
-    return spec.reads_state in ("unbound", "unknown") and unbounded([charge_of(plan, spec)], (SERVER,))
+    loose = ("unbound", "unknown", "repeated") if plan.secagg == "active" else ("repeated",)
+    return spec.reads_state in loose and opens(charge_of(plan, spec), SERVER, plan.delta)
 
 
 def require_agreed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
-    """Refuse hidden sums that break the rule. Each client checks its orders by its own plan, too.
+    """Refuse hidden sums that break the rule. Clients and the key holder check by their own plans, too.
 
     Code that is not ours ("unknown") is not refused, since nobody can tell what it keeps: the privacy card
     says that it is not held.
@@ -50,12 +56,20 @@ def require_agreed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
         if plan.accepts_kept_state or spec.reads_state == "unknown" or not reads_unbound(plan, spec):
             continue
         bound = spec.bounded_by.get("client", "a bound of its protocol, and noise")
+        why = "a server that lies chooses those, and can read one client's value"
+        last = 'Or, if the server follows the protocol, set secagg = "semi-honest"; in'
+        if spec.reads_state == "repeated":
+            why = (
+                "each sum has the difference of two rounds, in which even a server that follows the protocol "
+                "can read the value of a client that it did not ask before"
+            )
+            last = "In"
         raise ConfigError(
-            "Expected hidden sums without noise to add what all clients of a sum agreed on, got "
-            f"{spec.name!r}, which reads state that a client keeps from earlier queries: a server that lies "
-            'chooses those, and can read one client\'s value. Add noise with unit = "client" '
-            f"({bound}). Or accept that for this arm: accepts_kept_state = true, which stands on its card. "
-            'Or, if the server follows the protocol, set secagg = "semi-honest"; in the open, sum = "clear".'
+            f"Expected hidden sums without noise, or with noise of an epsilon above {HIDES:g} a release, to "
+            f"add what all clients of a sum agreed on, got {spec.name!r}, which reads state that a client "
+            f'keeps from earlier queries: {why}. Add noise with unit = "client" ({bound}). Or accept that '
+            "for this arm: accepts_kept_state = true, which stands on its card. "
+            f'{last} the open, sum = "clear".'
         )
 
 
@@ -63,13 +77,19 @@ def require_needed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
     """Raises ConfigError for an acceptance of kept state where no hidden sum needs it."""
     if plan.accepts_kept_state and not any(reads_unbound(plan, spec) for spec in sent):
         raise ConfigError(
-            "Expected no accepts_kept_state, got true: no hidden sum of this arm reads kept state without "
-            "noise under a server that may lie. Delete the key."
+            "Expected no accepts_kept_state, got true: no hidden sum of this arm reads kept state that needs "
+            "it: without noise, and under a server that may lie. Delete the key."
         )
 
 
+def _form_tells(plan: Plan, spec: ValueSpec) -> bool:
+    """Whether a total without noise may tell single values apart by their form (`ValueSpec.form`)."""
+    found = spec.reduction == "sum" and spec.form != "real"
+    return found and opens(charge_of(plan, spec), SERVER, plan.delta)
+
+
 def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", "not held, said"]:
-    """Whether single values stay hidden from a server as `secagg` describes it, that asks what it likes.
+    """Whether single summed values stay hidden from a server as `secagg` describes it.
 
     Args:
         plan: of an arm.
@@ -83,7 +103,8 @@ def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", 
         require_agreed(plan, sent)
     except ConfigError:
         return "refused"
-    if plan.secagg == "semi-honest":
-        return "held"
-    said = plan.sum in _FOLLOWED or any(reads_unbound(plan, spec) for spec in sent)
+    lies = plan.secagg == "active"
+    said = (lies and plan.sum in _FOLLOWED) or any(
+        reads_unbound(plan, spec) or _form_tells(plan, spec) for spec in sent
+    )
     return "not held, said" if said else "held"

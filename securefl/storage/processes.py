@@ -184,7 +184,7 @@ class Supervisor(Generic[Name]):
         line, theirs = self._context.Pipe()
         inside = Line(theirs, self._hears)
         process = self._context.Process(target=_inside, args=(self._forks, work, inside, given))
-        with unheard(), _forking():
+        with unheard(), _forking(), _safe_path():
             try:
                 process.start()
             except OSError:
@@ -225,6 +225,23 @@ class Supervisor(Generic[Name]):
                 yield name, Ended(code)
             else:
                 yield name, news
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Start no Python that imports from the working folder, which may be another user's such as /tmp.
+
+    A spawned worker is `python -c`. It looks there before it takes over the path of its parent.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def _inside(forked: bool, work: Work, line: Line, given: tuple[Any, ...]) -> NoReturn:

@@ -170,7 +170,7 @@ class MeasuresSection(Ranged):
 class Arm:
     """One protocol with its options. Tables and plots show it under `name`.
 
-    accepts_kept_state: as in `Plan`: a server that lies may open single inputs of this arm's hidden sums.
+    accepts_kept_state: as in `Plan`: the server may open single inputs of this arm's hidden sums.
     """
 
     name: str

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from typing import Any
 
 import pytest
 import who_learns
+from support.arms import ARMS
 
 from securefl.core.installed import entry_points
 from securefl.engine import privacy_card
 from securefl.linear.checked_ckks import CheckedCkks
 from securefl.mechanisms import charges
+from securefl.mechanisms.agreed import stance
 from securefl.mechanisms.mechanism import Local
 from securefl.sums.two_server import TwoServer
 
@@ -61,6 +65,30 @@ def test_each_protocol_stands_in_the_table_of_kept_state() -> None:
     for point in entry_points(group="securefl.protocols"):
         assert any(re.search(rf"\b{point.name}\b", row.split("|")[1]) for row in rows), point.name
     assert sum(" refused " in row for row in rows) == 8
+
+
+LIES = ("a server that lies", "reads the key holder's key")
+"""What cards say of a server that does not follow the protocol."""
+_MADE = TEXTS[who_learns.MODEL].split(who_learns.STATE)[1].split(who_learns.END)[0].splitlines()
+ROWS = [line.split("|")[1:-1] for line in _MADE if line.startswith("| ")][1:]
+
+
+@pytest.mark.parametrize(("protocol", "options"), ARMS)
+def test_every_arm_has_the_stance_of_its_row_and_its_card_says_so(protocol: str, options: str) -> None:
+    """A row names several protocols by one of them, and one set of their options."""
+    named = [row for row in ROWS if re.search(rf"\b{protocol}\b", row[0])]
+    told = named[-1] if "private" in options else named[0]
+    for cell, (plan, specs) in zip(told[1:], who_learns.served(arm_of(protocol, options)), strict=True):
+        found = stance(plan, specs)
+        assert found == cell.strip()
+        if plan.hidden and found != "refused":
+            card = privacy_card.learns(plan, specs, "server")
+            lies = plan.secagg == "active" and any(words in card for words in LIES)
+            assert (lies or "no figure bounds" in card) == (found == "not held, said")
+
+
+def arm_of(protocol: str, options: str) -> dict[str, Any]:
+    return tomllib.loads(options) | {"protocol": protocol}
 
 
 def test_another_stance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.arms import ARMS
+from numpy.typing import NDArray
+from support.arms import ARMS, hiding
 from support.four_clients import CLEAR, SENDS, records
-from support.tiny_study import text, world
+from support.tiny_study import text, with_privacy, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientContext, ClientFunction, run_round
@@ -27,7 +28,7 @@ from securefl.study.config import parse
 
 STALE = ("fedavg", 'fraction = 1.0\naggregation = "full"\nstale = true')
 FULL = ("fedavg", 'fraction = 1.0\naggregation = "full"')
-SENT = '["update", "map", "profile", "loss", "statistic", "direction", "consensus", "votes"]'
+SENT = '["update", "map", "profile", "loss", "statistic", "direction", "consensus", "votes", "counts"]'
 Outcome = Value | None
 """None: the client abstained."""
 
@@ -35,15 +36,17 @@ Outcome = Value | None
 class Histories:
     """Two rounds of an arm. `seen` has the two outcomes of every value of client 0, by name."""
 
-    def __init__(self, protocol: str, options: str) -> None:
+    def __init__(self, protocol: str, options: str, **privacy: str) -> None:
         arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n{options.replace("fewest = 6", "fewest = 1")}\n'
-        of = parse(text(arm, clients=3, non_private=SENT).replace("hidden = [8]", "hidden = [8, 8]"))
+        written = text(arm, clients=7 if privacy else 3, non_private=SENT)
+        of = parse(with_privacy(written.replace("hidden = [8]", "hidden = [8, 8]"), privacy))
         self.world = world(of)
         self.algorithm, self.plan = composition(of, of.arms[0], self.world)
         self.parts = {part.spec.name: part for part in self.algorithm.contributions}
         self.kept: dict[int, Mapping[str, Any]] = {}
         self.other: Mapping[str, Any] = {}
         self.seen: dict[str, list[tuple[Outcome, Outcome]]] = {name: [] for name in self.parts}
+        self.own: dict[str, list[NDArray[Any]]] = {name: [] for name in self.parts}
         state = self.algorithm.start()
         for self.number in (1, 2, 3):
             people = replace(self.world.population(), last=self.number == 3)
@@ -76,6 +79,8 @@ class Histories:
             name = wanted.spec.name
             values = {k: self.outcome(name, k, self.kept.get(k, {}), query) for k in query.cohort}
             if 0 in values:
+                if (found := values[0]) is not None and isinstance(wanted, Sum):
+                    self.own[name].append(found.floats())
                 honest = self.kept.get(0, {})
                 scaled = {key: own * 1.5 if own.dtype.kind == "f" else own for key, own in honest.items()}
                 for kept in ({}, self.other, {k: v.astype(honest[k].dtype) for k, v in scaled.items()}):
@@ -112,9 +117,28 @@ def test_a_value_moves_with_the_history_as_it_declares(protocol: str, options: s
         pairs = [pair for pair in found.seen[name] if pair[0] is not None]
         another = any(one is not None and other is not None and differ(one, other) for one, other in pairs)
         refused = any(other is None for _, other in pairs)
-        told = "unbound" if another else "bound" if refused else "none"
+        moved = "repeated" if (protocol, options) == STALE else "unbound"
+        told = moved if another else "bound" if refused else "none"
         assert pairs or part.spec.reduction == "none"
         assert part.spec.reads_state == told
+
+
+@pytest.mark.parametrize(("protocol", "options"), [arm for arm in ARMS if arm[0] != "adds"])
+def test_what_does_not_change_is_no_part_of_a_value_of_each_round(protocol: str, options: str) -> None:
+    """Two honest rounds over cohorts that differ in one client would tell it exactly: its label histogram.
+
+    Maps of ADDS are refused, and signs tell single values whatever the round (form "discrete").
+    """
+    followed = hiding((protocol, options)) | {"sum": '"masked"', "secagg": '"semi-honest"'}
+    found = Histories(protocol, options, **followed)
+    for name, part in found.parts.items():
+        if part.spec.once:
+            assert name not in found.own or len(found.own[name]) <= 1
+        elif part.spec.form == "real" and part.spec.reduction == "sum":
+            rounds = np.stack(found.own[name])
+            assert len(rounds) > 1
+            same = (rounds == rounds[0]).all(axis=0) & (rounds[0] != 0)
+            assert not same.any(), np.flatnonzero(same)
 
 
 @pytest.mark.parametrize("reads", ["none", "unknown"])

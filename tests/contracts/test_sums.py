@@ -32,7 +32,7 @@ from securefl.sums.two_server import client as padder
 
 def one(name: str, options: str, sum_: str, *, extra: str = "", **changes: Any) -> Study:
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
-    permitted = '["statistic"]' if name in STATISTICS else None
+    permitted = '["statistic", "counts"]' if name in STATISTICS else None
     written = text(arm, clients=7, extra=extra, non_private=permitted, **changes)
     hidden = {"sum": f'"{sum_}"', **hiding((name, options))}
     return parse(written if sum_ == "clear" else with_privacy(written, hidden))
@@ -132,7 +132,7 @@ def test_distributed_noise_in_a_hidden_sum_has_the_epsilon_of_the_sum(how: str, 
     written = (
         of.text.replace('adjacency = "replace-one"\n', "")
         .replace('noise = "none"\n', privacy)
-        .replace('non_private = ["statistic"]', "non_private = []")
+        .replace('non_private = ["statistic", "counts"]', "non_private = []")
     )
     of = parse(written)
     finished = run(of, tmp_path)

@@ -58,7 +58,7 @@ def study(one: Combination, rounds: int = 1) -> Study:
         "cs_fl": ["votes"],
     }.get(name, by_loss)
     sizes = ["size"] if one[0] == REPLACED else []
-    permitted = str([*(["statistic"] if records else ["update"]), *sent, *sizes]).replace("'", '"')
+    permitted = str([*(["statistic", "counts"] if records else ["update"]), *sent, *sizes]).replace("'", '"')
     settings = {"sum": f'"{way}"', "adversaries": TRUSTED.get(noise, '["server", "key-holder", "others"]')}
     written = text(arm, clients=7, rounds=rounds, non_private=permitted)
     if way != "clear" or noise == "distributed":

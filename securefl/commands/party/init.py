@@ -119,7 +119,7 @@ def _records(client: int, records: Path | None) -> str:
 
 
 def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
-    """Compare the study's terms with the holder's, and ask for agreement to the rest."""
+    """Compare the study's terms with the holder's, tell them, and ask for agreement to those not stated."""
     from securefl.core.errors import ConfigError
 
     budget = inf if plan.budget is None else plan.budget
@@ -131,12 +131,12 @@ def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
             f"Expected a study with the terms that you state, got {'; '.join(other)}. Ask for a study with "
             "your terms, or state others."
         )
-    if len(own) == len(terms) or yes:
-        return
     words = ", ".join(f"{name} {value}" for name, value in terms.items())
     without = f" {', '.join(plan.non_private)} leave without noise." if plan.non_private else ""
     if plan.accepts_kept_state:
-        without += " A server that lies may open single ones of them (accepts_kept_state)."
+        without += " The server may open single ones of them (accepts_kept_state)."
     echo(f"The study's terms: {words}, against {', '.join(plan.adversaries)}.{without}", err=True)
+    if len(own) == len(terms) or yes:
+        return
     if not agreed("The ledger keeps these terms for ever, in every study. Agree?"):
         raise ConfigError("Expected your agreement to the terms, got none: nothing was made.")

@@ -162,6 +162,8 @@ class ClientParty:
         # Only after the call was accepted: an invalid call must not end the current query.
         if header.place()[:2] != self._after[:2]:
             self.settle()
+        elif isinstance(call, QueryCall):
+            self._contributing.values.forget()
         self._after = header.place()
         self.drive = Driver(machines, header, self)
         return b""

@@ -120,11 +120,18 @@ class Computing:
 
     def drop(self) -> None:
         """Abandon the current query and its session. Its new client states are dropped."""
+        self.forget()
+        self._seen = {}
+
+    def forget(self) -> None:
+        """Forget what one order gave, before another order of the same query is taken.
+
+        All who sign a sum agree on one order. A value of another would be one on which nobody agreed.
+        """
         self._news = {}
         self._values = {}
         self._trained = {}
         self._made = {}
-        self._seen = {}
 
     def has_records(self, client: int) -> bool:
         """Whether a client has any record to train on."""
@@ -216,7 +223,7 @@ class Computing:
                     raise
 
     def value(self, task: Task, name: str, secret: SecretKey | None) -> Value:
-        """The client's value, computed once for a query and used in all its stages and attempts."""
+        """The client's value, computed once for an order and used in all its stages and attempts."""
         place = (task.client, _question(task, name))
         if place in self._values:
             return self._values[place]

@@ -19,6 +19,7 @@ from securefl.engine.calls import QueryCall, SumCall, decode_call, last_place
 from securefl.engine.drive import Driver
 from securefl.engine.observer import Log
 from securefl.linear.scheme import LinearScheme
+from securefl.mechanisms.agreed import require_agreed
 from securefl.mechanisms.registry import require_mechanism
 from securefl.storage.own_record import Own, OwnRecord
 from securefl.sums.registry import scheme_of
@@ -97,11 +98,14 @@ class KeyHolderParty:
 
     def _of_sum(self, header: Header, call: SumCall) -> tuple[Machine[Any], bytes]:
         # Only the server states weights, the cohort's size and `task`. Clients sign all of them, and the
-        # machine checks the signatures. Weights and batches that the plan does not allow are refused here.
+        # machine checks the signatures. Weights, batches and values that read kept state, which the plan does
+        # not allow, are refused here: each honest client refuses them, but clients that collude sign any.
         sums = call.sums(self._contributions)
         if self._sums is None or call.ordered < len(call.called):
             raise RemoteProtocolError("Expected a call for a sum of this plan, got another.", sender=SERVER)
-        require_allowed(self._plan, [question.spec for question in sums], call.weights)
+        specs = [question.spec for question in sums]
+        require_agreed(self._plan, specs)
+        require_allowed(self._plan, specs, call.weights)
         require_batches(self._plan, call.called, call.weights.draws)
         return self._sums.machine(
             Attempt(

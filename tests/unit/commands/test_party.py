@@ -139,5 +139,5 @@ def test_an_acceptance_is_told_before_it_is_agreed_to() -> None:
     """`accepts_kept_state` of an arm is in the plan that a holder agrees to, and in its folder."""
     Path("study.toml").write_text(MASKED.replace('"fedavg"', '"lg_fedavg"') + "\naccepts_kept_state = true\n")
     asked = call("init p study.toml --client 0", "y\n")
-    assert "A server that lies may open single ones of them" in asked.stderr
+    assert "The server may open single ones of them" in asked.stderr
     assert call("status p --json").exit_code == 0

@@ -9,8 +9,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,26 +17,31 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from numpy.typing import NDArray
 from support.every import every
 from support.hidden_plans import hidden
-from support.party_folders import CLEAR, MASKED, TWO_SERVER, Asking, enrolled, made, names, part, pin
+from support.lying_sessions import (
+    BUT_VICTIM,
+    CLIENTS,
+    EVERYBODY,
+    STUDY,
+    VICTIM,
+    Place,
+    Vector,
+)
+from support.party_folders import CLEAR, MASKED, TWO_SERVER, enrolled, made, names, part, pin
 from support.private_studies import client_level
-from support.tiny_study import text, with_privacy
+from support.tiny_study import with_privacy
 
-from securefl.algorithm.clients import run_round
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, ByDraws, CohortQuery, ValueSpec
+from securefl.algorithm.queries import ValueSpec
 from securefl.commands.party import party as command
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.core.release import KEY_HOLDER, OTHERS, PARTIES, SERVER
-from securefl.core.streams import own_stream, stream
-from securefl.core.wire import Header
+from securefl.core.streams import own_stream
 from securefl.deployment import folder as folders
 from securefl.deployment import keys, pinning, plan_file
-from securefl.deployment.folder_party import answering, resident_of
 from securefl.deployment.party_setup import Made
 from securefl.deployment.roster import line_of
 from securefl.deployment.status import status
@@ -45,21 +49,6 @@ from securefl.engine.party import contributing
 from securefl.mechanisms.charges import bare
 from securefl.storage.counter import Counter
 from securefl.study.config import parse
-
-CLIENTS, VICTIM = 6, 5
-FEDAVG = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\naggregation = "partial"\n'
-STUDY = with_privacy(
-    text(FEDAVG, clients=CLIENTS, rounds=1),
-    {
-        "sum": '"masked"',
-        "dropout": "0.0",
-        "corrupt": "0.0",
-        "max_client_weight": "0.3",
-        "min_cohort_size": "5",
-    },
-)
-EVERYBODY, BUT_VICTIM = tuple(range(CLIENTS)), tuple(range(VICTIM))
-Vector = NDArray[np.float64]
 
 
 @pytest.fixture(autouse=True)
@@ -80,51 +69,6 @@ def own(monkeypatch: pytest.MonkeyPatch) -> list[Vector]:
 
     monkeypatch.setattr(contributing, "protect", noting)
     return seen
-
-
-class Attacker(Asking):
-    """The server of these folders, which signs sessions and orders of its choice."""
-
-    def total(self, cohort: tuple[int, ...], number: int = 1) -> Vector | None:
-        """The sum of round `number` over this cohort; None if it does not open."""
-        of, found = made(self.study), list[Vector]()
-
-        def query(question: CohortQuery, stage: int) -> Answers:
-            drawn = ByDraws(dict.fromkeys(cohort, 1))
-            weights = drawn if isinstance(question.weights, ByDraws) else question.weights
-            lie = replace(question, cohort=cohort, weights=weights)
-            answers = self.server.query(lie, Header(self.session, number, 0, stage), self.transport)
-            if answers.survivors:
-                found.extend(own.value / own.weight * len(cohort) for own in answers.totals.values())
-            return answers
-
-        run_round(of.algorithm, of.algorithm.start(), of.world.population(), number, stream(1), query)
-        return found[0] if found else None
-
-
-class Place:
-    """The parties of enrolled folders, each in this process."""
-
-    def __init__(self, root: Path, study: str = MASKED) -> None:
-        self.root, self.study, self._stack = root, study, ExitStack()
-        self.answers: dict[str, Callable[[bytes], bytes]] = {}
-        self.lost = False
-        for name in sorted(set(names(made(study))) - {SERVER}):
-            party = self._stack.enter_context(folders.opened(root / name))
-            self.answers[name] = answering(party, resident_of(party))
-
-    def begin(self, nonce: bytes | None = None) -> Attacker:
-        """A server, in a new session or in that of a nonce. Its parties were asked to enter."""
-        own = Attacker(self.root, self.exchange, self.study, **({} if nonce is None else {"nonce": nonce}))
-        self.entered = own.enter()
-        return own
-
-    def exchange(self, sent: Mapping[str, bytes]) -> dict[str, bytes]:
-        said = {name: self.answers[name](data) for name, data in sent.items()}
-        return {} if self.lost else said
-
-    def close(self) -> None:
-        self._stack.close()
 
 
 def used(root: Path, name: str = "client-0000") -> tuple[int, int]:

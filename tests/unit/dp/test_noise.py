@@ -6,8 +6,11 @@ import math
 import os
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Context, Decimal, localcontext
 from math import sqrt
+from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +20,7 @@ from support.every import every
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.keys import SecretKey
-from securefl.dp import gaussian
+from securefl.dp import gaussian, noise
 from securefl.dp.noise import Source
 
 PRECISE = Context(prec=60)
@@ -209,3 +212,23 @@ def test_a_process_with_the_number_of_an_earlier_one_is_another(monkeypatch: pyt
     monkeypatch.setattr(os, "getpid", lambda: 1)
     first = words(source)
     assert in_child(lambda: words(source.restarted())) != first
+
+
+def test_threads_that_begin_a_source_at_once_draw_no_word_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, both, cipher = fixed(7), Barrier(2), noise.Cipher
+
+    def together(*given: Any, **more: Any) -> Any:
+        both.wait(30)
+        return cipher(*given, **more)
+
+    monkeypatch.setattr(noise, "Cipher", together)
+    with ThreadPoolExecutor(2) as pool:
+        found = np.concatenate(list(pool.map(lambda _: source.words(1000), range(2))))
+    assert len(np.unique(found)) == 2000
+
+
+def test_threads_share_a_stream_word_by_word() -> None:
+    source = fixed(7)
+    with ThreadPoolExecutor(4) as pool:
+        found = np.concatenate(list(pool.map(lambda _: source.words(2**13), range(64))))
+    assert np.array_equal(np.sort(found), np.sort(fixed(7).words(64 * 2**13)))

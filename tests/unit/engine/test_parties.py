@@ -476,3 +476,26 @@ def test_a_key_holder_opens_no_sum_in_which_one_client_stands_out() -> None:
         assert party.drive is None
     party.call([KEY_HOLDER], encode_call(ATTEMPT, sum_call(draws=(2, 2, 2, 2), whole=8)))
     assert isinstance(party.drive, Driver)
+
+
+def called(plan: Plan, spec: ValueSpec) -> KeyHolderParty:
+    """A key holder that the server called to a sum of these values, if it takes the call."""
+    party = KeyHolderParty(plan, {"own": spec}, OwnRecord(KEY_HOLDER, Journal()))
+    members = {client_name(k): Identity.generate(client_name(k)).member() for k in range(CLIENTS)}
+    own = Identity.generate(SERVER).member(), party.member(SESSION)
+    party.enter(Directory(SESSION, *own, lambda names: [members[name] for name in names]))
+    party.call([KEY_HOLDER], encode_call(ATTEMPT, sum_call()))
+    return party
+
+
+@pytest.mark.parametrize("how", ["two-server", "ckks"])
+@pytest.mark.parametrize(("reads", "secagg"), [("unbound", "active"), ("repeated", "semi-honest")])
+def test_a_key_holder_opens_no_sum_of_values_that_read_kept_state(reads: Any, secagg: Any, how: str) -> None:
+    """In a plan that the server handed to it, and that colluding clients sign."""
+    spec = replace(SENDS, reads_state=reads)
+    plan = replace(TWO, sum=how, secagg=secagg)
+    with pytest.raises(RemoteProtocolError, match="'own'"):
+        called(plan, spec)
+    if how == "two-server":
+        assert called(replace(plan, accepts_kept_state=True), spec).drive
+        assert called(plan, replace(spec, reads_state="bound")).drive
