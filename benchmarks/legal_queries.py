@@ -3,11 +3,11 @@
     python benchmarks/legal_queries.py [--write]
 
 Prints which share of a mean's standard deviation stays open to a server that chooses the best queries that a
-key holder answers, for both variants, k = 1, 2 and 30 scores of one profile, and three readings:
+key holder answers, for both variants, k = 1, 2, 3, 4, 10 and 30 scores of one profile, and three readings:
 
 linear    the best linear guess from k scores. The search maximises what one score tells, by projected
-          gradients from greedy, spectral and random starts. Of several scores it takes opposite pairs and
-          repetitions of what it found.
+          gradients from greedy, spectral and random starts, and from pairs of weights that cancel what one
+          element tells. Of several scores it takes opposite pairs and repetitions of what it found.
 modular   weights that are multiples of m but for the victim's, and the opened integer modulo m, for each
           m = 2^t and each power of two as remainder
 lattice   the closest vector to one or two opened integers of short profiles (Babai's plane, reduced basis)
@@ -40,8 +40,9 @@ from securefl.matching.profiles import Bounds, Variant
 
 Floats = NDArray[np.float64]
 DIGITS = RESULTS / "profiles_of_digits.csv"
-RELEASES = (1, 2, 30)
+RELEASES = (1, 2, 3, 4, 10, 30)
 TIGHT = Bounds(mean=16, variance_high=64, weight=16)
+_PAIRS = 3
 _INSIDE = 1 - 1e-6
 """So that rounding does not take a weight over its bound."""
 
@@ -173,10 +174,30 @@ class Search:
             own = spike.copy()
             own[rest] = vectors[:, :count] @ rng.normal(size=min(count, len(values)))
             yield own
+        yield from self._cancelling()
         for _ in range(self.starts):
             own = rng.normal(size=len(low)) / np.sqrt(variances + 1e-9)
             own[self.victim] = np.abs(own).max()
             yield own
+
+    def _cancelling(self) -> Iterator[Floats]:
+        """Others' weight on the mean and the square of one element, so that its variation nearly cancels.
+
+        Its least direction, (-2 m b, b), takes the weight that the spread demands. The best few are starts.
+        """
+        low, _ = self.limits
+        length, needed = len(self.population.mean), max(0.0, len(low) / self.bounds.spread**2 - 1)
+        found = []
+        for element in set(range(length)) - {self.victim}:
+            pair = [element, length + element]
+            least = np.linalg.eigh(self.covariance[np.ix_(pair, pair)])[1][:, 0]
+            own = np.zeros(len(low))
+            own[self.victim] = 1.0
+            own[pair] = np.sign(least[1]) * least * float(np.sqrt(needed))
+            tried = self.legal(own)
+            if self.passes(tried):
+                found.append((self.left_open([tried], [0.0]), element, own))
+        yield from (own for _, _, own in sorted(found, key=lambda one: one[:2])[:_PAIRS])
 
     @cached_property
     def sharpest(self) -> Floats:

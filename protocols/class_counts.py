@@ -8,6 +8,9 @@ client sends `once`, and what it sends in a round is
 
 on the grid, where the arithmetic is exact: the server adds (sum of counts) x c_j, and has the sums that it
 has in the open, bit for bit. A client that is counted and absent counts with c_j.
+
+If the first sum is lost after clients agreed to its survivors, so are their counts, like every value that is
+sent once: they answer no further query for them, and a new session is needed.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ from securefl.protocols.personal import (
     each_on_its_own,
 )
 from securefl.training import Learnt, Problem
-from securefl.training.fit import Fit, Fitted, usable
+from securefl.training.fit import Fit, Fitted, usable, with_model
 from securefl.training.fitting import fitted
 from securefl.training.heads import last_dense, output_layer, places
 from securefl.training.task import Bodies
@@ -179,8 +179,9 @@ class Tuned:
 
     @property
     def spec(self) -> ValueSpec:
-        clients = self.common.bodies.problem.clients
-        return replace(TUNED, cohort=clients, grid=Grid(step=1.0, bound=float(clients)))
+        problem = self.common.bodies.problem
+        spec = replace(TUNED, cohort=problem.clients, grid=Grid(step=1.0, bound=float(problem.clients)))
+        return with_model(spec, problem)
 
     def fit(self, context: ClientContext) -> Fit:
         problem, start = self._problem, self._start(context)

@@ -59,7 +59,7 @@ from securefl.protocols.parts import Gathering, step_of
 from securefl.protocols.personal import accuracies, by_model, each_on_its_own
 from securefl.training import Learnt, Problem
 from securefl.training.chunks import body_features
-from securefl.training.fit import Fit, Fitted, usable
+from securefl.training.fit import Fit, Fitted, usable, with_model
 from securefl.training.fitting import fitted
 from securefl.training.heads import last_dense, output_layer, with_head
 from securefl.training.models import Architecture
@@ -322,7 +322,7 @@ class Consensus:
 
     @cached_property
     def spec(self) -> ValueSpec:
-        spec = replace(CONSENSUS, cohort=self.problem.clients)
+        spec = with_model(replace(CONSENSUS, cohort=self.problem.clients), self.problem)
         if self.bound is None:
             return spec
         grid, width = Grid.around(self.bound), last_dense(self.problem.layers).in_features

@@ -12,11 +12,11 @@ own plan, so that no order opens one client. A client trains once a round, for i
 direction for the sum.
 
 **What it does not stop.** A client that lies can break the norm, and can have one vector scored and send
-another (`two_faced` in `[corruption]`): nobody sees the vector that is summed. A server that lies can take
-one entry as its own step, and so reads that entry of each client's direction. No range of its entries helps:
-honest steps have up to a fifth of their norm in one entry, and a lie can spend the rest of the norm on
-weights that no client moves, those of units that never fire. All clients of the sum see its weights, so the
-trust of one another.
+another (`two_faced` in `[corruption]`): nobody sees the vector that is summed. A server that lies cannot
+take one entry as its own step: clients and key holder bound the share of one entry. That ends the plain lie
+alone. Honest steps have up to half of their norm in one entry, and a lie can spend the rest of the norm on
+weights that no client moves, those of units that never fire. So it still reads one entry of each client's
+direction. All clients of the sum see its weights, so the trust of one another.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import sqrt
 from typing import Any, Final
 
 import numpy as np
@@ -70,6 +71,8 @@ _MEAN_WEIGHT: Final = 4
 """The weights of a cohort in which all are trusted alike. Draws of a round add up to this times K."""
 _MARGIN: Final = 1 + 2.0**-20
 """Above the norm of any unit vector that float64 rounds."""
+_LARGEST_SHARE: Final = 0.7
+"""The most of its norm that the server's own step may have in one entry. Honest ones: 0.23, seldom 0.46."""
 _GRID: Final = Grid(step=2.0**-20, bound=16.0)
 _MOVED: Final[Mapping[tuple[Unit, Adjacency], float]] = {
     ("client", "zero-out"): 1.0,
@@ -166,6 +169,7 @@ def cosine_bounds(length: int) -> LinearBounds:
         product=_MARGIN**2,
         least=-1.0,
         most=1.0,
+        spread=max(2.0, _LARGEST_SHARE * sqrt(length)),  # 2 is any vector of up to 4 entries
     )
 
 
@@ -270,7 +274,9 @@ class Trusting:
         chosen, state = yield from Uniform().choose(state, population, self._count, number, rng)
         own = self._own_step(state.broadcast, number, rng)
         query = LinearQuery(cosine_bounds(len(own)), direction(own))
-        if not query.hidden.any():  # its step points nowhere, so all cosines are 0, and no client is asked
+        # Its step points nowhere, so all cosines are 0. Or nearly at one entry, which clients would refuse.
+        spread = np.abs(query.hidden).max() * sqrt(len(own))  # its norm is 1
+        if not 0 < spread <= 0.99 * query.bounds.spread:
             nobody = np.full(population.clients, np.nan)
             state = state.remember(trust=nobody)
             return RoundResult(state=state, drawn=chosen, survivors=(), figures={"trust": nobody})

@@ -288,7 +288,8 @@ def state_table() -> str:
         found = [stance(*one) for one in served({**options, "protocol": protocol})]
         lines.append(f"| {row} | {' | '.join(found)} |")
     own = [stance(plan, [_FOREIGN]) for plan, _ in served({"protocol": "fedavg", "fraction": 1.0})]
-    lines.append(f"| Flower apps, loops and protocols of others, of real numbers | {' | '.join(own)} |")
+    others = "Flower apps, loops, protocols of others and models with code of a study's own, of real numbers"
+    lines.append(f"| {others} | {' | '.join(own)} |")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Flower's FedAvg on masked sums, on this machine: a SuperLink and four nodes, or Flower's simulation.
+"""Flower's FedAvg on masked sums, on this machine: a SuperLink and five nodes, or Flower's simulation.
 
     python examples/flower_secure_grid/federation.py [--installed | --simulation] [--rounds N] [--out DIR]
 

@@ -114,7 +114,7 @@ def main() -> None:
     write_records(folder / "records")
     np.save(folder / "start.npy", start())
     with federation(folder) as own:
-        print("NVFlare's own FedAvg: its server gets four whole models a round.", flush=True)
+        print("NVFlare's own FedAvg: its server gets five whole models a round.", flush=True)
         simulated(own, "plain")
         print("The same, as masked sums of parties beside the sites.", flush=True)
         make_parties(own)

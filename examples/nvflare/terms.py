@@ -8,11 +8,11 @@ from securefl.deployment import Updates
 PLAN = Plan(
     sum="masked",
     corrupt=0.0,
-    dropout=0.25,
-    min_cohort_size=4,
-    max_cohort_size=4,
+    dropout=0.2,
+    min_cohort_size=5,
+    max_cohort_size=5,
     min_honest=3,
-    # A site with 400 records beside two with 300: a guess of its update errs by 0.72 of its spread.
+    # A site with 400 records, two with 300, and one that looks on: a guess errs by 0.72 of a spread.
     max_client_weight=0.48,
     weights={"update": "counts"},
     min_num_examples=300,

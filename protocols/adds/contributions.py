@@ -28,7 +28,7 @@ from securefl.protocols.contributions import (
     to_fit,
     update_sends,
 )
-from securefl.training.fit import Fit, Fitted
+from securefl.training.fit import Fit, Fitted, with_model
 from securefl.training.fitting import fitted
 
 MAP = ValueSpec(
@@ -60,7 +60,7 @@ def map_sends(supernet: Supernet, sampling: Sampling) -> ValueSpec:
     # Without an update bound, the update cannot be noised. The map then needs no grid for noise.
     noisy = supernet.problem.local.update_bound is not None
     return replace(
-        sampling.of(MAP),
+        sampling.of(with_model(MAP, supernet.problem)),
         sensitivity={("client", "zero-out"): sensitivity, ("client", "replace-one"): sensitivity},
         grid=_NOISY if noisy else _EXACT,
     )
@@ -116,7 +116,8 @@ class SubnetUpdate:
     @property
     def spec(self) -> ValueSpec:
         own = update_sends(self.supernet.problem, self.sampling)
-        return replace(own, on_model=False, packed=True, bounded_by=CLIPPED, reads_state="bound")
+        own = replace(own, on_model=False, packed=True, bounded_by=CLIPPED, reads_state="bound")
+        return with_model(own, self.supernet.problem)
 
     def compute(self, context: ClientContext) -> Value:
         supernet, kept = self.supernet, context.kept

@@ -49,10 +49,13 @@ class Public:
     problem: Problem
     activation: Bounded | None
     depends_on: Literal["records", "trained-state"] = "records"
-    reads_state: Literal["none", "unbound"] = "none"
     initial_queries: int = 0
     training: DpEvent | None = None
     once: bool = True
+
+    @property
+    def reads_state(self) -> Literal["unknown", "none"]:
+        return "unknown" if self.problem.own_code else "none"
 
     def fit(self, context: ClientContext) -> None:
         return None
@@ -121,8 +124,10 @@ class Trained:
         self, context: ClientContext, trained: Fitted | None
     ) -> tuple[nn.Module, ClientState | None]:
         problem = self.bodies.of(context.client)
+        # An initial query is about the initial body, whenever it comes: that of a body trained since would be
+        # the statistic of the client's newest sum once more, over another cohort.
         if trained is None:
-            return problem.module(kept_values(context.kept, "model", problem.initial)), None
+            return problem.module(problem.initial), None
         # If training diverged, the client keeps its body and answers: silence would tell of the records.
         vector = self._under_head(context) if isinstance(trained, DataError) else trained
         return problem.module(vector), {"model": vector}

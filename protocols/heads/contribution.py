@@ -22,6 +22,7 @@ from securefl.errors import DataError
 from securefl.protocols.heads.blocks import UNIT, Blocks
 from securefl.training import Problem
 from securefl.training.chunks import body_features
+from securefl.training.fit import with_model
 from securefl.training.heads import Projection
 
 
@@ -213,7 +214,8 @@ class Statistic:
     def spec(self) -> ValueSpec:
         """The description of the statistic, with its sensitivities."""
         own = self.blocks, self.bounding, self.client_bound, self.problem.clients, self.reveals
-        return replace(statistic_spec(*own)[0], once=True, reads_state="none")
+        spec = replace(statistic_spec(*own)[0], once=True, reads_state="none")
+        return with_model(spec, self.problem)
 
     def features(self, x: NDArray[Any]) -> Floats:
         """Records (n, ...) as projected features (n, k), not yet bounded."""

@@ -20,7 +20,7 @@ Rows = Callable[[str], Iterable[tuple[Any, ...]]]
 # A row has two links, one of its reservation and one of its commit. Each column is in one of the two, so that
 # an edit of any column breaks the chain.
 _RESERVED = (
-    "SELECT reserved, holder, session, round, stage, attempt, name, charge, introduction, number, at "
+    "SELECT reserved, holder, session, round, stage, attempt, name, charge, initial, number, at "
     "FROM releases ORDER BY reserved"
 )
 _COMMITTED = (

@@ -116,7 +116,7 @@ class ReleaseTable:
         make a new query look like a retry.
         """
         query = (
-            "SELECT stage, introduction, number FROM releases "
+            "SELECT stage, initial, number FROM releases "
             "WHERE holder = ? AND session = ? AND round = ? AND name = ?"
         )
         done = self._db.rows(query, (key.holder, key.session, key.round, key.name))
@@ -145,7 +145,7 @@ class ReleaseTable:
         # Initial queries are counted over all sessions: a server that restarts could otherwise pass off
         # training as initial queries without limit. Extra queries are charged like a round's queries, so each
         # run has its own number. The attempt is not selected, because a retry is no new query.
-        kind = "introduction > 0" if asked.initial else "number > 0 AND session = ?"
+        kind = "initial > 0" if asked.initial else "number > 0 AND session = ?"
         query = f"SELECT session, round, stage FROM releases WHERE holder = ? AND name = ? AND {kind}"
         values = (key.holder, key.name, *(() if asked.initial else (key.session,)))
         done = {(bytes(row[0]), *row[1:]) for row in self._db.rows(query, values)}

@@ -42,14 +42,12 @@ from securefl.accounting.events import History, load_charge
 from securefl.accounting.note import HeadNote, noted
 from securefl.accounting.store import IDENTITY, Terms, now, written
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
-from securefl.core.file_words import by_field, file_words
 from securefl.core.text_safety import excerpt
 from securefl.storage.database import Damaged, Database, Kind, decoding, explaining, is_empty, require, seal
 from securefl.storage.read_only import read
 
 KIND = Kind(
     name="shared ledger",
-    version=1,
     tables=(
         "CREATE TABLE terms (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
         # `link` is that of the chain over all rows up to this one
@@ -58,6 +56,7 @@ KIND = Kind(
     ),
     lost="The record of what runs over these records have spent is lost with it. Restore it from a backup "
     "that is newer than its last run, or count the budget of these records as spent.",
+    anew="count the budget of these records as spent",
 )
 _SALT, _RECORDS = "salt", "records"
 _COLUMNS = "SELECT number, run, what, charges, at, link FROM runs ORDER BY number"
@@ -323,9 +322,7 @@ def _stored(
         return new, {}
     stored = _terms_of(rows)
     with decoding():
-        names = Terms.__dataclass_fields__
-        own = by_field(Terms, stored)
-        terms = Terms(**{name: literal_eval(value) for name, value in own.items() if name in names})
+        terms = Terms(**{name: literal_eval(stored[name]) for name in Terms.__dataclass_fields__})
     return Account(terms=terms, entries=_entries(rows, before)), stored
 
 
@@ -334,7 +331,7 @@ _Rows = Callable[[str], Iterable[tuple[Any, ...]]]
 
 def _terms_of(rows: _Rows) -> dict[str, str]:
     found: dict[str, str] = dict(rows("SELECT name, value FROM terms"))
-    if found.keys() != {IDENTITY, _SALT, _RECORDS, *file_words(Terms).values()}:
+    if found.keys() != {IDENTITY, _SALT, _RECORDS, *Terms.__dataclass_fields__}:
         raise Damaged("its terms are missing")
     return found
 
@@ -370,11 +367,10 @@ def _entries(rows: _Rows, before: Head | None) -> tuple[Entry, ...]:
 
 
 def _agree(path: Path | str, stored: Mapping[str, str], terms: Terms) -> None:
-    asked_of = written(terms)
-    for name, word in file_words(Terms).items():
-        if stored[word] != (asked := asked_of[word]):
+    for name, asked in written(terms).items():
+        if stored[name] != asked:
             raise ConfigError(
-                f"{path}: expected {name} = {excerpt(stored[word])}, with which this shared ledger was made, "
+                f"{path}: expected {name} = {excerpt(stored[name])}, with which this shared ledger was made, "
                 f"got {asked}: epsilons under different terms cannot be added. Set [privacy] "
                 f"{name} to the old value. A new ledger would forget what these records have spent."
             )

@@ -19,8 +19,7 @@ from securefl.accounting.events import History, load_charge
 from securefl.accounting.figures import plain
 from securefl.accounting.note import noted
 from securefl.accounting.store import IDENTITY, KIND, Terms
-from securefl.core.file_words import by_field
-from securefl.storage.database import Damaged, decoding, explaining, require
+from securefl.storage.database import Damaged, decoding, explaining, require, require_version
 from securefl.storage.read_only import read
 
 
@@ -104,20 +103,27 @@ def statement(path: Path, *, party: str, holder: str | None = None) -> Statement
 
 def identity_of(path: Path) -> str:
     """Return the random number that identifies this ledger. The file is not changed."""
+    found = _terms(path).get(IDENTITY)
     with explaining(path, KIND):
-        query = "SELECT value FROM terms WHERE name = ?"
-        found = read(path, lambda db: db.execute(query, (IDENTITY,)).fetchone())
         if found is None:
             raise Damaged("its identity is missing")
-        return str(found[0])
+    return found
 
 
 def terms_of(path: Path) -> Terms:
     """Return the terms of a ledger's file, with which it was made. The file is not changed."""
+    stored = _terms(path)
     with explaining(path, KIND), decoding():
-        rows = read(path, lambda db: db.execute("SELECT name, value FROM terms").fetchall())
-        stored = {name: literal_eval(value) for name, value in rows if name != IDENTITY}
-        return Terms(**by_field(Terms, stored))
+        return Terms(**{name: literal_eval(value) for name, value in stored.items() if name != IDENTITY})
+
+
+def _terms(path: Path) -> dict[str, str]:
+    def ask(db: sqlite3.Connection) -> dict[str, str]:
+        require_version(db, path, KIND)
+        return dict(db.execute("SELECT name, value FROM terms"))
+
+    with explaining(path, KIND):
+        return read(path, ask)
 
 
 def _stored(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from sys import float_info
@@ -13,14 +13,12 @@ from typing import Final
 from securefl.accounting.chain import Head, first, move, replay, whole
 from securefl.accounting.note import noted, noted_in
 from securefl.core.errors import ConfigError, DataError
-from securefl.core.file_words import file_words, written_as
 from securefl.core.release import PARTIES, Adjacency, ReleaseKey, Unit
 from securefl.core.text_safety import excerpt
 from securefl.storage.database import Database, Kind
 
 KIND = Kind(
     name="ledger",
-    version=7,
     tables=(
         "CREATE TABLE terms (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
         # the newest link of the hash chain over all entries (see `chain`)
@@ -29,12 +27,13 @@ KIND = Kind(
         # `reserved` and `committed` are places in the chain. `committed` is NULL until the release is sent.
         "CREATE TABLE releases (reserved INTEGER PRIMARY KEY, committed INTEGER UNIQUE, "
         "holder TEXT NOT NULL, session BLOB NOT NULL, round INTEGER NOT NULL, stage INTEGER NOT NULL, "
-        "attempt INTEGER NOT NULL, name TEXT NOT NULL, charge TEXT NOT NULL, introduction INTEGER NOT NULL, "
+        "attempt INTEGER NOT NULL, name TEXT NOT NULL, charge TEXT NOT NULL, initial INTEGER NOT NULL, "
         "number INTEGER NOT NULL, at TEXT NOT NULL, content BLOB NOT NULL, "
         "UNIQUE (holder, session, round, stage, attempt, name)) STRICT",
     ),
     lost="The record of earlier releases is lost with it. Restore its whole folder from one backup, or begin "
     "a new run in another folder.",
+    anew="count what these records spent in it as spent, and begin anew in another folder",
 )
 IDENTITY = "identity"
 SMALLEST_DELTA: Final = float_info.min
@@ -81,8 +80,8 @@ class Terms:
     adjacency: Adjacency
     delta: float
     budget: float | None = None
-    adversaries: tuple[str, ...] = field(default=PARTIES, metadata=written_as("against"))
-    max_releases: Mapping[str, int] | None = field(default=None, metadata=written_as("schedule"))
+    adversaries: tuple[str, ...] = PARTIES
+    max_releases: Mapping[str, int] | None = None
     adaptive: bool = False
 
     def __post_init__(self) -> None:
@@ -158,9 +157,8 @@ def _begin(db: Database, terms: Terms) -> None:
 
 def _agree(db: Database, terms: Terms) -> None:
     stored = dict(db.rows("SELECT name, value FROM terms"))
-    asked_of = written(terms)
-    for name, word in file_words(Terms).items():
-        if (made := stored.get(word, "nothing")) != (asked := asked_of[word]):
+    for name, asked in written(terms).items():
+        if (made := stored.get(name, "nothing")) != asked:
             raise ConfigError(
                 f"Expected {name} = {excerpt(made)}, with which this ledger was made, got {asked}. Use the "
                 "old value, or a new ledger for the new terms."
@@ -169,7 +167,7 @@ def _agree(db: Database, terms: Terms) -> None:
 
 def written(terms: Terms) -> dict[str, str]:
     """Return the terms as a ledger's file stores them."""
-    return {word: f"{getattr(terms, name)!r}" for name, word in file_words(Terms).items()}
+    return {name: f"{getattr(terms, name)!r}" for name in Terms.__dataclass_fields__}
 
 
 KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"

@@ -7,13 +7,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import inf
+from math import ceil, inf
 from typing import Any, Final, Literal, get_args
 
 from securefl.accounting.store import Terms, require_delta
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.cohort import colluding, dropping, exact, guess_error, share_within
 from securefl.core.errors import ConfigError
-from securefl.core.file_words import file_words, written_as
+from securefl.core.formats import prefix
 from securefl.core.release import OTHERS, PARTIES, Adjacency, Unit, neighbours_missing
 
 CLEAR: Final = "clear"
@@ -50,7 +51,7 @@ class Plan:
         ...     min_cohort_size=20, max_cohort_size=20, min_honest=10, max_client_weight=0.1,
         ... )
         >>> plan.survivors(20), plan.colluding(20), plan.beside(20), plan.hidden
-        (18, 4, 13, True)
+        (18, 4, 12, True)
         >>> round(plan.guess_error(), 2)  # least RMS error of a linear guess, in standard deviations
         0.96
 
@@ -77,9 +78,10 @@ class Plan:
         min_honest: the least number of honest contributors in any combination of opened sums. Each client
             of a hidden sum checks it.
         max_client_weight: the largest w_k^2 / (w_k^2 + sum of w_j^2), where k is any client and j runs over
-            the honest others that surely remain in the sum (`beside`). The RMS error of a linear guess of one
-            client's value from the sum is then at least sqrt(1 - max_client_weight) of the value's standard
-            deviation. Below 1; 0.5 or less is advised. Each client checks it.
+            the honest others that surely remain in the sum and do not observe it (`beside`). The RMS error of
+            a linear guess of one client's value from the sum, by the server or by another client, is then at
+            least sqrt(1 - max_client_weight) of the value's standard deviation. Below 1; 0.5 or less is
+            advised. Each client checks it.
         weights: by name of a sum, how its values are weighted: "draws", by how often the client was drawn,
             which is public; "counts", by the client's number of records. A name that is absent is weighted
             "equal", and a client refuses an order that weights it otherwise.
@@ -122,29 +124,29 @@ class Plan:
     noise_multiplier: float = 0.0
     dropout: float = 0.0
     corrupt: float | None = None
-    min_cohort_size: int | None = field(default=None, metadata=written_as("least_cohort"))
-    max_cohort_size: int | None = field(default=None, metadata=written_as("largest_cohort"))
-    min_honest: int | None = field(default=None, metadata=written_as("least_honest"))
-    max_client_weight: float | None = field(default=None, metadata=written_as("largest_share"))
+    min_cohort_size: int | None = None
+    max_cohort_size: int | None = None
+    min_honest: int | None = None
+    max_client_weight: float | None = None
     weights: Mapping[str, Weighing] = field(default_factory=dict)
     draws: int | None = None
-    min_num_examples: int = field(default=1, metadata=written_as("least_count"))
-    max_num_examples: int = field(default=2**31, metadata=written_as("largest_count"))
-    min_records: int | None = field(default=None, metadata=written_as("least_records"))
-    max_records: int | None = field(default=None, metadata=written_as("largest_records"))
+    min_num_examples: int = 1
+    max_num_examples: int = 2**31
+    min_records: int | None = None
+    max_records: int | None = None
     fixed_batch: int | None = None
-    public_num_examples: int | None = field(default=None, metadata=written_as("public_count"))
+    public_num_examples: int | None = None
     secagg: Literal["active", "semi-honest"] = "active"
     accepts_kept_state: bool = False
-    max_retries: int = field(default=0, metadata=written_as("spare"))
+    max_retries: int = 0
     unit: Unit = "record"
     adjacency: Adjacency = "replace-one"
     delta: float
-    non_private: tuple[str, ...] = field(default=(), metadata=written_as("unprotected"))
-    adversaries: tuple[str, ...] = field(default=PARTIES, metadata=written_as("against"))
+    non_private: tuple[str, ...] = ()
+    adversaries: tuple[str, ...] = PARTIES
     budget: float | None = None
-    max_rounds: int = field(metadata=written_as("schedule"))
-    max_releases: Mapping[str, int] = field(default_factory=dict, metadata=written_as("releases"))
+    max_rounds: int
+    max_releases: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_delta(self.delta)
@@ -230,16 +232,18 @@ class Plan:
                 f"Expected min_cohort_size >= 2 if sums are hidden, got {self.min_cohort_size}: the sum of "
                 "one client is that client's value."
             )
-        size, beside = self._thinnest()
-        if beside + 1 < self.min_honest:  # type: ignore[operator]
+        size = self._thinnest()
+        if (honest := self.survivors(size) - self.colluding(size)) < self.min_honest:  # type: ignore[operator]
             raise ConfigError(
                 f"Expected at least {self.min_honest} honest contributors in every sum (`min_honest`), "
-                f"got {max(0, beside + 1)} in a cohort of {size}: {self.survivors(size)} clients open a sum, "
+                f"got {max(0, honest)} in a cohort of {size}: {self.survivors(size)} clients open a sum, "
                 f"and {self.colluding(size)} of them may collude. Raise min_cohort_size, or lower dropout, "
                 "corrupt or min_honest."
             )
+        # In one round it depends on the value whether its total is told: `weighing` holds orders to that.
+        told = self.max_rounds > 1
         if self.fixed_batch is not None:
-            self._check_batch(self.fixed_batch)
+            self._check_batch(self.fixed_batch, told)
         if self.public_num_examples is None and "counts" in kinds and self.max_num_examples == 2**31:
             raise ConfigError(
                 "Expected `min_num_examples` and `max_num_examples`, public bounds of a client's number of "
@@ -249,6 +253,7 @@ class Plan:
                 'or weigh equally (in a study: aggregation = "partial").'
             )
         least, largest = self.counts if "counts" in kinds else (1, 1)
+        beside = self.beside(size, told=told)
         if (share := share_within(least, largest, beside)) > exact(self.max_client_weight):
             narrower = "" if least == largest else "Take narrower bounds of the counts, or equal weights, or "
             raise ConfigError(
@@ -256,11 +261,12 @@ class Plan:
                 f"{self.max_client_weight:g} "
                 f"(`max_client_weight`), got up to {float(share):.3g} in a cohort of {size}, in which "
                 f"{max(0, beside)} honest others surely remain with a client"
+                + (" and with one that sees the total in a later broadcast" if told else "")
                 + (f" and counts from {least} to {largest} weigh" if least != largest else "")
                 + f". {narrower or 'Take '}a larger min_cohort_size, or lower dropout or corrupt."
             )
 
-    def _check_batch(self, batch: int) -> None:
+    def _check_batch(self, batch: int, told: bool) -> None:
         assert self.min_cohort_size is not None
         assert self.max_cohort_size is not None
         assert self.min_honest is not None
@@ -281,20 +287,20 @@ class Plan:
                 f"{max(0, honest)} of {batch}, since {self.colluding(self.max_cohort_size)} of a cohort may "
                 "collude. Take larger batches."
             )
-        if (share := self._batch_share) > exact(self.max_client_weight or 1):
+        if (share := self._batch_share(told)) > exact(self.max_client_weight or 1):
             raise ConfigError(
                 f"Expected one client's squared share of its batch to be at most {self.max_client_weight:g} "
                 f"(`max_client_weight`), got up to {float(share):.3g} in batches of {batch}: differences of "
                 "rounds reveal sums over one batch. Take larger batches."
             )
 
-    @property
-    def _batch_share(self) -> Fraction:
-        """The largest squared share of one client in the sum over a batch's honest clients."""
+    def _batch_share(self, told: bool) -> Fraction:
+        """The largest squared share of one client in the sum over those of a batch who hide it."""
         assert self.fixed_batch is not None
         assert self.max_cohort_size is not None
         least, largest = self.counts if "counts" in self.weights.values() else (1, 1)
-        return share_within(least, largest, self.fixed_batch - 1 - self.colluding(self.max_cohort_size))
+        others = self.max_cohort_size - self.fixed_batch  # all of them may be in two sums
+        return share_within(least, largest, self.beside(self.max_cohort_size, told=told) - others)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -308,18 +314,13 @@ class Plan:
         """The least and the largest cohort of one sum: 1 and 2^31 if the plan says nothing."""
         return self.min_cohort_size or 1, self.max_cohort_size or 2**31
 
-    def _thinnest(self) -> tuple[int, int]:
-        """The cohort size that leaves fewest honest others beside a client, and that number of others."""
+    def _thinnest(self) -> int:
+        """The cohort size that leaves fewest honest others beside a client."""
         assert self.min_cohort_size is not None
         assert self.max_cohort_size is not None
-        found = (self.min_cohort_size, self.beside(self.min_cohort_size))
-        for size in range(self.min_cohort_size + 1, self.max_cohort_size + 1):
-            # Rounding changes each of the two shares by less than one client.
-            if size * (1 - self.dropout - (self.corrupt or 0.0)) - 3 > found[1]:
-                break
-            if self.beside(size) < found[1]:
-                found = (size, self.beside(size))
-        return found
+        # Rounding changes each of the two shares by less than one client, so a larger cohort leaves more.
+        end = ceil((self.beside(self.min_cohort_size) + 4) / (1 - self.dropout - (self.corrupt or 0.0)))
+        return min(range(self.min_cohort_size, min(self.max_cohort_size, end) + 1), key=self.beside)
 
     @property
     def hidden(self) -> bool:
@@ -339,39 +340,50 @@ class Plan:
         """The largest number of clients of a cohort of this size that collude with the server."""
         return colluding(self.corrupt or 0.0, cohort)
 
-    def beside(self, cohort: int) -> int:
-        """The number of honest others that surely remain with a client in a sum over this many: T - 1 - c.
+    def tells(self, spec: ValueSpec) -> bool:
+        """Whether clients may see the totals of this value, as by the next model.
 
-        T is the least number of contributions that opens a sum, and c the most clients that collude.
+        They do unless no broadcast can follow and no model is made of the value: one round, with one query.
         """
-        return self.survivors(cohort) - 1 - self.colluding(cohort)
+        later = self.max_rounds > 1 or bool(spec.initial_queries or spec.extra_queries)
+        return later or spec.on_model or spec.once
 
-    def guess_error(self, name: str | None = None) -> float:
-        """The least error of a linear guess of one client's value from one hidden sum of this name.
+    def beside(self, cohort: int, *, told: bool = True) -> int:
+        """The number of honest others that surely hide a client in a sum over this many clients: T - 1 - c.
+
+        T is the least number of contributions that opens a sum, and c the most clients that collude. If the
+        total is `told`, each client observes it beside them, and takes its own value off: one fewer.
+        """
+        return self.survivors(cohort) - 1 - self.colluding(cohort) - told
+
+    def guess_error(self, spec: ValueSpec | None = None) -> float:
+        """The least error of a linear guess of one client's value from one hidden sum of this value.
 
         The error is in standard deviations of the value. The bound assumes that clients' values are
         independent and have equal variance. It need not hold for clients whose data are distributed
         differently, or for values so small that rounding to the grid dominates. Each client refuses an order
         under which a guess could be better. With fixed batches the error holds for differences of rounds too.
-        It is that of the server and its colluders. A client that sees the total knows its own value too.
+        It holds against the server and its colluders, and against each client that sees the total
+        (`tells`) and knows its own value.
 
         Args:
-            name: the name of the sum. None: the sum that reveals most.
+            spec: of the summed value. None: the sum that reveals most.
 
         Raises:
             ConfigError: sums are not hidden.
         """
         if not self.hidden or self.max_client_weight is None:
             raise ConfigError("Expected a plan that hides sums, got one of sums in the clear.")
-        kinds = {"equal", *self.weights.values()} if name is None else {self.weights.get(name, "equal")}
-        beside = self._thinnest()[1]
+        kinds = {"equal", *self.weights.values()} if spec is None else {self.weights.get(spec.name, "equal")}
+        told = spec is None or self.tells(spec)
+        beside = self.beside(self._thinnest(), told=told)
         shares = [share_within(1, 1, beside)]
         if "draws" in kinds:  # the server chooses the draws; clients refuse shares above `max_client_weight`
             shares.append(exact(self.max_client_weight))
         if "counts" in kinds:
             shares.append(share_within(*self.counts, beside))
         if self.fixed_batch is not None:
-            shares.append(self._batch_share)
+            shares.append(self._batch_share(told))
         return guess_error(max(shares))
 
     def knowing(self, cohort: int) -> int:
@@ -403,11 +415,11 @@ class Plan:
         """32 bytes that bind every message to this plan, these clients and one run (`nonce`)."""
         # The nonce separates the runs of a study: no party accepts a message of another run.
         who = ",".join(clients)
-        return hashlib.sha256(b"securefl session v1" + self.digest() + who.encode() + nonce).digest()
+        return hashlib.sha256(prefix("session") + self.digest() + who.encode() + nonce).digest()
 
     def digest(self) -> bytes:
         """SHA-256 of the canonical plan. Parties with equal digests compute equal charges."""
-        return hashlib.sha256(self.text().encode()).digest()
+        return hashlib.sha256(prefix("plan") + self.text().encode()).digest()
 
     def text(self) -> str:
         """The plan as canonical JSON: equal plans have equal texts."""
@@ -415,10 +427,6 @@ class Plan:
         return json.dumps(self.words(), sort_keys=True)
 
     def words(self) -> dict[str, Any]:
-        """Every field by its word in digests and files."""
-        words = {word: getattr(self, name) for name, word in file_words(type(self)).items()}
-        words |= {"weights": dict(self.weights), "releases": dict(self.max_releases)}
-        for word in ("encrypted_baseline", "accepts_kept_state"):
-            if not words[word]:  # no other plan has the word in its digest
-                del words[word]
-        return words
+        """Every field by its name, as in digests and files."""
+        words = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return words | {"weights": dict(self.weights), "max_releases": dict(self.max_releases)}

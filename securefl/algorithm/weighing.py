@@ -6,9 +6,10 @@ one, checks each order against its own plan with `require_allowed`.
 
 The rule. T contributions open the sum, and at most c clients collude. For every member as the victim, the
 lightest T - 1 - c of the others surely remain beside it. At least `min_honest` - 1 of them must have a
-weight above 0 on the grid, and the victim's squared share relative to them is at most `max_client_weight`
-(`core.cohort` says why squares). The rule covers one sum. No weights can bound what sums of several rounds
-reveal together.
+weight above 0 on the grid. If the total is told (`Plan.tells`), each of them observes it: it knows its own
+value too, so the lightest T - 2 - c hide the victim. The victim's squared share relative to those who hide it
+is at most `max_client_weight` (`core.cohort` says why squares). The rule covers one sum. No weights can bound
+what sums of several rounds reveal together.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def require_allowed(plan: Plan, sums: Sequence[ValueSpec], weights: Weights) -> 
             )
         # A value may contain its client's count, such as an app's update: the order then weighs equally.
         counted |= said == "counts"
-    _require_weights(plan, weights, counted=counted)
+    _require_weights(plan, weights, counted=counted, told=any(plan.tells(spec) for spec in sums))
     least, largest = min(weights.draws), max(weights.draws)
     for spec in sums:
         match weights.kind:
@@ -129,13 +130,13 @@ def admits(plan: Plan, draws: Mapping[int, int]) -> bool:
     if not plan.hidden or "draws" not in plan.weights.values() or not draws:
         return True
     try:
-        _require_weights(plan, Weights(tuple(draws.values()), sum(draws.values())), counted=False)
+        _require_weights(plan, Weights(tuple(draws.values()), sum(draws.values())), counted=False, told=True)
     except ConfigError:
         return False
     return True
 
 
-def _require_weights(plan: Plan, weights: Weights, *, counted: bool) -> None:
+def _require_weights(plan: Plan, weights: Weights, *, counted: bool, told: bool) -> None:
     """Refuse a cohort, draws or an n outside the plan, and a cohort in which one client would stand out."""
     assert plan.min_cohort_size is not None
     assert plan.max_cohort_size is not None
@@ -151,7 +152,7 @@ def _require_weights(plan: Plan, weights: Weights, *, counted: bool) -> None:
             f"Expected at least one draw of each client, and exactly one unless draws are the weights, got "
             f"{min(weights.draws)} to {max(weights.draws)}."
         )
-    beside = plan.beside(weights.ordered)
+    beside = plan.beside(weights.ordered, told=told)
     share = heaviest_share(weights.draws, beside)
     if weights.kind == "draws":
         _require_draws(plan, weights)
@@ -159,17 +160,18 @@ def _require_weights(plan: Plan, weights: Weights, *, counted: bool) -> None:
         _require_records(plan, weights)
     if counted:
         share = share_within(*plan.counts, beside)
-    if beside + 1 < plan.min_honest:
+    if (honest := plan.survivors(weights.ordered) - plan.colluding(weights.ordered)) < plan.min_honest:
         raise ConfigError(
-            f"Expected at least {plan.min_honest} honest contributors, got only {max(0, beside + 1)} that "
+            f"Expected at least {plan.min_honest} honest contributors, got only {max(0, honest)} that "
             f"surely remain in a cohort of {weights.ordered} (`min_honest`)."
         )
     if share > exact(plan.max_client_weight):
         raise ConfigError(
             f"Expected no client to have more than {plan.max_client_weight:g} of the squared weight beside "
-            "the "
-            f"{max(0, beside)} lightest others, got {float(share):.3g} (`max_client_weight`): the sum would "
-            "reveal its value."
+            f"the {max(0, beside)} lightest others that hide it, got {float(share):.3g} "
+            "(`max_client_weight`): the sum would reveal its value"
+            + (" to a client that sees the total. " if told else ". ")
+            + "Take larger cohorts."
         )
 
 

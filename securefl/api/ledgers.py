@@ -24,7 +24,6 @@ from securefl.storage.database import Damaged, Database, Kind, check, seal
 
 KIND: Final = Kind(
     name="roster",
-    version=1,
     tables=(
         "CREATE TABLE clients (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, seal BLOB NOT NULL) "
         "STRICT",
@@ -32,6 +31,7 @@ KIND: Final = Kind(
     ),
     lost="Without it the ledger's entries have no owners: restore it, or begin a new ledger in another file, "
     "which does not count the releases under this one.",
+    anew="begin a new ledger in another file, which does not count the releases under this one",
 )
 RECORDS: Final[Records] = (np.zeros((1, 1)), np.zeros(1))
 """The records of a client that sends the caller's value. A client without records would abstain."""

@@ -20,6 +20,7 @@ from securefl.storage.inputs import shown
 if TYPE_CHECKING:
     from securefl.matching.keys import EvaluatorPublic, PublicKeys
     from securefl.matching.options import Options, Word
+    from securefl.matching.profiles import Anchor
 
 FOR_YOU_ALONE: Final = "This is for you alone: no epsilon covers it."
 FILE: Final = click.Path(path_type=Path, readable=False)
@@ -71,22 +72,31 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return click.option(
         "--declared",
         type=FILE,
-        help="The evaluator's declaration of its baseline (securefl declare), with all options.",
+        help="The evaluator's declaration of its baseline (securefl declare), with all options. Beside it, "
+        "--spread is the most that you agree to (default 8), and --anchor is compared.",
     )(command)
 
 
 def declared_options(
     keys: PublicKeys, evaluator: EvaluatorPublic, declared: Path | None, **chosen: Any
 ) -> Options | None:
-    """The options in a declaration or in the flags. If neither was given, it returns None."""
+    """The options in a declaration or in the flags. If neither was given, it returns None.
+
+    Beside a declaration --spread and --anchor are what this party agrees to.
+    """
     from securefl.matching import document
     from securefl.matching.declared import KIND, Declaration
 
     if declared is None:
         return chosen_options(**chosen)
+    spread, anchor = chosen.pop("spread", None), chosen.pop("anchor", None)
     if any(flag is not None for flag in chosen.values()):
-        raise click.UsageError("Expected --declared alone, since it has all options, got flags beside it.")
-    return Declaration.from_document(document.read(declared, KIND)).checked(keys, evaluator)
+        raise click.UsageError(
+            "Expected --declared with --spread and --anchor alone, since it has all options, got flags "
+            "beside it."
+        )
+    told = Declaration.from_document(document.read(declared, KIND))
+    return told.checked(keys, evaluator, spread=spread, anchor=_read_anchor(anchor))
 
 
 def chosen_options(
@@ -94,8 +104,7 @@ def chosen_options(
 ) -> Options | None:
     """The options in the flags, completed by defaults. If no flag was given, it returns None."""
     from securefl.matching.options import Options, default_bounds
-    from securefl.matching.profile_file import read_profile
-    from securefl.matching.profiles import Anchor, Bounds, Variant
+    from securefl.matching.profiles import Bounds, Variant
 
     # None means "the options of all profiles", so defaults alone must not count as a choice.
     if all(flag is None for flag in (variant, params, anchor, *bounds.values())):
@@ -108,8 +117,27 @@ def chosen_options(
         variant=Variant(variant or Variant.FULL),
         parameters=params,
         bounds=Bounds(**{**vars(default_bounds(params)), **said}),
-        anchor=None if anchor is None else Anchor.of(read_profile(anchor).plain),
+        anchor=_read_anchor(anchor),
     )
+
+
+def _read_anchor(path: Path | None) -> Anchor | None:
+    from securefl.matching.profile_file import read_profile
+    from securefl.matching.profiles import Anchor
+
+    return None if path is None else Anchor.of(read_profile(path).plain)
+
+
+def tell_declared(options: Options) -> None:
+    """Say what a party takes on the evaluator's word when it encrypts for a declared baseline."""
+    bounds, anchor = options.bounds, options.anchor
+    echo(f"declared: a baseline of weights up to {bounds.weight:g} and a spread up to {bounds.spread:g}")
+    if anchor is not None:
+        least, most = anchor.scale.min(), anchor.scale.max()
+        echo(
+            f"the anchor came with the declaration: scales from {least:.3g} to {most:.3g}; beside huge ones "
+            "a score is nearly one entry of your profile. Compare it: --anchor FILE"
+        )
 
 
 def require_free(out: Path, kind: str, *inputs: Path | None) -> None:

@@ -12,6 +12,7 @@ from securefl.commands.choices import (
     FOR_YOU_ALONE,
     declared_options,
     require_free,
+    tell_declared,
     tell_floored,
     with_options,
     within,
@@ -48,6 +49,7 @@ def encrypt(
     --variant mean-only the evaluator can read the variances. Under --params pads or pads-128 a file is
     scored once: for another baseline, encrypt the profile again. With --declared it is scored with the
     declared baseline or not at all; --params strong and compact need it, and you then sign with --key.
+    The evaluator chose what the declaration says: a spread above 8 is refused unless you give --spread.
     Under --params strong-encrypted the baseline is encrypted, and no opening is checked: an evaluator that
     breaks the protocol can read the key holder's key. Compare the printed fingerprints with those that the
     key holder and the evaluator tell you.
@@ -99,3 +101,5 @@ def encrypt(
     echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {server.fingerprint}")
     echo(f"all {keys.openings} scores of this key {within(bound, options.parameters)}")
     echo(f"one match takes at most {most} such profiles")
+    if options.declared is not None:
+        tell_declared(options)

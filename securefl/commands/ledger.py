@@ -124,7 +124,7 @@ def runs(path: Path, as_json: bool) -> None:
             for entry, spent in zip(found.entries, after, strict=True)
         ]
         promise = {"unit": terms.unit, "adjacency": terms.adjacency, "delta": terms.delta}
-        said = {**promise, "budget": found.budget, "against": list(terms.adversaries), "runs": rows}
+        said = {**promise, "budget": found.budget, "adversaries": list(terms.adversaries), "runs": rows}
         click.echo(json.dumps(said, indent=1))
         return
     for entry, spent in zip(found.entries, after, strict=True):

@@ -31,9 +31,21 @@ if TYPE_CHECKING:
     multiple=True,
     help="A client.pub, once for each client: under --params strong and compact.",
 )
+@click.option(
+    "--spread",
+    type=float,
+    help="Largest spread of a declared baseline's weights that you agree to; default 8.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 @click.argument("scores", type=FILE)
-def reveal(secret: Path, evaluator: Path, clients: tuple[Path, ...], as_json: bool, scores: Path) -> None:
+def reveal(
+    secret: Path,
+    evaluator: Path,
+    clients: tuple[Path, ...],
+    spread: float | None,
+    as_json: bool,
+    scores: Path,
+) -> None:
     """Decrypt the SCORES that the evaluator signed, and print them by the names of the profiles' files.
 
     Beside the secret key, openings-<fingerprint>.sqlite counts the openings, and ledger.sqlite has the
@@ -81,7 +93,7 @@ def reveal(secret: Path, evaluator: Path, clients: tuple[Path, ...], as_json: bo
                 f"Expected {counted} to count at least the {released} releases of the ledger beside it, got "
                 f"{openings.opened} openings: the count is lost. Make new keys."
             )
-        found = keys.reveal(signed, server, clients=given, openings=openings, ledger=ledger)
+        found = keys.reveal(signed, server, clients=given, openings=openings, ledger=ledger, spread=spread)
     _tell(found, signed.header["parameters"], as_json)
 
 

@@ -123,9 +123,8 @@ def play_and_tell(
     """
     from rich.console import Console
 
-    from securefl.storage.private_folder import CONFIG
+    from securefl.storage.private_folder import ARMS, CONFIG
     from securefl.study import run_report
-    from securefl.study.arm import ARMS
     from securefl.study.folder import require_own
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.own_code import told

@@ -6,8 +6,8 @@ public    The reason follows from order, plan, schedule, broadcast or public cha
 charged   The reason follows from a value whose noise was charged. Silence is post-processing of that value.
 holder    The reason follows from a change that the data holder made to its files. Two neighbouring data sets
           do not differ by such a change.
-records   The reason follows from the records. If a party that sees the silence is promised a finite epsilon,
-          the client does not abstain: it answers as it would without records.
+records   The reason follows from the records. If a hidden sum is asked, or a party that sees the silence is
+          promised a finite epsilon, the client does not abstain: it answers as it would without records.
 
 An error without a reason counts as "records".
 """

@@ -18,13 +18,13 @@ from typing import Any, Protocol
 
 from securefl.core.entropy import derived, drawn
 from securefl.core.errors import ConfigError, CryptoError
+from securefl.core.formats import LABEL
 from securefl.core.keys import PublicKey, SecretKey, Signature
 from securefl.core.release import SERVER
 from securefl.core.signing import SIGNATURE_BYTES, Agree, AgreementKey, Signed, SigningKey, Verify, verify
 from securefl.core.text_safety import require_distinct, require_legible
 from securefl.core.wire import Header
 
-LABEL = b"securefl/secagg/3|"
 LEAST_BITS, MOST_BITS = 8, 64
 _MOST_ROSTERS = 8
 

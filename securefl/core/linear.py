@@ -145,18 +145,14 @@ class LinearBounds:
         """Whether an honest number can differ from `number` by at most `error`. False if it is nan."""
         return self.least - error <= number <= self.most + error
 
-    def weights_text(self) -> str:
-        """Return the canonical text of the weights' ranges and spread. Terms that are checked contain it."""
-        spread = () if self.spread == inf else (f"spread={self.spread!r}",)
-        return ",".join((*(run.text() for run in self.weights), *spread))
-
     def text(self) -> str:
-        """Return the canonical text of all other fields, which digests of terms contain. It never changes."""
-        clear = ",".join(run.text() for run in self.clear)
+        """Return the canonical text of all fields, which digests of terms contain."""
+        clear, weights = (",".join(run.text() for run in runs) for runs in (self.clear, self.weights))
         return (
-            f"linear/1(hidden={self.hidden_length},clear={clear},norm={self.norm!r},"
-            f"weights={self.weight_norm!r},row={self.row_norm!r},product={self.product!r},"
-            f"scale={self.scale!r},least={self.least!r},most={self.most!r})"
+            f"LinearBounds(hidden_length={self.hidden_length}, clear={clear}, norm={self.norm!r}, "
+            f"weight_norm={self.weight_norm!r}, row_norm={self.row_norm!r}, product={self.product!r}, "
+            f"scale={self.scale!r}, least={self.least!r}, most={self.most!r}, weights={weights}, "
+            f"spread={self.spread!r})"
         )
 
 

@@ -36,7 +36,7 @@ OVERHEAD = 4096
 """A generous bound on the bytes of headers, names and lengths of one message."""
 
 
-@message("broadcast", version=1, sender="server")
+@message("broadcast", sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Broadcast:
     """The model and public arrays. One encoding serves the whole cohort."""
@@ -82,7 +82,7 @@ class Cohort:
         return dict(zip(self.members, self.draws, strict=True))
 
 
-@message("order", version=4, sender="server")
+@message("order", sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """The server's order to a client: the values that the client sends.
@@ -118,7 +118,7 @@ def task(header: Header, order: Order, broadcast: Broadcast) -> bytes:
     return digest(b"task", b"", fields(encode(header, order), encode(header, broadcast)))
 
 
-@message("contribution", version=1, sender="client")
+@message("contribution", sender="client")
 @dataclass(frozen=True, kw_only=True)
 class ContributionMessage:
     """A client's releases, in the sequence of `Order.wants`."""
@@ -126,19 +126,17 @@ class ContributionMessage:
     releases: tuple[Release, ...]
 
 
-@message("open-request", version=2, sender="server")
+@message("open-request", sender="server")
 @dataclass(frozen=True, kw_only=True)
 class OpenRequest:
-    """The server's request to the key holder to open these items. turn: 0, since there is one request."""
+    """The server's request to the key holder to open these items."""
 
-    turn: int = 0
     items: tuple[bytes, ...]
 
 
-@message("open-reply", version=2, sender="key-holder")
+@message("open-reply", sender="key-holder")
 @dataclass(frozen=True, kw_only=True)
 class OpenReply:
     """One reply for each item of the request, still blinded; `REFUSED` for an item that stays closed."""
 
-    turn: int = 0
     items: tuple[bytes, ...]

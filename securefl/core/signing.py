@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from securefl.core.entropy import Extract, derived
 from securefl.core.errors import CryptoError
+from securefl.core.formats import prefix
 from securefl.core.keys import PublicKey, SecretKey, Signature
 
 SIGNATURE_BYTES: Final = 64
@@ -161,9 +162,9 @@ def unseal(own: AgreementKey, sealed: bytes, context: bytes) -> bytes:
 
 def _again(secret: SecretKey, to: PublicKey, plain: bytes, context: bytes) -> SecretKey:
     parts = (to.raw, hashlib.sha256(context).digest(), hashlib.sha256(plain).digest())
-    return derived(secret, b"securefl/seal/1|again|" + b"".join(parts))
+    return derived(secret, prefix("seal/again") + b"".join(parts))
 
 
 def _purpose(fresh: PublicKey, to: PublicKey) -> bytes:
     # the derivation covers both keys, so that a sealed message cannot be passed on to another receiver
-    return b"securefl/seal/1|" + fresh.raw + to.raw
+    return prefix("seal") + fresh.raw + to.raw

@@ -21,7 +21,7 @@ from typing import IO, Protocol
 from securefl.core.errors import DataError
 from securefl.data.digests import DataFile
 from securefl.data.files import data_folder, digest, files_of, verified
-from securefl.storage.files import replacing
+from securefl.storage.files import folder_at, replacing
 
 CHUNK = 1 << 20
 LARGEST = 1 << 28
@@ -106,7 +106,7 @@ def _fetch_from(url: str, files: Sequence[DataFile], root: Path, opener: Opener)
         with opener(url) as source:
             _place(source, files[0], root)
         return
-    root.mkdir(parents=True, exist_ok=True)
+    folder_at(root)
     with tempfile.TemporaryDirectory(dir=root, prefix=".fetch-") as waiting:
         archive = Path(waiting) / "archive"
         with opener(url) as source, archive.open("wb") as target:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.core.formats import prefix
+
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
@@ -24,7 +26,7 @@ def digest_of_records(parts: Iterable[Pair]) -> str:
     """
     # Sorting the digests of single records removes their order. A record that occurs twice counts twice.
     single = sorted(digest for x, y in parts for digest in _each(x, y))
-    return hashlib.sha256(b"securefl records v1" + b"".join(single)).hexdigest()
+    return hashlib.sha256(prefix("data/records") + b"".join(single)).hexdigest()
 
 
 def _each(x: NDArray[Any], y: NDArray[Any]) -> Iterator[bytes]:

@@ -7,8 +7,7 @@ table has few distinct records, hashes of the content alone would put all copies
 
 One record more or less still moves one record. Identical records are exchangeable: without one of m copies
 the rest are numbered 0, ..., m - 2, whichever copy it was. So each side loses what it loses if the last copy
-goes, and no record of other content and no record of another client moves. Number 0 hashes the content alone,
-as in version 1 of the split. So a table without copies is split as before.
+goes, and no record of other content and no record of another client moves. Number 0 hashes the content alone.
 
 The client of a record is the one that its data names, or the one that it is dealt to. A hold-out is split
 after records are dealt, so its numbers are always those of one client. A test part is split off before. If
@@ -29,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.entropy import derived
+from securefl.core.formats import prefix
 from securefl.core.keys import SecretKey
 from securefl.core.streams import public_seed
 from securefl.data.dataset import Dataset, Split
@@ -40,10 +40,6 @@ HOLDOUT: Final = "holdout"
 VALIDATION: Final = "validation"
 """The purpose of a split that sets apart those test records that choose a setting."""
 KEY_BYTES: Final = 32
-VERSION: Final = 2
-"""The version of the rule. Version 1 had no numbers, so that all copies of a record were on one side."""
-# Of version 1: under other keys, records without copies would change sides.
-_LABEL: Final = b"securefl split v1|"
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +105,7 @@ class Sides:
     def _for(self, purpose: str) -> bytes:
         if isinstance(self._key, int):
             return public_seed(self._key, purpose).to_bytes(8, "little")
-        return derived(self._key, _LABEL + purpose.encode()).reveal()
+        return derived(self._key, prefix(f"split/{purpose}")).reveal()
 
 
 def parted(whole: Dataset, share: float, sides: Sides) -> Split:

@@ -139,7 +139,7 @@ class OwnMachines:
             return []
         out = {
             why: sorted({k for record in records for k in record[key]})
-            for key, why in (("retired", Absence.OVER_BUDGET), ("culprits", Absence.CHEATED))
+            for key, why in (("retired", Absence.OVER_BUDGET), ("proven_cheaters", Absence.CHEATED))
         }
         told = [f"{some(map(client_name, who))} ({why.value})" for why, who in out.items() if who]
         return [

@@ -29,6 +29,7 @@ from securefl.deployment.plan_file import USUAL_SESSIONS, HolderTerms, PlanFile
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.session_store import SessionStore
 from securefl.storage import counter as counters
+from securefl.storage import owned
 from securefl.storage.counter import Counter
 from securefl.storage.files import filling, write
 from securefl.storage.folder_lock import alone
@@ -71,12 +72,14 @@ def arm_of(study: Study, name: str | None) -> Arm:
 def init(folder: Path, made: Made, part: Part) -> PlanFile:
     """Make a party's folder. The caller has shown the terms to the party's owner.
 
-    Either all files are made or none. Raises ConfigError if the folder or counter is not new, or the study
-    has no such party, and DataError if the records do not fit the study.
+    Either all files are made or none. Raises ConfigError if the folder or counter is not new, or is another
+    user's, or the study has no such party, and DataError if the records do not fit the study.
     """
     for place in (folder, *([] if part.counter is None else [part.counter])):
         if place.exists() and not place.is_dir():
             raise ConfigError(f"Expected a new folder, got {place}, which is a file. Choose another name.")
+        # Who owns a folder can rename what is in it, such as keys and the number of agreed sessions.
+        owned.require_ours(place)
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"Expected a new folder, got {folder}, which has files. {_instead(folder, part)}")
     if part.counter is not None:

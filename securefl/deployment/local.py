@@ -39,8 +39,10 @@ from securefl.deployment.updates import Updates
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
+from securefl.engine.privacy_card import not_held
 from securefl.mechanisms.charges import bare
 from securefl.storage.counter import Counter
+from securefl.storage.files import folder_at
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 
@@ -88,7 +90,7 @@ class UpdateParty:
         updates.check(plan)
         self._name, self._plan, self._updates, self._identity = name, plan, updates, identity
         self._patience = patience
-        self.outside = Outside()
+        self.outside, self._warned = Outside(), b""
         self._clients = pinned.clients
         terms = None if name == KEY_HOLDER else plan.terms()
         opened = files.held if files.there(folder) else files.begun
@@ -105,6 +107,10 @@ class UpdateParty:
         if self.files.ledger is None:
             record = OwnRecord(KEY_HOLDER, self.files.journal, self._identity)
             return KeyHolderParty(self._plan, self._updates.spec(), record)
+        loose = not_held(self._plan, [*self._updates.spec().values()])
+        if loose and session != self._warned:  # once a session, of which each visit makes a machine
+            self._warned = session
+            _log.warning("%s: %s", self._name, loose)
         return ClientParty(
             self._plan,
             self._updates.contributions(self._plan, self.outside),
@@ -232,7 +238,7 @@ class LocalDeployment:
 
     def _serve(self, name: str, ready: Future[socket]) -> None:
         path, counter = self.where(name), self._folder / _COUNTERS / name
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder_at(path.parent, mode=0o700)
         own = (self._plan, self._updates, self.pinned, self._keys[name])
         make = partial(UpdateParty, name, *own, path.parent, counter, sessions=self._sessions)
         try:

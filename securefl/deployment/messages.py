@@ -32,8 +32,6 @@ from securefl.core.signing import SIGNATURE_BYTES, verify
 from securefl.core.wire import Header, Limit, decode, encode, message
 from securefl.deployment.roster import PinnedRoster
 
-VERSION: Final = 2
-"""Of all envelopes."""
 VISIT_BYTES: Final = 16
 _PLACE: Final = Header(session=bytes(32), round=0, attempt=0, stage=0)
 """The place of every envelope. Sessions and rounds stand in the content, where they are signed."""
@@ -51,7 +49,7 @@ U = TypeVar("U")
 # Entering ---------------------------------------------------------------------------------------------
 
 
-@message("enter", version=VERSION, sender="envelope")
+@message("enter", sender="envelope")
 @dataclass(frozen=True, kw_only=True)
 class Enter:
     """The server's request that parties enter a session.
@@ -110,7 +108,7 @@ class Enter:
         return sizes == (_DIGEST, _DIGEST, _DIGEST, SIGNATURE_BYTES)
 
 
-@message("entered", version=VERSION, sender="envelope")
+@message("entered", sender="envelope")
 @dataclass(frozen=True, kw_only=True)
 class Entered:
     """The party's reply after it has entered.
@@ -130,7 +128,7 @@ class Entered:
 # A wave -----------------------------------------------------------------------------------------------
 
 
-@message("turn", version=VERSION, sender="envelope")
+@message("turn", sender="envelope")
 @dataclass(frozen=True, kw_only=True)
 class Turn:
     """The server's request to a party in one wave. It travels in a `SignedTurn`.
@@ -167,7 +165,7 @@ class Turn:
         return pairs and len(self.calls) <= 1 and self.deadline in (0, 1)
 
 
-@message("signed-turn", version=VERSION, sender="envelope")
+@message("signed-turn", sender="envelope")
 @dataclass(frozen=True, kw_only=True)
 class SignedTurn:
     """A turn that the server of a session signed for one party.
@@ -214,7 +212,7 @@ class SignedTurn:
         return sizes == (VISIT_BYTES, SIGNATURE_BYTES) and self.number >= 0
 
 
-@message("turn-reply", version=VERSION, sender="envelope")
+@message("turn-reply", sender="envelope")
 @dataclass(frozen=True, kw_only=True)
 class TurnReply:
     """The party's reply: its own key or nothing, and its messages, each for one receiver."""
@@ -246,7 +244,7 @@ def _columns(packets: Iterable[tuple[str, bytes]]) -> tuple[tuple[str, ...], tup
 # Computing beside a party -----------------------------------------------------------------------------
 
 
-@message("compute", version=VERSION, sender="envelope")
+@message("compute", sender="envelope")
 @dataclass(frozen=True, kw_only=True)
 class Compute:
     """A party's order to the relay beside it: train or evaluate.
@@ -269,7 +267,7 @@ class Compute:
         return self.kind in ("train", "evaluate") and self.broadcast.ndim == 1
 
 
-@message("computed", version=VERSION, sender="envelope")
+@message("computed", sender="envelope")
 @dataclass(frozen=True, kw_only=True)
 class Computed:
     """The result: trained values float64 (d,), or none after an evaluation; metrics float64 (m,)."""
@@ -282,7 +280,7 @@ class Computed:
         return self.values.ndim == 1 and self.metrics.ndim == 1
 
 
-@message("refused", version=VERSION, sender="envelope")
+@message("refused", sender="envelope")
 @dataclass(frozen=True, kw_only=True)
 class Refused:
     """The reply to every request that is refused or fails. It has no field: a reason could reveal records."""

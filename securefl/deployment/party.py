@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ClientState
 from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError, SecureFLError
-from securefl.core.file_words import by_field
 from securefl.core.logs import logger
 from securefl.core.release import SERVER
 from securefl.deployment.messages import (
@@ -258,11 +257,8 @@ class PartySession:
                 sender=SERVER,
             ) from None
         found = differences(
-            {
-                **by_field(Plan, json.loads(self._plan.text())),
-                **_digests(self._pinned.digest, self._work),
-            },
-            {**by_field(Plan, enter.table(sender=SERVER)), **_digests(enter.roster, enter.work)},
+            {**json.loads(self._plan.text()), **_digests(self._pinned.digest, self._work)},
+            {**enter.table(sender=SERVER), **_digests(enter.roster, enter.work)},
         )
         if found:
             raise RemoteProtocolError(

@@ -19,6 +19,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ClientState, ValueSpec
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.formats import prefix
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import own_stream
 from securefl.data.sides import HOLDOUT
@@ -50,7 +51,7 @@ def work_of(study: Study, arm: Arm, seed: int) -> bytes:
     parts = (study.text, arm.name, str(seed))
     # Each part has a digest of its own, so that no two lists of parts give the same bytes.
     inner = b"".join(hashlib.sha256(part.encode()).digest() for part in parts)
-    return hashlib.sha256(b"securefl work v1" + inner).digest()
+    return hashlib.sha256(prefix("work") + inner).digest()
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class OwnData:
     @property
     def digest(self) -> str:
         """SHA-256 over the records, in hex. The party notes it in its own folder, and never sends it."""
-        found = hashlib.sha256(b"securefl records v1")
+        found = hashlib.sha256(prefix("party/records"))
         for part in (*self.records, *(self.held or ())):
             found.update(f"{part.dtype.str}{part.shape}".encode())
             found.update(np.ascontiguousarray(part).data)

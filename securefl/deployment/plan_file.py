@@ -1,5 +1,6 @@
 """A party's plan file, `party.toml`: what its owner agreed to. A party joins no session that differs from it.
 
+version                     of the format
 name = "client-0000"        the party
 arm, seed                   of the study beside it, `study.toml`
 roster                      digest of the pinned roster; empty before one is pinned
@@ -15,34 +16,40 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import tomli_w
 
 from securefl.accounting.store import Terms
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
-from securefl.core.file_words import by_field, written_as
+from securefl.core.formats import VERSION, require_version
 from securefl.core.reading import convert
 from securefl.core.release import KEY_HOLDER, SERVER, Adjacency, Unit
 from securefl.storage.files import write as write_file
 from securefl.storage.texts import kept, read_text, toml
 
 NAME = "party.toml"
+_ANEW: Final = (
+    "make the party a new folder with securefl party init, and count what its old ledger spent as spent"
+)
 USUAL_SESSIONS = 1
 """The number of sessions without noise to which an owner agrees who says nothing (see `session_cap`)."""
+
+_MOST_SESSIONS = 10**9
 
 
 def require_sessions(number: object) -> None:
     """Raise ConfigError unless this is a number of sessions without noise that an owner can agree to."""
-    if type(number) is not int or number < 1:
+    if type(number) is not int or not 1 <= number <= _MOST_SESSIONS:
         raise ConfigError(
-            "Expected sessions as a whole number of at least 1, the sessions without noise that a party may "
-            f"enter over all studies, got {number!r}. To contribute to no sum without noise, agree to a "
-            "study with noise only: one whose [privacy] has a `noise`, and nothing in `non_private`."
+            f"Expected sessions as a whole number of at least 1 and at most {_MOST_SESSIONS:,}, the sessions "
+            f"without noise that a party may enter over all studies, got {number!r}. To contribute to no sum "
+            "without noise, agree to a study with noise only: one whose [privacy] has a `noise`, and nothing "
+            "in `non_private`."
         )
 
 
@@ -54,7 +61,7 @@ class HolderTerms:
     adjacency: Adjacency
     delta: float
     budget: float
-    adversaries: tuple[Literal["server", "key-holder", "others"], ...] = field(metadata=written_as("against"))
+    adversaries: tuple[Literal["server", "key-holder", "others"], ...]
 
     @classmethod
     def of(cls, plan: Plan) -> HolderTerms:
@@ -69,13 +76,7 @@ class HolderTerms:
 
     def words(self) -> dict[str, Any]:
         """Every field by its key in the plan file."""
-        return {
-            "unit": self.unit,
-            "adjacency": self.adjacency,
-            "delta": self.delta,
-            "budget": self.budget,
-            "against": self.adversaries,
-        }
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     def ledger(self) -> Terms:
         """The terms of the holder's one ledger. They limit no number of rounds: all studies share it."""
@@ -134,6 +135,7 @@ class PlanFile:
     def words(self) -> dict[str, Any]:
         """Every field by its key in the file."""
         return {
+            "version": VERSION,
             "name": self.name,
             "arm": self.arm,
             "seed": self.seed,
@@ -164,17 +166,10 @@ def read(folder: Path) -> PlanFile:
             f"Expected to run as user {path.stat().st_uid}, the owner of the party in {folder}, got user "
             f"{os.getuid()}, which may not read {NAME}. Run the command as the owner."
         )
+    table = toml(read_text(path))
+    require_version(table.pop("version", None), f"a party's plan file {path}", _ANEW)
     with kept(path):
-        return convert(PlanFile, _fields(toml(read_text(path))), "party")
-
-
-def _fields(table: dict[str, Any]) -> dict[str, Any]:
-    """A plan file's table by fields: its words are those of digests."""
-    kinds = {"terms": HolderTerms, "plan": Plan}
-    return {
-        name: by_field(kinds[name], own) if name in kinds and isinstance(own, dict) else own
-        for name, own in table.items()
-    }
+        return convert(PlanFile, table, "party")
 
 
 def write(folder: Path, content: PlanFile) -> None:

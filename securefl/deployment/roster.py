@@ -1,8 +1,8 @@
 """The roster of a deployment: its parties and their lasting public keys, in a file agreed on out of band.
 
-A line is one party, as `securefl party enrol` prints it: JSON with its name, its two public keys in hex and
-their fingerprint, for people to compare. The order of lines does not matter. No party takes a roster from the
-server, because a server that could name a client's key could impersonate that client.
+A line is one party, as `securefl party enrol` prints it: JSON with the format's version, its name, its two
+public keys in hex and their fingerprint, for people to compare. The order of lines does not matter. No party
+takes a roster from the server, because a server that could name a client's key could impersonate it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from securefl.algorithm.plan import Plan
 from securefl.core.agreement import Directory, Member, fields
 from securefl.core.errors import ConfigError
+from securefl.core.formats import VERSION, prefix, require_version
 from securefl.core.keys import PublicKey
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
@@ -34,7 +35,7 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 def fingerprint(member: Member) -> str:
     """128 bits of SHA-256 over name and keys, in groups of four digits, for people to read aloud."""
     raw = fields(member.name.encode(), member.identity.raw, member.channel.raw)
-    digits = hashlib.sha256(b"securefl enrolment v1" + raw).hexdigest()[:32]
+    digits = hashlib.sha256(prefix("enrolment") + raw).hexdigest()[:32]
     return " ".join(digits[at : at + 4] for at in range(0, 32, 4))
 
 
@@ -42,6 +43,7 @@ def line_of(member: Member) -> str:
     """A party's line of a roster, without the line's end."""
     return json.dumps(
         {
+            "version": VERSION,
             "name": member.name,
             "identity": member.identity.raw.hex(),
             "channel": member.channel.raw.hex(),
@@ -100,7 +102,7 @@ class PinnedRoster:
         """SHA-256 over names and keys in the order of names, 32 bytes. A party's plan file has it."""
         own = [self.members[name] for name in sorted(self.members)]
         lines = [fields(one.name.encode(), one.identity.raw, one.channel.raw) for one in own]
-        return hashlib.sha256(b"securefl roster v1" + fields(*lines)).digest()
+        return hashlib.sha256(prefix("roster") + fields(*lines)).digest()
 
     def session(self, plan: Plan, nonce: bytes) -> bytes:
         """The session of this plan, these parties and this nonce, 32 bytes."""
@@ -143,6 +145,9 @@ def _member(line: str, where: str) -> Member:
         said: Any = json.loads(line)
     except (ValueError, RecursionError):
         said = None
+    if isinstance(said, dict) and "fingerprint" in said:
+        anew = "ask the party for its line again"
+        require_version(said.pop("version", None), f"{where}: a line of securefl party enrol", anew)
     if not isinstance(said, dict) or set(said) != _KEYS or not _fit(said):
         raise ConfigError(
             f"{where}: expected a line as `securefl party enrol` prints it, with {', '.join(sorted(_KEYS))}, "

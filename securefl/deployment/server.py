@@ -28,6 +28,7 @@ from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
 from securefl.deployment.framing import MOST, PATIENCE, Connection, refusal
 from securefl.deployment.peers import longest_path, peer_of, require_platform
+from securefl.storage.files import folder_at
 
 _PLACES = 16
 _WAITING = 128
@@ -421,8 +422,7 @@ def listening(path: Path) -> Iterator[socket.socket]:
 def _require_folder(folder: Path) -> None:
     """Create the folder for owner and group, or check the existing one."""
     with suppress(FileExistsError):
-        folder.mkdir(parents=True, mode=0o750)
-        folder.chmod(0o750)  # the process's umask may have removed bits
+        folder_at(folder, mode=0o750, exact=True)
     found = folder.lstat()
     own = found.st_uid in (os.getuid(), 0)
     if not stat.S_ISDIR(found.st_mode) or not own or found.st_mode & 0o022:

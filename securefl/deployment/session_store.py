@@ -19,7 +19,6 @@ DIARY = "diary.sqlite"
 """The file's name in a party's folder."""
 KIND = Kind(
     name="diary",
-    version=3,  # 3: sessions without noise are counted
     tables=(
         "CREATE TABLE bound (name TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB NOT NULL) STRICT",
         "CREATE TABLE sessions (number INTEGER PRIMARY KEY, session BLOB UNIQUE NOT NULL, "
@@ -28,11 +27,12 @@ KIND = Kind(
         "at TEXT NOT NULL) STRICT",
         "CREATE TABLE records (number INTEGER PRIMARY KEY, digest TEXT NOT NULL, why TEXT NOT NULL, "
         "at TEXT NOT NULL, seal BLOB NOT NULL) STRICT",
-        "CREATE TABLE kept (only INTEGER PRIMARY KEY CHECK (only = 1), session BLOB NOT NULL, "
+        "CREATE TABLE client_state (only INTEGER PRIMARY KEY CHECK (only = 1), session BLOB NOT NULL, "
         "client INTEGER NOT NULL, arrays BLOB NOT NULL, seal BLOB NOT NULL) STRICT",
     ),
     lost="Without it the party cannot tell an old session from a new one: restore the party's folder from "
     "one backup, or begin a new folder.",
+    anew="make the party a new folder with securefl party init",
 )
 NO_VALUE = "sent no value"
 """The party gave nothing to a cohort query."""
@@ -164,7 +164,7 @@ class SessionStore:
             number = self._next("sessions")
             row = (number, session, study[:_LONGEST], self._clock(), 0)
             self._db.run("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?)", (*row, seal(*row)))
-            self._db.run("DELETE FROM kept")
+            self._db.run("DELETE FROM client_state")
 
     # Refusals -----------------------------------------------------------------------------------------
 
@@ -226,11 +226,11 @@ class SessionStore:
         """Write the client state of a session, in place of the earlier one."""
         row = (1, session, client, packed(own))
         with self._db.transaction():
-            self._db.run("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)", (*row, seal(*row)))
+            self._db.run("INSERT OR REPLACE INTO client_state VALUES (?, ?, ?, ?, ?)", (*row, seal(*row)))
 
     def kept(self, session: bytes) -> Mapping[int, ClientState]:
         """The client state of this session by the client's number, or nothing."""
-        row = self._db.row("SELECT * FROM kept WHERE session = ?", (session,))
+        row = self._db.row("SELECT * FROM client_state WHERE session = ?", (session,))
         if row is None:
             return {}
         with self._db.explaining():

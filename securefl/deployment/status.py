@@ -135,7 +135,7 @@ def _spent(folder: Path, name: str, terms: Terms) -> dict[str, Any]:
             "adjacency": terms.adjacency,
             "delta": terms.delta,
             "budget": plain(inf if terms.budget is None else terms.budget),
-            "against": list(terms.adversaries),
+            "adversaries": list(terms.adversaries),
         },
         "epsilon": {party: own.releases[-1]["epsilon"] if rows else 0.0 for party, own in said.items()},
         "releases": {

@@ -24,6 +24,7 @@ from securefl.algorithm.clients import ClientContext, ClientFunction, Contributi
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Floats, Total, Value, ValueSpec
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.formats import prefix
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency, Unit
 from securefl.core.text_safety import require_legible
@@ -39,7 +40,7 @@ TASK: Final = "task"
 _MOST_COUNT = 2**20
 # 64 for a weighted entry, in steps that round a mean of weights above 1/16 by less than 5e-7
 GRID: Final = Grid(step=2.0**-24, bound=2.0**6)
-"""The grid of values without a bound. A client with an entry beyond it abstains."""
+"""The grid of values without a bound. A hidden sum cuts an entry beyond it; else its client abstains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +61,8 @@ class Updates:
         weight_step: what one of the plan's `num_examples` stands for. With 0.01 an app may return weights of
             two decimals, such as 0.25, and the plan bounds 25.
 
-    A bound declares the sensitivity of a whole client (`unit = "client"`). Under a bound a client weighs 1
-    and is never silent: if its app fails, it contributes 0.
+    A bound declares the sensitivity of a whole client (`unit = "client"`). Under a bound a client weighs 1.
+    Under a bound or in a hidden sum it is never silent: if its app fails, it contributes 0.
 
     Raises:
         ConfigError: a metric is named twice or illegibly, a bound or the step is not from 1e-6 to 1e6, or
@@ -95,20 +96,11 @@ class Updates:
     @property
     def digest(self) -> bytes:
         """32 bytes, which parties compare when they enter a session."""
-        return hashlib.sha256(b"securefl updates v1" + self.text().encode()).digest()
+        return hashlib.sha256(prefix("updates") + self.text().encode()).digest()
 
     def text(self) -> str:
-        """The terms as canonical JSON. If a field is renamed, its word in this text stays."""
-        words: dict[str, object] = {
-            "metrics": self.metrics,
-            "evaluation": self.evaluation,
-            "update_bound": self.update_bound,
-            "evaluation_bound": self.evaluation_bound,
-            "cohort": self.cohort,
-        }
-        if self.weight_step != 1.0:  # the text of terms without it is as before there was one
-            words["weight_step"] = self.weight_step
-        return json.dumps(words, sort_keys=True)
+        """The terms as canonical JSON."""
+        return json.dumps({name: getattr(self, name) for name in self.__dataclass_fields__}, sort_keys=True)
 
     def spec(self) -> Mapping[str, ValueSpec]:
         """The specs of the values that clients may be asked for, by name."""
@@ -203,7 +195,7 @@ class Updates:
         """The vector that a client contributes for an app's result, before it is clipped to a bound.
 
         Raises DataError, in words for the client's owner, if the result has another layout, values that are
-        not finite or beyond the grid, or a weight that the terms do not declare.
+        not finite, or a weight that the terms do not declare.
         """
         train = name == UPDATE
         own = found.values - broadcast if train and found.values.shape == broadcast.shape else found.values
@@ -216,17 +208,17 @@ class Updates:
         vector = np.concatenate([own, found.metrics])
         if not np.isfinite(vector).all():
             raise DataError("Expected finite values of the app, got others: it abstains.")
-        weighted = self.weighted(plan, name)
-        weight = self._weight(plan, found.examples) if weighted else 1.0
-        if self.bound(name) is None:
-            self._require_on_grid(plan, name, vector * weight, len(own))
-        return np.concatenate([vector * weight, [weight]]) if weighted else vector
+        if not self.weighted(plan, name):
+            return vector
+        weight = self._weight(plan, found.examples)
+        return np.concatenate([vector * weight, [weight]])
 
-    def _require_on_grid(self, plan: Plan, name: str, vector: Floats, values: int) -> None:
-        """Raise DataError for an entry beyond the grid. The text is for the party's owner alone."""
+    def beyond(self, plan: Plan, name: str, vector: Floats) -> str:
+        """What is beyond the grid and what to do, for the party's owner alone. Empty if nothing is."""
         beyond = np.flatnonzero(np.abs(vector) > GRID.bound)
-        if not len(beyond):
-            return
+        if self.bound(name) is not None or not len(beyond):
+            return ""
+        values = len(vector) - len(self.named(name)) - self.weighted(plan, name)
         update, times = beyond[0] < values, ""
         what = "an entry of the update" if update else f"the metric {self.named(name)[beyond[0] - values]!r}"
         remedies = ["Lower the app's learning rate", "scale its data"] if update else ["Scale the metric"]
@@ -236,9 +228,10 @@ class Updates:
         if update:
             remedies.append("have all parties agree on an `update_bound`, to which longer updates are scaled")
         *most, last = remedies
-        raise DataError(
+        did = "it was cut to the bound, since silence would tell" if plan.hidden else "it abstains"
+        return (
             f"Expected {what}{times} within +-{GRID.bound:g}, the bound of the grid of sums, got a larger "
-            f"one: it abstains. {', '.join(most)}{', or ' if most else ''}{last}."
+            f"one: {did}. {', '.join(most)}{', or ' if most else ''}{last}."
         )
 
     def _weight(self, plan: Plan, examples: float) -> float:
@@ -286,7 +279,10 @@ class _Protected:
     outside: Outside
 
     def __call__(self, context: ClientContext) -> Value:
-        """The summed vector. If the result is invalid, raises DataError, or under a bound gives 0."""
+        """The summed vector. If the result is invalid, raises DataError, or under a bound gives 0.
+
+        In a hidden sum the party that asked then sends `_Offered.nothing`: zeros.
+        """
         try:
             vector = self._vector(context)
         except DataError as error:
@@ -298,6 +294,11 @@ class _Protected:
         bound = self.updates.bound(self.name)
         if bound is not None and np.linalg.norm(vector) > bound:
             self.outside.note(CUT, _cut(self.name, bound))
+        if why := self.updates.beyond(self.plan, self.name, vector):
+            if not self.plan.hidden:
+                raise DataError(why)
+            self.outside.note(CUT, why)
+            vector = np.clip(vector, -GRID.bound, GRID.bound)
         return self.value(vector)
 
     def size(self, context: ClientContext) -> int:

@@ -26,6 +26,7 @@ from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.core.errors import BudgetExceeded, ConfigError
+from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.streams import client_stream
 from securefl.core.wire import Header
@@ -33,9 +34,12 @@ from securefl.data.identity import digest_of_records
 from securefl.engine.inprocess import simulated
 from securefl.engine.observer import Log
 from securefl.engine.party.computing import Records
+from securefl.engine.privacy_card import not_held
 from securefl.mechanisms.charges import allotment, charge_of
 from securefl.mechanisms.registry import require_mechanism
 from securefl.storage.journal import Journal
+
+_log = logger(__name__)
 
 
 class SecureAggregator:
@@ -43,7 +47,7 @@ class SecureAggregator:
 
         >>> import numpy as np, securefl, tempfile
         >>> from securefl.algorithm import CohortQuery, ClientFunction, ValueSpec, Sum, Value
-        >>> mean = ValueSpec(name="mean", reduction="sum", reveals="its mean")
+        >>> mean = ValueSpec(name="mean", reduction="sum", reveals="its mean", on_model=False)
         >>> own = ClientFunction(mean, lambda context: Value(clear=context.x.mean(0)))
         >>> clients = [(np.full((4, 2), k), np.zeros(4)) for k in (1.0, 2.0, 6.0)]
         >>> plan = securefl.Plan(
@@ -74,6 +78,9 @@ class SecureAggregator:
             runs together.
         people: all records that the shared ledger counts, if they are more than `records`, such as a test
             part that a study draws from them.
+
+    A value whose specification does not declare `reads_state` may read state that its function keeps. If no
+    noise holds that against a server that lies, the log has a warning.
 
     Attributes:
         ledger: for `epsilon`, `rounds_left` and `rows`.
@@ -116,6 +123,8 @@ class SecureAggregator:
             asks=plan.max_rounds * max(1, sum(function.spec.reduction == "none" for function in functions)),
             clients=len(records),
         )
+        if loose := not_held(plan, [function.spec for function in functions]):
+            _log.warning("%s", loose)
         # A fresh nonce, because a continued ledger has releases under the keys of earlier sessions.
         self._session = plan.session([client_name(k) for k in range(len(records))], secrets.token_bytes(32))
         self._asked = 0

@@ -62,7 +62,7 @@ def _if_many(draws: Sequence[int]) -> tuple[int, ...]:
     return tuple(draws) if max(draws, default=1) > 1 else ()
 
 
-@message("ask-call", version=5, sender="server")
+@message("query-call", sender="server")
 @dataclass(frozen=True, kw_only=True)
 class QueryCall:
     """Starts an exchange of orders, numbers and sums in the clear.
@@ -181,7 +181,7 @@ def _ranges(runs: tuple[int, ...], ends: tuple[float, ...]) -> tuple[Range, ...]
     return tuple(Range(*run) for run in zip(runs, ends[::2], ends[1::2], strict=True))
 
 
-@message("sum-call", version=4, sender="server")
+@message("sum-call", sender="server")
 @dataclass(frozen=True, kw_only=True)
 class SumCall:
     """Starts an attempt at a hidden sum.

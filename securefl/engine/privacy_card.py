@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import floor
+from math import floor, log10
 
 from securefl.accounting.events import NO_COST
 from securefl.algorithm.plan import CLEAR, Plan
@@ -79,14 +79,15 @@ def _score(plan: Plan, spec: ValueSpec) -> str:
     # Without the bound, or where nobody can check it, one query reads one entry.
     if spec.spread and not plan.encrypted_baseline and not mechanism_of(plan, spec).noised:
         one, all_ = (_percent(left_open(plan.scores, count)) for count in (1, often))
-        times += f"; one that is legal leaves {one} of an entry's standard deviation open"
-        times += "" if often == 1 else f", {often} on one vector {all_}"
+        times += f"; at worst one that is legal reads one entry to {one} of its anchor's unit"
+        times += "" if often == 1 else f", {often} on one vector to {all_}"
     return f"{_told(plan, spec, spec.reveals_encrypted)} (one linear function of its vector, {times})"
 
 
 def _percent(share: float) -> str:
-    """A share of 1 in percent, with one digit that counts."""
-    return f"{float(f'{100 * share:.1g}'):.9f}".rstrip("0").rstrip(".") + " %"
+    """A share of 1 in percent, rounded down to one digit that counts."""
+    digits = -floor(log10(share)) - 2
+    return f"{floor(100 * share * 10**digits) / 10**digits:.{max(0, digits)}f} %"
 
 
 def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
@@ -96,11 +97,11 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
         words = [f"up to {100 * plan.corrupt:g} % of a cohort may collude with it"]
     private = [spec for spec in summed if _charge(plan, spec) != NO_COST]
     if real := [spec for spec in private if spec.form == "real"]:
-        error = min(plan.guess_error(spec.name) for spec in real)
+        error = min(plan.guess_error(spec) for spec in real)
         words.append(
             "if all values have the same standard deviation, a guess of one client's value from one sum errs "
-            f"by {floor(100 * error) / 100:g} of it or more; another client that sees the total takes its "
-            "own off, and errs by less"
+            f"by {floor(100 * error) / 100:g} of it or more"
+            + (", and so does another client's guess" if any(plan.tells(spec) for spec in real) else "")
         )
     if others := " and ".join(spec.name for spec in private if spec not in real):
         words.append(
@@ -118,24 +119,37 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
         )
     elif not all(mechanism_of(plan, spec).noised and not bare(plan, spec) for spec in summed):
         words.append("differences of several rounds' sums are not protected")
-    loose = [spec.name for spec in summed if reads_unbound(plan, spec)]
-    if loose and plan.accepts_kept_state:
-        lies = "" if any(spec.reads_state == "repeated" for spec in summed) else " that lies"
-        words.append(
-            f"the owner accepted that a server{lies} can open a single client's {' and '.join(loose)}, "
-            "which reads state of earlier queries"
-        )
-    elif loose:
-        words.append(
-            f"not held against a server that lies: state that code of the client's own keeps for its "
-            f"{' and '.join(loose)} (noise with a finite epsilon holds it, or trust in the server)"
-        )
+    if loose := not_held(plan, summed):
+        words.append(loose)
     state = any(spec.reads_state == "unbound" for spec in summed)
     if plan.secagg == "semi-honest" and (plan.sum == "masked" or state):
         words.append("a server that breaks the protocol can open one client's value: it must follow it")
     if plan.sum == "ckks":
         words.append("a server that breaks the protocol reads the key holder's key: it must follow it")
     return "; ".join(words)
+
+
+def not_held(plan: Plan, specs: Sequence[ValueSpec]) -> str:
+    """What a party is told of hidden sums whose values may read kept state, with the remedies; "" if none do.
+
+    The card has it, and so have `securefl flower check` and the logs of parties whose code is not ours.
+    """
+    loose = [spec for spec in specs if reads_unbound(plan, spec)]
+    names = " and ".join(spec.name for spec in loose)
+    if loose and plan.accepts_kept_state:
+        lies = "" if any(spec.reads_state == "repeated" for spec in specs) else " that lies"
+        return (
+            f"the owner accepted that a server{lies} can open a single client's {names}, which reads state "
+            "of earlier queries"
+        )
+    return (
+        ""
+        if not loose
+        else (
+            f"not held against a server that lies: state that code of the client's own keeps for its {names} "
+            "(noise with a finite epsilon holds it, or trust in the server)"
+        )
+    )
 
 
 def _shown(plan: Plan, spec: ValueSpec) -> str:

@@ -29,6 +29,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.deployment.messages import Compute
 from securefl.deployment.roster import read as read_roster
 from securefl.deployment.updates import EVALUATION, UPDATE
+from securefl.engine.privacy_card import not_held
 from securefl.flower.records import Layout, Task
 from securefl.flower.secure_app import inner_of, result_of
 from securefl.flower.secure_grid import never_opened, served
@@ -294,6 +295,8 @@ def _epsilon(found: Rehearsal, started: Started, terms: AppTerms) -> None:
             "asked in the others.",
         )
     specs = [own for name, own in terms.updates.spec().items() if name == UPDATE or _evaluates(started)]
+    if loose := not_held(plan, specs):
+        found.notes.append(f"{loose[0].upper()}{loose[1:]}.")
     spent = max(
         compose(events_of(plan, specs, party, min(rounds, plan.max_rounds)), plan.delta)
         for party in plan.adversaries
@@ -376,7 +379,9 @@ def _replied(found: Rehearsal, reply: Message, task: Task, terms: AppTerms, name
             f"averages them. Name them in `{word}` if they may leave."
         )
     try:
-        updates.vector(plan, name, result_of(reply, task, compute), start.astype(np.float64))
+        vector = updates.vector(plan, name, result_of(reply, task, compute), start.astype(np.float64))
+        if why := updates.beyond(plan, name, vector):
+            raise DataError(why)
     except (ValueError, KeyError, DataError) as error:
         missing = f"no {error} in its MetricRecord" if isinstance(error, KeyError) else str(error)
         found.refuse("client", f"{kind}: {missing}")

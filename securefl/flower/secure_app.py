@@ -31,6 +31,7 @@ from securefl.deployment.messages import Compute, Computed
 from securefl.deployment.peers import user_of
 from securefl.flower.exchange import SIMULATION, counted, relay
 from securefl.flower.records import Task
+from securefl.storage.files import folder_at
 
 PARTY: Final = "securefl-party"
 SOCKET: Final = "securefl-socket"
@@ -114,7 +115,7 @@ def own_folder(path: Path, *, make: bool = False) -> None:
     """Raise ConfigError unless the folder is this user's alone. make: create it if it does not exist."""
     # Others may create folders of this name in a shared place such as /tmp, and listen in them.
     if make:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder_at(path, mode=0o700)
     try:
         found = path.lstat()
     except OSError as error:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import RemoteProtocolError
+from securefl.core.formats import prefix
 
 TAG: Final = 16
 Residues = NDArray[np.uint64]
@@ -23,7 +24,7 @@ Residues = NDArray[np.uint64]
 
 def tag(kind: str, session: bytes, terms: bytes) -> bytes:
     """The first bytes of every message of this kind under this key and these terms."""
-    return hashlib.sha256(b"securefl/he/1|" + kind.encode() + b"|" + session + terms).digest()[:TAG]
+    return hashlib.sha256(prefix(f"he/{kind}") + session + terms).digest()[:TAG]
 
 
 def integer_size(modulus: int) -> int:

@@ -17,13 +17,13 @@ from securefl.storage.database import Database, Kind, check, seal
 Reply = Callable[[], bytes]
 KIND = Kind(
     name="count of openings",
-    version=2,
     tables=(
         "CREATE TABLE openings (request BLOB PRIMARY KEY, integers INTEGER NOT NULL, reply BLOB NOT NULL, "
         "seal BLOB NOT NULL) STRICT",
         "CREATE TABLE bound (only INTEGER PRIMARY KEY CHECK (only = 1), ledger TEXT NOT NULL) STRICT",
     ),
     lost="The number of openings of its key is lost with it: make a new key, with securefl keygen.",
+    anew="make a new key, with securefl keygen",
 )
 
 

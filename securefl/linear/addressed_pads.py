@@ -34,6 +34,7 @@ from typing import Final
 
 from securefl.core.agreement import fields
 from securefl.core.errors import CryptoError
+from securefl.core.formats import prefix
 from securefl.core.keys import PublicKey, SecretKey
 from securefl.core.linear import Floats, LinearQuery
 from securefl.core.signing import AgreementKey
@@ -71,7 +72,7 @@ def tag_of(
     own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms, name: str, told: bytes = b""
 ) -> bytes:
     """The tag of one message, the same on both sides. told: the digest of the weights, of told pads."""
-    purpose = b"securefl/dealt-tag/1|" if terms.dealt else b"securefl/plain-tag/1|"
+    purpose = prefix("dealt-pads/tag" if terms.dealt else "pads/tag")
     bound = fields(fresh.raw, terms.digest, name.encode(), *(() if terms.dealt else (told,)))
     return own.agree(other, purpose + bound).reveal()[:TAG]
 
@@ -189,7 +190,7 @@ def pad_and_last(
 ) -> tuple[Words, int]:
     """The pad of one fresh key, and one word more: uniform, the same on both sides."""
     bound = fields(fresh.raw, terms.digest, name.encode())
-    key = own.agree(other, b"securefl/dealt-pad/1|" + bound)
+    key = own.agree(other, prefix("dealt-pads/pad") + bound)
     stream = words.keystream(key, terms.row + 1, terms.word_bits)
     return stream[:-1], int.from_bytes(words.packed(stream[-1:]), "little")
 

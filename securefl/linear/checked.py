@@ -32,6 +32,7 @@ import numpy as np
 
 from securefl.core.agreement import digest, fields, u32
 from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.formats import prefix
 from securefl.core.keys import Guarded, PublicKey, Signature
 from securefl.core.linear import LinearQuery
 from securefl.core.signing import SIGNATURE_BYTES, SigningKey, Verify, verify
@@ -47,7 +48,7 @@ from securefl.linear.opener import flooded
 from securefl.linear.pad_terms import INDEX, SALT
 from securefl.linear.terms import LinearTerms
 
-_C1 = b"securefl/checked/c1/1|"
+_C1 = prefix("checked/c1")
 
 
 # What clients sign ----------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ class Question:
     def statement(self, client: str, h1: bytes) -> bytes:
         """The bytes that a client signs. client: its name in the roster."""
         own = (self.key, self.checks.place, self.name.encode(), self.told)
-        return b"securefl/checked/statement/2|" + fields(*own, client.encode(), h1)
+        return prefix("checked/statement") + fields(*own, client.encode(), h1)
 
     def signed(self, ciphertext: bytes, client: str, own: SigningKey) -> bytes:
         """The client's message: its ciphertext, and its signature.
@@ -160,7 +161,7 @@ class Arrived:
 
 def framed(checks: Checks, body: bytes) -> bytes:
     """The bytes that the server signs: the place, the head, and the clients with hashes of their c1."""
-    return b"securefl/checked/request/2|" + fields(checks.place) + body
+    return prefix("checked/request") + fields(checks.place) + body
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from securefl.core.agreement import fields
 from securefl.core.errors import ConfigError
+from securefl.core.formats import prefix
 from securefl.core.linear import LinearQuery, spread_of, too_sharp
 from securefl.core.signing import SIGNATURE_BYTES
 from securefl.he import gate
@@ -59,9 +60,8 @@ class Checks:
     @cached_property
     def place(self) -> bytes:
         """32 bytes that name terms and place."""
-        weights = self.terms.bounds.weights_text().encode()
-        whole = fields(self.terms.digest(), weights, self.context)
-        return hashlib.sha256(b"securefl/checked/place/1|" + whole).digest()
+        whole = fields(self.terms.digest(), self.context)
+        return hashlib.sha256(prefix("checked/place") + whole).digest()
 
     @cached_property
     def largest(self) -> float:

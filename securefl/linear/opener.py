@@ -246,11 +246,9 @@ class KeyHolder:
                 f"Expected a request from the server, got one from {sender}.", sender=sender, phase="opening"
             )
         # Repeating a request spends nothing: one is opened, and its reply is kept.
-        if message.turn != 0 or state.request not in (None, message):
+        if state.request not in (None, message):
             raise RemoteProtocolError(
-                f"Expected one request, of turn 0, got another of turn {message.turn}: one is opened.",
-                sender=sender,
-                phase="opening",
+                "Expected one request, got another: one is opened.", sender=sender, phase="opening"
             )
         if state.request is None:
             return Step(Ready(message), need=Need(OpenItems(self.open_, message.items, self.report)))

@@ -39,6 +39,7 @@ from math import ceil, log2, sqrt
 from typing import Final
 
 from securefl.core.errors import ConfigError
+from securefl.core.formats import prefix
 from securefl.core.linear import LinearBounds
 from securefl.core.signing import SIGNATURE_BYTES
 
@@ -173,17 +174,11 @@ class PadTerms:
 
     @cached_property
     def digest(self) -> bytes:
-        # The text has every field, so terms that differ in any field have other pads.
-        return self.text().encode()
-
-    def text(self) -> str:
-        """Canonical text, from which keys of pads are derived. Its words and their order must not change."""
-        return (
-            f"PadTerms/2(bounds={self.bounds.text()}, weights={self.bounds.weights_text()}, "
-            f"context={self.context.hex()}, word_bits={self.word_bits}, dealt={self.dealt})"
-        )
+        """Canonical text, from which keys of pads are derived: terms that differ have other pads."""
+        text = f"PadTerms(bounds={self.bounds.text()}, context={self.context.hex()}, "
+        return f"{text}word_bits={self.word_bits}, dealt={self.dealt})".encode()
 
     @cached_property
     def place(self) -> bytes:
         """16 bytes that name the terms."""
-        return hashlib.sha256(b"securefl/pads/place/2|" + self.digest).digest()[:PLACE]
+        return hashlib.sha256(prefix("pads/place") + self.digest).digest()[:PLACE]

@@ -21,6 +21,7 @@ import numpy as np
 
 from securefl.core.agreement import Directory, u32
 from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.formats import prefix
 from securefl.core.hiding import Concealed, ConcealVector
 from securefl.core.keys import PublicKey
 from securefl.core.linear import Floats, LinearBounds
@@ -47,7 +48,7 @@ from securefl.linear.scheme import (
 from securefl.storage.own_record import Own
 
 NOTHING_CLEAR: Floats = np.zeros(0)
-_PURPOSE = b"plain-pads"
+_PURPOSE = b"pads"
 _WORDS: Final[Mapping[str, int]] = {STRONG.name: 64, "words-64": 64, "words-128": 128}
 """The length of words by the plan's `parameters`, whose default is a homomorphic key's."""
 
@@ -264,7 +265,7 @@ class PadKeyHolderSide:
 def _public(directory: Directory, key: bytes) -> PublicKey:
     """The key holder's key for agreeing on pads. Raises CryptoError if it is another's, or weak."""
     agreement = PublicKey(directory.vouched(_PURPOSE, key))
-    AgreementKey.generate().agree(agreement, b"securefl/plain-pad/1|pinned")  # refuses a weak one
+    AgreementKey.generate().agree(agreement, prefix("pads/pinned"))  # refuses a weak one
     return agreement
 
 

@@ -33,6 +33,7 @@ import numpy as np
 
 from securefl.core.agreement import digest, fields, u32
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.formats import prefix
 from securefl.core.keys import Guarded, PublicKey, SecretKey, Signature
 from securefl.core.linear import Floats, LinearQuery, spread_of, too_sharp
 from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey, verify
@@ -116,7 +117,7 @@ def admit(message: bytes, clear: Floats, terms: PadTerms, *, sender: str) -> Mas
             "Expected our tag, got the tag of another round, session or set of terms.", sender, "gate"
         )
     try:
-        AgreementKey.generate().agree(fresh, b"securefl/plain-pad/1|gate")
+        AgreementKey.generate().agree(fresh, prefix("pads/gate"))
     except CryptoError:
         raise refusal("Expected a fresh key for key agreement, got a weak one.", sender, "gate") from None
     at = len(message) - terms.word_bytes * terms.row
@@ -135,7 +136,7 @@ def pad_and_rest(
     The rest is the secret of the noise in rounds, and hides the client's noise between files.
     """
     bound = fields(fresh.raw, terms.digest, name.encode(), told)
-    key: SecretKey = own.agree(other, b"securefl/plain-pad/1|" + bound)
+    key: SecretKey = own.agree(other, prefix("pads/pad") + bound)
     more = 8 * SECRET // terms.word_bits
     stream = words.keystream(key, terms.row + more, terms.word_bits)
     return stream[: terms.row], words.packed(stream[terms.row :])
@@ -156,7 +157,7 @@ def commitment(terms: PadTerms, name: str, salt: bytes, weights: bytes) -> bytes
 
 def framed(terms: PadTerms, body: bytes) -> bytes:
     """The bytes that the server signs, with the terms."""
-    return b"securefl/plain-pads/1|" + fields(terms.digest) + body
+    return prefix("pads/request") + fields(terms.digest) + body
 
 
 class PadServer(Guarded):

@@ -33,6 +33,7 @@ from typing import Final
 import numpy as np
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.formats import prefix
 from securefl.core.linear import Floats, LinearBounds
 from securefl.core.signing import SIGNATURE_BYTES
 from securefl.he import gate
@@ -227,14 +228,12 @@ class LinearTerms:
 
     @cached_property
     def _digest(self) -> bytes:
-        return hashlib.sha256(f"securefl/he/terms/2|{self.text()}".encode()).digest()
+        return hashlib.sha256(prefix("linear/terms") + self.text().encode()).digest()
 
     def text(self) -> str:
-        """Canonical text, part of the digest. Deployed keys and files were made with these words."""
-        return (
-            f"Terms(parameters={self.parameters.text()}, bounds={self.bounds.text()}, scores={self.scores}, "
-            "classes=1)"
-        )
+        """Canonical text, part of the digest."""
+        bounds = self.bounds.text()
+        return f"LinearTerms(parameters={self.parameters.text()}, bounds={bounds}, scores={self.scores})"
 
 
 def clear_part(clear: Floats | None, bounds: LinearBounds, sender: str) -> Floats:

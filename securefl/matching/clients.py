@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from securefl.core.errors import CryptoError, DataError
+from securefl.core.formats import prefix
 from securefl.core.keys import PublicKey, SecretKey, Signature
 from securefl.core.signing import SigningKey, verify
 from securefl.matching.document import Document
@@ -14,7 +15,7 @@ from securefl.matching.keys import hexadecimal
 
 KIND: Final = "client-key"
 PUBLIC_KIND: Final = "client-public"
-_OWN: Final = b"securefl/matching/client/1|"
+_OWN: Final = prefix("matching/client")
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,6 @@ class ClientPublic:
     def from_document(cls, content: Document) -> ClientPublic:
         """The key of a public file. Raises DataError unless its client signed it."""
         found = cls(PublicKey(hexadecimal(content.header.get("signing"), 32)))
-        if content.header.get("session") != found.fingerprint:
-            raise DataError("Expected the key that the header names, got another client's. Get it again.")
         try:
             # Self-signed, as an evaluator's: only the fingerprint shows whose key it is.
             verify(found.signing, Signature(content.body), _OWN + found.signing.raw)
@@ -79,9 +78,9 @@ class ClientKey:
     def to_documents(self) -> tuple[Document, Document]:
         """The secret file and the public file."""
         own = self.public
-        public = {"session": own.fingerprint, "signing": own.signing.raw.hex()}
+        public = {"signing": own.signing.raw.hex()}
         signature = self.signing.sign(_OWN + own.signing.raw)
-        secret = Document(KIND, {"session": own.fingerprint}, self.signing.secret.reveal())
+        secret = Document(KIND, {"fingerprint": own.fingerprint}, self.signing.secret.reveal())
         return secret, Document(PUBLIC_KIND, public, signature.raw)
 
     @classmethod
@@ -90,6 +89,6 @@ class ClientKey:
         if len(content.body) != 32:
             raise DataError(f"Expected a client's key of 32 bytes, got {len(content.body)}. Restore it.")
         found = cls(SigningKey(SecretKey(content.body)))
-        if content.header.get("session") != found.public.fingerprint:
+        if content.header.get("fingerprint") != found.public.fingerprint:
             raise DataError("Expected the client's key that the header names, got another. Restore it.")
         return found

@@ -9,6 +9,7 @@ from typing import Any, Final
 from securefl.core.agreement import fields
 from securefl.core.entropy import fingerprint
 from securefl.core.errors import CryptoError, DataError
+from securefl.core.formats import prefix
 from securefl.core.keys import Signature
 from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey, verify
@@ -24,9 +25,10 @@ from securefl.linear.words import Words
 from securefl.matching.document import Document
 from securefl.matching.keys import EvaluatorPublic, PublicKeys
 from securefl.matching.options import Options
+from securefl.matching.profiles import Anchor
 
 KIND: Final = "declared-baseline"
-_SALT: Final = b"securefl/matching/salt/1|"
+_SALT: Final = prefix("matching/salt")
 
 
 @dataclass(frozen=True)
@@ -96,16 +98,25 @@ class Declaration:
         whole = {"session": session, "evaluator": own.fingerprint, **header}
         return cls(whole, signing.sign(Document(KIND, whole, b"").signed_part()))
 
-    def checked(self, public: PublicKeys, evaluator: EvaluatorPublic) -> Options:
+    def checked(
+        self,
+        public: PublicKeys,
+        evaluator: EvaluatorPublic,
+        *,
+        spread: float | None = None,
+        anchor: Anchor | None = None,
+    ) -> Options:
         """The options to encrypt with.
 
         Args:
             public: the key holder's public keys.
             evaluator: the evaluator's public keys.
+            spread: the largest `Bounds.spread` that you agree to. None: the default.
+            anchor: the public anchor, to compare. None: the declared one is taken.
 
         Raises:
             DataError: a declaration of another session or evaluator, one that the evaluator did not sign, or
-                one without a digest.
+                one without a digest, of a larger spread, or with another anchor.
         """
         if self.header.get("session") != public.session:
             raise DataError(
@@ -123,6 +134,7 @@ class Declaration:
         options, _ = Options.from_header(self.header)
         if options.declared is None:
             raise DataError("Expected a declaration with a digest of weights, got none. Get it again.")
+        options.require_agreed(spread, anchor)
         return options
 
     def to_document(self) -> Document:

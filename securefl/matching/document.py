@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Final
 
 from securefl.core.errors import ConfigError, DataError, of_another_version
+from securefl.core.formats import VERSION, first_line
 from securefl.core.keys import Guarded
 from securefl.storage import files
 from securefl.storage.inputs import opened
 from securefl.storage.texts import MOST_ELEMENTS, elements
 
-VERSION: Final = 4
 LIMITS: Final[Mapping[str, int]] = {
     "secret-key": 2**21,
     "public-key": 2**21,
@@ -55,7 +55,7 @@ _MADE_BY: Final[Mapping[str, str]] = {
     "encrypted-scores": "securefl match makes it",
 }
 _LONGEST_LINE: Final = 80
-_FIRST: Final = b"securefl "
+_BEGIN: Final = b"securefl "
 _DIGEST: Final = 32
 
 
@@ -71,7 +71,7 @@ class Document(Guarded):
 
     def signed_part(self) -> bytes:
         """All bytes except the digest. Signatures are over these."""
-        return _line(self.kind) + _json(self.header) + self.body
+        return first_line(self.kind) + _json(self.header) + self.body
 
     def to_bytes(self) -> bytes:
         """The file's bytes. Raises DataError if `from_bytes` would refuse their size or header."""
@@ -103,10 +103,6 @@ class Document(Guarded):
                 "Expected a matching checksum, got a file that is damaged or truncated. Get it again."
             )
         return cls(kind, _parsed(header), body)
-
-
-def _line(kind: str) -> bytes:
-    return f"securefl {VERSION} {kind}\n".encode("ascii")
 
 
 def _check_line(first: bytes, kind: str) -> None:
@@ -193,7 +189,7 @@ def require_replaceable(path: Path, kind: str) -> None:
     with opened(path) as there:
         first = there.readline(_LONGEST_LINE)
     # a mistake such as `-o p1.json` must not destroy a profile or a key
-    if first != _line(kind):
+    if first != first_line(kind):
         raise ConfigError(
             f"Expected {_article(kind)} or nothing at {path}, got another file. Choose another path."
         )
@@ -208,4 +204,4 @@ def read(path: Path, kind: str) -> Document:
 def is_document(path: Path) -> bool:
     """Whether a file begins as `write` begins it. Raises DataError with the path if it cannot be read."""
     with opened(path) as source:
-        return source.read(len(_FIRST)) == _FIRST
+        return source.read(len(_BEGIN)) == _BEGIN

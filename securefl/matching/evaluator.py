@@ -255,7 +255,7 @@ class Evaluator:
         own = self.public
         secret = self.agreement.secret.reveal() + self.signing.secret.reveal()
         signature = self.signing.sign(evaluator_statement(own.sealing.raw + own.signing.raw))
-        return Document(KIND, {"session": own.fingerprint}, secret), own.to_document(signature)
+        return Document(KIND, {"fingerprint": own.fingerprint}, secret), own.to_document(signature)
 
     @classmethod
     def from_document(cls, content: Document) -> Evaluator:
@@ -263,7 +263,7 @@ class Evaluator:
         if len(content.body) != 64:
             raise DataError(f"Expected an evaluator's key of 64 bytes, got {len(content.body)}. Restore it.")
         found = cls(AgreementKey(SecretKey(content.body[:32])), SigningKey(SecretKey(content.body[32:])))
-        if content.header.get("session") != found.public.fingerprint:
+        if content.header.get("fingerprint") != found.public.fingerprint:
             raise DataError("Expected the evaluator's key that the header names, got another. Restore it.")
         return found
 

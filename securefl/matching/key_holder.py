@@ -118,6 +118,7 @@ class KeyHolder:
         clients: Sequence[ClientPublic] = (),
         openings: Openings | None = None,
         ledger: Ledger | None = None,
+        spread: float | None = None,
     ) -> Revealed:
         """Open the scores that this evaluator signed. Each passes the ledger as a release of its label.
 
@@ -129,15 +130,18 @@ class KeyHolder:
             openings: the durable count of openings. None: a count in memory that lasts as long as this
                 object. A score that was opened before gets the same answer and is not counted again.
             ledger: the ledger that charges the releases. None: no ledger.
+            spread: the largest `Bounds.spread` of a declared baseline that you agree to. None: the default.
 
         Returns:
             The scores by label, the reasons of refusals, and an error bound.
 
         Raises:
-            DataError: scores of another session, evaluator or form.
+            DataError: scores of another session, evaluator or form, or of a larger spread.
             PrivacyError: the ledger refuses a charge.
         """
         options, length, labels = self._checked(scores, evaluator)
+        if options.declared is not None:
+            options.require_agreed(spread)
         given = frozenset(one.signing.raw for one in clients)
         reader = self._reader(scores, evaluator, options, length, given, openings or self.opened)
         found, refused = {}, {}

@@ -13,18 +13,19 @@ from typing import Any, Final
 
 from securefl.core.entropy import derived
 from securefl.core.errors import CryptoError, DataError
+from securefl.core.formats import prefix
 from securefl.core.keys import PublicKey, Signature
 from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey, verify
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey
 from securefl.he.parameters import COMPACT, STRONG_DECLARED, STRONG_ENCRYPTED, Parameters
-from securefl.matching.document import VERSION, Document
+from securefl.matching.document import Document
 
 # All sets are in every public file, so that a client may choose any without the key holder. A set has a key
 # of its own: that of an encrypted baseline opens unchecked requests, and the others never do.
 SETS: Final[tuple[Parameters, ...]] = (STRONG_ENCRYPTED, COMPACT, STRONG_DECLARED)
 KIND: Final = "public-key"
-_PADS: Final = b"securefl/matching/pads/1|"
+_PADS: Final = prefix("matching/pads")
 
 
 def key_bytes(parameters: Parameters) -> int:
@@ -103,7 +104,6 @@ class PublicKeys:
 
     def to_document(self) -> Document:
         header: dict[str, Any] = {
-            "session": self.session,
             "openings": self.openings,
             "signing": self.signing.raw.hex(),
             "pads": self.pads.hex(),
@@ -119,24 +119,14 @@ class PublicKeys:
                 f"Expected a whole number of openings in the public key, got {type(openings).__name__}. Get "
                 "the file again."
             )
-        if "pads" not in content.header:
-            raise DataError(
-                f"Expected a key holder's key with one for pads, got a file of version {VERSION} without, as "
-                "earlier ones of securefl are. Make new keys with securefl keygen."
-            )
-        pads = hexadecimal(content.header["pads"], 32 + SIGNATURE_BYTES)
+        pads = hexadecimal(content.header.get("pads"), 32 + SIGNATURE_BYTES)
         raw, signature = content.body[:-SIGNATURE_BYTES], Signature(content.body[-SIGNATURE_BYTES:])
-        found = cls(raw, PublicKey(signing), openings, signature, pads)
-        if found.session != content.header.get("session"):
-            raise DataError(
-                "Expected the public key of the session that the header names, got another. Get it again."
-            )
-        return found
+        return cls(raw, PublicKey(signing), openings, signature, pads)
 
 
 def statement(raw: bytes, openings: int) -> bytes:
     """The bytes that the key holder signs: its encryption keys and the number of openings."""
-    return b"securefl/matching/keys/1|" + openings.to_bytes(8, "big") + raw
+    return prefix("matching/keys") + openings.to_bytes(8, "big") + raw
 
 
 def session_of(signing: PublicKey, raw: bytes, openings: int) -> str:
@@ -161,7 +151,7 @@ def pads_context(session: str, evaluator: str) -> bytes:
 
 def checks_context(session: str, evaluator: str) -> bytes:
     """The context of checked openings between a session's key holder and an evaluator."""
-    return b"securefl/matching/checked/1|" + bytes.fromhex(session) + bytes.fromhex(evaluator)
+    return prefix("matching/checked") + bytes.fromhex(session) + bytes.fromhex(evaluator)
 
 
 def hexadecimal(text: object, size: int) -> bytes:
@@ -198,11 +188,7 @@ class EvaluatorPublic:
         return hashlib.sha256(self.sealing.raw + self.signing.raw).hexdigest()[:32]
 
     def to_document(self, signature: Signature) -> Document:
-        header = {
-            "session": self.fingerprint,
-            "sealing": self.sealing.raw.hex(),
-            "signing": self.signing.raw.hex(),
-        }
+        header = {"sealing": self.sealing.raw.hex(), "signing": self.signing.raw.hex()}
         return Document(PUBLIC_KIND, header, signature.raw)
 
     @classmethod
@@ -210,10 +196,6 @@ class EvaluatorPublic:
         """The keys of a public file. Raises DataError unless their evaluator signed it."""
         sealing, signing = (hexadecimal(content.header.get(name), 32) for name in ("sealing", "signing"))
         found = cls(PublicKey(sealing), PublicKey(signing))
-        if content.header.get("session") != found.fingerprint:
-            raise DataError(
-                "Expected the keys that the header names, got other keys of an evaluator. Get it again."
-            )
         try:
             # Self-signed: the maker holds the keys, and nothing is damaged. Only the fingerprint, compared
             # over another channel, shows whose keys they are.
@@ -228,4 +210,4 @@ class EvaluatorPublic:
 
 def evaluator_statement(keys: bytes) -> bytes:
     """The bytes that an evaluator signs of its own keys."""
-    return b"securefl/matching/evaluator/1|" + keys
+    return prefix("matching/evaluator") + keys

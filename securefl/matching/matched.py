@@ -13,12 +13,12 @@ from securefl.storage.database import Database, Kind, check, seal
 
 KIND = Kind(
     name="record of matched profiles",
-    version=1,
     tables=(
         "CREATE TABLE matched (profile BLOB PRIMARY KEY, request BLOB NOT NULL, seal BLOB NOT NULL) STRICT",
     ),
     lost="Which profiles were matched is lost with it: have profiles under pads encrypted again, and begin "
     "without it.",
+    anew="have profiles under pads encrypted again, and begin without it",
 )
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from securefl.core.agreement import fields
 from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.formats import prefix
 from securefl.core.linear import Floats, LinearQuery
 from securefl.core.signing import seal
 from securefl.linear import addressed_checked, addressed_pads, addressed_told
@@ -206,7 +207,7 @@ def _clear_values(raw: bytes, count: int, label: str) -> Floats:
 def item_digest(terms: PadTerms, label: str, item: bytes, told: bytes = b"") -> bytes:
     """SHA-256 of a request under pads, with its terms, its label, and the digest of told weights."""
     whole = fields(terms.digest, label.encode(), item, told)
-    return hashlib.sha256(b"securefl/matching/item/1|" + whole).digest()
+    return hashlib.sha256(prefix("matching/item") + whole).digest()
 
 
 def requests_context(header: Header) -> bytes:

@@ -17,7 +17,7 @@ from securefl.linear import addressed_checked, addressed_pads, addressed_told
 from securefl.linear.checks import Checks
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.terms import LinearTerms
-from securefl.matching.document import LARGEST_HEADER, LIMITS, VERSION, header_bytes
+from securefl.matching.document import LARGEST_HEADER, LIMITS, header_bytes
 from securefl.matching.profiles import Anchor, Bounds, Features, ProfileQuery, Variant, features, query
 
 Word = Literal["pads", "pads-128", "strong", "compact", "strong-encrypted"]
@@ -127,6 +127,30 @@ class Options:
                 f"Expected a declared baseline under --params {self.parameters}, got none: its openings are "
                 "checked against a declaration. Ask the evaluator for one (securefl declare), and give it as "
                 "--declared. Or take pads."
+            )
+
+    def require_agreed(self, spread: float | None = None, anchor: Anchor | None = None) -> None:
+        """Check options that the evaluator declared against a party's own word on them.
+
+        Args:
+            spread: the largest `Bounds.spread` that the party agrees to. None: the default.
+            anchor: the public anchor that the party has. None: it knows none, and takes the declared one.
+
+        Raises:
+            DataError: a larger spread, or another anchor.
+        """
+        most, found = Bounds().spread if spread is None else spread, self.bounds.spread
+        if found > most:
+            raise DataError(
+                f"Expected a declared baseline of a spread up to {most:g}, got {found:g}: one weight may "
+                "count for nearly all, so that a score is nearly one entry of a profile. Ask the evaluator "
+                f"for another declaration, or agree to this one: {FLAGS['spread']} {found:g}"
+            )
+        own = [] if self.anchor is None else [*self.anchor.centre, *self.anchor.scale]
+        if anchor is not None and own != [*anchor.centre, *anchor.scale]:
+            raise DataError(
+                "Expected a declaration with the anchor of --anchor, got another one or none: with huge "
+                "scales a score is nearly one entry of a profile. Ask the evaluator which anchor is public."
             )
 
     def parameter_set(self) -> Parameters:
@@ -347,10 +371,9 @@ class Options:
             raise _unfit("declared", "64 hex digits, under pads, strong or compact", declared)
         if declared is None and word in ("strong", "compact"):
             raise DataError(
-                f"Expected the digest of a declared baseline in a file of {word}, got a file of version "
-                f"{VERSION} without, as earlier ones of securefl are. An evaluator could read the key by it. "
-                "Make it again: under --params pads, with --declared, or under --params strong-encrypted "
-                "with an encrypted baseline."
+                f"Expected the digest of a declared baseline in a file of {word}, got none: an evaluator "
+                "could read the key by it. Make it again: under --params pads, with --declared, or under "
+                "--params strong-encrypted with an encrypted baseline."
             )
         return cls(Variant(variant), word, _bounds(header.get("bounds")), anchor, declared), length
 

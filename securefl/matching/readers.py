@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Protocol
 
 from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
+from securefl.core.formats import prefix
 from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, unseal
 from securefl.he import gate
 from securefl.he.keys import KeyPair
@@ -135,7 +136,7 @@ class CheckedReader:
             )
         question = Question(checks=self._checks, key=self._key, name=label, told=self._told)
         said, parts = verified(question, public.raw.hex(), public, signed, sender=label)
-        own = hashlib.sha256(b"securefl/matching/checked/item/1|" + said + request).digest()
+        own = hashlib.sha256(prefix("matching/checked/item") + said + request).digest()
 
         def reply() -> bytes:
             share = share_of(self._factors, parts, terms, self._rng)
@@ -215,7 +216,7 @@ class PadReader:
         def reply() -> bytes:
             return own + self._word(request, label).to_bytes(terms.word_bytes, "little")
 
-        once = hashlib.sha256(b"securefl/matching/once/1|" + fresh).digest()
+        once = hashlib.sha256(prefix("matching/once") + fresh).digest()
         stored = self._openings.once(once, 1, self._most, reply, sender=label)
         if stored[:_DIGEST] != own:
             raise _refusal(

@@ -112,7 +112,7 @@ def played(profiles: Mapping[str, Profile], baseline: Profile, options: Options)
     declaration = None
     if not options.padded:
         declaration = evaluator.declare(holder.public, baseline, options=options)
-        options = declaration.checked(holder.public, evaluator.public)
+        options = declaration.checked(holder.public, evaluator.public, spread=options.bounds.spread)
     keys = {label: ClientKey.generate() for label in profiles}
 
     def encrypted(label: str) -> Sealed:
@@ -124,7 +124,8 @@ def played(profiles: Mapping[str, Profile], baseline: Profile, options: Options)
     scores = evaluator.match(holder.public, baseline, list(sealed.values()), options=options)
     if scores.refused:
         raise DataError(f"{scores.refused[0].label}: {scores.refused[0].why}")
-    revealed = holder.reveal(scores, evaluator.public, clients=[own.public for own in keys.values()])
+    known, spread = [own.public for own in keys.values()], options.bounds.spread
+    revealed = holder.reveal(scores, evaluator.public, clients=known, spread=spread)
     requests = _requests(holder, evaluator, scores, len(baseline.plain))
     linear = options.query(baseline.plain).linear(options.variant, options.bounds)
     terms = None

@@ -140,8 +140,9 @@ def fewest_behind_an_entry(plan: Plan, cohort: int) -> int:
 
     A client whose vector has no such entry (coordinate) contributes 0 there, and so hides no one. The plan's
     bounds on cohorts must therefore hold for the clients that have the entry alone. Even after the largest
-    dropout, at least two of these clients remain, and enough of them are honest to satisfy `min_honest` and
-    `max_client_weight`. In the clear the number is 1, since nothing is hidden.
+    dropout, at least two of these clients remain, and enough of them are honest to satisfy `min_honest` and,
+    beside one of them that sees the total, `max_client_weight`. In the clear the number is 1, since
+    nothing is hidden.
     """
     if not plan.hidden:
         return 1
@@ -150,7 +151,7 @@ def fewest_behind_an_entry(plan: Plan, cohort: int) -> int:
     assert plan.max_client_weight is not None
     lost = cohort - plan.survivors(cohort)
     # If a client and m others have equal weights, its share of the sum of squared weights is 1 / (1 + m).
-    honest = max(plan.min_honest, ceil(1 / exact(plan.max_client_weight)))
+    honest = max(plan.min_honest, 1 + ceil(1 / exact(plan.max_client_weight)))
     return max(plan.min_cohort_size, lost + max(2, plan.colluding(cohort) + honest))
 
 

@@ -12,8 +12,10 @@ command that draws nothing does not wait for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from colorsys import hsv_to_rgb
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from textwrap import fill
@@ -92,7 +94,8 @@ def swatch(worn: Look, *, fill: str | None = None, dash: tuple[int, ...] = ()) -
 @cache
 def _shape(marker: str) -> str:
     """The outline of a matplotlib mark around (18, 6), 9 units wide, as an SVG path."""
-    from matplotlib.markers import MarkerStyle
+    with no_settings_of_the_folder():
+        from matplotlib.markers import MarkerStyle
 
     style = MarkerStyle(marker)
     outline = np.asarray(style.get_path().transformed(style.get_transform()).to_polygons()[0])
@@ -114,12 +117,25 @@ def _colour(number: int) -> str:
     return f"#{round(255 * red):02X}{round(255 * green):02X}{round(255 * blue):02X}"
 
 
+@contextmanager
+def no_settings_of_the_folder() -> Iterator[None]:
+    """Import matplotlib from `/`, where root alone makes files, unless it is imported.
+
+    It reads the file `matplotlibrc` of the working folder first, which may be another user's.
+    """
+    if "matplotlib" in sys.modules:
+        yield
+    else:
+        with chdir("/"):
+            yield
+
+
 def blank(*, height: float, width: float = WIDE) -> Figure:
     """An empty figure of this height and width in inches. Its panels are placed when it is first drawn.
 
     Each further file of it has the panels where they are: to place them takes as long as to draw them.
     """
-    with loading("matplotlib.figure"):
+    with loading("matplotlib.figure"), no_settings_of_the_folder():
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 

@@ -16,9 +16,10 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from securefl.core.agreement import LABEL, digest, tagged, u32
+from securefl.core.agreement import digest, tagged, u32
 from securefl.core.entropy import Random
 from securefl.core.errors import CryptoError
+from securefl.core.formats import prefix
 from securefl.core.keys import Commitment, Guarded, SecretKey, Share, Signature
 from securefl.secagg.agreement import Channels, ClosedRoster
 from securefl.secagg.shamir import SHARE_BYTES, parse, split
@@ -31,8 +32,8 @@ SEALED_BYTES: Final = _NONCE_BYTES + 2 * OPENED_BYTES + 16
 
 _PAIR: Final = struct.Struct("<II").pack
 _EMPTY_LEAF: Final = bytes(32)
-_LEAF: Final = LABEL + b"leaf|" + u32(4)
-_NODE: Final = LABEL + b"node|"
+_LEAF: Final = prefix("leaf") + u32(4)
+_NODE: Final = prefix("node")
 
 SEED, KEY = b"seed-share", b"key-share"
 

@@ -27,7 +27,7 @@ from securefl.secagg.dealing import MARKS_BYTES, OPENED_BYTES, SEALED_BYTES
 from securefl.secagg.packing import packed_bytes
 
 
-@message("secagg-advertise", version=1, sender="client")
+@message("secagg-advertise", sender="client")
 @dataclass(frozen=True, kw_only=True)
 class Advertise:
     """A mask key and a nonce for this attempt."""
@@ -37,7 +37,7 @@ class Advertise:
     signature: Signature
 
 
-@message("secagg-roster", version=1, sender="server")
+@message("secagg-roster", sender="server")
 @dataclass(frozen=True, kw_only=True)
 class RosterClosed:
     """The members that advertised in time."""
@@ -55,7 +55,7 @@ class RosterClosed:
         return MappingProxyType(dict(entries))
 
 
-@message("secagg-shares", version=1, sender="client")
+@message("secagg-shares", sender="client")
 @dataclass(frozen=True, kw_only=True)
 class Shares:
     """A dealing; its parts are those of `dealing.Dealing`."""
@@ -66,7 +66,7 @@ class Shares:
     signature: Signature
 
 
-@message("secagg-dealt", version=1, sender="server")
+@message("secagg-dealt", sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Dealt:
     """The dealers; from each neighbour among them sealed shares, hashes and the proof that it signed them."""
@@ -77,7 +77,7 @@ class Dealt:
     evidence: tuple[bytes, ...]
 
 
-@message("secagg-complaint", version=1, sender="client")
+@message("secagg-complaint", sender="client")
 @dataclass(frozen=True, kw_only=True)
 class Complaint:
     """The keys of sealed shares that are wrong although their dealer signed them.
@@ -88,7 +88,7 @@ class Complaint:
     keys: tuple[Share, ...]
 
 
-@message("secagg-masked-input", version=1, sender="client")
+@message("secagg-masked-input", sender="client")
 @dataclass(frozen=True, kw_only=True)
 class MaskedInput:
     """One masked release for each vector, and a signature over the dealers of its masks."""
@@ -97,7 +97,7 @@ class MaskedInput:
     signature: Signature
 
 
-@message("secagg-survivors", version=1, sender="server")
+@message("secagg-survivors", sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Survivors:
     """The members whose inputs are in the sum, and the other dealers."""
@@ -106,7 +106,7 @@ class Survivors:
     dropped: tuple[int, ...]
 
 
-@message("secagg-consistent", version=2, sender="client")
+@message("secagg-consistent", sender="client")
 @dataclass(frozen=True, kw_only=True)
 class Consistent:
     """A signature over the dealers and survivors that the server showed to this client.
@@ -118,7 +118,7 @@ class Consistent:
     tags: tuple[Signature, ...]
 
 
-@message("secagg-confirmed", version=1, sender="server")
+@message("secagg-confirmed", sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Confirmed:
     """The tags for one client of its surviving neighbours, ascending. Empty if one did not sign."""
@@ -126,7 +126,7 @@ class Confirmed:
     tags: tuple[Signature, ...]
 
 
-@message("secagg-quorum", version=1, sender="server")
+@message("secagg-quorum", sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Quorum:
     """Signatures on the one set of survivors; for survivors that did not sign, those of their inputs."""
@@ -137,7 +137,7 @@ class Quorum:
     inputs: tuple[Signature, ...]
 
 
-@message("secagg-unmask", version=1, sender="client")
+@message("secagg-unmask", sender="client")
 @dataclass(frozen=True, kw_only=True)
 class Unmask:
     """One share with its salt for each dealer whose shares this client holds: of the seed or of the key."""

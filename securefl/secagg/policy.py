@@ -39,11 +39,12 @@ import numpy as np
 
 from securefl.core.cohort import colluding, dropping
 from securefl.core.errors import ConfigError
+from securefl.core.formats import prefix
 from securefl.secagg.rings import Met, log2_apart
 
 Mode = Literal["active", "semi-honest"]
 MODES: Final = ("active", "semi-honest")
-_LABEL: Final = b"securefl/secagg/3|parameters, rings|"
+_LABEL: Final = prefix("secagg/parameters")
 """It names the kind of graph: a party that draws another one has other parameters."""
 
 

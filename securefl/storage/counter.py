@@ -17,7 +17,7 @@ from pathlib import Path
 from securefl.core.errors import ConfigError, DataError
 from securefl.storage import inputs
 from securefl.storage.database import seal
-from securefl.storage.files import write
+from securefl.storage.files import folder_at, write
 
 _LEDGER, _PLACE, _KEYS = "ledger.head", "place", "keys"
 _NUMBER, _NUMBERS = 8, 4
@@ -89,7 +89,7 @@ class Counter:
 
     def begin(self) -> None:
         """Make the counter's folder, which only its owner may read, before the party's first session."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder_at(self.folder, mode=0o700)
         self.note(Place())
 
     def note(self, place: Place) -> None:

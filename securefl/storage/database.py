@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from securefl.core.errors import DataError, of_another_version
+from securefl.core.formats import VERSION
 
 _PATIENCE: Final = 60
 """Seconds that a statement waits for another process."""
@@ -98,13 +99,15 @@ class Kind:
         version: the version of its tables.
         tables: the statements that make them.
         lost: a sentence or two on what is lost with such a file, and what to do.
+        anew: what to do with a file of another version.
         parts: the kinds that a file of several kinds holds; empty for any other kind.
     """
 
     name: str
-    version: int
+    version: int = VERSION
     tables: tuple[str, ...]
     lost: str
+    anew: str = "begin anew in another folder"
     parts: tuple[Kind, ...] = ()
 
 
@@ -466,7 +469,9 @@ def require_version(db: sqlite3.Connection, path: Path | str, kind: Kind) -> Non
         ((version,),) = rows
     if version != kind.version:
         raise DataError(
-            of_another_version(f"{path} as a {kind.name} of version {kind.version}", f"version {version}")
+            of_another_version(
+                f"{path} as a {kind.name} of version {kind.version}", f"version {version}", kind.anew
+            )
         )
 
 

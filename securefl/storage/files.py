@@ -124,15 +124,23 @@ def _remove_empty(folders: Sequence[Path]) -> None:
             path.rmdir()
 
 
-def folder_at(path: Path, *, mode: int = 0o755) -> Path:
+def folder_at(path: Path, *, mode: int = 0o755, exact: bool = False) -> Path:
     """The folder at `path`. If there is none, it is made with the permissions `mode`, and missing parents.
 
-    Whatever the umask, nobody but its owner can write what is made here.
+    Whatever the umask, nobody but its owner can write what is made here. No module makes folders by another
+    way: `Path.mkdir(parents=True)` leaves the parents to the umask. exact: the umask takes no bit of `mode`.
     """
     try:
-        path.mkdir(mode=mode, exist_ok=True)
+        path.mkdir(mode=mode)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return path
     except FileNotFoundError:
-        folder_at(path.parent).joinpath(path.name).mkdir(mode=mode, exist_ok=True)
+        folder_at(path.parent)
+        return folder_at(path, mode=mode, exact=exact)
+    if exact:
+        path.chmod(mode)
     return path
 
 

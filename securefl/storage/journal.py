@@ -22,7 +22,6 @@ from securefl.storage.database import Damaged, Database, Kind, Value, check, sea
 
 KIND = Kind(
     name="journal",
-    version=3,
     tables=(
         "CREATE TABLE journal (only INTEGER PRIMARY KEY CHECK (only = 1), identity TEXT NOT NULL) STRICT",
         "CREATE TABLE parties (party TEXT, session BLOB, round INTEGER NOT NULL, secret BLOB NOT NULL, "
@@ -34,24 +33,24 @@ KIND = Kind(
         "CREATE TABLE said (party TEXT, session BLOB, round INTEGER, name TEXT, content BLOB NOT NULL, "
         "seal BLOB NOT NULL, PRIMARY KEY (party, session, round, name)) STRICT",
         "CREATE TABLE cohorts (digest BLOB PRIMARY KEY, members TEXT NOT NULL) STRICT",
-        "CREATE TABLE questions (party TEXT, session BLOB, round INTEGER, name TEXT, ask INTEGER, "
+        "CREATE TABLE questions (party TEXT, session BLOB, round INTEGER, name TEXT, initial INTEGER, "
         "again INTEGER, once INTEGER NOT NULL, cohort BLOB NOT NULL, signers INTEGER NOT NULL, "
         "at_round INTEGER NOT NULL, at_stage INTEGER NOT NULL, at_attempt INTEGER NOT NULL, "
         "signed INTEGER NOT NULL, seal BLOB NOT NULL, "
-        "PRIMARY KEY (party, session, round, name, ask, again)) STRICT",
-        "CREATE TABLE attempts (party TEXT, session BLOB, round INTEGER, name TEXT, ask INTEGER, "
+        "PRIMARY KEY (party, session, round, name, initial, again)) STRICT",
+        "CREATE TABLE attempts (party TEXT, session BLOB, round INTEGER, name TEXT, initial INTEGER, "
         "again INTEGER, at_round INTEGER, at_stage INTEGER, at_attempt INTEGER, context BLOB NOT NULL, "
         "dealt BLOB, masked BLOB, signed BLOB, seal BLOB NOT NULL, "
-        "PRIMARY KEY (party, session, round, name, ask, again, at_round, at_stage, at_attempt)) STRICT",
-        "CREATE TABLE opened (party TEXT, session BLOB, round INTEGER, name TEXT, ask INTEGER, "
+        "PRIMARY KEY (party, session, round, name, initial, again, at_round, at_stage, at_attempt)) STRICT",
+        "CREATE TABLE opened (party TEXT, session BLOB, round INTEGER, name TEXT, initial INTEGER, "
         "again INTEGER, digest BLOB NOT NULL, seal BLOB NOT NULL, "
-        "PRIMARY KEY (party, session, round, name, ask, again)) STRICT",
+        "PRIMARY KEY (party, session, round, name, initial, again)) STRICT",
     ),
     lost="The record of its parties' acts in the current round is lost with it, and without that record they "
     "could contradict themselves: restore its whole folder from one backup, or begin a new run in another "
     "folder.",
 )
-_KEY = "party = ? AND session = ? AND round = ? AND name = ? AND ask = ? AND again = ?"
+_KEY = "party = ? AND session = ? AND round = ? AND name = ? AND initial = ? AND again = ?"
 _AT = "at_round = ? AND at_stage = ? AND at_attempt = ?"
 _KEYS = {"parties": 2, "lasting": 2, "totals": 2, "said": 4, "questions": 6, "attempts": 9, "opened": 6}
 """How many columns are a table's key. They come first."""
@@ -270,7 +269,7 @@ class Journal:
 
     def _elsewhere(self, party: str, question: Question, here: tuple[int, int, int]) -> bool:
         """Whether this constant value was signed in another round or query, or entered at a later place."""
-        where = "party = ? AND session = ? AND name = ? AND again = ? AND (round, ask) != (?, ?)"
+        where = "party = ? AND session = ? AND name = ? AND again = ? AND (round, initial) != (?, ?)"
         same = (party, question.session, question.name, question.again, question.round, question.ask)
         rows = self._db.rows(f"SELECT * FROM questions WHERE {where}", same)
         # Each row's seal is checked: after a flipped bit, a row could say that nothing was signed.

@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.errors import ConfigError, SecureFLError, of_another_version
+from securefl.core.formats import VERSION, first_line, version_in
 from securefl.storage.inputs import opened, shown
 
 ROOT: Final = 0
@@ -82,6 +83,12 @@ def walked(path: Path, users: frozenset[int], close: frozenset[int] | None = Non
     return here.lstat() if stat.S_ISLNK(found.st_mode) else found
 
 
+def require_ours(path: Path) -> None:
+    """Raises ConfigError if what stands at `path`, if anything, belongs to another than the user or root."""
+    if path.exists():
+        _require_owner(path, path.stat(), ours())
+
+
 def reason(path: Path, opened: os.stat_result | None = None) -> str:
     """Why others could have written what stands at `path`; "" if they could not.
 
@@ -96,17 +103,34 @@ def reason(path: Path, opened: os.stat_result | None = None) -> str:
     return ""
 
 
-def allowed(why: str, path: Path, trusted: Sequence[Path]) -> str:
+def allowed(
+    why: str,
+    path: Path,
+    trusted: Sequence[Path],
+    opened: os.stat_result | None = None,
+    *,
+    what: str = "the code",
+) -> str:
     """`why`, if it is empty or one of the `trusted` paths is `path` or a folder of it.
+
+    opened: what was opened at `path`, which a link on the way may have led elsewhere meanwhile.
+    what: is taken as it is by --trust-code, for the message.
 
     Raises ConfigError, with --trust-code, for any other reason.
     """
     real = path.resolve()
-    if not why or any(real.is_relative_to(own.resolve()) for own in trusted):
+    if not why:
         return why
+    if any(real.is_relative_to(own.resolve()) for own in trusted):
+        if opened is None or os.path.samestat(real.lstat(), opened):
+            return why
+        raise ConfigError(
+            f"Expected {shown(path)} to lead to the trusted {shown(real)}, got another file when it was "
+            "opened: a link on the way changed. Name the file or folder itself, not the link."
+        )
     sticky = real.parent.lstat().st_mode & stat.S_ISVTX
     place = shlex.quote(str(real if sticky else real.parent))
-    raise ConfigError(f"{why} - or, to take the code as it is for one run: --trust-code {place}")
+    raise ConfigError(f"{why} - or, to take {what} as it is for one run: --trust-code {place}")
 
 
 def require(path: Path, trusted: Sequence[Path] = ()) -> str:
@@ -120,25 +144,41 @@ def require(path: Path, trusted: Sequence[Path] = ()) -> str:
 def read(path: Path, trusted: Sequence[Path] = ()) -> bytes:
     """The content of a file, after `require`. What is checked is what was opened."""
     with opened(path) as source:
-        allowed(reason(path, os.fstat(source.fileno())), path, trusted)
+        found = os.fstat(source.fileno())
+        allowed(reason(path, found), path, trusted, found)
         return source.read()
 
 
-def secret(path: Path, count: int, *, lost: str, seen: str, error: type[SecureFLError]) -> bytes:
+def secret(
+    path: Path,
+    count: int,
+    *,
+    lost: str,
+    seen: str,
+    error: type[SecureFLError],
+    kind: str = "",
+    anew: str = "",
+) -> bytes:
     """The `count` bytes of a file that its owner alone can read.
 
     lost, seen: what follows from a lost or damaged file, and from one that others can read, and what to do.
+    kind: the kind in the file's first line, which is not returned; "" for a file without one. anew: what to
+    do with a file of another version.
     Raises `error` for any other file, and for a link.
     """
+    head = first_line(kind) if kind else b""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as cause:
         raise error(f"Expected {count} secret bytes in {path}, got {cause.strerror}: {lost}") from None
     with os.fdopen(number, "rb") as source:
         mode = os.fstat(source.fileno()).st_mode & 0o777
-        raw = source.read(count + 1)
+        raw = source.read(len(head) + count + 1)
     if mode & 0o077:
         raise error(f"Expected {path} for its owner alone, got mode {mode:04o}: {seen}")
+    if not raw.startswith(head):
+        raise error(of_another_version(f"{path} as {kind} of version {VERSION}", version_in(raw), anew))
+    raw = raw.removeprefix(head)
     if len(raw) != count:
         raise error(f"Expected {count} bytes in {path}, got {len(raw)} or more, so it is damaged: {lost}")
     return raw

@@ -18,11 +18,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from securefl.core.errors import ConfigError, of_another_version
+from securefl.core.formats import VERSION, first_line, version_in
 from securefl.storage.files import subfolder, write
+from securefl.storage.inputs import content
 
 PRIVATE: Final = "private"
 CONFIG: Final = "study.toml"
 """The file of a run folder with its study. It is outside of the private folder."""
+ARMS: Final = Path(PRIVATE) / "arms"
+"""The folder of a run's databases, below its folder."""
+RUN: Final = "run"
+SWEEP: Final = "sweep"
+FORMAT: Final = "format.txt"
+"""The file of the folder of a run or sweep with the version of all files in it."""
 NOTICE: Final = (
     "Not for publication: no epsilon covers what is in this file. It is for the person at this machine."
 )
@@ -62,8 +70,15 @@ def json_text(content: Mapping[str, Any]) -> str:
     return head + (",\n" + body[2:] if content else "}") + "\n"
 
 
-def require_layout(folder: Path) -> None:
-    """Raise ConfigError if the databases of a run folder are where another version has them."""
-    old, new = folder / "arms", folder / PRIVATE / "arms"
-    if old.exists() and not new.exists():  # the run would begin anew, and forget what it released
-        raise ConfigError(of_another_version(f"the databases of the run in {new}", str(old)))
+def note_format(folder: Path, kind: str) -> None:
+    """Write the version of all files in the folder of a run or sweep. It is the first of them."""
+    if not (folder / FORMAT).exists():
+        write(folder / FORMAT, first_line(kind))
+
+
+def require_format(folder: Path, kind: str) -> None:
+    """Raise ConfigError unless the folder of a run or sweep is of this version."""
+    path = folder / FORMAT
+    came = content(path, 2**10) if path.exists() else b""
+    if came != first_line(kind):
+        raise ConfigError(of_another_version(f"{folder} as a {kind} of version {VERSION}", version_in(came)))

@@ -146,7 +146,7 @@ def _finite(record: Mapping[str, Any]) -> bool:
 def _most_frequent(records: Records) -> str:
     """The most frequent reason of these rounds, as a sentence to append."""
     given = Counter(why for record in records for why in record["abstained"].values())
-    given = given or Counter(why for record in records for why in record["blamed"].values())
+    given = given or Counter(why for record in records for why in record["rejected_from"].values())
     return f" Most often: {given.most_common(1)[0][0]}" if given else ""
 
 

@@ -22,14 +22,12 @@ from securefl.storage import journal as acts
 from securefl.storage.database import Database, decoding, joined
 from securefl.storage.files import folder_at, subfolder
 from securefl.storage.journal import Journal
-from securefl.storage.private_folder import PRIVATE, private_folder
+from securefl.storage.private_folder import ARMS, private_folder
 from securefl.study import checkpoint as rounds
 from securefl.study.checkpoint import Checkpoint, Stands, require_all, stands_of
 from securefl.study.config import Arm, Study, slug
 from securefl.study.seeded import World
 
-ARMS = Path(PRIVATE) / "arms"
-"""The folder of the databases, below a run folder."""
 LEDGER: Final = "ledger.sqlite"
 """The file of a run: its ledger, and beside the ledger's tables those of its journal and checkpoint."""
 _RUN = joined(

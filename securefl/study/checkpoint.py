@@ -38,13 +38,13 @@ from securefl.storage.read_only import read
 
 KIND = Kind(
     name="checkpoint",
-    version=5,  # 4: what changed in a round, in place of a number for every client; 5: safetensors
     tables=(
         "CREATE TABLE bound (name TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB NOT NULL) STRICT",
         "CREATE TABLE rounds (round INTEGER PRIMARY KEY, record TEXT NOT NULL, seal BLOB NOT NULL) STRICT",
-        "CREATE TABLE kept (client INTEGER PRIMARY KEY, arrays BLOB NOT NULL, seal BLOB NOT NULL) STRICT",
-        # `devices` is over all rows of `kept`
-        "CREATE TABLE state (round INTEGER PRIMARY KEY, arrays BLOB NOT NULL, devices BLOB NOT NULL, "
+        "CREATE TABLE client_states (client INTEGER PRIMARY KEY, arrays BLOB NOT NULL, seal BLOB NOT NULL) "
+        "STRICT",
+        # `clients` is over all rows of `client_states`
+        "CREATE TABLE state (round INTEGER PRIMARY KEY, arrays BLOB NOT NULL, clients BLOB NOT NULL, "
         "seal BLOB NOT NULL) STRICT",
     ),
     lost="The finished rounds are lost with it, and the ledger beside it still counts what they released: "
@@ -179,20 +179,20 @@ class Checkpoint:
     def _keep(self, session: str, devices: Sequence[tuple[int, bytes]]) -> bytes:
         """Write client states. Returns the sum of all rows' seals mod 2^256."""
         # The sum shows a missing row. A hash over all rows would too, but it would read all rows each round.
-        before = self._db.row("SELECT devices FROM state")
+        before = self._db.row("SELECT clients FROM state")
         whole = int.from_bytes(before[0] if before else b"", "little")
         for client, content in devices:
-            old = self._db.row("SELECT seal FROM kept WHERE client = ?", (client,))
+            old = self._db.row("SELECT seal FROM client_states WHERE client = ?", (client,))
             new = seal(session, client, content)
             whole += int.from_bytes(new, "little") - int.from_bytes(old[0] if old else b"", "little")
-            self._db.run("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (client, content, new))
+            self._db.run("INSERT OR REPLACE INTO client_states VALUES (?, ?, ?)", (client, content, new))
         return (whole % _MODULUS).to_bytes(32, "little")
 
     def load(self) -> tuple[State | None, list[dict[str, Any]]]:
         """The newest state and the records of all finished rounds, in order."""
         with self._db.explaining():
             rows = self._db.rows("SELECT round, record, seal FROM rounds ORDER BY round")
-            stored = self._db.rows("SELECT round, arrays, devices, seal FROM state")
+            stored = self._db.rows("SELECT round, arrays, clients, seal FROM state")
             numbers = [row[0] for row in rows]
             if numbers != list(range(1, len(rows) + 1)) or [row[0] for row in stored] != numbers[-1:]:
                 raise Damaged("rounds are missing")
@@ -210,12 +210,12 @@ class Checkpoint:
     def kept(self) -> dict[int, ClientState]:
         """The state of each client after the last finished round. Raises DataError if one is lost or old."""
         with self._db.explaining():
-            rows = self._db.rows("SELECT client, arrays, seal FROM kept")
+            rows = self._db.rows("SELECT client, arrays, seal FROM client_states")
             session = self._bound().get(_SESSION, "")
             for *content, sealed in rows:
                 check(sealed, session, *content)
             whole = sum(int.from_bytes(row[2], "little") for row in rows) % _MODULUS
-            noted = self._db.row("SELECT devices FROM state")
+            noted = self._db.row("SELECT clients FROM state")
             if whole != int.from_bytes(noted[0] if noted else b"", "little"):
                 raise Damaged("the state of some clients is missing, or older")
             with decoding():
@@ -246,7 +246,7 @@ class Stands:
 
 def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
     """Read a round's record. An invalid record raises an error of any type."""
-    named = {n: tuple(map(int, record[n])) for n in ("culprits", "retired", "selected", "answered")}
+    named = {n: tuple(map(int, record[n])) for n in ("proven_cheaters", "retired", "selected", "answered")}
     figures = {str(n): (tuple(map(int, k)), tuple(map(float, v))) for n, (k, v) in record["figures"].items()}
     if any(len(k) != len(values) for k, values in figures.values()):
         raise ValueError("a record has figures without clients")
@@ -258,7 +258,7 @@ def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
     # Converted for the check alone: the tables at the end need these, and must not fail then.
     for name in ("bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"):
         float(record[name])
-    for name in ("blamed", "abstained", "reasons", "blank"):
+    for name in ("rejected_from", "abstained", "reasons", "without_records"):
         if not all(isinstance(why, str) for why in record[name].values()):
             raise ValueError("a record has a reason that is no text")
     Seen.of(record["seen"])
@@ -268,9 +268,9 @@ def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
         number=int(record["round"]),
         head=Head(int(record["ledger"]["count"]), bytes.fromhex(record["ledger"]["head"])),
         epsilon={party: float(spent) for party, spent in record["epsilon"].items()},
-        proven_cheaters=frozenset(named["culprits"]),
+        proven_cheaters=frozenset(named["proven_cheaters"]),
         retired=frozenset(named["retired"]),
-        retries_left=int(record["spare"]),
+        retries_left=int(record["retries_left"]),
         charged=tuple((str(n), bool(i), tuple(map(int, own))) for n, i, own in record["charged"]),
         figures=figures,
         ended=bool(record["ended"]),

@@ -26,7 +26,7 @@ from securefl.core.text_safety import uncell
 from securefl.data import NAMES
 from securefl.report.significance import LEVEL, holm, signed_rank
 from securefl.storage.inputs import content
-from securefl.storage.private_folder import CONFIG, PRIVATE
+from securefl.storage.private_folder import CONFIG, PRIVATE, RUN, require_format
 from securefl.storage.texts import read_text, toml
 from securefl.study.publication import PERSONAL
 
@@ -165,6 +165,7 @@ def _read(folder: Path, name: str) -> Finished:
     config = folder / CONFIG
     if not config.is_file():
         raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
+    require_format(folder, RUN)
     if not (folder / "summary.json").is_file():
         raise ConfigError(
             f"{folder}: not finished; go on with: securefl run {config} --out {folder}. Then compare again."

@@ -441,7 +441,7 @@ def home_of(file: Path, trusted: Sequence[Path] = ()) -> Path:
     noted = file.parent / HOME
     if not os.path.lexists(noted):
         return file.parent
-    owned.allowed(_planted(noted), noted, trusted)
+    owned.allowed(_planted(noted), noted, trusted, what=f"the folder that {HOME} names")
     home = Path(read_text(noted).partition("\n")[0])
     if not home.is_absolute():
         raise ConfigError(

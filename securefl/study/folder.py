@@ -22,7 +22,7 @@ from typing import Final
 from securefl.core.errors import ConfigError
 from securefl.storage.files import folder_at, write
 from securefl.storage.folder_lock import require_idle
-from securefl.storage.private_folder import CONFIG, require_layout
+from securefl.storage.private_folder import ARMS, CONFIG, RUN, note_format, require_format
 from securefl.storage.texts import read_text
 from securefl.study.config import Brought, Study, note_home, of_folder
 from securefl.study.split_key import Keeper
@@ -35,6 +35,9 @@ DEVICE_NOTE: Final = "device.txt"
 def require_own(folder: Path, study: Study) -> None:
     """Raises ConfigError if a folder is another study's. It writes nothing."""
     config = folder / CONFIG
+    # What an older release began would begin anew, and forget what it released.
+    if (folder / ARMS).exists() or (folder / ARMS.name).exists():
+        require_format(folder, RUN)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"Expected a folder or nothing at {folder}, got a file. Choose another with --out.")
     if config.exists() and read_text(config) != study.text:
@@ -51,6 +54,7 @@ def claim(folder: Path, study: Study, keeper: Keeper | None = None) -> None:
     """
     require_own(folder, study)
     folder_at(folder)
+    note_format(folder, RUN)
     config = folder / CONFIG
     note_home(folder, study.home)
     if keeper is not None:
@@ -68,7 +72,7 @@ def study_of(folder: Path, brought: Brought | None = None, trusted: Sequence[Pat
     config = folder / CONFIG
     if not config.is_file():
         raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
-    require_layout(folder)
+    require_format(folder, RUN)
     return of_folder(config, trusted, brought)
 
 
@@ -123,7 +127,7 @@ def _copy(folder: Path, part: Path, private: Path) -> None:
     before = [_stamp(path) for path in files]
     for path in files:
         target = private / path.relative_to(folder)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        folder_at(target.parent)
         shutil.copyfile(path, target)
     # `require_idle` holds no lock: if a process began meanwhile, the copies would not fit together.
     if [_stamp(path) for path in files] != before:

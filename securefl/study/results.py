@@ -364,11 +364,11 @@ def abstentions(runs: Sequence[ArmRun]) -> pd.DataFrame:
 def _noted(run: ArmRun) -> Iterator[tuple[int, str, str, str, str]]:
     """(round, party, what, reason, class of the reason) of each missing, blank or refused contribution."""
     for record in run.records:
-        number, abstained, rejected_from = record["round"], record["abstained"], record["blamed"]
+        number, abstained, rejected_from = record["round"], record["abstained"], record["rejected_from"]
         classes = record["reasons"]
         for party, reason in abstained.items():
             yield number, party, "abstained", reason, classes.get(party, "")
-        for what, noted in (("refused", rejected_from), ("blank", record["blank"])):
+        for what, noted in (("refused", rejected_from), ("blank", record["without_records"])):
             for party, reason in noted.items():
                 yield number, party, what, reason, ""
         for client in sorted(set(record["selected"]) - set(record["answered"])):

@@ -14,10 +14,10 @@ from securefl.core.errors import ConfigError
 from securefl.core.logs import logger, to_stderr
 from securefl.storage.files import folder_at
 from securefl.storage.folder_lock import alone
-from securefl.storage.private_folder import CONFIG, require_layout
+from securefl.storage.private_folder import ARMS, CONFIG
 from securefl.study import observed, results, run_report, split_key, world
 from securefl.study.accounted import require_room, reserve_all, sentence
-from securefl.study.arm import ARMS, ArmRun, made_folder
+from securefl.study.arm import ArmRun, made_folder
 from securefl.study.backends import Backend
 from securefl.study.composition import composition, require_known
 from securefl.study.config import Arm, Brought, Study
@@ -74,7 +74,6 @@ def run_study(
     Raises ConfigError if another process runs in the folder, before anything is written or charged.
     """
     stop, say = stop or Interruption(), logged(say)
-    require_layout(folder)
     # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
     require_own(folder, study)
     hardware = hardware_of(study, folder, (folder / ARMS).exists(), say)

@@ -19,15 +19,17 @@ from typing import Final
 
 from securefl.core.entropy import fingerprint
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.formats import first_line, prefix
 from securefl.core.keys import SecretKey
-from securefl.data.sides import KEY_BYTES, VERSION, Sides
+from securefl.data.sides import KEY_BYTES, Sides
 from securefl.storage import owned
 from securefl.storage.files import folder_at, write
 from securefl.storage.private_folder import NOTICE, PRIVATE, private_folder
 from securefl.study.config import Study
 
 NAME: Final = "split.key"
-_VERSION: Final = f"securefl split v{VERSION}"
+_KIND: Final = "split"
+_VERSION: Final = prefix("split").decode()
 DEALT: Final = "split.txt"
 """The file that marks a run whose test part follows from the seed. A deployment's server, which has no key,
 writes it into its private folder."""
@@ -116,7 +118,7 @@ def write_new(folder: Path, key: SecretKey) -> None:
                 "meanwhile. Run the same command again: it continues that run."
             )
         return
-    write(folder / NAME, key.reveal(), secret=True)
+    write(folder / NAME, first_line(_KIND) + key.reveal(), secret=True)
 
 
 def read(folder: Path) -> SecretKey:
@@ -130,6 +132,8 @@ def read(folder: Path) -> SecretKey:
         seen="other users may have learnt which records are tested on. If you know that none did: "
         f"chmod 600 {path}",
         error=DataError,
+        kind=_KIND,
+        anew="begin a new run in another folder",
     )
     return SecretKey(raw)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -75,7 +74,13 @@ def fitted(world: World, study: Study) -> World:
 
 
 def _planned(study: Study, records: int, clients: int, leaving: bool) -> Planned:
-    return partial(study.privacy.plan, study.study.rounds, records=records, clients=clients, leaving=leaving)
+    def planned(sent: Sequence[ValueSpec]) -> Plan:
+        with placed(study, "[privacy]"):
+            return study.privacy.plan(
+                study.study.rounds, sent, records=records, clients=clients, leaving=leaving
+            )
+
+    return planned
 
 
 def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Splits) -> World:

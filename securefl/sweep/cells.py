@@ -28,12 +28,14 @@ import tomli_w
 from securefl.core.errors import ConfigError
 from securefl.core.reading import convert, near
 from securefl.dp.choice import Trials
-from securefl.storage.files import write
+from securefl.storage.files import folder_at, write
 from securefl.storage.own_code import CALLER, Namer
+from securefl.storage.private_folder import SWEEP, note_format, require_format
 from securefl.storage.texts import read_text, toml
 from securefl.study.config import Arm, Brought, Study, note_home, parse, slug
 
 CONFIG = "sweep.toml"
+_CELLS: Final = "cells"
 _LONGEST = 100
 """The longest name of a cell's folder, in characters. File systems allow 255 bytes."""
 EPSILON: Final = "privacy.epsilon"
@@ -163,7 +165,7 @@ class Sweep:
     choice: Trials | None = None
 
     def home(self, out: Path, cell: Cell) -> Path:
-        return out / "cells" / cell.folder
+        return out / _CELLS / cell.folder
 
 
 def has_sweep(text: str) -> bool:
@@ -218,6 +220,8 @@ def parse_sweep(
 def require_own(out: Path, sweep: Sweep) -> None:
     """Raises ConfigError if a folder is another sweep's. It writes nothing."""
     config = out / CONFIG
+    if (out / _CELLS).exists():
+        require_format(out, SWEEP)
     # Compared as text, not by meaning: the folder's file must be the one from which its cells were made.
     if config.exists() and read_text(config) != sweep.text:
         raise ConfigError(
@@ -229,6 +233,7 @@ def require_own(out: Path, sweep: Sweep) -> None:
 def claim(out: Path, sweep: Sweep) -> None:
     """Claim a folder for this sweep. Raises ConfigError if the folder is another sweep's."""
     require_own(out, sweep)
+    note_format(folder_at(out), SWEEP)
     note_home(out, sweep.own_folder)
     if not (out / CONFIG).exists():
         write(out / CONFIG, sweep.text)

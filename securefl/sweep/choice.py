@@ -26,7 +26,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES
 from securefl.dp.choice import Trials, epsilon_of_choice, uniform
 from securefl.dp.noise import Source
-from securefl.storage.files import subfolder, write
+from securefl.storage.files import folder_at, subfolder, write
 from securefl.storage.private_folder import private_folder
 from securefl.study import world
 from securefl.study.accounted import NOTE, allotted
@@ -187,7 +187,8 @@ def _published(sweep: Sweep, out: Path, number: int, accounting: str) -> Path:
     folder = out / CHOSEN
     if not (folder / NOTE).exists():
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(_home(out, number), folder)
+        folder_at(folder, mode=0o700)  # until it has the modes of what is copied
+        shutil.copytree(_home(out, number), folder, dirs_exist_ok=True)
         write(folder / NOTE, accounting)
     note_home(folder, sweep.own_folder)
     reopen(folder, run_code=True, trusted=sweep.namer.trusted)

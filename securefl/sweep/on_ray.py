@@ -19,7 +19,7 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, chdir, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -212,7 +212,7 @@ def _connected() -> Iterator[Any]:
         ) from None
     address = os.environ.get("RAY_ADDRESS", "local")
     own: dict[str, Any] = {"num_cpus": processors(), "include_dashboard": False} if address == "local" else {}
-    with _own_handlers():
+    with _own_handlers(), _in_root():
         try:
             ray.init(
                 address, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR, **own
@@ -229,6 +229,24 @@ def _connected() -> Iterator[Any]:
     finally:
         with _own_handlers():
             ray.shutdown()
+
+
+@contextmanager
+def _in_root() -> Iterator[None]:
+    """Connect from `/`, where root alone makes files.
+
+    Ray puts the working folder of who connects first on the path of its workers. That folder may be another
+    user's, such as /tmp, and so may what is in it.
+    """
+    if data := os.environ.get("SECUREFL_DATA"):
+        # The workers of a cluster of this machine inherit working folder and environment.
+        os.environ["SECUREFL_DATA"] = os.path.abspath(data)
+    try:
+        with chdir("/"):
+            yield
+    finally:
+        if data:
+            os.environ["SECUREFL_DATA"] = data
 
 
 @contextmanager

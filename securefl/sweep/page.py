@@ -244,12 +244,14 @@ def _truth(series: Series, asked: Sequence[float]) -> Truth:
     rows = series.rows
     largest = rows.groupby("asked")["epsilon_true"].max()
     first = rows.iloc[0]
-    whys = dict.fromkeys(rows.loc[np.isfinite(rows["asked"]) & (rows["endless"] != ""), "endless"])
+    whys = dict.fromkeys(
+        rows.loc[np.isfinite(rows["asked"]) & (rows["infinite_reason"] != ""), "infinite_reason"]
+    )
     return Truth(
         series=series,
         epsilons=[short(float(largest[value])) if value in largest.index else "–" for value in asked],
         holds=f"per {first['unit']} ({first['adjacency']}), δ = {first['delta']:g}, "
-        f"against {first['against'] or 'nobody'}",
+        f"against {first['adversaries'] or 'nobody'}",
         why=" ".join(f"{with_reason(inf, why).capitalize()}." for why in whys),
     )
 
@@ -259,7 +261,7 @@ def _rows(series: Series) -> list[Row]:
         Row(
             series=series,
             asked=asked_for(float(str(asked))),
-            true=with_reason(float(own["epsilon_true"].max()), str(own["endless"].iloc[0])),
+            true=with_reason(float(own["epsilon_true"].max()), str(own["infinite_reason"].iloc[0])),
             numbers=_numbers(own),
         )
         for asked, own in series.rows.groupby("asked", sort=True)

@@ -33,7 +33,7 @@ from securefl.training.evaluation import Task
 METRICS = f"{PRIVATE}/metrics.csv"
 FACTS = f"{PRIVATE}/cell.json"
 """The file that marks a finished cell, written last, with the facts that its tables do not have."""
-_TOLD = ("card", "endless", "alarms", "kind", "outside")
+_TOLD = ("card", "infinite_reason", "alarms", "kind", "outside")
 _KILLED = "its worker process was ended from outside; if memory ran out, take fewer --workers"
 _NO_PROCESS = (
     "The system refused to start a process for a cell. Finished rounds are kept: run the same command again."
@@ -56,11 +56,11 @@ def finished(folder: Path) -> bool:
 
 
 def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
-    """The facts of a finished cell: `card`, `endless`, `alarms`, `kind`, `outside` and `metrics`.
+    """The facts of a finished cell: `card`, `infinite_reason`, `alarms`, `kind`, `outside` and `metrics`.
 
-    card: the rows of its privacy card. endless: for each arm, the reason why epsilon is infinite, or an empty
-    text. alarms: its warnings, each with `arm`, `text` and `learnt`. kind: the learning task. outside:
-    sentences on data that no epsilon covers. metrics: the bytes of its table.
+    card: the rows of its privacy card. infinite_reason: for each arm, the reason why epsilon is infinite, or
+    an empty text. alarms: its warnings, each with `arm`, `text` and `learnt`. kind: the learning task.
+    outside: sentences on data that no epsilon covers. metrics: the bytes of its table.
     Raises DataError if the folder is another cell's, or is damaged.
     """
     again = f"Remove {folder / FACTS} and run the sweep again: the cell goes on from its checkpoints."
@@ -84,7 +84,7 @@ def finish(
     folder: Path,
     study: Study,
     card: Sequence[Mapping[str, Any]],
-    endless: Mapping[str, str],
+    infinite_reason: Mapping[str, str],
     *,
     alarms: Sequence[Mapping[str, Any]],
     kind: Task,
@@ -94,7 +94,7 @@ def finish(
     noted = {
         "study": _digest(study.text.encode()),
         "metrics": _digest((folder / METRICS).read_bytes()),
-        **dict(zip(_TOLD, (card, endless, alarms, kind, list(outside)), strict=True)),
+        **dict(zip(_TOLD, (card, infinite_reason, alarms, kind, list(outside)), strict=True)),
     }
     write(folder / FACTS, json_text(noted))
 
@@ -221,8 +221,9 @@ def _told(line: Line, done: int) -> None:
 
 def place_of(study: Study) -> Mapping[str, Any]:
     """The place of a study's own files, and the paths of --trust-code, for another process."""
-    home = None if study.home is None else str(study.home)
-    return {"home": home, "trusted": list(map(str, study.namer.trusted))}
+    # Absolute, because the other process may have another working folder.
+    home = None if study.home is None else str(study.home.absolute())
+    return {"home": home, "trusted": [str(path.absolute()) for path in study.namer.trusted]}
 
 
 def error_of_cell(

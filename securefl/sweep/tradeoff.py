@@ -165,18 +165,18 @@ def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFram
     bytes_up and bytes_down (of the whole run), epsilon against each party,
     epsilon_true (the largest of those against the parties of `adversaries`), asked (the
     epsilon that the noise is calibrated for; if noise was given instead, the true one, inf if that is
-    infinite), unit, adjacency, delta, against, endless
+    infinite), unit, adjacency, delta, adversaries, infinite_reason
     (the reason why epsilon_true is infinite).
     """
     rows = []
     for cell in done(sweep, out):
-        words = facts(sweep.home(out, cell), cell)["endless"]
+        words = facts(sweep.home(out, cell), cell)["infinite_reason"]
         mine = results[results["cell"] == cell.folder]
         for (arm, seed), own in mine.groupby(["arm", "seed"], sort=False):
             # Sorted, since `_summary` reads the last row as the last round.
             row = _summary(cell, own.sort_values("round"))
             head = {name: own[name].iloc[0] for name in ("cell", *sweep.keys, "arm", "protocol")}
-            rows.append({**head, "seed": seed, **row, "endless": words[arm]})
+            rows.append({**head, "seed": seed, **row, "infinite_reason": words[arm]})
     # A nullable integer: with another type, a missing round would turn the whole column into floats.
     return with_levels(pd.DataFrame(rows).astype({"rounds_to_target": "Int64"})) if rows else pd.DataFrame()
 
@@ -223,7 +223,7 @@ def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
         "unit": privacy.unit,
         "adjacency": privacy.adjacency,
         "delta": privacy.delta,
-        "against": " and ".join(privacy.adversaries),
+        "adversaries": " and ".join(privacy.adversaries),
     }
 
 

@@ -19,7 +19,17 @@ from numpy.typing import NDArray
 
 from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.plots import draw_floor
-from securefl.report.style import FEW_SEEDS, NARROW, WIDE, far_apart, legend, legend_height, light_frame, look
+from securefl.report.style import (
+    FEW_SEEDS,
+    NARROW,
+    WIDE,
+    far_apart,
+    legend,
+    legend_height,
+    light_frame,
+    look,
+    no_settings_of_the_folder,
+)
 from securefl.sweep.tradeoff import Point, Series
 
 if TYPE_CHECKING:
@@ -300,7 +310,8 @@ def panelled(
     Panels with different first words are side by side, and panels with different other words are below each
     other. On a narrow screen they are in rows of two, in the order of the series.
     """
-    from matplotlib.figure import Figure
+    with no_settings_of_the_folder():
+        from matplotlib.figure import Figure
 
     there = list(dict.fromkeys(own.panel for own in series))
     columns = list(dict.fromkeys(panel[:1] for panel in there))

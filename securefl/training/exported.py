@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.formats import VERSION
 from securefl.storage.files import write
 from securefl.training.models import MOST_PARAMETERS
 
 Tensors = Mapping[str, NDArray[np.float32]]
-FORMAT: Final = "securefl model 2"
+FORMAT: Final = f"securefl {VERSION} model"
 LARGEST_CARD: Final = 2**20
 _LARGEST_HEADER: Final = 8 * LARGEST_CARD
 """The most bytes of a header: the card with escaped quotes, and the names of many entries."""

@@ -106,8 +106,19 @@ def readable(problem: Problem, x: NDArray[Any]) -> NDArray[np.bool_]:
     return fits
 
 
+def with_model(spec: ValueSpec, problem: Problem) -> ValueSpec:
+    """The spec `spec` of a value for which a client runs the model.
+
+    Code of a study's own may keep state from pass to pass, so that it counts as reading some.
+    """
+    if not problem.own_code or spec.reads_state == "unbound":
+        return spec
+    return replace(spec, reads_state="unknown")
+
+
 def with_training(spec: ValueSpec, problem: Problem) -> ValueSpec:
     """The spec `spec` of a value that is computed from the locally trained model alone."""
+    spec = with_model(spec, problem)
     if problem.private is None:
         return spec
     # With DP-SGD the trained model is the output of a mechanism. By post-processing, a value computed from it

@@ -23,9 +23,10 @@ from securefl.training.devices import Hardware
 from securefl.training.evaluation import Task, evaluate
 from securefl.training.local import LocalTraining
 from securefl.training.losses import Loss
-from securefl.training.models import Architecture
+from securefl.training.models import Architecture, ModelConfig
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
+from securefl.training.row_wise import outside
 from securefl.training.vector import Loaded, loaded, to_vector
 
 
@@ -108,6 +109,14 @@ class Problem:
         if self.private is None:
             return model, ()
         return make_private(model)
+
+    @cached_property
+    def own_code(self) -> bool:
+        """Whether a pass of the model runs code that is neither this package's nor a listed layer's.
+
+        Such code may keep state in an attribute or a file, which nobody can see.
+        """
+        return not isinstance(self.model, ModelConfig) and outside(self._built()[0].eval()) is not None
 
     @cached_property
     def codes(self) -> int | None:

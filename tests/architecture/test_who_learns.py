@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,3 +95,9 @@ def arm_of(protocol: str, options: str) -> dict[str, Any]:
 def test_another_stance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(who_learns, "stance", lambda plan, specs: "held")
     assert TEXTS[who_learns.MODEL] != who_learns.filled(who_learns.MODEL, TEXTS[who_learns.MODEL])
+
+
+@pytest.mark.parametrize("page", ["flower-strategies.md", "tutorials/flower-app.md", "how-to/own-loop.md"])
+def test_a_page_for_code_of_others_says_that_its_state_is_not_held(page: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    assert "threat-model.md#state-that-a-client-keeps" in text

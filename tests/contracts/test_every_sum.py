@@ -47,7 +47,7 @@ def check(one: Combination, folder: Path, patch: pytest.MonkeyPatch) -> None:
     finished = run(of, folder)
     _, plan = composition(of, of.arms[0], world(of))
     assert (plan.sum, plan.noise) == (scheme, noise)
-    assert not any(record["blamed"] or record["abstained"] for record in finished.records)
+    assert not any(record["rejected_from"] or record["abstained"] for record in finished.records)
     sums = 0
     for header, query, answers in watched.asked:
         assert not query.sums or answers.survivors == query.cohort

@@ -185,7 +185,7 @@ def step(client):
 own = ClientFunction(STEP, step)
 plan = securefl.Plan(sum="masked", noise="distributed", noise_multiplier=6.305, adjacency="add-remove",
                      delta=1e-5, budget=2.0, max_rounds=99, dropout=0.2, corrupt=0.2,
-                     min_cohort_size=5, max_cohort_size=5, min_honest=3, max_client_weight=0.4)
+                     min_cohort_size=5, max_cohort_size=5, min_honest=3, max_client_weight=0.5)
 w = np.zeros(2, np.float32)
 with securefl.SecureAggregator(plan, [own], clients, ledger="ledger.sqlite") as aggregator:
     for _ in range(10):
@@ -326,14 +326,14 @@ def test_the_sum_refuses_a_plan_in_which_clients_fall_silent(tmp_path: Path) -> 
 
 def test_a_silent_client_costs_the_sum(tmp_path: Path) -> None:
     spec = ValueSpec(name="own", reduction="sum", reveals="it")
-    plan = hidden(Plan(delta=1e-5, max_rounds=2, non_private=("own",)), 3, sum="outside-zero-sum")
-    records = [(np.ones((k, 1)), np.zeros(k)) for k in (1, 2, 0)]
+    plan = hidden(Plan(delta=1e-5, max_rounds=2, non_private=("own",)), 4, sum="outside-zero-sum")
+    records = [(np.ones((k, 1)), np.zeros(k)) for k in (1, 2, 3, 0)]
     given = ClientFunction(spec, lambda context: Value(clear=np.full(3, float(len(context.x)))))
     nothing = np.zeros(0, np.float32)
     with SecureAggregator(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
-        answers = aggregator.query(CohortQuery(cohort=(0, 1), broadcast=nothing, sums=(Sum(spec, 3),)))
-        assert answers.totals["own"].value.tolist() == [3.0] * 3
-        missing = aggregator.query(CohortQuery(cohort=(0, 1, 2), broadcast=nothing, sums=(Sum(spec, 3),)))
+        answers = aggregator.query(CohortQuery(cohort=(0, 1, 2), broadcast=nothing, sums=(Sum(spec, 3),)))
+        assert answers.totals["own"].value.tolist() == [6.0] * 3
+        missing = aggregator.query(CohortQuery(cohort=(0, 1, 2, 3), broadcast=nothing, sums=(Sum(spec, 3),)))
         assert (missing.survivors, missing.totals) == ((), {})
         assert "masks of the silent clients" in aggregator.log.abstained["server"]
 

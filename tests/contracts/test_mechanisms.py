@@ -369,7 +369,7 @@ def test_a_study_runs_with_a_mechanism_from_outside(
     algorithm, plan = composition(study, study.arms[0], world(study))
     [contribution] = algorithm.contributions
     assert (plan.sum, plan.noise) == (scheme, "twice")
-    assert not any(record["blamed"] or record["abstained"] for record in finished.records)
+    assert not any(record["rejected_from"] or record["abstained"] for record in finished.records)
     [(header, _, answers)] = watched.asked
     left = np.sum(watched.left(header, contribution.spec.name, answers), axis=0)
     added = (

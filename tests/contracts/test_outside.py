@@ -105,7 +105,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CLEAR: Mapping[str, str] = {}
-MASKED = {'sum = "clear"': 'sum = "masked"\ndropout = 0.2\ncorrupt = 0.0'}
+MASKED = {
+    'sum = "clear"': 'sum = "masked"\ndropout = 0.2\ncorrupt = 0.0',
+    "min_cohort_size = 2": "min_cohort_size = 3",
+}
 NOISED = {
     'noise = "none"': 'noise = "distributed"\nepsilon = 4.0',
     'adjacency = "replace-one"': 'adjacency = "add-remove"',
@@ -120,7 +123,7 @@ NOISED = {
         CLEAR,
         MASKED,
         *(
-            {'sum = "clear"': f'sum = "{scheme}"\ndropout = 0.2\ncorrupt = 0.0'}
+            MASKED | {'sum = "clear"': f'sum = "{scheme}"\ndropout = 0.2\ncorrupt = 0.0'}
             for scheme in ("ckks", "two-server")
         ),
         MASKED | NOISED,

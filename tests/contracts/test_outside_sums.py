@@ -196,7 +196,7 @@ def test_a_study_has_the_same_models_as_in_the_clear(tmp_path: Path) -> None:
     for a, b in zip(clear.states, hidden.states, strict=True):
         assert np.array_equal(a.broadcast, b.broadcast)
     assert [record["answered"] for record in finished.records] == [list(range(4))] * 2
-    assert not any(record["blamed"] or record["abstained"] for record in finished.records)
+    assert not any(record["rejected_from"] or record["abstained"] for record in finished.records)
 
 
 def test_what_it_does_not_allow_is_told_before_the_run(tmp_path: Path) -> None:
@@ -207,17 +207,17 @@ def test_what_it_does_not_allow_is_told_before_the_run(tmp_path: Path) -> None:
 
 def test_a_client_that_is_silent_costs_the_sum_and_the_door_says_so(tmp_path: Path) -> None:
     spec = ValueSpec(name="own", reduction="sum", reveals="it")
-    plan = hidden(Plan(delta=1e-5, max_rounds=2, non_private=("own",)), 3, sum="zero-sum")
-    records = [(np.ones((k, 1)), np.zeros(k)) for k in (1, 2, 0)]
+    plan = hidden(Plan(delta=1e-5, max_rounds=2, non_private=("own",)), 4, sum="zero-sum")
+    records = [(np.ones((k, 1)), np.zeros(k)) for k in (1, 2, 3, 0)]
     given = ClientFunction(spec, lambda context: Value(clear=np.full(3, float(len(context.x)))))
     with SecureAggregator(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
         answers = aggregator.query(
-            CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),))
-        )
-        assert answers.survivors == (0, 1)
-        assert answers.totals["own"].value.tolist() == [3.0] * 3
-        missing = aggregator.query(
             CohortQuery(cohort=(0, 1, 2), broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),))
+        )
+        assert answers.survivors == (0, 1, 2)
+        assert answers.totals["own"].value.tolist() == [6.0] * 3
+        missing = aggregator.query(
+            CohortQuery(cohort=(0, 1, 2, 3), broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),))
         )
         assert (missing.survivors, missing.totals) == ((), {})
         assert "masks of those who did not answer" in aggregator.log.abstained["server"]

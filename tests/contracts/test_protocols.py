@@ -68,7 +68,7 @@ class TestProtocol:
             assert after.broadcast.dtype == np.float32
         for record in finished.records:
             assert 1 <= len(record["selected"]) <= 3
-            assert not record["blamed"]
+            assert not record["rejected_from"]
             assert not record["abstained"]
 
         algorithm = of.arms[0].options.build(world(of).problem)
@@ -117,7 +117,7 @@ class TestProtocol:
         """Nobody is blamed for what the network does, and the model still moves."""
         spy, finished = spied(one(name, rounds=4, clients=8, scores=scores, extra=FAULTS), tmp_path)
         assert len(finished.records) == 4
-        assert all(not record["blamed"] for record in finished.records)
+        assert all(not record["rejected_from"] for record in finished.records)
         assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
         assert all(np.isfinite(state.broadcast).all() for state in spy.states)
         silent = [set(query.cohort) - set(answers.survivors) for query, answers in spy.asks]
@@ -150,7 +150,7 @@ def test_each_way_of_scoring_gives_the_divergences_of_the_clear_one(
     sealed = run(study(arm, rounds=3, scores=scores), tmp_path / scores)
     compared = 0
     for a, b in zip(clear.records, sealed.records, strict=True):
-        assert not b["blamed"]
+        assert not b["rejected_from"]
         assert not b["abstained"]
         there = [own.records[: a["round"]] for own in (clear, sealed)]
         pairs = np.array([newest(own, "divergence", 6) for own in there])

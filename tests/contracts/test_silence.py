@@ -188,7 +188,7 @@ def test_a_key_holder_with_epsilon_0_sees_everybody_answer(tmp_path: Path) -> No
     assert bad.finished is not None
     requests = [[seen for seen in own.seen if seen.to == HOLDER] for own in (base, bad)]
     assert Counter(requests[0]) == Counter(requests[1])
-    assert "client-0001" in bad.finished.records[0]["blank"]
+    assert "client-0001" in bad.finished.records[0]["without_records"]
 
 
 # Reasons ------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_the_class_of_a_reason_is_on_record(tmp_path: Path) -> None:
     of = written(FEDAVG.replace("0.5", "1.0"), rounds=1)
     finished = run(of, tmp_path, here=all_spoilt(world(of), "nan"))
     assert finished.records[0]["reasons"] == {"client-0001": "records"}
-    assert not finished.records[0]["blank"]
+    assert not finished.records[0]["without_records"]
 
 
 def test_an_update_beyond_its_grid_is_cut_and_not_silent(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def grid(chosen: Callable[[int, str, str], bool]) -> pytest.MarkDecorator:
         [
             pytest.param(*arm, how, marks=[] if chosen(turn, arm[0], how) else pytest.mark.slow)
             for turn, arm in enumerate(ARMS)
+            if arm[0] != "adds"  # without noise its maps are in no hidden sum
             for how in HIDDEN
         ],
     )
@@ -66,7 +67,7 @@ class TestSums:
         hidden, finished = spied(one(name, options, how), tmp_path / "hidden")
         for a, b in zip(clear.states, hidden.states, strict=True):
             assert np.array_equal(a.broadcast, b.broadcast)
-        assert not any(record["blamed"] or record["abstained"] for record in finished.records)
+        assert not any(record["rejected_from"] or record["abstained"] for record in finished.records)
 
     @grid(lambda turn, name, how: name in LOST and (how != "ckks" or name == "fedavg"))
     def test_what_is_opened_is_the_sum_over_the_survivors(
@@ -78,7 +79,7 @@ class TestSums:
         watched = Watched(monkeypatch)
         finished = run(one(name, options, how, extra=lossy, rounds=4), tmp_path)
         assert len(finished.records) == 4
-        assert all(not record["blamed"] for record in finished.records)
+        assert all(not record["rejected_from"] for record in finished.records)
         asked = [(header, query, answers) for header, query, answers in watched.asked if query.sums]
         assert any(answers.survivors for _, _, answers in asked)
         assert any(set(query.cohort) - set(answers.survivors) for _, query, answers in asked), (
@@ -109,10 +110,7 @@ def test_the_server_learns_totals(how: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", HIDDEN)
 def test_a_dropped_client_is_not_in_the_sum(how: str, tmp_path: Path) -> None:
-    """Client 2 has nothing to say: the clear sum without it is the hidden one.
-
-    Where a key holder, which is promised epsilon 0, sees who answers, it says nothing in zeros.
-    """
+    """Client 2 has nothing to say, and says so in zeros: the clear sum without it is the hidden one."""
     of = one("fedavg", "fraction = 1.0", how, rounds=1)
     here = world(of)
     records = list(here.records)
@@ -120,8 +118,8 @@ def test_a_dropped_client_is_not_in_the_sum(how: str, tmp_path: Path) -> None:
     spoilt = replace(here, records=records)
     masked, finished = spied(of, tmp_path / "masked", spoilt)
     clear, _ = spied(one("fedavg", "fraction = 1.0", "clear", rounds=1), tmp_path / "clear", spoilt)
-    assert (2 in finished.records[0]["answered"]) == (how != "masked")
-    assert ("client-0002" in finished.records[0]["blank"]) == (how != "masked")
+    assert 2 in finished.records[0]["answered"]
+    assert "client-0002" in finished.records[0]["without_records"]
     assert np.array_equal(masked.states[-1].broadcast, clear.states[-1].broadcast)
 
 
@@ -175,7 +173,7 @@ def test_the_server_never_sees_a_single_contribution(
     [
         ({"dropout": "0.9"}, "less than 1 together"),
         ({"dropout": "0.6"}, "0 honest others surely remain"),
-        ({"dropout": "0.45", "min_cohort_size": "7"}, "at least 5 survivors of 7 clients"),
+        ({"dropout": "0.45", "corrupt": "0.14", "min_cohort_size": "7"}, "at least 5 survivors of 7 clients"),
         ({"dropout": "-0.1"}, "dropout >= 0"),
         ({"dropout": None}, "Expected `dropout`"),
         ({"max_retries": "-1"}, "max_retries in"),
@@ -215,7 +213,7 @@ def test_a_sum_that_no_cohort_could_open_is_told_beforehand(how: str, word: str,
 def test_a_cohort_of_one_is_not_asked(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sum would be its own value: told beforehand, and else by the server before anything is charged."""
     certain = one("fedavg", "fraction = 0.1", how)
-    with pytest.raises(ConfigError, match="min_cohort_size = 3"):
+    with pytest.raises(ConfigError, match="min_cohort_size = 5"):
         composition(certain, certain.arms[0], world(certain))
     of = one("fedavg", 'fraction = 1.0\naggregation = "partial"', how)
     choose = averaging.sample_without_replacement
@@ -224,7 +222,7 @@ def test_a_cohort_of_one_is_not_asked(how: str, tmp_path: Path, monkeypatch: pyt
     )
     finished = run(of, tmp_path)
     assert [len(record["answered"]) for record in finished.records] == [0, 0]
-    assert "1 clients are left, a sum needs 3" in finished.records[0]["abstained"]["server"]
+    assert "1 clients are left, a sum needs 5" in finished.records[0]["abstained"]["server"]
     assert [record["bytes_down"] for record in finished.records] == [0, 0]
 
 
@@ -242,7 +240,7 @@ def test_a_key_whose_openings_are_used_up_is_replaced(
     monkeypatch.setattr(KeyPair, "generate", counted)
     finished = run(one("fedavg", "fraction = 1.0", "ckks", rounds=5), tmp_path)
     assert [len(record["answered"]) for record in finished.records] == [7] * 5
-    assert not any(record["abstained"] or record["blamed"] for record in finished.records)
+    assert not any(record["abstained"] or record["rejected_from"] for record in finished.records)
     assert len(made) == 3
 
 
@@ -258,7 +256,7 @@ def test_a_spoilt_ciphertext_costs_its_sender_alone(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(SumEncryptor, "encrypt", spoilt)
     of = one("fedavg", 'fraction = 1.0\naggregation = "partial"', "ckks", rounds=1)
     spy, finished = spied(of, tmp_path)
-    assert set(finished.records[0]["blamed"]) == {"client-0001", "client-0003"}
+    assert set(finished.records[0]["rejected_from"]) == {"client-0001", "client-0003"}
     assert finished.records[0]["answered"] == [0, 2, 4, 5, 6]
     assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
 
@@ -282,10 +280,10 @@ def test_a_box_that_does_not_open_costs_its_client_alone(
     watched = Watched(monkeypatch)
     of = one("fedavg", 'fraction = 1.0\naggregation = "partial"', "two-server", rounds=2, extra=extra)
     finished = run(of, tmp_path)
-    assert set(finished.records[0]["blamed"]) == {"client-0001"}
-    assert "box does not open" in finished.records[0]["blamed"]["client-0001"]
+    assert set(finished.records[0]["rejected_from"]) == {"client-0001"}
+    assert "box does not open" in finished.records[0]["rejected_from"]["client-0001"]
     assert [record["answered"] for record in finished.records] == [[0, 2, 3, 4, 5, 6]] * 2
-    assert not finished.records[1]["blamed"]
+    assert not finished.records[1]["rejected_from"]
     for header, query, answers in watched.asked:
         for question in query.sums:
             left = np.sum(watched.left(header, question.spec.name, answers), axis=0)

@@ -96,7 +96,7 @@ def test_a_false_number_of_records_costs_its_sender_alone(claim: float, tmp_path
     lying = Arm(name="x", protocol="fedavg", options=Lying(of.arms[0].options, claim))
     finished = run(of, tmp_path, arm=lying)
     for record in finished.records:
-        assert set(record["blamed"]) == {"client-0001"}
+        assert set(record["rejected_from"]) == {"client-0001"}
         assert record["answered"] == sorted(set(record["selected"]))
     assert finished.records[-1]["accuracy"] != finished.records[0]["accuracy"]
 
@@ -107,7 +107,7 @@ def test_a_false_count_in_a_sum_stays_within_the_records_there_are(claim: float,
     of = study(FEDAVG.replace("0.5", "1.0"), rounds=3)
     lying = Arm(name="x", protocol="fedavg", options=Lying(of.arms[0].options, claim))
     finished = run(of, tmp_path, arm=lying)
-    assert not any(record["blamed"] for record in finished.records)
+    assert not any(record["rejected_from"] for record in finished.records)
     assert not finished.records[0]["abstained"]
     with Checkpoint(checkpoint_file(arm_folder(tmp_path, lying, 3))) as checkpoint:
         state, _ = checkpoint.load()
@@ -178,8 +178,10 @@ def test_the_constant_sizes_of_a_preset_are_charged_as_published(tmp_path: Path)
 
 OFTEN = " (one linear function of its vector, at most 2 times; {})"
 LEFT = {
-    "pads": "one that is legal leaves 5 % of an entry's standard deviation open, 2 on one vector 0.003 %",
-    "ckks": "one that is legal leaves 5 % of an entry's standard deviation open, 2 on one vector 0.00003 %",
+    "pads": "at worst one that is legal reads one entry to 0.0002 % of its anchor's unit, "
+    "2 on one vector to 0.0001 %",
+    "ckks": "at worst one that is legal reads one entry to 0.000000003 % of its anchor's unit, "
+    "2 on one vector to 0.000000002 %",
 }
 CARD = {
     'protocol = "fedavg"\naggregation = "partial"': "its model update",

@@ -82,14 +82,14 @@ def test_no_process_is_left_after_an_interrupt(tmp_path: Path, number: signal.Si
 
 def test_a_supernode_is_killed_and_the_others_sum_comes_out(short_path: Path) -> None:
     said, rounds = run(short_path / "f", "--kill", "client-0002")
-    assert [row["answered"] for row in rounds] == ["4", "3"]
+    assert [row["answered"] for row in rounds] == ["5", "4"]
     assert "client-0000: sent 3 releases" in said
-    assert "round 2: 3 of 4 answered; client-0002 silent since round 2" in said
+    assert "round 2: 4 of 5 answered; client-0002 silent since round 2" in said
 
 
 def test_nodes_of_an_installed_app_carry_the_same_rounds(short_path: Path) -> None:
     said, rounds = run(short_path / "f", "--installed")
-    assert [row["answered"] for row in rounds] == ["4", "4"]
+    assert [row["answered"] for row in rounds] == ["5", "5"]
     assert "refused" not in said
 
 
@@ -99,4 +99,4 @@ def test_nodes_of_an_installed_app_carry_the_same_rounds(short_path: Path) -> No
 )
 def test_the_same_app_runs_in_a_simulation(short_path: Path) -> None:
     _, rounds = run(short_path / "f", "--simulation")
-    assert [row["answered"] for row in rounds] == ["4", "4"]
+    assert [row["answered"] for row in rounds] == ["5", "5"]

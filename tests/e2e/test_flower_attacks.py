@@ -18,6 +18,7 @@ from flwr.app import Message
 from support.grid_double import silent
 from support.grid_parties import Parties
 from support.hidden_studies import hidden
+from support.tiny_study import with_privacy
 
 from securefl.core.agreement import Identity
 from securefl.core.release import SERVER
@@ -31,7 +32,8 @@ Frames = Callable[[int, bytes], bytes | None]
 
 
 def study(rounds: int = 1) -> str:
-    return hidden("masked", ARM, clients=4, rounds=rounds)
+    of_four = {"corrupt": "0.0", "dropout": "0.25", "min_cohort_size": "4"}
+    return with_privacy(hidden("masked", ARM, clients=4, rounds=rounds), of_four)
 
 
 def another_model(turn: Turn) -> Turn:

@@ -45,7 +45,7 @@ WAYS = pytest.mark.parametrize("how", ["ckks", "two-server"])
 
 
 def study(how: str, rounds: int = 1) -> str:
-    three_are_enough = {"corrupt": "0.0", "min_cohort_size": "3"}
+    three_are_enough = {"corrupt": "0.0", "dropout": "0.25", "min_cohort_size": "3"}
     return with_privacy(hidden(how, ARM, clients=4, rounds=rounds), three_are_enough)
 
 

@@ -85,7 +85,7 @@ def test_five_lines_make_the_app_secure_and_it_learns_the_same(
     plain = here(plain_app(short_path), short_path / "plain_out", 2, monkeypatch)
     with caplog.at_level("INFO"):
         secured = here(APP, short_path / "out", 2, monkeypatch)
-    assert "round 2: 4 of 4 answered" in " ".join(caplog.messages)
+    assert "round 2: 5 of 5 answered" in " ".join(caplog.messages)
     for number in ("1", "2"):
         # The loss before a round's training is that of the model after the round before.
         assert secured["train"][number] == pytest.approx(plain["train"][number], abs=1e-6)

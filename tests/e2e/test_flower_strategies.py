@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message
 from support.grid_double import GridDouble
-from support.tiny_study import text
+from support.tiny_study import text, with_privacy
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.messages import client_name
@@ -35,7 +35,7 @@ FEDLOG = '[[arm]]\nname = "x"\nprotocol = "fedlog"\n'
 
 def masked(arm: str) -> str:
     said = text(arm, clients=CLIENTS, rounds=2, **({"non_private": '["statistic"]'} if arm == FEDLOG else {}))
-    return said.replace('sum = "clear"', 'sum = "masked"\ndropout = 0.34\ncorrupt = 0.0')
+    return with_privacy(said, {"sum": '"masked"', "dropout": "0.25", "corrupt": "0.0"})
 
 
 def enrol(root: Path, study: str) -> list[str]:

@@ -124,23 +124,26 @@ def alike(result: Any, expected: Any, within: float = WITHIN) -> None:
 @pytest.mark.parametrize("plan", [CLEAR, MASKED, TWO], ids=["clear", "masked", "two-server"])
 def test_partial_participation_samples_and_weighs_as_plain_flower(plan: Plan, tmp_path: Path) -> None:
     def strategy() -> Any:
-        return FedAvg(fraction_train=0.67, fraction_evaluate=0.67, min_train_nodes=2, min_evaluate_nodes=2)
+        return FedAvg(fraction_train=0.75, fraction_evaluate=0.75, min_train_nodes=3, min_evaluate_nodes=3)
+
+    def four() -> list[ClientApp]:
+        return [*usual(), inner(1)]
 
     if plan.sum == "two-server":  # the key holder is one node more, which no strategy samples
         results = []
         for place in (tmp_path, None):
             random.seed(5)
-            double: Any = plain() if place is None else secured(place)
+            double: Any = plain(four()) if place is None else secured(place, four(), clients=4)
             own = strategy()
             if place is None:
                 results.append(own.start(double, start(), 3, train_config=ConfigRecord(dict(CONFIG))))
                 continue
-            with LocalDeployment(plan, UPDATES, clients=CLIENTS, folder=place) as parties:
+            with LocalDeployment(plan, UPDATES, clients=4, folder=place) as parties:
                 grid = grid_of(parties, own, double)
                 results.append(own.start(grid, start(), 3, train_config=ConfigRecord(dict(CONFIG))))
         alike(*results)
         return
-    alike(*both(tmp_path, usual, strategy, plan=plan, num_rounds=3))
+    alike(*both(tmp_path, four, strategy, plan=plan, num_rounds=3))
 
 
 def test_a_servers_own_evaluation_sees_each_model(tmp_path: Path) -> None:

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 from support.started import Started
-from support.tiny_study import FEDAVG, FEDPROF, plain, run, text
+from support.tiny_study import FEDAVG, FEDPROF, plain, run, text, with_privacy
 
 from securefl.study.arm import arm_folder
 from securefl.study.config import read
 
 CLEAR = text(FEDPROF, clients=4)
-MASKED = text(FEDAVG.replace("fraction = 0.5", 'fraction = 1.0\naggregation = "partial"'), clients=4).replace(
-    'sum = "clear"', 'sum = "masked"\ndropout = 0.25\ncorrupt = 0.0'
+MASKED = with_privacy(
+    text(FEDAVG.replace("fraction = 0.5", 'fraction = 1.0\naggregation = "partial"'), clients=4),
+    {"sum": '"masked"', "dropout": "0.25", "corrupt": "0.0"},
 )
 """An aggregation is the first thing in its rounds: when all begin, the ledger knows nothing of them yet."""
 RELEASES = {CLEAR: 4 + 2 * 2 * 2, MASKED: 2 * 4}

@@ -1,4 +1,4 @@
-"""The transcript docs/parties-by-hand.md: a study through kills, restarts, a fourth party, removal, rotation.
+"""The transcript docs/parties-by-hand.md: a study through kills, restarts, a fifth party, removal, rotation.
 
 By default its parties are in this process: a party serves as in its own, and is killed by being dropped. The
 slow test has a process for each command.
@@ -34,9 +34,9 @@ STUDY = re.search(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 
 
 def write_files(folder: Path, *, epochs: int = 1) -> None:
-    """The study, and the records of four hospitals."""
+    """The study, and the records of five hospitals."""
     assert STUDY is not None
-    (folder / "study3.toml").write_text(STUDY[1].replace("epochs = 1", f"epochs = {epochs}"))
+    (folder / "study4.toml").write_text(STUDY[1].replace("epochs = 1", f"epochs = {epochs}"))
     records = made(STUDY[1]).world.records
     for k, (x, y) in enumerate([*records, records[0]]):
         np.savez(folder / f"own-{k}.npz", x=x[k:], y=y[k:])

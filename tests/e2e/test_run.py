@@ -47,7 +47,7 @@ def test_a_run_folder_holds_everything(finished: Path) -> None:
         "private/README.txt",
         "private/summary.json",
     }
-    expected |= {"versions.json", "seeds.json", "report.html", "private/report.html"}
+    expected |= {"format.txt", "versions.json", "seeds.json", "report.html", "private/report.html"}
     tables = {
         f"private/{name}"
         for name in ("metrics", "participation", "figures", "attendance", "abstentions", *MEASURED)
@@ -183,7 +183,7 @@ def test_a_client_with_nan_loses_its_own_place_only(protocol: str, tmp_path: Pat
     assert np.isfinite(spy.states[-1].broadcast).all()
     assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
     for record in finished.records:
-        assert not record["blamed"]
+        assert not record["rejected_from"]
         assert set(record["abstained"]) == {"client-0002"}
     trained = [answers for query, answers in spy.asks if "update" in {s.spec.name for s in query.sums}]
     assert all(2 not in answers.survivors for answers in trained)
@@ -210,13 +210,13 @@ def test_a_client_with_no_or_one_record(count: int, scores: str, aggregation: st
     spy, finished = spied(of, tmp_path, with_records(here, 1, x[:count], y[:count]))
     assert np.isfinite(spy.states[-1].broadcast).all()
     assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
-    assert not any(record["blamed"] for record in finished.records)
+    assert not any(record["rejected_from"] for record in finished.records)
     # Of hidden scores the key holder is promised epsilon 0, and hears of each client all the same.
     answers = bool(count) or scores != "clear"
     for record in finished.records:
         assert (1 in record["answered"]) == answers
         assert math.isfinite(newest([record], "divergence", 6)[1]) == answers
-        assert ("client-0001" in record["blank"]) == (answers and not count)
+        assert ("client-0001" in record["without_records"]) == (answers and not count)
         assert len(record["answered"]) == 5 + answers
 
 
@@ -227,7 +227,7 @@ def test_an_empty_client_under_full_fedavg_costs_nobody_else(tmp_path: Path) -> 
     finished = run(of, tmp_path, here=with_records(here, 1, x[:0], y[:0]))
     assert [len(record["selected"]) for record in finished.records] == [6, 6]
     assert [len(record["answered"]) for record in finished.records] == [5, 5]
-    assert not any(record["blamed"] for record in finished.records)
+    assert not any(record["rejected_from"] for record in finished.records)
 
 
 @pytest.mark.parametrize("scores", ["clear", "ckks"])
@@ -239,7 +239,7 @@ def test_constant_features_have_a_floored_variance(scores: str, tmp_path: Path) 
     divergences = newest(finished.records, "divergence", 6)
     assert all(math.isfinite(d) for d in divergences)
     assert max(divergences) == divergences[0]
-    assert not any(record["blamed"] or record["abstained"] for record in finished.records)
+    assert not any(record["rejected_from"] or record["abstained"] for record in finished.records)
     for record in finished.records:
         assert record["floored"]["client-0000"] == 8, "every output of the profiled layer"
         assert not record["clipped"]

@@ -1,4 +1,4 @@
-"""Every plan that ships, against a server that takes the worst that the plan lets through.
+"""Every plan that ships, against a server and a client that take the worst that the plan lets through.
 
 Plans are parsed from the files as they ship: packaged studies with all cells of their sweeps, pages, examples
 and notebooks. The server chooses the size of the cohort, the weights, who falls silent and who colludes. It
@@ -192,7 +192,7 @@ def orders(plan: Plan, spec: ValueSpec) -> Iterator[tuple[Weights, list[float]]]
     """Orders that clients take, and the weights with which each client's value then stands in the sum."""
     assert plan.min_cohort_size is not None
     assert plan.max_cohort_size is not None
-    sizes = {plan.min_cohort_size, plan.max_cohort_size, plan._thinnest()[0]}
+    sizes = {plan.min_cohort_size, plan.max_cohort_size, plan._thinnest()}
     sizes |= set(range(plan.min_cohort_size, min(plan.max_cohort_size, plan.min_cohort_size + 30) + 1))
     for size in sorted(sizes):
         for weights in [Weights.usual(plan, spec, size), *skewed(plan, spec, size)]:
@@ -211,12 +211,17 @@ def skewed(plan: Plan, spec: ValueSpec, size: int) -> Iterator[Weights]:
     """One client has some draws, another that falls silent or colludes the others, and the rest one each."""
     if spec.weighs != "draws" or plan.draws is None:
         return
-    gone = size - 1 - plan.beside(size)
+    gone = size - 1 - hiding(plan, size)
     for own in range(1, plan.draws - size + 2):
         left = plan.draws - own - (size - 1)
         if left and not gone:
             continue
         yield Weights((own, 1 + left, *(1,) * (size - 2)), whole=plan.draws)
+
+
+def hiding(plan: Plan, size: int) -> int:
+    """How many others hide a client: not who is lost or colludes, and not one more that sees the total."""
+    return plan.survivors(size) - plan.colluding(size) - 2
 
 
 @cache
@@ -255,10 +260,10 @@ def require_no_guess(where: str, sums: Iterable[tuple[Plan, ValueSpec]]) -> None
     for plan, spec in sums:
         assert plan.max_client_weight is not None
         assert plan.max_client_weight <= 0.5
-        found = [guessed(tuple(own), plan.beside(len(own))) for _, own in orders(plan, spec)]
+        found = [guessed(tuple(own), hiding(plan, len(own))) for _, own in orders(plan, spec)]
         assert found, f"{where}: clients take no order for {spec.name!r}"
         assert min(found) >= ROOM * np.sqrt(1 - plan.max_client_weight), (where, spec.name)
-        assert min(found) >= ROOM * plan.guess_error(spec.name), "what card and plan print"
+        assert min(found) >= ROOM * plan.guess_error(spec), "what card and plan print"
 
 
 def test_the_attack_finds_what_the_former_plans_let_through() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.tiny_study import FEDAVG, FEDPROF, plain, run, text
+from support.tiny_study import FEDAVG, FEDPROF, plain, run, text, with_privacy
 from support.waiting import waiting
 
 from securefl.study.arm import arm_folder, checkpoint_file
@@ -18,9 +18,12 @@ from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import read
 
 ROUNDS = 3
-MASKED = text(
-    FEDAVG.replace("fraction = 0.5", 'fraction = 1.0\naggregation = "partial"'), clients=4, rounds=ROUNDS
-).replace('sum = "clear"', 'sum = "masked"\nmax_retries = 0\ndropout = 0.25\ncorrupt = 0.0')
+MASKED = with_privacy(
+    text(
+        FEDAVG.replace("fraction = 0.5", 'fraction = 1.0\naggregation = "partial"'), clients=4, rounds=ROUNDS
+    ),
+    {"sum": '"masked"', "max_retries": "0", "dropout": "0.25", "corrupt": "0.0"},
+)
 """An attempt at a hidden sum that was lost would cost its round: there is no other."""
 SOON = "Stopping after this round; once more to stop at once."
 

@@ -18,7 +18,7 @@ from securefl.core.errors import RemoteProtocolError
 from securefl.core.messages import Broadcast, ContributionMessage, OpenReply, OpenRequest, Order
 from securefl.core.release import Delivered, Release, ReleaseKey
 from securefl.core.text_safety import is_legible
-from securefl.core.wire import Header, Limit, decode
+from securefl.core.wire import MAGIC, Header, Limit, decode
 
 KINDS: dict[type[Any], Limit] = dict.fromkeys(
     (Broadcast, Order, ContributionMessage, OpenRequest, OpenReply), Limit(bytes=10**6, elements=100)
@@ -125,7 +125,7 @@ SAMPLES = [
         arrays=(np.ones((2, 1)), np.zeros((0, 2))),
     ),
     order("update", "losß", sums=("x",), cohort=bytes(32), draws=0, whole=3, most=2),
-    OpenRequest(turn=0, items=(b"one", b"")),
+    OpenRequest(items=(b"one", b"")),
     OpenReply(items=(b"three",)),
     ContributionMessage(
         releases=(
@@ -183,7 +183,7 @@ class TestDamage:
 
 @given(st.binary(max_size=200), st.sampled_from(["broadcast", "order", "contribution", "open-request"]))
 def test_junk_after_a_good_header_is_refused_or_canonical(junk: bytes, kind: str) -> None:
-    head = b"SFL\1" + bytes([len(kind)]) + kind.encode() + b"\1\0" + SAMPLE.session + b"\3\0\0\0\1\0\2\0"
+    head = MAGIC + bytes([len(kind)]) + kind.encode() + b"\1\0" + SAMPLE.session + b"\3\0\0\0\1\0\2\0"
     _refused_or_another(None, head + junk)
 
 

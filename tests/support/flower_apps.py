@@ -33,7 +33,7 @@ CLEAR = Plan(
     max_num_examples=64,
     adjacency="add-remove",
 )
-MASKED = hidden(CLEAR, CLIENTS, adjacency="replace-one", dropout=0.34, max_client_weight=0.99)
+MASKED = hidden(CLEAR, CLIENTS, adjacency="replace-one", max_client_weight=0.99)
 TWO = replace(MASKED, sum="two-server")
 
 

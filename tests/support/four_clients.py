@@ -24,7 +24,7 @@ CLIENTS, SIZE = 4, 3
 SESSION = bytes(32)
 SENDS = ValueSpec(name="own", reduction="sum", reveals="it")
 CLEAR = Plan(delta=1e-5, max_rounds=3, non_private=("own",))
-MASKED = hidden(CLEAR, CLIENTS, min_cohort_size=3, corrupt=0.25, dropout=0.25)
+MASKED = hidden(CLEAR, CLIENTS, min_cohort_size=3, dropout=0.25)
 TWO = replace(MASKED, sum="two-server")
 ASK = CohortQuery(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS, SIZE),))
 PLACE = Header(SESSION, 1, 0, 0)

@@ -12,7 +12,7 @@ HIDDEN = {
     "dropout": "0.34",
     "corrupt": "0.15",
     "max_retries": "1",
-    "min_cohort_size": "4",
+    "min_cohort_size": "5",
     "max_client_weight": "0.51",
 }
 

@@ -26,12 +26,13 @@ from securefl.study.config import parse as parse_study
 from support.hidden_studies import counts
 from support.tiny_study import text, with_privacy
 
-CLIENTS = 3
 FEDAVG = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\n'
-CLEAR = text(FEDAVG, clients=CLIENTS, rounds=4)
+CLEAR = text(FEDAVG, clients=3, rounds=4)
+CLIENTS = 4
+"""Of a hidden sum: without one that is lost, and one that sees the total, another one hides each."""
 MASKED = with_privacy(
-    CLEAR,
-    {"sum": '"masked"', "dropout": "0.34", "corrupt": "0.0", "max_retries": "2", "max_client_weight": "0.51"}
+    text(FEDAVG, clients=CLIENTS, rounds=4),
+    {"sum": '"masked"', "dropout": "0.25", "corrupt": "0.0", "max_retries": "2", "max_client_weight": "0.51"}
     | counts(CLIENTS),
 )
 TWO_SERVER = MASKED.replace('"masked"', '"two-server"')

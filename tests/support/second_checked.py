@@ -39,21 +39,20 @@ def sha(*parts: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Terms:
-    """text: of the key's terms. ranges: canonical text of the weights' ranges. key: names the public key."""
+    """text: of the key's terms. key: names the public key."""
 
     text: str
-    ranges: str
     context: bytes
     key: bytes
     weight_norm: float
 
     @property
     def digest(self) -> bytes:
-        return sha(b"securefl/he/terms/2|", self.text.encode())
+        return sha(b"securefl/8|linear/terms|", self.text.encode())
 
     @property
     def place(self) -> bytes:
-        return sha(b"securefl/checked/place/1|", fields(self.digest, self.ranges.encode(), self.context))
+        return sha(b"securefl/8|checked/place|", fields(self.digest, self.context))
 
     @property
     def largest(self) -> float:
@@ -64,15 +63,15 @@ class Terms:
         return (math.floor(self.largest).bit_length() + 8) // 8
 
     def commitment(self, name: str, salt: bytes, weights: bytes) -> bytes:
-        return sha(b"securefl/secagg/3|checked|", fields(salt, self.place, name.encode(), weights))
+        return sha(b"securefl/8|checked|", fields(salt, self.place, name.encode(), weights))
 
     def said(self, name: str, told: bytes, client: str, h1: bytes) -> bytes:
         whole = fields(self.key, self.place, name.encode(), told, client.encode(), h1)
-        return b"securefl/checked/statement/2|" + whole
+        return b"securefl/8|checked/statement|" + whole
 
 
 def hash_of(c1: bytes) -> bytes:
-    return sha(b"securefl/checked/c1/1|", c1)
+    return sha(b"securefl/8|checked/c1|", c1)
 
 
 def sign(secret: bytes, message: bytes) -> bytes:
@@ -99,7 +98,7 @@ def request(
     """entries: number, signature and c1 of each client."""
     head = struct.pack("<I", index) + salt + weights
     short = head + b"".join(one[:68] + hash_of(one[68:]) for one in entries)
-    framed = b"securefl/checked/request/2|" + fields(terms.place) + short
+    framed = b"securefl/8|checked/request|" + fields(terms.place) + short
     return head + b"".join(entries) + sign(own, framed)
 
 
@@ -185,7 +184,7 @@ def shares(
         raise RefusedError("length")
     head, entries = item[:start], [item[at : at + size] for at in range(start, len(item) - 64, size)]
     short = head + b"".join(one[:68] + hash_of(one[68:]) for one in entries)
-    if not holds(server, item[-64:], b"securefl/checked/request/2|" + fields(terms.place) + short):
+    if not holds(server, item[-64:], b"securefl/8|checked/request|" + fields(terms.place) + short):
         raise RefusedError("server")
     (index,) = struct.unpack("<I", head[:4])
     if index >= len(names):

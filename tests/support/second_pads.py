@@ -29,7 +29,7 @@ from support.second_secagg import (
 )
 from support.second_two_server import unseal
 
-FILES = b"securefl/matching/pads/1|"
+FILES = b"securefl/8|matching/pads|"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Terms:
 
     @property
     def place(self) -> bytes:
-        return sha256(b"securefl/pads/place/2|" + self.text)[:16]
+        return sha256(b"securefl/8|pads/place|" + self.text)[:16]
 
 
 def signed(own: int, bits: int) -> int:
@@ -78,7 +78,7 @@ def told_pad(
     terms: Terms, name: bytes, secret: bytes, other: bytes, fresh: bytes, d: bytes
 ) -> tuple[list[int], bytes]:
     """The pad, and the 32 bytes of the stream behind it."""
-    info = b"securefl/plain-pad/1|" + fields(fresh, terms.text, name, d)
+    info = b"securefl/8|pads/pad|" + fields(fresh, terms.text, name, d)
     found = stream(terms, hkdf(x25519(secret, other), info), terms.row + 256 // terms.bits)
     return found[: terms.row], pack(terms, found[terms.row :])
 
@@ -99,7 +99,7 @@ def check(terms: Terms, v: Sequence[int]) -> None:
 
 
 def dealt_pad(terms: Terms, name: bytes, secret: bytes, other: bytes, fresh: bytes) -> tuple[list[int], int]:
-    info = b"securefl/dealt-pad/1|" + fields(fresh, terms.text, name)
+    info = b"securefl/8|dealt-pads/pad|" + fields(fresh, terms.text, name)
     words = stream(terms, hkdf(x25519(secret, other), info), terms.row + 1)
     return words[:-1], words[-1]
 
@@ -121,7 +121,7 @@ def dealt_message(
 
 
 def item(terms: Terms, server: bytes, body: bytes) -> bytes:
-    return body + sign(server, b"securefl/plain-pads/1|" + fields(terms.text) + body)
+    return body + sign(server, b"securefl/8|pads/request|" + fields(terms.text) + body)
 
 
 def told_item(
@@ -146,7 +146,7 @@ class Holder:
         count, rest = divmod(len(request) - head - 64, each)
         demand(rest == 0 and 0 < count <= self.cohort, "length")
         body = request[:-64]
-        verify(self.server, b"securefl/plain-pads/1|" + fields(t.text) + body, request[-64:])
+        verify(self.server, b"securefl/8|pads/request|" + fields(t.text) + body, request[-64:])
         index = int.from_bytes(body[:4], "little")
         demand(index < len(self.names), "index")
         name = self.names[index]
@@ -183,7 +183,7 @@ def pads_public(signing: bytes, session: bytes) -> bytes:
 
 
 def file_tag(terms: Terms, label: bytes, secret: bytes, other: bytes, fresh: bytes) -> bytes:
-    return hkdf(x25519(secret, other), b"securefl/dealt-tag/1|" + fields(fresh, terms.text, label))[:16]
+    return hkdf(x25519(secret, other), b"securefl/8|dealt-pads/tag|" + fields(fresh, terms.text, label))[:16]
 
 
 def file_message(
@@ -208,7 +208,7 @@ def declared_digest(terms: Terms, salt: bytes, v: Sequence[int]) -> bytes:
 
 
 def told_file_tag(terms: Terms, label: bytes, secret: bytes, other: bytes, fresh: bytes, d: bytes) -> bytes:
-    info = b"securefl/plain-tag/1|" + fields(fresh, terms.text, label, d)
+    info = b"securefl/8|pads/tag|" + fields(fresh, terms.text, label, d)
     return hkdf(x25519(secret, other), info)[:16]
 
 
@@ -255,7 +255,7 @@ def file_header(
 def file_text(header: Mapping[str, Any], body: bytes, kind: str = "encrypted-scores") -> bytes:
     """What is signed, and what a seal binds if the body is empty."""
     written = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    return b"securefl 4 " + kind.encode() + b"\n" + written + b"\n" + body
+    return b"securefl 8 " + kind.encode() + b"\n" + written + b"\n" + body
 
 
 class FileHolder:

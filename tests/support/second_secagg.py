@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 PRIME = 2**256 + 297
-LABEL = b"securefl/secagg/3|"
+LABEL = b"securefl/8|"
 
 
 class Refused(Exception):
@@ -188,7 +188,7 @@ class Agreed:
         sizes = (self.ordered, len(self.members), self.corrupt, self.neighbours, self.threshold, self.quorum)
         mode = 0 if self.active else 1
         return sha256(
-            text("parameters, rings", b"", u32(mode, *sizes, self.least_survivors, self.least_degree))
+            text("secagg/parameters", b"", u32(mode, *sizes, self.least_survivors, self.least_degree))
         )
 
     def context(self) -> bytes:

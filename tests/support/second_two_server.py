@@ -60,14 +60,14 @@ class Terms:
         numbers = (len(self.draws), *self.draws, self.whole, self.records)
         weights = b"".join(number.to_bytes(8, "little") for number in numbers)
         rules = digest(
-            "two-server rules 2", b"", fields(self.holder, self.server, u32(len(self.draws)), weights)
+            "two-server rules", b"", fields(self.holder, self.server, u32(len(self.draws)), weights)
         )
         found: bytes = self.context_under(rules)  # type: ignore[misc]
         return found
 
     def place(self, member: int, vector: int) -> bytes:
         name, what = self.members[member][0].encode(), self.vectors[vector].encoded()
-        return text("two-server box, 2", self.context(), fields(u32(member, vector), name, what))
+        return text("two-server box", self.context(), fields(u32(member, vector), name, what))
 
     def sizes(self) -> list[int]:
         return [(v.length * v.bits + 7) // 8 for v in self.vectors]
@@ -97,15 +97,15 @@ def derive(secret: bytes, purpose: bytes) -> bytes:
 
 
 def seal(secret: bytes, to: bytes, plain: bytes, context: bytes) -> bytes:
-    own = derive(secret, b"securefl/seal/1|again|" + to + sha256(context) + sha256(plain))
+    own = derive(secret, b"securefl/8|seal/again|" + to + sha256(context) + sha256(plain))
     public = x25519_public(own)
-    key = hkdf(x25519(own, to), b"securefl/seal/1|" + public + to)
+    key = hkdf(x25519(own, to), b"securefl/8|seal|" + public + to)
     return public + ChaCha20Poly1305(key).encrypt(bytes(12), plain, context)
 
 
 def unseal(own: bytes, sealed: bytes, context: bytes) -> bytes:
     public, to = sealed[:32], x25519_public(own)
-    key = hkdf(x25519(own, public), b"securefl/seal/1|" + public + to)
+    key = hkdf(x25519(own, public), b"securefl/8|seal|" + public + to)
     try:
         return ChaCha20Poly1305(key).decrypt(bytes(12), sealed[32:], context)
     except InvalidTag as problem:

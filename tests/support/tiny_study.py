@@ -97,7 +97,9 @@ max_client_weight = 0.5
 
 
 def with_privacy(written: str, settings: Mapping[str, str]) -> str:
-    """The text with these values in its section [privacy]."""
+    """The text with these values in its section [privacy]. Of a hidden sum, two clients hide no third one."""
+    if settings.get("sum", '"clear"') != '"clear"':
+        settings = {"min_cohort_size": "3", **settings}
     lines = written.splitlines()
     at = lines.index("[privacy]") + 1
     end = next((n for n, line in enumerate(lines[at:], at) if line.startswith("[")), len(lines))

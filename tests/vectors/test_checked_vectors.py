@@ -72,7 +72,6 @@ SERVER, CLIENTS = signing("server"), [signing(f"client {number}") for number in 
 QUERY = LinearQuery(TERMS.bounds, np.array([0.5, -1.0, 0.25, 0.5, 1.0, 2.0, -0.5]))
 SECOND = second.Terms(
     text=TERMS.text(),
-    ranges=TERMS.bounds.weights_text(),
     context=CHECKS.context,
     key=PAIR.public.session,
     weight_norm=TERMS.bounds.weight_norm,

@@ -130,7 +130,7 @@ def test_defective_requests_are_refused(defect: str) -> None:
 def test_defective_envelopes_are_refused(defect: str) -> None:
     good = document()
     bad = {
-        "version": good.replace(b"securefl 4", b"securefl 9", 1),
+        "version": good.replace(b"securefl 8", b"securefl 4", 1),
         "kind": Document("secret-key", {}, b"").to_bytes(),
         "digest": good[:-1] + bytes([good[-1] ^ 1]),
     }[defect]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from support.noises import noise, room
 from support.offenders import offenders
@@ -14,7 +14,6 @@ from securefl.accounting.events import dump_charge
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
-from securefl.core.file_words import by_field
 from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
@@ -31,10 +30,6 @@ def told(figure: Callable[[], Any]) -> Any:
         return {"refused": str(error)}
 
 
-DEPENDS_ON: Final = {"records": "records", "trained": "trained-state", "nothing": "model"}
-"""The words of the vectors' time, and those of now."""
-
-
 def without_sentence(figure: Any) -> Any:
     return "refused" if isinstance(figure, dict) and "refused" in figure else figure
 
@@ -44,17 +39,16 @@ def test_figures_are_those_of_before() -> None:
 
 
 def as_before(row: dict[str, Any]) -> None:
-    table = by_field(Plan, row["plan"])
-    words = {name: tuple(own) if isinstance(own, list) else own for name, own in table.items()}
+    words = {name: tuple(own) if isinstance(own, list) else own for name, own in row["plan"].items()}
     plan, given = Plan(**words), row["spec"]
     sensitivity = given["sensitivity"]
     spec = ValueSpec(
         name="own",
-        reduction="none" if given["how"] == "each" else "sum",
+        reduction=given["reduction"],
         reveals="it",
         sensitivity={} if sensitivity is None else {(plan.unit, plan.adjacency): sensitivity},
         cohort=given["cohort"],
-        depends_on=DEPENDS_ON[given["reads"]],
+        depends_on=given["depends_on"],
         grid=Grid(step=given["step"], bound=given["bound"]),
     )
     source = Source(SecretKey(bytes(range(32))))

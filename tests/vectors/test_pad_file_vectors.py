@@ -42,9 +42,10 @@ SCORES = [((0.25**2 + 0.75**2) / 2 + 3 / 2**30) / 2, ((0.75**2 + 0.5**2) / 2 - 3
 """With the noise of each client."""
 BOUNDS = {"mean": 2.0, "variance_low": 0.25, "variance_high": 4.0, "weight": 2.0, "spread": 3.0}
 TEXT = (
-    "PadTerms/2(bounds=linear/1(hidden=5,clear=,norm=11.986961592609331,weights=2.8284271247461903,"
-    "row=2.8284271247461903,product=34.37113936606118,scale=2.0,least=0.0,most=inf), "
-    "weights=2*[-2.8284271247461903,2.8284271247461903],2*[0.125,2.0],1*[-0.5,-0.5],spread=3.0, "
+    "PadTerms(bounds=LinearBounds(hidden_length=5, clear=, norm=11.986961592609331, "
+    "weight_norm=2.8284271247461903, row_norm=2.8284271247461903, product=34.37113936606118, scale=2.0, "
+    "least=0.0, most=inf, "
+    "weights=2*[-2.8284271247461903,2.8284271247461903],2*[0.125,2.0],1*[-0.5,-0.5], spread=3.0), "
     "context={}, word_bits={}, dealt={})"
 )
 SCALES = {64: (29, 28), 128: (48, 73)}
@@ -61,7 +62,7 @@ def ed25519_public(secret: bytes) -> bytes:
 
 HOLDER, SEALING, SIGNING = drawn("holder"), drawn("sealing"), drawn("signing")
 EVALUATOR = hashlib.sha256(x25519_public(SEALING) + ed25519_public(SIGNING)).digest()[:16]
-STATEMENT = b"securefl/matching/keys/1|" + OPENINGS.to_bytes(8, "big")
+STATEMENT = b"securefl/8|matching/keys|" + OPENINGS.to_bytes(8, "big")
 SESSION = hashlib.sha256(ed25519_public(HOLDER) + STATEMENT).digest()
 AGREEMENT = x25519_public(second.pads_secret(HOLDER))
 
@@ -75,7 +76,7 @@ def options(bits: int) -> dict[str, Any]:
 
 
 def terms_of(bits: int, dealt: bool = True) -> second.Terms:
-    context = b"securefl/matching/pads/1|" + SESSION + EVALUATOR
+    context = b"securefl/8|matching/pads|" + SESSION + EVALUATOR
     scale = 2.0 ** SCALES[bits][1]
     ends = [(-(8**0.5), 8**0.5)] * 2 + [(0.125, 2.0)] * 2 + [(-0.5, -0.5)]
     ranges = tuple((low * scale, high * scale) for low, high in ends)
@@ -192,7 +193,7 @@ def second_salt(bits: int) -> bytes:
     """As an evaluator derives it. Nobody else needs to."""
     terms = terms_of(bits, dealt=False)
     whole_ = second.fields(terms.text, second.pack(terms, whole(WEIGHTS, bits, 1)))
-    key = hmac.digest(SEALING, b"securefl/matching/salt/1|", "sha256")
+    key = hmac.digest(SEALING, b"securefl/8|matching/salt|", "sha256")
     return hmac.digest(key, whole_, "sha256")
 
 
@@ -260,7 +261,7 @@ def test_the_first_gives_the_terms_and_the_messages(case: tuple[int, dict[str, A
     own = Options.from_header(options(bits))[0]
     assert own.bounds == Bounds(**BOUNDS)
     terms = own.pad_terms(2, pads_context(SESSION.hex(), EVALUATOR.hex()))
-    assert terms.text() == stored["terms"]
+    assert terms.digest.decode() == stored["terms"]
     assert (terms.data_bits, terms.weight_bits) == SCALES[bits]
     for k, label in enumerate(LABELS):
         message = addressed_pads.message(

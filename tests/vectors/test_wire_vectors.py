@@ -49,8 +49,8 @@ MESSAGES: dict[str, Any] = {
         most=2,
         records=1437,
     ),
-    "open-request": OpenRequest(turn=1, items=(b"\x01\x02\x03", b"")),
-    "open-reply": OpenReply(turn=1, items=(b"\xff",)),
+    "open-request": OpenRequest(items=(b"\x01\x02\x03", b"")),
+    "open-reply": OpenReply(items=(b"\xff",)),
     "sum-request": SumRequest(
         items=(b"\x01\x02",),
         task=bytes(range(32)),
@@ -73,10 +73,10 @@ def defects(good: bytes) -> dict[str, bytes]:
     """Named ways to spoil an encoded order: offsets are those of the format's description in `core.wire`."""
     kind_at, version_at, session_at = 5, 10, 12
     return {
-        "another_magic": b"XXX\x01" + good[4:],
-        "another_format_version": good[:3] + b"\x01" + good[4:],
+        "another_magic": b"XXX\x08" + good[4:],
+        "another_format_version": good[:3] + b"\x02" + good[4:],
         "another_kind": good[:kind_at] + b"ordeR" + good[kind_at + 5 :],
-        "another_kind_version": good[:version_at] + b"\x01\x00" + good[version_at + 2 :],
+        "another_kind_version": good[:version_at] + b"\x02\x00" + good[version_at + 2 :],
         "another_session": good[:session_at] + b"\xff" + good[session_at + 1 :],
         "another_round": good[: session_at + 32] + b"\x08" + good[session_at + 33 :],
         "another_attempt": good[: session_at + 36] + b"\x02" + good[session_at + 37 :],

@@ -1,4 +1,4 @@
-"""A softmax regression on the digits, dealt out to four clients."""
+"""A softmax regression on the digits, dealt out to five clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-CLIENTS = 4
+CLIENTS = 5
 Vectors = np.ndarray[Any, np.dtype[Any]]
 
 

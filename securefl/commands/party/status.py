@@ -47,8 +47,8 @@ def _lines(said: dict[str, Any]) -> list[str]:
         ]
     if "terms" in said:
         terms, count = said["terms"], said["releases"]
-        words = ", ".join(f"{name} {value}" for name, value in terms.items() if name != "against")
-        lines.append(f"terms: {words}, against {', '.join(terms['against'])}")
+        words = ", ".join(f"{name} {value}" for name, value in terms.items() if name != "adversaries")
+        lines.append(f"terms: {words}, against {', '.join(terms['adversaries'])}")
         spent = ", ".join(f"{value} against the {party}" for party, value in said["epsilon"].items())
         lines.append(f"epsilon so far, in all studies: {spent}")
         lines.append(f"releases: {count['committed']} left, {count['reserved']} more reserved")

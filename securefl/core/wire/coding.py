@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
+from securefl.core.formats import VERSION
 from securefl.core.release import Delivered, Permit, Release
 from securefl.core.text_safety import is_legible
 from securefl.core.wire.kinds import KEYS, Header, Limit, WireType, element, scalar
 
-MAGIC = b"SFL\x02"
+_NAME = b"SFL"
+MAGIC = _NAME + bytes([VERSION])
 _DTYPES = ("|u1", "<i4", "<i8", "<f4", "<f8")
 _FORMS = ("open", "masked", "encrypted", "sparse")
 _MAX_DIMENSIONS = 4
@@ -269,8 +271,9 @@ def _guarded(read: Callable[[], T], sender: str) -> T:
 
 
 def _read_header(reader: _Reader) -> tuple[str, int, Header]:
-    if reader.take(4) != MAGIC:
-        raise _Bad("it does not begin with this version's mark")
+    if (mark := bytes(reader.take(len(MAGIC)))) != MAGIC:
+        came = f"version {mark[-1]} came" if mark.startswith(_NAME) else "something else came"
+        raise _Bad(f"{came} where messages have version {VERSION}. All parties run one release of securefl")
     kind = reader.text("B")
     version, session, *place = reader.unpack("H32sIHH")
     return kind, version, Header(session, *place)

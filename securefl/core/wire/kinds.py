@@ -73,13 +73,13 @@ class WireType:
     fields: tuple[tuple[str, Any], ...]
 
 
-def message(kind: str, *, version: int, sender: Sender) -> Callable[[type[T]], type[T]]:
+def message(kind: str, *, sender: Sender, version: int = 1) -> Callable[[type[T]], type[T]]:
     """Return a decorator that marks a frozen dataclass as a message.
 
     Args:
         kind: the name of the message in its bytes.
-        version: the version of the message. A decoder refuses every other version.
         sender: the party that may send it.
+        version: the version of the message. A decoder refuses every other version.
 
     Raises:
         LocalProtocolError: if a field is a tuple of another form than tuple[T, ...], or if a client's message
@@ -87,7 +87,7 @@ def message(kind: str, *, version: int, sender: Sender) -> Callable[[type[T]], t
 
     >>> from dataclasses import dataclass
     >>> from securefl.sums import message
-    >>> @message("greeting", version=1, sender="server")
+    >>> @message("greeting", sender="server")
     ... @dataclass(frozen=True)
     ... class Greeting:
     ...     words: str

@@ -213,10 +213,9 @@ class Server:
             )
         if not isinstance(state, Asking):  # late, and no one's fault
             return Step(state)
-        if reply.turn != 0 or len(reply.items) != len(state.request.items):
+        if len(reply.items) != len(state.request.items):
             raise RemoteProtocolError(
-                f"Expected {len(state.request.items)} items at turn 0, got {len(reply.items)} at turn "
-                f"{reply.turn}.",
+                f"Expected {len(state.request.items)} items, got {len(reply.items)}.",
                 sender=sender,
                 phase="opening",
             )

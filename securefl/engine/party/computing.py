@@ -358,9 +358,7 @@ def require_own_bounds(contribution: Contribution, asked: LinearBounds, broadcas
 
 
 def _said(bounds: LinearBounds | None) -> str:
-    if bounds is None:
-        return "none (linear_bounds)"
-    return f"{bounds.text()} with weights in ({bounds.weights_text()})"
+    return "none (linear_bounds)" if bounds is None else bounds.text()
 
 
 def nothing(contribution: Contribution, context: ClientContext) -> Value:

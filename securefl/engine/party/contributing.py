@@ -1,9 +1,10 @@
 """Charges a client's ledger for its values, then computes and protects them.
 
-Silence can reveal records (`core.abstaining`). If the plan promises a finite epsilon against any party that
-sees whether a client answers, a client that cannot compute a value from its records sends the value of a
-client without records, noised and charged as any other. If even that value cannot be computed, the failure
-does not depend on records, so the client may abstain.
+Silence can reveal records (`core.abstaining`). It is named, so no sum hides it. A client speaks if its value
+goes into a hidden sum, or if the plan promises a finite epsilon against any party that sees whether it
+answers: a value beyond its grid is cut to it, and a client that cannot compute a value from its records sends
+the value of a client without records, protected and charged as any other. If even that value cannot be
+computed, the failure does not depend on records, so the client may abstain.
 
 If the unit is a record, one bad record must not replace the client's whole value, because then its other
 records too would be missing from it. The functions that compute values therefore drop only the bad record.
@@ -119,7 +120,10 @@ class Contributing:
         return found
 
     def _speaks(self, task: Task, charges: Sequence[tuple[ReleaseKey, Charge]]) -> bool:
-        """Whether the client must answer: a party with a finite epsilon would learn from its silence."""
+        """Whether the client must answer: others would learn from its silence what the plan hides."""
+        # Under a model that the server crafts, silence compares a client's update with a number.
+        if self._plan.hidden and any(self._specs[name].reduction == "sum" for name in task.wants):
+            return True
         return not unbounded([charge for _, charge in charges], self._seeing(task))
 
     def _seeing(self, task: Task) -> set[str]:
@@ -134,13 +138,12 @@ class Contributing:
     def _abstain(self, client: int, error: DataError, *, speaks: bool) -> None:
         """Log why a client abstains.
 
-        Raises LocalProtocolError if its silence would reveal its records to a party with a finite epsilon.
+        Raises LocalProtocolError if it must speak and its silence would reveal its records.
         """
         reason = reason_of(error)
         if speaks and reason.told == "records":
             raise LocalProtocolError(
-                "Expected a client under a finite epsilon to answer whatever its records are, got "
-                f"silence: {error}"
+                f"Expected a client that must answer to do so whatever its records are, got silence: {error}"
             ) from error
         self._log.report(client_name(client), str(error), reason)
 
@@ -216,11 +219,13 @@ class Contributing:
         secret: SecretKey | None,
         speaks: bool,
     ) -> tuple[Release, ...]:
-        if not self.values.has_records(task.client) and not speaks:
-            raise DataError(
-                "Expected at least one record, got none: it abstains. Give the client records, or agree on a "
-                "plan with a finite epsilon, under which a client without records answers too."
-            )
+        if not self.values.has_records(task.client):
+            if not speaks:
+                raise DataError(
+                    "Expected at least one record, got none: it abstains. Give the client records, or agree "
+                    "on hidden sums or a finite epsilon, under which a client without records answers too."
+                )
+            self._log.blank[client_name(task.client)] = "Expected at least one record, got none."
         if task.wants:
             self.values.require_unchanged(task.client)
         releases = []
@@ -301,8 +306,8 @@ def _cut(spec: ValueSpec) -> str:
     """Why a value was cut, for its owner."""
     return (
         f"Expected {spec.name!r} within +-{spec.grid.bound:g}, the bound of its grid, got a larger one: it "
-        "was cut to the bound, since under a finite epsilon silence would tell. Lower the learning rate, or "
-        "scale the data. A larger clip or bound needs a new plan, to which all parties agree."
+        "was cut to the bound, since silence would tell. Lower the learning rate, or scale the data. A "
+        "larger clip or bound needs a new plan, to which all parties agree."
     )
 
 

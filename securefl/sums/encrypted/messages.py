@@ -9,7 +9,7 @@ from securefl.core.release import Release
 from securefl.core.wire import message
 
 
-@message("encrypted-input", version=1, sender="client")
+@message("encrypted-input", sender="client")
 @dataclass(frozen=True, kw_only=True)
 class EncryptedInput:
     """One encrypted release per vector, and a signature over the agreement and the ciphertexts."""
@@ -18,7 +18,7 @@ class EncryptedInput:
     signature: Signature
 
 
-@message("sum-request", version=1, sender="server")
+@message("sum-request", sender="server")
 @dataclass(frozen=True, kw_only=True)
 class SumRequest:
     """Blinded totals to open, and the evidence for the key holder that a cohort contributed to them.

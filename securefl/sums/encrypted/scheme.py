@@ -91,7 +91,7 @@ class SumAgreement(Agreement):
     # In every attempt `ordered` follows from `weights`. An agreement made by other code binds both.
     @property
     def rules(self) -> bytes:
-        return digest(b"encrypted rules 2", b"", fields(u32(self.ordered), self.weights))
+        return digest(b"encrypted rules", b"", fields(u32(self.ordered), self.weights))
 
 
 class EncryptedClients:

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.formats import prefix
 from securefl.he.flooding import FLOODING_BITS
 from securefl.he.gate import Residues
 from securefl.he.parameters import Parameters
@@ -136,7 +137,7 @@ class SumTerms:
     @cached_property
     def digest(self) -> bytes:
         """A digest of these terms and this place. Bytes that carry another digest are refused."""
-        return hashlib.sha256(f"securefl/he/sums/1|{self.text()}".encode()).digest()
+        return hashlib.sha256(prefix("encrypted/terms") + self.text().encode()).digest()
 
     def text(self) -> str:
         """Canonical text, part of the digest. Its words and their order must not change."""

@@ -55,7 +55,7 @@ class Agreement(agreement.Agreement):
     @property
     def rules(self) -> bytes:
         return agreement.digest(
-            b"two-server rules 2",
+            b"two-server rules",
             b"",
             fields(self.holder.raw, self.server.raw, u32(self.ordered), self.weights),
         )

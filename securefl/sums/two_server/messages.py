@@ -10,7 +10,7 @@ from securefl.core.release import Release
 from securefl.core.wire import message
 
 
-@message("padded-input", version=1, sender="client")
+@message("padded-input", sender="client")
 @dataclass(frozen=True, kw_only=True)
 class PaddedInput:
     """One padded release per vector, the box with its seed for each, and a signature over all of them.
@@ -23,7 +23,7 @@ class PaddedInput:
     signature: Signature
 
 
-@message("pad-request", version=1, sender="server")
+@message("pad-request", sender="server")
 @dataclass(frozen=True, kw_only=True)
 class PadRequest:
     """The boxes whose pads are to be summed, and the evidence for the key holder that a cohort contributed.
@@ -59,7 +59,7 @@ class PadRequest:
         )
 
 
-@message("pad-reply", version=1, sender="key-holder")
+@message("pad-reply", sender="key-holder")
 @dataclass(frozen=True, kw_only=True)
 class PadReply:
     """The key holder's answer to one request.

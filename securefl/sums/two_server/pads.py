@@ -59,7 +59,7 @@ def _place(agreed: Agreement, member: int, number: int) -> bytes:
     """The context of a box: agreement, sum and attempt, and the client's name."""
     vector, name = agreed.vectors[number], agreed.roster.members[member].name
     return tagged(
-        b"two-server box, 2", agreed.context, fields(u32(member, number), name.encode(), vector.encoded())
+        b"two-server box", agreed.context, fields(u32(member, number), name.encode(), vector.encoded())
     )
 
 

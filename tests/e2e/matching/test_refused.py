@@ -26,7 +26,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "cut to the first line": lambda raw: raw[: raw.index(b"\n") + 1],
     "longer": lambda raw: raw + b"\0",
     "empty": lambda raw: b"",
-    "another version": lambda raw: raw.replace(b"securefl 4", b"securefl 3", 1),
+    "another version": lambda raw: raw.replace(b"securefl 8", b"securefl 4", 1),
     "text": lambda raw: b'{"mean": [1], "variance": [1]}',
 }
 

@@ -59,7 +59,7 @@ delta = 1e-4
 budget = inf
 adversaries = {adversaries}
 non_private = {non_private}
-min_cohort_size = 4
+min_cohort_size = 5
 min_honest = 1
 max_client_weight = 0.5
 {extra}

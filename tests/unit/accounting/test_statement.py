@@ -91,7 +91,7 @@ def test_holders_in_the_same_state_share_one_composition(
 def test_another_versions_ledger_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.sqlite"
     path.write_bytes(b"")
-    with pytest.raises(DataError, match=r"version 7, .* version 0"):
+    with pytest.raises(DataError, match=r"version 8, .* version 0"):
         statement(path, party="server")
     path.write_bytes(b"no database" * 100)
     with pytest.raises(DataError, match=r"other\.sqlite"):

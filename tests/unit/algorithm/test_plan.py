@@ -103,8 +103,9 @@ def test_a_ledger_has_the_plans_terms() -> None:
     ids=str,
 )
 def test_a_plan_in_which_one_client_stands_out_is_refused(words: dict[str, Any]) -> None:
-    """18 of 20 remain, 4 may collude: 14 are honest, and with one of them surely 13 others."""
-    assert (PLAN.survivors(20), PLAN.colluding(20), PLAN.beside(20)) == (18, 4, 13)
+    """18 of 20 remain, 4 may collude: 14 are honest. One observes, and 12 others surely hide the last."""
+    assert (PLAN.survivors(20), PLAN.colluding(20), PLAN.beside(20)) == (18, 4, 12)
+    assert PLAN.beside(20, told=False) == 13, "the server observes from outside of the cohort"
     with pytest.raises(ConfigError):
         replace(PLAN, **{**words, **({"min_honest": 15} if "min_honest" in words else {})})
     replace(PLAN, min_honest=14)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.hidden_plans import lawless
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
@@ -38,8 +39,7 @@ def test_an_equal_order_draws_each_client_once() -> None:
 
 def test_an_order_leaves_enough_honest_contributors() -> None:
     """A plan is held to this in the cohorts it names. One that was changed after that is refused here."""
-    strict = replace(PLAN)
-    object.__setattr__(strict, "min_honest", 4)
+    strict = lawless(PLAN, min_honest=4)
     assert refused(strict, Weights((1,) * 4)), "one of four may collude"
     assert not refused(strict, Weights((1,) * 5))
 
@@ -54,11 +54,16 @@ def test_an_n_is_within_the_plans_bounds(records: int, allowed: bool) -> None:
 
 
 def test_draws_are_as_many_as_the_plan_says() -> None:
-    plan = replace(PLAN, weights={"own": "draws"}, draws=8)
+    plan = replace(PLAN, weights={"own": "draws"}, draws=10)
     spec = replace(OWN, weighs="draws")
-    assert not refused(plan, Weights((2, 2, 2, 1, 1), whole=8), spec)
-    assert not refused(plan, Weights((1,) * 5, whole=5), spec), "fewer, with each client drawn once"
-    for draws, whole in (((2, 2, 2, 1, 1), 7), ((2, 2, 2, 2, 1), 9), ((2, 2, 1, 1, 1), 7), ((1,) * 5, 8)):
+    assert not refused(plan, Weights((2, 2, 2, 2, 1, 1), whole=10), spec)
+    assert not refused(plan, Weights((1,) * 6, whole=6), spec), "fewer, with each client drawn once"
+    for draws, whole in (
+        ((2, 2, 2, 2, 1, 1), 9),
+        ((2, 2, 2, 2, 2, 1), 11),
+        ((2, 2, 2, 1, 1, 1), 9),
+        ((1,) * 6, 10),
+    ):
         assert refused(plan, Weights(draws, whole=whole), spec), draws
-    assert admits(plan, {0: 2, 1: 2, 2: 2, 3: 1, 4: 1})
-    assert not admits(plan, {0: 4, 1: 1, 2: 1, 3: 1, 4: 1}), "one client stands out"
+    assert admits(plan, {0: 2, 1: 2, 2: 2, 3: 2, 4: 1, 5: 1})
+    assert not admits(plan, {0: 5, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1}), "one client stands out"

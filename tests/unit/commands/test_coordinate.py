@@ -51,7 +51,7 @@ def test_it_ends_with_the_report_of_run_and_exit_code_0(own: Federation, tmp_pat
     own.start()
     done = call("server", "--out", "run")
     assert done.exit_code == 0, done.output
-    assert "round 4: 3 of 3 answered" in done.stderr
+    assert "round 4: 4 of 4 answered" in done.stderr
     assert "Report: run/report.html" in done.stdout
     assert "took part in 4 of 4 rounds" in done.stderr
     assert (tmp_path / "run" / "report.html").is_file()
@@ -60,14 +60,14 @@ def test_it_ends_with_the_report_of_run_and_exit_code_0(own: Federation, tmp_pat
     # again: nothing is left to do, and no round is told anew
     again = call("server", "--out", "run")
     assert again.exit_code == 0
-    assert "of 3 answered" not in again.stderr
+    assert "of 4 answered" not in again.stderr
 
 
 def test_too_few_parties_is_exit_code_5_with_the_reason_and_the_way_on(own: Federation) -> None:
-    own.start("client-0000")
+    own.start("client-0000", "client-0003")
     stopped = call("server", "--out", "run", "--wait", "0", "--socket", "client-0001=/srv/b.sock")
     assert stopped.exit_code == 5
-    assert "Expected 2 clients, of which 1 are present for round 1 within 0 s" in stopped.stderr
+    assert "Expected 3 clients, of which 2 are present for round 1 within 0 s" in stopped.stderr
     go_on = (
         "securefl party coordinate server --out run --wait 0 --deadline 3600 --socket client-0001=/srv/b.sock"
     )
@@ -76,7 +76,7 @@ def test_too_few_parties_is_exit_code_5_with_the_reason_and_the_way_on(own: Fede
     own.start("client-0001")
     done = CliRunner().invoke(cli, go_on.split()[1:])
     assert done.exit_code == 0, done.output
-    assert "round 1: 2 of 3 answered; client-0002 silent since round 1" in done.stderr
+    assert "round 1: 3 of 4 answered; client-0002 silent since round 1" in done.stderr
 
 
 def test_json_has_what_ledgers_are_asked_for_and_nothing_else_on_stdout(own: Federation) -> None:
@@ -85,7 +85,7 @@ def test_json_has_what_ledgers_are_asked_for_and_nothing_else_on_stdout(own: Fed
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
     spent = {"asked": 4, "answered": 4, "counted": "inf", "spent": "inf"}
-    assert said["private"]["spending"] == [{"client": k, **spent} for k in range(3)]
+    assert said["private"]["spending"] == [{"client": k, **spent} for k in range(4)]
     assert said["report"] == "run/report.html"
     assert "answered; " not in done.stdout
 
@@ -192,7 +192,7 @@ def test_over_flower_it_ends_as_over_sockets(over_flower: Federation, tmp_path: 
     done = call("server", "--out", "run", "--flower", "here", "--json")
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
-    assert [one["answered"] for one in said["private"]["spending"]] == [4, 4, 4]
+    assert [one["answered"] for one in said["private"]["spending"]] == [4, 4, 4, 4]
     assert said["report"] == "run/report.html"
     (config,) = over_flower.runs  # type: ignore[attr-defined]
     assert (config["server"], config["out"]) == (str(tmp_path / "server"), str(tmp_path / "run"))
@@ -206,10 +206,10 @@ def test_over_flower_it_ends_as_over_sockets(over_flower: Federation, tmp_path: 
 def test_over_flower_too_few_parties_is_exit_code_5_and_a_lost_run_1(
     over_flower: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    over_flower.started.append("client-0000")  # type: ignore[attr-defined]
+    over_flower.started += ["client-0000", "client-0001"]  # type: ignore[attr-defined]
     stopped = call("server", "--out", "run", "--flower", "here", "--wait", "0")
     assert stopped.exit_code == 5, stopped.output
-    assert "Expected 2 clients, of which 1 are present for round 1 within 0 s" in stopped.stderr
+    assert "Expected 3 clients, of which 2 are present for round 1 within 0 s" in stopped.stderr
     go_on = "securefl party coordinate server --out run --flower here --wait 0 --deadline 3600"
     assert f"Go on with: {go_on}" in stopped.stderr
     lost = Submitted(name="run 8", ended=lambda: "finished:failed")

@@ -177,12 +177,12 @@ def test_a_message_is_good_in_its_own_place_alone(there: Header) -> None:
 
 
 def test_a_kind_or_version_that_is_not_due_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="'order' of version 4 came"):
+    with pytest.raises(RemoteProtocolError, match="'order' of version 1 came"):
         decode(encode(HERE, ORDER), HERE, {Broadcast: MANY, OpenReply: MANY}, "server")
     with pytest.raises(RemoteProtocolError, match="'order' of version 5 came"):
         decode(encode(HERE, NewerOrder(wants=(), weight=1.0)), HERE, {Order: MANY}, "server")
-    with pytest.raises(RemoteProtocolError, match="version's mark"):
-        decode(b"SFL\x01" + encode(HERE, ORDER)[4:], HERE, {Order: MANY}, "server")
+    with pytest.raises(RemoteProtocolError, match="version 2 came where messages have version 8"):
+        decode(b"SFL\x02" + encode(HERE, ORDER)[4:], HERE, {Order: MANY}, "server")
 
 
 def test_a_message_over_its_byte_cap_is_refused() -> None:

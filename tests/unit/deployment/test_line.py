@@ -93,6 +93,16 @@ def test_its_group_may_open_it_and_no_others(tmp_path: Path) -> None:
         os.umask(before)
 
 
+def test_nobody_else_writes_the_way_to_it(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with listening(tmp_path / "a" / "b" / "party.sock"):
+            ways = [tmp_path / "a", tmp_path / "a" / "b"]
+            assert [oct(way.stat().st_mode & 0o022) for way in ways] == ["0o0", "0o0"]
+    finally:
+        os.umask(before)
+
+
 @every("mode", [0o770, 0o757, 0o1777])
 def test_a_folder_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
     folder = tmp_path / "open"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -59,7 +60,7 @@ def played(root: Path, study: str = CLEAR, rounds: int = 1) -> Asking:
     with serving(root, study) as asking:
         assert asking.enter() == tuple(asking.parties)
         for number in range(1, rounds + 1):
-            assert asking.play(number) == [0, 1, 2]
+            assert asking.play(number) == list(range(made(study).world.problem.clients))
     return asking
 
 
@@ -74,9 +75,10 @@ def test_a_deployment_of_folders_plays_its_rounds(tmp_path: Path) -> None:
 
 
 def test_one_ledger_counts_what_leaves_in_every_session_and_study(tmp_path: Path) -> None:
-    roster = enrolled(tmp_path)
+    clear = CLEAR.replace("clients = 3", "clients = 4")
+    roster = enrolled(tmp_path, clear)
     for _ in range(2):
-        played(tmp_path)
+        played(tmp_path, clear)
     # another study in the same terms: another plan for the same folder
     for name in names(made(MASKED)):
         folders.renew(tmp_path / name, made(MASKED), part(made(MASKED), name, tmp_path / "counters"))
@@ -113,6 +115,27 @@ def test_a_study_in_other_terms_is_refused(tmp_path: Path, changed: str) -> None
     with pytest.raises(ConfigError, match=f"{changed.split()[0]} = .* in place of"):
         folders.renew(tmp_path / "p", other, part(other, "client-0000", tmp_path / "counters"))
     assert plan_file.read(tmp_path / "p").plan == of.plan
+
+
+@pytest.mark.parametrize("which", ["p", "counters/client-0000"])
+def test_a_folder_of_another_user_is_refused(
+    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who owns it renames the keys in it, and the file with the number of sessions."""
+    of = made()
+    (tmp_path / which).mkdir(parents=True)
+    stat, theirs = Path.stat, tmp_path / which
+
+    def of_mallory(path: Path, **more: Any) -> Any:
+        found = stat(path, **more)
+        if path != theirs:
+            return found
+        return os.stat_result([*found[:4], 54340, *found[5:10]])
+
+    monkeypatch.setattr(Path, "stat", of_mallory)
+    with pytest.raises(ConfigError, match="54340"):
+        folders.init(tmp_path / "p", of, part(of, "client-0000", tmp_path / "counters"))
+    assert not list(theirs.iterdir())
 
 
 def test_a_folder_is_one_partys_for_ever(tmp_path: Path) -> None:
@@ -185,7 +208,7 @@ def test_a_folder_from_a_backup_is_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"older copy.*newest"), folders.opened(tmp_path / name):
             pass
         copied(tmp_path / "newest" / name, tmp_path / name)
-    for number in range(3):
+    for number in range(4):
         folders.allow(tmp_path / f"client-{number:04d}", 2)
     played(tmp_path, TWO_SERVER)
 
@@ -488,9 +511,9 @@ def test_a_plan_file_that_was_changed_is_refused(tmp_path: Path) -> None:
     home = tmp_path / "client-0000"
     text = (home / "party.toml").read_text()
     for old, new, said in (
-        ("spare = 0", "spare = 9", "expected the plan|Expected the plan"),
+        ("max_retries = 0", "max_retries = 9", "expected the plan|Expected the plan"),
         ('name = "client-0000"', 'name = "client-0001"', "other keys"),
-        ("spare = 0", "spares = 0", "Unknown key `spares`"),
+        ("max_retries = 0", "max_tries = 0", "Unknown key `max_tries`"),
         ('unit = "record"', 'unit = "people"', "people"),
         ("seed = 3", "", "Missing key `seed`"),
     ):

@@ -3,116 +3,29 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from support.app_sessions import EQUAL, NAMES, ONE, PLAN, UPDATES, Result, computed, session
 from support.party_folders import CLEAR, Asking, enrolled, made
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import CohortQuery, Sum
 from securefl.commands.main import cli
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import SERVER
 from securefl.deployment import folder as folders
-from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.folder_party import answering, resident_of
 from securefl.deployment.local import UpdateParty
-from securefl.deployment.messages import REFUSED, Compute, Computed, decode_envelope, encode_envelope
 from securefl.deployment.party_setup import Made
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.status import status
-from securefl.deployment.updates import UPDATE, Updates, as_public
+from securefl.deployment.updates import Updates
 from securefl.engine.attendance import Absence
-from securefl.storage.journal import Journal
-from securefl.storage.own_record import OwnRecord
-
-NAMES = ("client-0000", "client-0001", "client-0002")
-PLAN = Plan(
-    delta=1e-5,
-    max_rounds=9,
-    non_private=("update",),
-    weights={"update": "counts"},
-    max_num_examples=64,
-    adjacency="add-remove",
-)
-EQUAL = replace(PLAN, weights={})
-UPDATES = Updates()
-ONE = 1.0
-Result = Callable[[], Computed | None]
-
-
-class Computing:
-    """A relay that computes what `result` says."""
-
-    def __init__(self, result: Result) -> None:
-        self.result = result
-
-    def query(self, envelope: bytes, *, seconds: float) -> bytes:
-        decode_envelope(envelope, Compute, sender="party")
-        result = self.result()
-        return REFUSED if result is None else encode_envelope(result)
-
-
-def computed(entry: float, examples: float = 32, **metrics: float) -> Computed:
-    return Computed(
-        values=np.array([entry, 0.0]), metrics=np.array(list(metrics.values())), examples=examples
-    )
-
-
-@contextmanager
-def session(
-    root: Path, results: Mapping[str, Result], plan: Plan = PLAN, updates: Updates = UPDATES
-) -> Iterator[Callable[[int], Any]]:
-    """A session with three parties of an app. Yields a function that asks for a round's sum."""
-    keys = {name: Identity.generate(name) for name in (*NAMES, SERVER)}
-    pinned = PinnedRoster({name: own.member() for name, own in keys.items()})
-    with ExitStack() as stack:
-        parties = {}
-
-        def start(name: str) -> None:
-            (root / name).mkdir(exist_ok=True)
-            counter = root / "counters" / name
-            parties[name] = UpdateParty(name, plan, updates, pinned, keys[name], root / name, counter)
-
-        for name in NAMES:
-            start(name)
-            stack.callback(lambda name=name: parties[name].close())
-
-        def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
-            return {
-                name: parties[name].handle(Computing(results.get(name, lambda: computed(ONE))), data)  # type: ignore[arg-type]
-                for name, data in sent.items()
-            }
-
-        side = ServerSide(plan=plan, pinned=pinned, record=OwnRecord(SERVER, Journal(), keys[SERVER]))
-        asking = RemoteEngine(side, updates.spec(), updates.digest, exchange, nonce=secrets.token_bytes(32))
-        spec = updates.spec()[UPDATE]
-        query = CohortQuery(
-            cohort=(0, 1, 2),
-            broadcast=np.zeros(2, np.float32),
-            public=as_public(b"{}"),
-            sums=(Sum(spec, updates.size(plan, UPDATE, 2)),),
-        )
-
-        def ask(number: int) -> Any:
-            asking.enter()
-            answers, _ = asking.query(query, asking.at(number))
-            return answers, asking.server.seen, asking.attended(number, range(3))
-
-        def restart(name: str) -> None:
-            parties[name].close()
-            start(name)
-
-        ask.engine, ask.restart = asking, restart  # type: ignore[attr-defined]
-        yield ask
 
 
 def test_a_value_beyond_the_grid_says_the_bound_and_the_words_to_change(tmp_path: Path) -> None:
@@ -241,7 +154,7 @@ def test_the_command_shows_a_party_of_an_app(tmp_path: Path) -> None:
         "adjacency": "add-remove",
         "delta": 1e-5,
         "budget": "inf",
-        "against": ["server", "key-holder", "others"],
+        "adversaries": ["server", "key-holder", "others"],
     }
 
 

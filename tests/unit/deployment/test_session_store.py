@@ -34,7 +34,7 @@ CHANGES: dict[str, tuple[str, Callable[[SessionStore], Any]]] = {
     "a bound name": ("UPDATE bound SET value = 'client-0001'", lambda diary: diary.bound_to("party")),
     "a name to bind": ("UPDATE bound SET value = 'x'", lambda diary: diary.bound("party", "client-0000")),
     "records": ("UPDATE records SET digest = 'ffff'", SessionStore.records),
-    "a client's state": ("UPDATE kept SET client = 1", lambda diary: diary.kept(ONE)),
+    "a client's state": ("UPDATE client_state SET client = 1", lambda diary: diary.kept(ONE)),
 }
 
 

@@ -50,6 +50,9 @@ from securefl.mechanisms.charges import bare
 from securefl.storage.counter import Counter
 from securefl.study.config import parse
 
+ALL, FEWER = (0, 1, 2, 3), (0, 1, 2)
+"""Of `MASKED`: two cohorts that its plan allows, and that differ by one client."""
+
 
 @pytest.fixture(autouse=True)
 def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +127,9 @@ def test_a_session_that_goes_on_after_a_restart_is_no_new_one(tmp_path: Path) ->
     enrolled(tmp_path, MASKED)
     with closing(Place(tmp_path)) as place:
         first = place.begin()
-        assert first.total((0, 1, 2)) is not None
+        assert first.total(ALL) is not None
     with closing(Place(tmp_path)) as place:
-        assert place.begin(first.nonce).total((0, 1, 2), 2) is not None
+        assert place.begin(first.nonce).total(ALL, 2) is not None
     assert used(tmp_path) == (1, 1)
 
 
@@ -167,14 +170,14 @@ def test_a_session_counts_though_it_is_aborted_before_its_first_sum(tmp_path: Pa
     with closing(Place(tmp_path)) as place:
         first = place.begin()
         place.lost = True  # the server hears the orders' answers, and says that it lost them
-        assert first.total((0, 1, 2)) is None
+        assert first.total(ALL) is None
         place.lost = False
         for _ in range(3):
-            assert place.begin().total((0, 1)) is None
+            assert place.begin().total(FEWER) is None
             assert place.entered == ()
         # an order that came counts, also where nothing was computed
         assert used(tmp_path) == (1, 1)
-        assert first.total((0, 1, 2), 2) is not None, "the session that was counted goes on"
+        assert first.total(ALL, 2) is not None, "the session that was counted goes on"
 
 
 def test_two_servers_with_one_key_have_one_session(tmp_path: Path) -> None:
@@ -182,11 +185,11 @@ def test_two_servers_with_one_key_have_one_session(tmp_path: Path) -> None:
     with closing(Place(tmp_path)) as place:
         one, other = place.begin(), place.begin()
         assert used(tmp_path) == (0, 1), "none has ordered a sum"
-        assert other.total((0, 1, 2)) is not None
-        assert one.total((0, 1)) is None
+        assert other.total(ALL) is not None
+        assert one.total(FEWER) is None
         for nonce in (None, one.nonce):
-            assert place.begin(nonce).total((0, 1)) is None
-        assert place.begin(other.nonce).total((0, 1, 2), 2) is not None
+            assert place.begin(nonce).total(FEWER) is None
+        assert place.begin(other.nonce).total(ALL, 2) is not None
     assert used(tmp_path) == (1, 1)
 
 
@@ -204,13 +207,15 @@ def test_a_party_is_killed_between_the_count_and_its_sum(
 
     if (child := os.fork()) == 0:
         monkeypatch.setattr(contributing.Contributing, "contribute_many", dying)
-        Place(tmp_path).begin().total((0, 1, 2))
+        Place(tmp_path).begin().total(ALL)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert used(tmp_path) == (1, 1)
     with closing(Place(tmp_path)) as place:
         place.begin()
-        assert place.entered == ("client-0001", "client-0002"), "only client-0000 had its order"
+        assert place.entered == ("client-0001", "client-0002", "client-0003"), (
+            "only client-0000 had its order"
+        )
 
 
 @every("back", ["of before its first order", "of before its session", "counter too"])
@@ -223,7 +228,7 @@ def test_a_folder_from_a_backup_forgets_no_session(back: str, tmp_path: Path) ->
         first = place.begin()
         if not backup.exists():
             shutil.copytree(home, backup)
-        first.total((0, 1, 2))
+        first.total(ALL)
     shutil.rmtree(home)
     shutil.copytree(backup, home)
     if back == "counter too":  # it is lost, and the owner says falsely that the folder is the newest one
@@ -257,7 +262,7 @@ def test_a_copy_of_a_folder_on_a_second_machine_is_refused(
 ) -> None:
     enrolled(tmp_path, MASKED)
     with closing(Place(tmp_path)) as place:
-        assert place.begin().total((0, 1, 2)) is not None
+        assert place.begin().total(ALL) is not None
     home, counter = tmp_path / "client-0000", tmp_path / "counters" / "client-0000"
     counter.rename(tmp_path / "on the first machine")
     with pytest.raises(ConfigError, match="copy from another machine"), folders.opened(home):
@@ -275,7 +280,7 @@ def test_a_copy_of_a_folder_on_a_second_machine_is_refused(
 def test_another_plan_or_new_keys_are_no_new_count(new: str, tmp_path: Path) -> None:
     roster = enrolled(tmp_path, MASKED)
     with closing(Place(tmp_path)) as place:
-        assert place.begin().total((0, 1, 2)) is not None
+        assert place.begin().total(ALL) is not None
     study = MASKED
     if new == "study":
         study = MASKED.replace('name = "tiny"', 'name = "tinier"')
@@ -289,13 +294,13 @@ def test_another_plan_or_new_keys_are_no_new_count(new: str, tmp_path: Path) -> 
     for name in names(made(study)):
         pin(tmp_path / name, roster)
     with closing(Place(tmp_path, study)) as place:
-        assert place.begin().total((0, 1)) is None
+        assert place.begin().total(FEWER) is None
         assert place.entered == ()
     assert used(tmp_path) == (1, 1)
-    for name in names(made(study))[:3]:
+    for name in names(made(study))[:4]:
         folders.allow(tmp_path / name, 2)
     with closing(Place(tmp_path, study)) as place:
-        assert place.begin().total((0, 1)) is not None
+        assert place.begin().total(FEWER) is not None
 
 
 def test_a_new_plan_keeps_the_number_and_its_owner_may_state_another(tmp_path: Path) -> None:

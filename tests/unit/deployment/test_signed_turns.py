@@ -242,7 +242,7 @@ def test_the_text_that_is_signed_is_this() -> None:
     own = SignedTurn(visit=bytes(range(16)), number=258, signature=bytes(64), turn=b"abc")
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert own.text(b"s" * 32, "client-0001") == (
-        b"securefl/secagg/3|turn|"
+        b"securefl/8|turn|"
         + b"s" * 32
         + b"\x0b\0\0\0client-0001"
         + b"\x10\0\0\0"

@@ -19,15 +19,19 @@ from securefl.core.release import KEY_HOLDER, SERVER, ReleaseKey
 from securefl.deployment.connection import send
 from securefl.deployment.local import LocalDeployment, UpdateParty
 from securefl.deployment.messages import REFUSED, Enter, Entered, decode_envelope, encode_envelope
+from securefl.deployment.plan_file import require_sessions
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.status import status
 from securefl.deployment.updates import Updates
 from securefl.storage.counter import Counter
 
-PLAN = hidden(Plan(delta=1e-5, max_rounds=9, non_private=("update",)), 3, sum="two-server", dropout=0.34)
+PLAN = hidden(Plan(delta=1e-5, max_rounds=9, non_private=("update",)), 4, sum="two-server", dropout=0.3)
 UPDATES = Updates()
 CLIENT = "client-0001"
-KEYS = {name: Identity.generate(name) for name in ("client-0000", CLIENT, "client-0002", KEY_HOLDER, SERVER)}
+KEYS = {
+    name: Identity.generate(name)
+    for name in ("client-0000", CLIENT, "client-0002", "client-0003", KEY_HOLDER, SERVER)
+}
 PINNED = PinnedRoster({name: own.member() for name, own in KEYS.items()})
 
 
@@ -137,3 +141,24 @@ def test_a_second_house_takes_nothing_from_the_first(tmp_path: Path) -> None:
         answers(first)
     with LocalDeployment(PLAN, UPDATES, clients=3, folder=tmp_path) as again:
         answers(again)
+
+
+@every("sessions", [10**9 + 1, 99999999999999999999])
+def test_no_number_of_sessions_that_no_file_can_hold_is_taken(tmp_path: Path, sessions: int) -> None:
+    with pytest.raises(ConfigError):
+        require_sessions(sessions)
+    with pytest.raises(ConfigError):
+        party(tmp_path, sessions=sessions)
+
+
+@pytest.mark.parametrize("name", [CLIENT, KEY_HOLDER])
+def test_the_log_of_a_client_says_once_a_session_that_state_of_its_app_is_not_held(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sessions = [secrets.token_bytes(32) for _ in range(2)]
+    with caplog.at_level("WARNING", logger="securefl"), closing(party(tmp_path, name)) as own:
+        for session in (sessions[0], sessions[0], sessions[1]):
+            request = Enter.of(PLAN, "s", UPDATES.digest, PINNED, session, KEYS[SERVER])
+            own.handle(None, encode_envelope(request))  # type: ignore[arg-type]
+    said = [one for one in caplog.messages if "state" in one and "update" in one]
+    assert len(said) == (2 if name == CLIENT else 0), caplog.messages

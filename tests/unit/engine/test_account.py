@@ -87,10 +87,10 @@ def test_no_client_is_charged_more_than_the_server_counts(
     resumed = run(of, tmp_path / "cut").records
     never_below(of, tmp_path / "cut", resumed)
     for a, b in zip(whole, resumed, strict=True):
-        assert (a["retired"], a["charged"], a["spare"]) == (
+        assert (a["retired"], a["charged"], a["retries_left"]) == (
             b["retired"],
             b["charged"],
-            b["spare"],
+            b["retries_left"],
         )
     if "profiles" not in name:  # scores carry fresh noise
         assert plain(whole) == plain(resumed)

@@ -30,7 +30,7 @@ NOTHING = np.zeros(0, np.float32)
 UPDATE = ValueSpec(name="update", reduction="sum", reveals="its update")
 GRID = Grid(step=2.0**-10, bound=2.0**12)
 OPEN = Plan(delta=1e-5, max_rounds=50, non_private=("update", "profile"))
-MASKED = hidden(OPEN, CLIENTS, min_cohort_size=3, dropout=0.2, corrupt=0.2)
+MASKED = hidden(OPEN, CLIENTS, min_cohort_size=4, dropout=0.2, corrupt=0.2)
 
 
 def records() -> list[tuple[NDArray[Any], NDArray[Any]]]:
@@ -325,3 +325,17 @@ def test_a_client_whose_ledger_has_another_version_of_a_value_sends_none(
     monkeypatch.setattr(Ledger, "repeats", lambda self, release: release.key.holder != "client-0002")
     with opened(OPEN, tmp_path) as aggregator:
         assert aggregator.query(query()).survivors == (0, 1, 3, 4)
+
+
+@pytest.mark.parametrize("reads", ["unknown", "none"])
+@pytest.mark.parametrize("trust", ["active", "semi-honest"])
+def test_the_log_says_once_that_state_of_a_loop_is_not_held(
+    reads: Any, trust: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = replace(UPDATE, reads_state=reads)
+    caplog.set_level("WARNING", logger="securefl")
+    with opened(replace(MASKED, secagg=trust), tmp_path, own) as aggregator:
+        for _ in range(2):
+            aggregator.query(query(spec=own))
+    said = [one for one in caplog.messages if "update" in one and "state" in one]
+    assert len(said) == (reads == "unknown" and trust == "active")

@@ -41,8 +41,8 @@ PROFILE = ValueSpec(
     name="profile", reduction="none", reveals="it", reveals_encrypted="a score", max_releases=9
 )
 LOSS = ValueSpec(name="loss", reduction="none", reveals="it")
-OPEN = Plan(delta=1e-5, max_rounds=9, non_private=("own", "profile", "loss"), corrupt=0.25, dropout=0.25)
-MASKED = hidden(OPEN, CLIENTS, min_cohort_size=3)
+OPEN = Plan(delta=1e-5, max_rounds=9, non_private=("own", "profile", "loss"), corrupt=0.2, dropout=0.2)
+MASKED = hidden(OPEN, CLIENTS, min_cohort_size=4)
 FOR_ONE = Order(
     wants=(), sums=(), initial=0, number=0, again=0, cohort=b"", draws=1, whole=0, most=0, records=0
 )

@@ -45,7 +45,7 @@ PLAN = hidden(
         max_rounds=20,
     ),
     len(EVERYBODY),
-    min_cohort_size=3,
+    min_cohort_size=4,
 )
 CENTRAL = replace(PLAN, sum="clear", noise="central", adversaries=("others",))
 

@@ -111,8 +111,9 @@ def test_the_bytes_of_a_model_are_not_hashed() -> None:
 
 def test_messages_are_forgotten_the_oldest_first() -> None:
     once = Once()
-    for turn in range(3 * MOST_MESSAGES):
-        once.decode(encode(HERE, OpenRequest(turn=turn, items=())), HERE, {OpenRequest: ROOM}, SERVER)
+    for number in range(3 * MOST_MESSAGES):
+        request = OpenRequest(items=(number.to_bytes(8, "little"),))
+        once.decode(encode(HERE, request), HERE, {OpenRequest: ROOM}, SERVER)
         assert len(once) <= MOST_MESSAGES
     once.forget()
     assert len(once) == 0
@@ -278,7 +279,7 @@ def test_a_party_on_its_own_reads_and_checks_everything() -> None:
 def masked() -> Any:
     """A simulation of four clients, whose sums are masked."""
     spec = ValueSpec(name="own", reduction="sum", reveals="it")
-    clear = Plan(delta=1e-5, max_rounds=3, non_private=("own",), corrupt=0.25, dropout=0.25)
+    clear = Plan(delta=1e-5, max_rounds=3, non_private=("own",), dropout=0.25)
     plan = hidden(clear, 4, min_cohort_size=4)
     return simulated(
         plan,

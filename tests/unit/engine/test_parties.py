@@ -84,7 +84,7 @@ ATTEMPT = Header(SESSION, 1, 1, 1)
         (encode_call(replace(ATTEMPT, session=b"\x01" * 32), sum_call()), "another session"),
         (encode_call(Header(SESSION, 1, 0, 1), sum_call()), "places go up"),
         (encode_call(Header(SESSION, 1, 0, 0), sum_call()), "places go up"),
-        (encode(ATTEMPT, broadcast_of(ASK)), "'ask-call', 'sum-call'"),
+        (encode(ATTEMPT, broadcast_of(ASK)), "'query-call', 'sum-call'"),
         (encode_call(ATTEMPT, sum_call())[:-1], "well-formed"),
         (b"", "well-formed"),
     ],

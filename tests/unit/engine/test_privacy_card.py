@@ -33,11 +33,11 @@ def said(**words: Any) -> str:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ({}, 0.92),  # six surely remain: sqrt(1 - 1 / 7)
+        ({}, 0.91),  # six surely remain, of whom one observes: sqrt(1 - 1 / 6)
         ({"weights": {"own": "draws"}, "draws": 12}, 0.77),  # as far as draws may go: sqrt(1 - 0.4)
-        ({"weights": {"own": "counts"}, "min_num_examples": 10, "max_num_examples": 15}, 0.85),
-        ({"weights": {"own": "counts"}, "min_num_examples": 9, "max_num_examples": 9}, 0.92),
-        ({"weights": {"own": "counts"}, "public_num_examples": 5}, 0.92),
+        ({"weights": {"own": "counts"}, "min_num_examples": 10, "max_num_examples": 15}, 0.83),
+        ({"weights": {"own": "counts"}, "min_num_examples": 9, "max_num_examples": 9}, 0.91),
+        ({"weights": {"own": "counts"}, "public_num_examples": 5}, 0.91),
     ],
 )
 def test_the_card_says_how_well_one_clients_value_is_guessed(words: dict[str, Any], error: float) -> None:

@@ -112,9 +112,13 @@ def swap(file: str, old: str, new: str) -> Change:
 def test_an_app_that_a_run_would_serve_has_no_findings(tmp_path: Path) -> None:
     found = rehearse(made(tmp_path))
     assert found.refused == []
-    assert found.notes == [
-        "No noise: every epsilon is infinite, and differences of rounds may reveal single updates."
-    ]
+    kept, noise = found.notes
+    assert (
+        noise == "No noise: every epsilon is infinite, and differences of rounds may reveal single updates."
+    )
+    # What nobody can see: the app may keep state.
+    assert kept.startswith("Not held against a server that lies")
+    assert "update and evaluation" in kept
 
 
 MODEL = "Array(np.zeros(3, np.float32))}"
@@ -447,6 +451,7 @@ def test_noise_says_what_the_rounds_cost(tmp_path: Path) -> None:
     found = rehearse(made(tmp_path, noised()))
     assert found.refused == []
     assert found.notes[0].startswith("A client in all 3 rounds spends epsilon 1.")
+    assert not [one for one in found.notes if "state" in one]
 
 
 def test_rounds_beyond_the_budget_are_said(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ NOISED = hidden(
         noise="distributed",
         noise_multiplier=4.0,
         corrupt=0.0,
-        dropout=0.34,
+        dropout=0.0,
         budget=2.5,
         adversaries=("server",),
     ),

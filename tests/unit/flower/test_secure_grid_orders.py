@@ -14,6 +14,7 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from support.flower_apps import CLIENTS, MASKED, TWO, UPDATES, grid_of, inner, secured, start
+from support.hidden_plans import lawless
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ByCount, ByDraws, CohortQuery
@@ -56,7 +57,7 @@ def trained(folder: Path, plan: Plan, changes: dict[str, Any]) -> tuple[Any, int
     with LocalDeployment(plan, OWN, clients=CLIENTS, folder=folder) as house:
         grid = grid_of(house, strategy, apps, OWN)
         with asking(**changes):
-            grid._engine.server._plan = replace(plan, min_cohort_size=2, min_honest=1)
+            grid._engine.server._plan = lawless(plan, min_cohort_size=2, min_honest=1)
             result = strategy.start(grid, start(), 1, train_config=ConfigRecord({"lr": 0.5}))
     return result.arrays, len(said)
 

@@ -123,9 +123,8 @@ def test_the_sum_of_declared_fractions_is_what_the_strategy_gets(tmp_path: Path)
     assert seen == [pytest.approx(sum(WEIGHTS), abs=1e-5)]
 
 
-def test_terms_with_a_step_are_other_terms_and_those_without_are_as_before() -> None:
+def test_terms_with_a_step_are_other_terms() -> None:
     assert Updates().text() == replace(Updates(), weight_step=1.0).text()
-    assert "weight_step" not in Updates().text()
     assert STEPPED.digest != UPDATES.digest
     for wrong in (0.0, -1.0, float("nan"), 1e7):
         with pytest.raises(ConfigError, match="weight_step"):

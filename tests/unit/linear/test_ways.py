@@ -24,19 +24,6 @@ MACHINE = KeyHolder(
 )
 
 
-@pytest.mark.parametrize("turn", [1, -1, 2**62])
-@pytest.mark.parametrize("first", [False, True])
-def test_a_turn_that_there_is_not_is_refused(turn: int, first: bool) -> None:
-    state = Ready()
-    if first:
-        working = MACHINE.receive(state, SERVER, OpenRequest(items=(b"a",)))
-        assert working.need is not None
-        state = MACHINE.provide(working.state, working.need.order.run()).state
-    with pytest.raises(RemoteProtocolError, match=f"turn {turn}") as refused:
-        MACHINE.receive(state, SERVER, OpenRequest(turn=turn, items=(b"a",)))
-    assert refused.value.sender == SERVER
-
-
 def test_one_request_is_opened_and_the_same_one_has_its_reply_again() -> None:
     working = MACHINE.receive(Ready(), SERVER, OpenRequest(items=(b"a",)))
     assert working.need is not None

@@ -16,6 +16,8 @@ from securefl.linear import addressed_pads, addressed_told, words
 from securefl.linear.pad_terms import KEY, SALT
 from securefl.linear.pads import weights_of
 from securefl.matching import (
+    Anchor,
+    Bounds,
     ClientKey,
     Declaration,
     Evaluator,
@@ -275,3 +277,54 @@ def test_a_baseline_that_is_nearly_one_element_is_not_declared() -> None:
     mean[5] = 60.0
     with pytest.raises(ConfigError, match="--spread 8"):
         server.declare(keys.public, Profile(mean, np.ones(84)), options=PADS)
+
+
+# The evaluator's own word on the spread and the anchor ---------------------------------------------------
+
+VICTIM, LARGE = 3, 84
+
+
+def sharp(spread: float) -> tuple[Options, Profile]:
+    """Options of a lying evaluator, and its baseline, of which one weight alone counts."""
+    scale = np.full(LARGE, 1e9)
+    scale[VICTIM] = 1.0
+    bounds = Bounds(weight=4, spread=spread)
+    mean, variance = np.zeros(LARGE), np.full(LARGE, bounds.variance_high) * scale**2
+    mean[VICTIM] = -0.9 * bounds.weight_norm(LARGE) * bounds.variance_high
+    return Options(bounds=bounds, anchor=Anchor(np.zeros(LARGE), scale)), Profile(mean, variance)
+
+
+def test_a_client_agrees_to_the_spread_itself() -> None:
+    keys, server = KeyHolder.generate(parameters="pads"), Evaluator.generate()
+    options, base = sharp(1e6)
+    declaration = server.declare(keys.public, base, options=options)
+    for agreed in (None, 9e5):
+        with pytest.raises(DataError, match="--spread 1e"):
+            declaration.checked(keys.public, server.public, spread=agreed)
+    assert declaration.checked(keys.public, server.public, spread=1e6).bounds.spread == 1e6
+
+
+def test_a_key_holder_agrees_to_the_spread_itself() -> None:
+    """The client agreed, or is the evaluator's friend."""
+    keys, server = KeyHolder.generate(parameters="pads"), Evaluator.generate()
+    options, base = sharp(1e6)
+    own = server.declare(keys.public, base, options=options).checked(keys.public, server.public, spread=1e6)
+    sealed = owned(1, LARGE).encrypt(keys.public, server.public, label="p", options=own)
+    scores = server.match(keys.public, base, [sealed])
+    for agreed in (None, 9e5):
+        with pytest.raises(DataError, match="--spread 1e"):
+            keys.reveal(scores, server.public, spread=agreed)
+    assert set(keys.reveal(scores, server.public, spread=1e6).scores) == {"p"}
+
+
+def test_an_anchor_is_compared_with_the_one_that_a_client_has() -> None:
+    """Huge scales put all other elements at their bounds, whatever the spread is."""
+    keys, server = KeyHolder.generate(parameters="pads"), Evaluator.generate()
+    near = Anchor(np.zeros(Q), np.ones(Q))
+    for declared, refused in ((None, True), (Anchor(near.centre, 2 * near.scale), True), (near, False)):
+        told = server.declare(keys.public, owned(9), options=Options(anchor=declared))
+        if refused:
+            with pytest.raises(DataError, match="anchor"):
+                told.checked(keys.public, server.public, anchor=near)
+        else:
+            assert told.checked(keys.public, server.public, anchor=near).anchor is not None

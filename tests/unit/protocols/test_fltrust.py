@@ -17,12 +17,12 @@ from support.tiny_study import run, spied, study, text, world
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ByDraws, CohortQuery, PerClient, Value, ValueSpec
-from securefl.core.errors import ConfigError, DataError
-from securefl.core.linear import Floats, LinearQuery, Range
+from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
+from securefl.core.linear import Floats, LinearQuery, Range, spread_of
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.exchange.server import cohort_of
-from securefl.linear import pads
+from securefl.linear import pads, words
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import PadKeyHolder, PadServer
 from securefl.protocols import fltrust
@@ -37,6 +37,7 @@ from securefl.protocols.fltrust import (
     trust_weights,
 )
 from securefl.study.config import parse
+from securefl.study.packaged import packaged
 from securefl.training.vector import to_vector
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fltrust"\nfraction = 1.0\n'
@@ -271,11 +272,61 @@ def read(own: Floats, query: LinearQuery) -> float:
     return float(server.score(sent, holder.open(server.request([sent]))).value)
 
 
-def test_a_server_that_lies_reads_one_entry_of_a_direction_per_query() -> None:
-    """A server's own step has no ranges: a vector with one entry is one, so its cosine is that entry."""
-    own = direction(np.random.default_rng(1).normal(size=20))
-    found = read(own, LinearQuery(cosine_bounds(20), np.eye(20)[7]))
-    assert found == pytest.approx(own[7], abs=1e-6)
+def nearly_one(share: float, length: int) -> Floats:
+    """A step with this share of its norm in one entry, and the rest alike in all others."""
+    found = np.full(length, np.sqrt((1 - share**2) / (length - 1)))
+    found[7] = share
+    return found
+
+
+@pytest.mark.parametrize("share", [1.0, 0.95, 0.75])
+def test_a_step_that_is_nearly_one_entry_is_refused_by_server_and_key_holder(share: float) -> None:
+    own, bounds = direction(np.random.default_rng(1).normal(size=400)), cosine_bounds(400)
+    lie = nearly_one(share, 400)
+    with pytest.raises(ConfigError, match="one entry"):
+        read(own, LinearQuery(bounds, lie))
+    signing, agreement = SigningKey.generate(), AgreementKey.generate()
+    terms = PadTerms(bounds=bounds, context=b"")
+    server = PadServer(terms, 0, "direction", signing, LinearQuery(bounds, direction(np.ones(400))))
+    # A server that breaks the protocol asks all the same.
+    server._weights = words.from_floats(np.rint(lie * terms.weight_scale), terms.word_bits)
+    sent = pads.mask(own, np.zeros(0), terms, "direction", server.told, agreement.public)
+    holder = PadKeyHolder(agreement, terms, ("direction",), 1, signing.public)
+    with pytest.raises(RemoteProtocolError, match="one entry"):
+        holder.open(server.request([sent]))
+
+
+def test_a_client_of_these_bounds_takes_no_call_without_them() -> None:
+    """A server that leaves the bound out has other terms, so its call and the client's pads do not fit."""
+    part = Direction(world(study(ARM, rounds=1, clients=3)).problem)
+    own = part.linear_bounds(np.zeros(0, np.float32), {})
+    without = replace(own, spread=np.inf)
+    assert own == cosine_bounds(own.hidden_length) != without
+    assert PadTerms(bounds=own, context=b"").place != PadTerms(bounds=without, context=b"").place
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_a_few_entries_can_always_be_asked(length: int) -> None:
+    own = np.eye(length)[0]
+    assert read(own, LinearQuery(cosine_bounds(length), own)) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("scores", EVERY)
+def test_a_server_whose_own_step_is_nearly_one_entry_asks_nobody(
+    scores: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trusting, "_own_step", lambda self, broadcast, *_: nearly_one(0.9, len(broadcast)))
+    spy, _ = spied(study(ARM, rounds=1, clients=3, scores=scores), tmp_path)
+    assert spy.asks == [], "its clients would refuse"
+
+
+def test_honest_steps_of_the_packaged_study_keep_the_bound_with_room(tmp_path: Path) -> None:
+    written = packaged()["fltrust_poisoned"].split("[[sweep")[0]
+    of = parse(written.replace("rounds = 20", "rounds = 3").replace("seeds = [1, 2, 3]", "seeds = [1]"))
+    spy, _ = spied(replace(of, arms=of.arms[1:]), tmp_path)
+    asked = [query.per_client[0].query for query, _ in spy.asks if query.per_client]
+    assert len(asked) == 3
+    assert all(2 * spread_of(query.hidden) < query.bounds.spread for query in asked)
 
 
 def test_a_cap_on_each_entry_of_the_server_s_step_would_not_stop_it(tmp_path: Path) -> None:
@@ -287,6 +338,7 @@ def test_a_cap_on_each_entry_of_the_server_s_step_would_not_stop_it(tmp_path: Pa
     spy, _ = spied(of, tmp_path)
     cap = float(np.abs(spy.asks[0][0].per_client[0].query.hidden).max())
     assert 0.1 < cap < 0.5, "a smaller cap would bend this honest step"
+    assert cap * np.sqrt(len(spy.asks[0][0].broadcast)) < cosine_bounds(len(spy.asks[0][0].broadcast)).spread
     here = world(of)
     module = here.problem.module(here.problem.initial)
     dict(module.named_parameters())[f"{here.problem.layer}.bias"].data[:4] = -1e6

@@ -185,7 +185,7 @@ def test_spare_attempts_are_paid_for_beforehand() -> None:
         sum="masked",
         dropout=0.2,
         corrupt=0.0,
-        min_cohort_size=2,
+        min_cohort_size=3,
         min_honest=2,
         max_client_weight=0.5,
         max_retries=3,

@@ -63,7 +63,7 @@ def summed(hidden: str, p: float) -> Study:
         words |= {
             "dropout": "0.3",
             "corrupt": "0.15",
-            "min_cohort_size": "3",
+            "min_cohort_size": "5",
             "max_client_weight": "0.51",
             "secagg": '"semi-honest"',
             **counts(7),

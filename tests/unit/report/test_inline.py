@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import base64
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
+import pytest
 from matplotlib.figure import Figure
 
 from securefl.report.inline import inline_svg
@@ -44,3 +48,15 @@ def test_black_follows_the_page() -> None:
 
 def test_a_figure_styles_itself_alone() -> None:
     assert "<style" not in inline_svg(heat_map(), name="map", title="A map.")
+
+
+@pytest.mark.parametrize("first", ["style.blank(height=1)", "style._shape('o')"])
+def test_settings_in_the_working_folder_are_not_read(first: str, tmp_path: Path) -> None:
+    """A `matplotlibrc` in a folder such as /tmp may be another user's."""
+    (tmp_path / "matplotlibrc").write_text("figure.facecolor: red\ntext.usetex: True\n")
+    look = f"from securefl.report import style; {first}; import matplotlib, os; print(os.getcwd())"
+    told = f"{look}; print(matplotlib.rcParams['figure.facecolor'], matplotlib.rcParams['text.usetex'])"
+    done = subprocess.run(
+        [sys.executable, "-c", told], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(tmp_path), "white", "False"]

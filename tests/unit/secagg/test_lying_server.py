@@ -122,7 +122,16 @@ def test_a_forged_entry_of_a_stranger_is_named_too() -> None:
     _, machine, _ = sparse()
     state, roster, _ = machine.at(RosterClosed)
     far = next(k for k in range(60) if k and k not in machine.at(Dealt)[0].closed.graph.neighbours[0])
-    lie = replace(roster, nonces=swapped(roster.nonces, far, Commitment(bytes(32))))
+    due = len(machine.at(Dealt)[0].closed.graph.neighbours[0])
+
+    def lied(number: int) -> RosterClosed:
+        return replace(roster, nonces=swapped(roster.nonces, far, Commitment(number.to_bytes(32, "little"))))
+
+    def neighbours(of: RosterClosed) -> int:
+        return len(ClosedRoster(machine.inner.agreement, of.entries).graph.neighbours[0])
+
+    # with another number of neighbours the number of boxes would be wrong before any of them is opened
+    lie = next(one for one in map(lied, range(99)) if neighbours(one) == due)
     dealing = machine.inner.provide(machine.inner.receive(state, SERVER, lie).state, True).state
     refused(machine.inner, dealing, machine.at(Dealt)[1], f"member {far}, which did not sign this key")
 

@@ -12,7 +12,7 @@ from support.sources import ROOT, sources, tree
 
 from securefl.core.errors import DataError
 from securefl.storage import files
-from securefl.storage.files import replacing, subfolder, write
+from securefl.storage.files import folder_at, replacing, subfolder, write
 from securefl.storage.private_folder import private_folder
 
 
@@ -180,6 +180,32 @@ def test_no_module_writes_files_by_another_way() -> None:
         calls = (node for node in ast.walk(tree(text)) if isinstance(node, ast.Call))
         found |= {(where, name) for name in map(writes, calls) if name is not None}
     assert found == IN_MEMORY
+
+
+def test_no_module_makes_folders_by_another_way() -> None:
+    found = set()
+    for where, text in sources().items():
+        calls = (node.func for node in ast.walk(tree(text)) if isinstance(node, ast.Call))
+        names = (getattr(call, "attr", getattr(call, "id", "")) for call in calls)
+        found |= {(where, name) for name in names if name in ("mkdir", "makedirs")}
+    assert found == {("securefl/storage/files.py", "mkdir")}
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_nobody_else_writes_a_folder_on_the_way(tmp_path: Path, exact: bool) -> None:
+    path = tmp_path / "a" / "b" / "c"
+    for mask, left in ((0, 0o750), (0o077, 0o750 if exact else 0o700)):
+        before = os.umask(mask)
+        try:
+            folder_at(path / str(mask), mode=0o750, exact=exact)
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE((path / str(mask)).stat().st_mode) == left
+        made = [one for one in tmp_path.rglob("*") if stat.S_IMODE(one.stat().st_mode) & 0o022]
+        assert made == []
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(FileExistsError):
+        folder_at(tmp_path / "file")
 
 
 def test_a_private_folder_is_its_owners_alone(tmp_path: Path) -> None:

@@ -242,3 +242,27 @@ def test_a_secret_is_its_owners_alone_and_whole(change: int | str, tmp_path: Pat
             path.symlink_to(tmp_path / "real")
     with pytest.raises(DataError, match="SEEN" if isinstance(change, int) else "LOST"):
         owned.secret(path, 32, **owned_by, error=DataError)
+
+
+def test_what_was_opened_is_what_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that others can change led elsewhere while it was opened."""
+    trusted, theirs, shared = tmp_path / "trusted", tmp_path / "theirs", tmp_path / "shared"
+    for folder in (trusted, theirs, shared):
+        folder.mkdir()
+        (folder / "net.py").write_text(f"# {folder.name}")
+    shared.chmod(0o777)
+    link = shared / "study"
+    link.symlink_to(trusted)
+    assert owned.read(link / "net.py", [trusted]) == b"# trusted"
+    link.unlink()
+    link.symlink_to(theirs)
+    reason: Callable[..., str] = owned.reason
+
+    def meanwhile(*given: object) -> str:
+        link.unlink()
+        link.symlink_to(trusted)
+        return reason(*given)
+
+    monkeypatch.setattr(owned, "reason", meanwhile)
+    with pytest.raises(ConfigError, match="opened"):
+        owned.read(link / "net.py", [trusted])

@@ -48,13 +48,13 @@ def record(number: int, answered: tuple[int, ...] = (2,), **changes: Any) -> dic
         "seen": Seen().record(),
         "ledger": {"count": number, "head": f"{number:064x}"},
         "figures": {},
-        "blamed": {},
+        "rejected_from": {},
         "abstained": {},
         "reasons": {},
-        "blank": {},
+        "without_records": {},
         "clipped": {},
         "floored": {},
-        "culprits": [],
+        "proven_cheaters": [],
         **changes,
     }
 
@@ -78,7 +78,7 @@ def test_nobody_in_any_round_is_told_with_the_most_frequent_reason(here: World) 
     (found,) = alarms([run(here, *(record(n, (), abstained=why) for n in (1, 2)))])
     said = "FedAvg: nobody answered in any of 2 rounds: the model is as it began. Most often: It diverged."
     assert (found.text, found.learnt) == (said, False)
-    (rejected_from,) = alarms([run(here, record(1, (), blamed={"client-0000": "Expected 3 bytes."}))])
+    (rejected_from,) = alarms([run(here, record(1, (), rejected_from={"client-0000": "Expected 3 bytes."}))])
     assert rejected_from.text.endswith(
         "in any of 1 round: the model is as it began. Most often: Expected 3 bytes."
     )
@@ -161,7 +161,7 @@ def test_reasons_are_counted_without_their_numbers(here: World) -> None:
     first = record(
         1,
         abstained={"client-0000": "It has 3 of 5."},
-        blamed={"server": "Bad bytes."},
+        rejected_from={"server": "Bad bytes."},
         selected=[0, 1, 2],
     )
     second = record(2, abstained={"client-0001": "It has 4 of 5.", "client-0000": "It has 9 of 5."})

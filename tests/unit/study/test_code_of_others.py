@@ -430,3 +430,14 @@ def test_a_party_opens_code_under_the_rule(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "party" / HOME).stat().st_mode) == 0o600
     (path.parent / "net.py").chmod(0o666)
     assert "chmod go-w" in refused(tmp_path / "party" / "study.toml")
+
+
+def test_a_note_beside_a_study_without_code_speaks_of_no_code(tmp_path: Path) -> None:
+    """The remedies are in the message: the note removed, or the study run again."""
+    (tmp_path / "study.toml").write_text("")
+    (tmp_path / HOME).write_text("/elsewhere\nmade in folder 0\n")
+    (tmp_path / HOME).chmod(0o600)
+    with pytest.raises(ConfigError) as caught:
+        home_of(tmp_path / "study.toml")
+    assert "code as it is" not in str(caught.value)
+    assert all(word in str(caught.value) for word in (f"remove {HOME}", "--out", "--trust-code"))

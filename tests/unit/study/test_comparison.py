@@ -18,6 +18,7 @@ from support.tiny_study import FEDAVG, FEDPROF, text
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.report.accuracy import MEASURES
+from securefl.storage.private_folder import RUN, note_format
 from securefl.study.comparison import Comparison, compared, least_pairs
 from securefl.study.comparison_report import answer, as_json, differing, gap_words, page, untested
 
@@ -44,6 +45,7 @@ def finished(
     columns = ["arm", "seed", "round", "accuracy", "bytes_up", "bytes_down", "models"]
     columns += ["epsilon_server", "epsilon_key-holder", "epsilon_others"]
     table = pd.DataFrame(rows, columns=columns)
+    note_format(folder, RUN)
     (folder / "study.toml").write_text(config or text(FEDAVG))
     table.to_csv(folder / "metrics.csv", index=False)
     (folder / "summary.json").write_text(json.dumps({"accuracy": measure}))

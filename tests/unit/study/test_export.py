@@ -15,7 +15,7 @@ from support.tiny_study import FEDAVG, text
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.storage.folder_lock import alone
-from securefl.storage.private_folder import CONFIG
+from securefl.storage.private_folder import CONFIG, RUN, note_format
 from securefl.study.arm import ARMS, arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse
@@ -36,6 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def whole(of: Study, folder: Path) -> Path:
     """A run folder in which all arms have finished."""
+    note_format(folder, RUN)
     (folder / CONFIG).write_text(of.text)
     for seed in of.study.seeds:
         here = build(of, seed)
@@ -102,6 +103,7 @@ def test_what_is_not_there_is_named(words: list[str], match: str, finished: Path
 
 def test_an_arm_that_never_finished_is_refused_with_the_command_that_goes_on(tmp_path: Path) -> None:
     of = parse(text(FEDAVG, LG))
+    note_format(tmp_path, RUN)
     (tmp_path / CONFIG).write_text(of.text)
     run_arm(of, of.arms[0], build(of, 3), tmp_path, lambda record: None, rounds=1)
     goes_on = f"go on with: securefl run {tmp_path}/study.toml --out {tmp_path}"

@@ -1,6 +1,6 @@
-"""Folders of a former state, whose study or plan says what is gone, are refused and stay as they are.
+"""Run folders of this version, whose study says what is gone, are refused and stay as they are.
 
-The texts are those that securefl wrote at 29e25063: scores in batches, dealt pads, and words of earlier days.
+Folders of older versions are refused before that (`tests/vectors/test_older_files.py`).
 """
 
 from __future__ import annotations
@@ -13,46 +13,13 @@ from support import tiny_study
 
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
-from securefl.storage.private_folder import private_folder
+from securefl.storage.private_folder import RUN, note_format, private_folder
 
 FORMER = {
     "batches": ('scores = "clear"', 'scores = "batches"'),
     "dealt-pads": ('scores = "clear"', 'scores = "dealt-pads"'),
     "unprotected": ("non_private", "unprotected"),
 }
-PARTY = """name = "client-0000"
-arm = "P"
-seed = 3
-counter = "{here}"
-clients = 6
-roster = ""
-records = ""
-
-[terms]
-unit = "record"
-adjacency = "replace-one"
-delta = 0.0001
-budget = inf
-against = ["server"]
-
-[plan]
-sum = "clear"
-scores = "{scores}"
-noise = "none"
-least_cohort = 2
-unit = "record"
-adjacency = "replace-one"
-delta = 0.0001
-unprotected = ["update", "profile"]
-against = ["server"]
-schedule = 2
-
-[plan.weights]
-
-[plan.releases]
-update = 2
-profile = 2
-"""
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -72,20 +39,13 @@ def refused(file: Path, word: str, *typed: str) -> None:
 def test_a_run_folder_of_a_former_state_is_refused_by_each_command(word: str, tmp_path: Path) -> None:
     text = tiny_study.text()
     assert FORMER[word][0] in text
+    note_format(tmp_path, RUN)
     (private_folder(tmp_path) / "arms").mkdir()
     config = tmp_path / "study.toml"
     config.write_text(text.replace(*FORMER[word]))
     refused(config, word, "report", str(tmp_path))
     refused(config, word, "export", str(tmp_path), "-o", str(tmp_path / "m.safetensors"))
     refused(config, word, "run", str(config), "--out", str(tmp_path))
-
-
-@pytest.mark.parametrize("scores", ["batches", "dealt-pads"])
-def test_a_party_folder_of_a_former_state_is_refused_by_each_command(scores: str, tmp_path: Path) -> None:
-    file = tmp_path / "party.toml"
-    file.write_text(PARTY.format(here=tmp_path, scores=scores))
-    for command in ("status", "enrol", "serve"):
-        refused(file, scores, "party", command, str(tmp_path))
 
 
 def test_a_study_that_a_person_wrote_is_no_folder_of_another_release(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ EDITS = {
     "another session": "UPDATE releases SET session = zeroblob(32) WHERE round = 3",
     "another round": "UPDATE releases SET round = 9 WHERE round = 3",
     "another time": "UPDATE releases SET at = '1970-01-01' WHERE reserved = 1",
-    "an introduction": "UPDATE releases SET introduction = 1 WHERE reserved = 1",
+    "an introduction": "UPDATE releases SET initial = 1 WHERE reserved = 1",
     "another content": "UPDATE releases SET content = zeroblob(32) WHERE reserved = 1",
     "a commit": "UPDATE releases SET committed = NULL WHERE reserved = 1",
     "the order": "UPDATE releases SET reserved = reserved + 1000 WHERE reserved = 1",
@@ -272,8 +272,11 @@ def test_what_clients_kept_is_whole_and_of_this_run(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "one", isolation_level=None)) as db:
         db.execute("ATTACH ? AS other", (str(tmp_path / "other"),))
         for statement, said in (
-            ("DELETE FROM kept WHERE client = 2", "missing, or older"),
-            ("REPLACE INTO kept SELECT * FROM other.kept WHERE client = 2", "not as it was written"),
+            ("DELETE FROM client_states WHERE client = 2", "missing, or older"),
+            (
+                "REPLACE INTO client_states SELECT * FROM other.client_states WHERE client = 2",
+                "not as it was written",
+            ),
             ("REPLACE INTO state SELECT * FROM other.state", "not as it was written"),
             ("REPLACE INTO rounds SELECT * FROM other.rounds WHERE round = 2", "not as it was written"),
         ):
@@ -289,9 +292,9 @@ RECORDS = [
     ("$.epsilon.bob", "1"),
     ("$.ledger", "null"),
     ("$.ledger.head", '"no hex"'),
-    ("$.culprits", '"abc"'),
+    ("$.proven_cheaters", '"abc"'),
     ("$.retired", "[99]"),
-    ("$.spare", '"x"'),
+    ("$.retries_left", '"x"'),
     ("$.accuracy", "null"),
     ("$.loss", "null"),
     ("$.selected", "[99]"),
@@ -338,7 +341,7 @@ def test_rounds_that_are_missing_in_a_checkpoint(of: Study, cut: Path) -> None:
 
 def test_a_record_that_was_edited(of: Study, cut: Path) -> None:
     with closing(sqlite3.connect(cut / FILE, isolation_level=None)) as db:
-        db.execute("UPDATE rounds SET record = replace(record, 'spare\": 0', 'spare\": 9')")
+        db.execute("UPDATE rounds SET record = replace(record, 'retries_left\": 0', 'retries_left\": 9')")
     refused(of, cut, "a row is not as it was written")
 
 

@@ -359,7 +359,7 @@ def cut(after_each: Path, tmp_path: Path) -> Path:
 EDITS = {
     "releases": "DELETE FROM releases WHERE round = 2",
     "a charge": "UPDATE releases SET charge = replace(charge, 'multiplier\": ', 'multiplier\": 9')",
-    "a record": "UPDATE rounds SET record = replace(record, 'spare\": 0', 'spare\": 9')",
+    "a record": "UPDATE rounds SET record = replace(record, 'retries_left\": 0', 'retries_left\": 9')",
     "a round": "DELETE FROM rounds WHERE round = 1",
     "a secret": "UPDATE parties SET round = 1",
     "the session": "DELETE FROM bound WHERE name = 'session'",

@@ -20,7 +20,6 @@ from support.tiny_study import FEDAVG, FEDPROF, study, text, world
 import securefl
 from securefl.api.callbacks.curves import curves
 from securefl.commands.main import cli
-from securefl.core.errors import ConfigError
 from securefl.engine.attendance import Seen
 from securefl.report.run_page import TESTED
 from securefl.storage.private_folder import FIELD, NOTICE, PRIVATE, json_text, private_folder, private_page
@@ -51,6 +50,7 @@ PUBLIC = {
     "reliability.parquet": "the same",
     "summary.json": "the same, by arm",
     "versions.json": "software",
+    "format.txt": "software",
     "seeds.json": "the plan",
     "plots/accuracy.png": "the global model on the server's own test records",
     "accounting.txt": "what the epsilons cover, from public settings and the holder's own doings",
@@ -220,10 +220,10 @@ def _record(number: int) -> dict[str, Any]:
         "ledger": {"count": 2 * number, "head": f"{number:064x}"},
         "figures": {"divergence": [[0, 2], [57721.5, 66260.7]]},
         "error_bound": None,
-        "blamed": {},
+        "rejected_from": {},
         "seen": Seen().record(),
         "reasons": {},
-        "blank": {},
+        "without_records": {},
         "abstained": {"client-0001": MARK},
     }
 
@@ -327,22 +327,6 @@ def test_the_terminal_says_for_whom_warnings_are(tmp_path: Path) -> None:
     assert said["private"][FIELD] == NOTICE
     assert said["private"]["warnings"]
     assert not {"warnings", "abstentions"} & said.keys()
-
-
-def test_a_folder_of_before_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    securefl.run(text(FEDAVG), out=tmp_path / "run")
-    (tmp_path / "run" / PRIVATE / "arms").rename(tmp_path / "run" / "arms")
-    for words in (
-        ["report", str(tmp_path / "run")],
-        ["export", str(tmp_path / "run"), "-o", "x.safetensors"],
-    ):
-        told = CliRunner().invoke(cli, words)
-        assert isinstance(told.exception, ConfigError)
-        assert str(tmp_path / "run" / "arms") in str(told.exception)
-    with pytest.raises(ConfigError, match="arms"):
-        securefl.run(text(FEDAVG), out=tmp_path / "run")
-    (tmp_path / "run" / "arms").rename(tmp_path / "run" / PRIVATE / "arms")
-    assert len(securefl.run(text(FEDAVG), out=tmp_path / "run").metrics) == 2
 
 
 def test_a_table_without_models_keeps_its_accuracies() -> None:

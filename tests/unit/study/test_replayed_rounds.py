@@ -42,6 +42,7 @@ MASKED: dict[str, Any] = {
     **DISTRIBUTED,
     "max_retries": "5",
     "dropout": "0.35",
+    "min_cohort_size": "4",
     "min_honest": "2",
 }
 RUNS: dict[str, Callable[[], Study]] = {
@@ -53,7 +54,7 @@ RUNS: dict[str, Callable[[], Study]] = {
     "two servers, central noise": lambda: study(sum='"two-server"', dropout="0.2", corrupt="0.0"),
     "two servers, noise of the key holder": lambda: study(**KEY_HOLDER),
     "two servers, on a bad network": lambda: parse(
-        study(**KEY_HOLDER | {"max_retries": "5", "dropout": "0.5", "min_cohort_size": "3"}).text
+        study(**KEY_HOLDER | {"max_retries": "5", "dropout": "0.5", "min_cohort_size": "5"}).text
         + NETWORK.format(LOST)
     ),
     "clear, on a bad network": lambda: parse(text(FEDPROF, clients=4) + NETWORK.format(0.1)),
@@ -234,5 +235,5 @@ def test_the_bad_network_costs_attempts_and_opens_sums(tmp_path: Path) -> None:
     """Or the rounds above would not be played again attempt by attempt."""
     of = RUNS["masked, on a bad network"]()
     records = run_arm(of, of.arms[0], world(of), tmp_path, lambda record: None).records
-    assert records[-1]["spare"] < of.privacy.max_retries
+    assert records[-1]["retries_left"] < of.privacy.max_retries
     assert any(len(record["answered"]) for record in records)

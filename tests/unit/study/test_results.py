@@ -47,10 +47,10 @@ def record(number: int, accuracy: float, *, arm: str = "FedProf", **changes: Any
         "ledger": {"count": 2 * number, "head": f"{number:064x}"},
         "figures": {"divergence": [[0, 2, 3, 4, 5], [0.5, 0.0, 1.0, 2.0, 3.0]]},
         "error_bound": None,
-        "blamed": {},
+        "rejected_from": {},
         "seen": Seen().record(),
         "reasons": {},
-        "blank": {},
+        "without_records": {},
         "abstained": {"client-0001": "no records"},
         **changes,
     }

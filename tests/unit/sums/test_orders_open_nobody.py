@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from support.four_clients import CLIENTS, SESSION, SIZE
+from support.hidden_plans import lawless
 from support.residents import Deployment
 
 from securefl.accounting.ledger import Ledger
@@ -50,6 +51,7 @@ BY_DRAWS = {"weights": {"own": "draws"}, "draws": CLIENTS}
 BY_COUNTS = {
     "weights": {"own": "counts"},
     "min_cohort_size": CLIENTS,
+    "max_client_weight": 0.53,  # 3^2 / (3^2 + 2 * 2^2)
     "min_num_examples": 2,
     "max_num_examples": 3,
     "min_records": CLIENTS,
@@ -97,8 +99,8 @@ ATTACKS = {
         weights=heavy(2**20 - 3),
         said="no client to have more than 0.5",
     ),
-    "just beyond the share": Attack(  # 3^2 / (3^2 + 3 * 1) is above 1/2, though 3 / 6 is not
-        DRAWN, {**BY_DRAWS, "draws": 6}, weights=heavy(3), opens=False, said="got 0.75"
+    "just beyond the share": Attack(  # 3^2 / (3^2 + 2 * 1) is above 1/2, though 3 / 6 is not
+        DRAWN, {**BY_DRAWS, "draws": 6}, weights=heavy(3), opens=False, said="got 0.818"
     ),
     "draws in an arm without": Attack(OWN, {}, weights=heavy(2**40), said="weighs 'own' equally"),
     "draws beside counts": Attack(COUNTED, BY_COUNTS, weights=heavy(2**40), said="weighs 'own' by counts"),
@@ -192,7 +194,7 @@ def test_an_order_that_the_plan_does_not_allow_opens_nothing(name: str, how: str
     attack = ATTACKS[name]
     parties = home(attack, how)
     # What the server demands of cohorts before it asks at all, it leaves out too.
-    parties.server._plan = replace(
+    parties.server._plan = lawless(
         parties.server._plan, min_cohort_size=2, min_honest=1, max_client_weight=0.99
     )
     with lying_server():
@@ -255,20 +257,18 @@ def test_a_client_takes_one_n_in_a_session(how: str, home: Home) -> None:
     assert parties.query(attack.query(), 3).survivors == EVERYBODY
 
 
-def test_three_cohorts_of_two_would_tell_a_client() -> None:
-    """Sums over {2, 3}, {3, 1} and {2, 1} at one broadcast are three equations in three clients."""
-    pairs = ((2, 3), (1, 3), (1, 2))
-    attack = Attack(OWN, {})
-    parties = InOneProcess(attack, "masked")
-    parties.server._plan = replace(parties.server._plan, min_cohort_size=2)
+def test_four_cohorts_of_three_would_tell_a_client() -> None:
+    """Sums over any three of four clients at one broadcast are four equations in four clients."""
+    threes = [tuple(k for k in EVERYBODY if k != out) for out in EVERYBODY]
+    asks = [replace(Attack(OWN, {}).query(), cohort=three) for three in threes]
+    parties = InOneProcess(Attack(OWN, {"min_cohort_size": 4}), "masked")
+    parties.server._plan = replace(parties.server._plan, min_cohort_size=3)
     with lying_server():
-        asks = [replace(attack.query(), cohort=pair) for pair in pairs]
         assert all(parties.query(query, 1 + number).survivors == () for number, query in enumerate(asks))
-    loose = Attack(OWN, {"min_cohort_size": 2})
-    parties = InOneProcess(loose, "masked")
+    parties = InOneProcess(Attack(OWN, {}), "masked")
     sums = [parties.query(query, 1 + number).totals["own"].value for number, query in enumerate(asks)]
-    found = (sums[0] + sums[2] - sums[1]) / 2
-    assert np.abs(found - VECTORS[2]).max() < 2e-6, "differences of rounds are not held without noise"
+    found = np.sum(sums, axis=0) / 3 - sums[2]
+    assert np.abs(found - VECTORS[2]).max() < 4e-6, "differences of rounds are not held without noise"
 
 
 @pytest.mark.parametrize(
@@ -317,8 +317,9 @@ def test_a_plan_without_the_words_or_with_words_that_hold_nothing_is_refused(
 def test_a_plan_says_its_worst_guess_without_a_name() -> None:
     terms = {**TERMS, "min_cohort_size": CLIENTS}
     drawn = Plan(sum="masked", **terms, **BY_DRAWS)
-    assert drawn.guess_error() == drawn.guess_error("own") == pytest.approx(np.sqrt(0.5))
-    assert drawn.guess_error("another") == pytest.approx(np.sqrt(3 / 4)), "three surely remain beside it"
+    assert drawn.guess_error() == drawn.guess_error(DRAWN) == pytest.approx(np.sqrt(0.5))
+    another = replace(OWN, name="another")
+    assert drawn.guess_error(another) == pytest.approx(np.sqrt(2 / 3)), "two hide it from another client"
 
 
 def test_an_n_by_which_small_values_vanish_is_refused() -> None:

@@ -18,6 +18,7 @@ from support.tiny_study import FEDAVG, plain, text, with_privacy, world
 from securefl.accounting.shared import account_of
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError, WorkerDied
+from securefl.storage.private_folder import RUN, note_format
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.interruption import Interrupted, Interruption
@@ -51,6 +52,7 @@ class FakeRay(ModuleType):
         self.tries = 0
         self.alive = True
         self.connected: list[str] = []
+        self.folders: list[Path] = []
         self.on_the_node: Callable[[], Any] = SimpleNamespace
         self.answer: Callable[[Any], Any] = lambda found: found
 
@@ -58,6 +60,7 @@ class FakeRay(ModuleType):
         if address not in ("local", "10.0.0.1:6379"):
             raise ConnectionError("Could not find a Ray instance.")
         self.connected.append(address)
+        self.folders.append(Path.cwd())
 
     def shutdown(self) -> None:
         self.connected.append("ended")
@@ -194,6 +197,7 @@ def test_a_cell_goes_on_from_the_rounds_that_are_here(
     (cell,) = sweep.cells
     folder = sweep.home(tmp_path, cell)
     home = arm_folder(folder, cell.study.arms[0], 3)
+    note_format(folder, RUN)
 
     def killed(record: Mapping[str, Any]) -> None:
         shutil.copytree(home, tmp_path / "killed")
@@ -247,6 +251,20 @@ def test_a_shared_ledger_stays_here_and_has_every_run_once(
     assert len(entries) == 2
     assert swept(sweep, tmp_path / "out") == {}
     assert account_of(ledger).entries == entries
+
+
+def test_no_worker_has_the_working_folder_on_its_path(
+    ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray takes it from who connects. It may be another user's, with modules in it."""
+    monkeypatch.chdir(tmp_path)
+    with on_ray._connected():
+        assert ray.folders == [Path("/")]
+        assert Path.cwd() == tmp_path
+    monkeypatch.setenv("RAY_ADDRESS", "nowhere")
+    with pytest.raises(ConfigError), on_ray._connected():
+        pass
+    assert Path.cwd() == tmp_path
 
 
 def test_a_run_without_room_in_the_shared_ledger_never_begins(ray: FakeRay, tmp_path: Path) -> None:

@@ -137,10 +137,10 @@ def test_safetensors_without_a_card_are_refused(file: Path) -> None:
 
 
 def test_a_card_of_another_form_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exported, "FORMAT", "securefl model 1")
+    monkeypatch.setattr(exported, "FORMAT", "securefl model 2")
     save(file, values(), CARD)
     monkeypatch.undo()
-    with pytest.raises(DataError, match="got 'securefl model 1'"):
+    with pytest.raises(DataError, match="got 'securefl model 2'"):
         load(file)
 
 

@@ -94,7 +94,7 @@ def test_outputs_of_more_models_are_the_models(of: Learnt, tmp_path: Path) -> No
 def test_the_card_travels_in_the_metadata(tmp_path: Path) -> None:
     save_onnx(tmp_path / "model.onnx", CASES["linear"], CARD)
     found = onnxruntime.InferenceSession(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map
-    assert json.loads(found["securefl"]) == {"format": "securefl model 2", "card": CARD}
+    assert json.loads(found["securefl"]) == {"format": "securefl 8 model", "card": CARD}
 
 
 @pytest.mark.parametrize("gone", ["onnx", "onnxruntime", "onnxscript"])

@@ -313,3 +313,16 @@ def test_a_regular_query_without_a_head_trains_the_body() -> None:
     assert prepared(body, replace(asked, kept=kept[2], initial=1))[1] is None, (
         "an initial query trains nothing"
     )
+
+
+def test_an_initial_query_is_about_the_initial_body_also_after_training() -> None:
+    """Else, after a round without one client, it tells that client's statistic: the others' are known."""
+    here = world()
+    body: Any = FedLog(body="private").build(here.problem).body  # type: ignore[attr-defined]
+    asked = context(here, *here.records[0], np.zeros(0, np.float32))
+    _, trained = prepared(body, asked)
+    states = ({}, trained or {})
+    first, after = (
+        np.array(to_vector(prepared(body, replace(asked, kept=kept, initial=1))[0])) for kept in states
+    )
+    assert np.array_equal(first, after)

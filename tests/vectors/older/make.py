@@ -1,0 +1,137 @@
+"""Writes one file of each format with the code of an older checkout, as an archive.
+
+    git worktree add OLD COMMIT
+    PYTHONPATH=OLD:OLD/tests python tests/vectors/older/make.py tests/vectors/older/COMMIT.tar.xz
+
+That checkout's own commands make everything. Of a long document of a matching only the head is kept: its
+first line has the version. Pages, tables and pictures have no version, and are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tarfile
+import tomllib
+from importlib import metadata
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+HEAD = 2**10
+LEFT_OUT = {".html", ".png", ".svg", ".csv", ".parquet", ".lock", ".sqlite-shm", ".sqlite-wal", ".txt"}
+
+
+def of_the_checkout() -> None:
+    """Find entry points of the older checkout, not those that are installed."""
+    import securefl
+
+    home = Path(securefl.__file__).parents[1]
+    told = tomllib.loads((home / "pyproject.toml").read_text())["project"]["entry-points"]
+    points = [metadata.EntryPoint(*own, group) for group, found in told.items() for own in found.items()]
+    installed = metadata.entry_points
+
+    def entry_points(**wanted: str) -> metadata.EntryPoints:
+        ours = [one for one in points if one.group == wanted.get("group")]
+        return metadata.EntryPoints(ours) if ours else installed(**wanted)
+
+    metadata.entry_points = entry_points  # type: ignore[assignment]
+
+
+def call(*words: object) -> None:
+    from click.testing import CliRunner
+
+    from securefl.commands.main import cli
+
+    ended = CliRunner().invoke(cli, [str(word) for word in words])
+    if ended.exception is not None:
+        raise SystemExit(f"{words}: {ended.exception!r} {ended.output}")
+
+
+def runs(root: Path) -> None:
+    """A run with a shared ledger, its exported model, and a sweep of one cell."""
+    from support.tiny_study import text
+
+    arm = '[[arm]]\nname = "x"\nprotocol = "fedlog"\nclip = { kind = "unit-l2" }\n'
+    study = text(arm, rounds=1, clients=4, non_private="[]")
+    study = study.replace('noise = "none"', 'noise = "local"\nepsilon = 8.0\nledger = "shared.sqlite"')
+    study = study.replace('["server", "key-holder", "others"]', '["server", "others"]')
+    study = study.replace("budget = inf", "budget = 20.0")
+    study = study.replace('source = "digits"', 'source = "digits"\nholdout = 0.2')
+    (root / "study.toml").write_text(study)
+    call("run", root / "study.toml", "--out", root / "run")
+    call("export", root / "run", "-o", root / "model.safetensors")
+    swept = study.replace('ledger = "shared.sqlite"\n', "").replace("epsilon = 8.0\n", "")
+    (root / "sweep.toml").write_text(swept + '[sweep.grid]\n"privacy.epsilon" = [8.0]\n')
+    call("sweep", root / "sweep.toml", "--out", root / "sweep")
+
+
+def parties(root: Path) -> None:
+    """The folder of a client that is enrolled and pinned, its counter, the roster, and a request to it."""
+    from support.party_folders import CLEAR, enrolled, made
+
+    from securefl.deployment import keys, pinning, plan_file
+    from securefl.deployment.messages import Enter, encode_envelope
+
+    root.mkdir()
+    enrolled(root)
+    of, server = made(CLEAR), keys.read(root / "server", "server")
+    pinned = pinning.pinned_of(root / "server", plan_file.read(root / "server"))
+    enter = Enter.of(of.plan, "tiny", of.work, pinned, bytes(32), server)
+    (root / "enter.bin").write_bytes(encode_envelope(enter))
+
+
+def matching(root: Path, *options: str) -> None:
+    """Keys, a declaration, profiles, scores, and the records of key holder and evaluator."""
+    from support.matching_place import Place
+
+    root.mkdir()
+    place = Place(root, *options)
+    if not (root / "declared.pub").exists():
+        place.declare()
+    place.match()
+    place.reveal()
+
+
+def summing(root: Path) -> None:
+    """The ledger of `masked_sum`, and the names of its clients."""
+    import numpy as np
+
+    import securefl
+
+    values = {f"c{number}": np.zeros(2) for number in range(4)}
+    root.mkdir()
+    trust = {"corrupt": 0.0, "min_honest": 2, "max_client_weight": 0.5}
+    securefl.masked_sum(values, bound=1.0, **trust, ledger=root / "ledger.sqlite", delta=1e-5)
+
+
+def wanted(path: Path) -> bool:
+    """Whether a file, by its path below the folder, has a version or is needed beside one that has."""
+    twins = {"server", "client-0001", "client-0002", "state"}
+    again = path.is_relative_to("sweep/cells") and "arms" in path.parts
+    return path.suffix not in LEFT_OUT and path.name != ".lock" and not twins & {*path.parts} and not again
+
+
+def main(target: Path) -> None:
+    of_the_checkout()
+    with TemporaryDirectory() as at:
+        root = Path(at).resolve()
+        os.environ["XDG_STATE_HOME"] = os.environ["XDG_CACHE_HOME"] = str(root / "state")
+        runs(root)
+        parties(root / "parties")
+        matching(root / "pads", "--params", "pads")
+        matching(root / "compact", "--params", "compact")
+        summing(root / "summing")
+        with tarfile.open(target, "w:xz", preset=9) as archive:
+            for path in sorted(root.rglob("*")):
+                if path.is_file() and wanted(path.relative_to(root)):
+                    content = path.read_bytes()
+                    if content.startswith(b"securefl "):
+                        content = content[:HEAD]
+                    inside = tarfile.TarInfo(str(path.relative_to(root)))
+                    inside.size, inside.mode = len(content), 0o600
+                    archive.addfile(inside, BytesIO(content))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())

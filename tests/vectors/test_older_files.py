@@ -1,0 +1,200 @@
+"""Files and folders of older releases are refused by every reader and command, and stay as they are.
+
+`older/COMMIT.tar.xz` has one of each, made by the code of that commit (`older/make.py`).
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support.offenders import offenders
+from support.tiny_study import FEDAVG, text
+
+import securefl
+from securefl.accounting import shared, statements, store
+from securefl.accounting.ledger import Ledger
+from securefl.accounting.store import Terms
+from securefl.api import ledgers
+from securefl.commands.main import cli
+from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
+from securefl.core.release import SERVER
+from securefl.deployment import keys, plan_file, roster, session_store
+from securefl.deployment.messages import Enter, decode_envelope
+from securefl.he import openings
+from securefl.matching import document, matched
+from securefl.storage import journal
+from securefl.storage.database import Database, Kind
+from securefl.study import checkpoint, split_key
+from securefl.study.folder import study_of
+
+OLDER = Path(__file__).parent / "older"
+STATES = sorted(path.name.split(".")[0] for path in OLDER.glob("*.tar.xz"))
+TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
+REFUSALS = (ConfigError, DataError, RemoteProtocolError)
+Reader = Callable[[Path], object]
+
+
+def of_kind(kind: Kind) -> Reader:
+    return lambda path: Database(path, kind)
+
+
+def of_document(kind: str) -> Reader:
+    return lambda path: document.read(path, kind)
+
+
+DOCUMENTS = {
+    "K/secret.key": "secret-key",
+    "K/public.key": "public-key",
+    "V/evaluator.key": "evaluator-key",
+    "V/evaluator.pub": "evaluator-public",
+    "C-*/client.key": "client-key",
+    "C-*/client.pub": "client-public",
+    "declared.pub": "declared-baseline",
+    "p*.enc": "encrypted-profile",
+    "scores.enc": "encrypted-scores",
+}
+READERS: dict[str, tuple[str, str, Reader]] = {
+    "a run": ("run", "no version", study_of),
+    "a run's ledger": ("run/private/arms/*/*/ledger.sqlite", "version 7", of_kind(store.KIND)),
+    "a run's journal": ("run/private/arms/*/*/ledger.sqlite", "version 3", of_kind(journal.KIND)),
+    "a run's checkpoint": ("run/private/arms/*/*/ledger.sqlite", "version 5", checkpoint.rounds_in),
+    "a key of splits": ("**/private", "no version", split_key.read),
+    "a ledger": ("**/ledger.sqlite", "version 7", lambda path: Ledger(path, TERMS)),
+    "a ledger's statement": (
+        "**/ledger.sqlite",
+        "version 7",
+        lambda path: statements.statement(path, party=SERVER),
+    ),
+    "a ledger's terms": ("**/ledger.sqlite", "version 7", statements.terms_of),
+    "a ledger's identity": ("**/ledger.sqlite", "version 7", statements.identity_of),
+    "a shared ledger": ("shared.sqlite", "version 1", shared.account_of),
+    "names of clients": ("summing/ledger.sqlite.clients", "version 1", ledgers.Roster),
+    "openings": ("*/K/openings-*.sqlite", "version 2", openings.Openings),
+    "matched profiles": ("pads/V/matched-*.sqlite", "version 1", matched.Matched),
+    "acts": ("parties/client-0000/acts.sqlite", "version 3", journal.Journal),
+    "sessions": ("parties/client-0000/diary.sqlite", "version ", session_store.SessionStore),
+    "a plan file": ("parties/client-0000", "no version", plan_file.read),
+    "keys of a party": ("parties/client-0000", "no version", lambda path: keys.read(path, path.name)),
+    "a roster": ("parties/**/roster.jsonl", "no version", roster.read),
+    "a request": (
+        "parties/enter.bin",
+        "version 2",
+        lambda path: decode_envelope(path.read_bytes(), Enter, sender=SERVER),
+    ),
+    "a model": ("model.safetensors", "model 2", securefl.load),
+    **{
+        f"{where}/{name}": (f"{where}/{name}", "version '4'", of_document(kind))
+        for where in ("pads", "compact")
+        for name, kind in DOCUMENTS.items()
+        if where == "compact" or "C-*" not in name
+    },
+}
+COMMANDS = {
+    "run study.toml --out run": "no version",
+    "run other.toml --out new": "version 1",
+    "report run": "no version",
+    "report run --out new": "no version",
+    "export run -o new.safetensors": "no version",
+    "compare run sweep/cells/epsilon-8": "no version",
+    "report sweep/cells/epsilon-8": "no version",
+    "sweep sweep.toml --out sweep": "no version",
+    "ledger show summing/ledger.sqlite": "version 7",
+    "ledger show run/private/arms/x/seed-3/ledger.sqlite": "version 7",
+    "ledger runs shared.sqlite": "version 1",
+    "predict model.safetensors table.csv -o new.csv": "model 2",
+    "plan study.toml": "version 1",
+    "party status parties/client-0000": "no version",
+    "party enrol parties/client-0000": "no version",
+    "party serve parties/client-0000": "no version",
+    "party rotate parties/client-0000": "no version",
+    "party recount parties/client-0000 --yes": "no version",
+    "party allow parties/client-0000 --sessions 2 --yes": "no version",
+    "party pin parties/client-0000 parties/roster.jsonl": "no version",
+    "party init parties/client-0000 clear.toml --client 0 --again --yes": "no version",
+    "party coordinate parties/client-0000 --out new": "no version",
+    "declare --public K/public.key --evaluator V/evaluator.key --baseline b.json -o new": "version '4'",
+    "encrypt --public K/public.key --evaluator V/evaluator.pub --profile p1.json -o new": "version '4'",
+    "match --public K/public.key --evaluator V/evaluator.key --baseline b.json p1.enc -o new": "version '4'",
+    "reveal --secret K/secret.key --evaluator V/evaluator.pub scores.enc": "version '4'",
+}
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Callable[[str], Path]:
+    def unpacked(state: str) -> Path:
+        root = tmp_path / state
+        with tarfile.open(OLDER / f"{state}.tar.xz") as archive:
+            archive.extractall(root, filter="data")
+        for path in root.rglob("*"):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+        return root
+
+    return unpacked
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """All files, but SQLite's logs, which a look into a database makes."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in found if not path.name.endswith(("-wal", "-shm", ".lock"))}
+
+
+def require_refusal(error: BaseException | None, came: str) -> None:
+    assert isinstance(error, REFUSALS), error
+    assert came in str(error), error
+    # what to do stands behind what came
+    assert len(str(error).partition(came)[2].split()) > 5, error
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_reader_refuses_what_an_older_release_wrote(state: str, older: Callable[[str], Path]) -> None:
+    root = older(state)
+    before = contents(root)
+
+    def check(name: str) -> None:
+        where, came, read = READERS[name]
+        found = sorted(root.glob(where))
+        assert found, "the archive has none"
+        for path in found:
+            with pytest.raises(REFUSALS) as refusal:
+                read(path)
+            require_refusal(refusal.value, came)
+
+    assert offenders(READERS, check) == []
+    assert contents(root) == before
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_command_refuses_what_an_older_release_wrote(
+    state: str, older: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = older(state)
+    study = (root / "study.toml").read_text()
+    (root / "other.toml").write_text(study.replace("rounds = 1", "rounds = 2"))
+    (root / "clear.toml").write_text(text(FEDAVG))
+    (root / "table.csv").write_text("a\n1\n")
+    before = contents(root)
+
+    def check(words: str) -> None:
+        at_matching = words.split()[0] in ("declare", "encrypt", "match", "reveal")
+        monkeypatch.chdir(root / "pads" if at_matching else root)
+        require_refusal(CliRunner().invoke(cli, words.split()).exception, COMMANDS[words])
+
+    assert offenders(COMMANDS, check) == []
+    assert contents(root) == before
+
+
+def test_the_archives_have_one_of_each_format(older: Callable[[str], Path]) -> None:
+    """Without a reader's file the tests above would say nothing of it."""
+    unread = {"study.toml", "sweep.toml", "b.json", "p1.json", "p2.json"}
+    beside = (".sqlite-head", ".json", ".head")  # notes of a ledger, and files that only people read
+    for state in STATES:
+        root = older(state)
+        read = {path for where, _, _ in READERS.values() for path in root.glob(where) if path.is_file()}
+        folders = [path for where, _, _ in READERS.values() for path in root.glob(where) if path.is_dir()]
+        read |= {path for folder in folders for path in folder.glob("*") if path.is_file()}
+        found = {path for path in contents(root) if path.name not in unread and path.suffix not in beside}
+        assert {path for path in found - read if "counters" not in path.parts} == set()
