@@ -52,6 +52,7 @@ def grid(chosen: Callable[[int, str, str], bool]) -> pytest.MarkDecorator:
         [
             pytest.param(*arm, how, marks=[] if chosen(turn, arm[0], how) else pytest.mark.slow)
             for turn, arm in enumerate(ARMS)
+            if arm[0] != "adds"  # without noise its maps are in no hidden sum
             for how in HIDDEN
         ],
     )
@@ -109,10 +110,7 @@ def test_the_server_learns_totals(how: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", HIDDEN)
 def test_a_dropped_client_is_not_in_the_sum(how: str, tmp_path: Path) -> None:
-    """Client 2 has nothing to say: the clear sum without it is the hidden one.
-
-    Where a key holder, which is promised epsilon 0, sees who answers, it says nothing in zeros.
-    """
+    """Client 2 has nothing to say, and says so in zeros: the clear sum without it is the hidden one."""
     of = one("fedavg", "fraction = 1.0", how, rounds=1)
     here = world(of)
     records = list(here.records)
@@ -120,8 +118,8 @@ def test_a_dropped_client_is_not_in_the_sum(how: str, tmp_path: Path) -> None:
     spoilt = replace(here, records=records)
     masked, finished = spied(of, tmp_path / "masked", spoilt)
     clear, _ = spied(one("fedavg", "fraction = 1.0", "clear", rounds=1), tmp_path / "clear", spoilt)
-    assert (2 in finished.records[0]["answered"]) == (how != "masked")
-    assert ("client-0002" in finished.records[0]["without_records"]) == (how != "masked")
+    assert 2 in finished.records[0]["answered"]
+    assert "client-0002" in finished.records[0]["without_records"]
     assert np.array_equal(masked.states[-1].broadcast, clear.states[-1].broadcast)
 
 

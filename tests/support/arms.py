@@ -43,12 +43,14 @@ KEEPING = ("cs_fl", "feddbe", "fedper", "fedproto", "fedrep", "lg_fedavg", "stc"
 def hiding(arm: tuple[str, str]) -> dict[str, str]:
     """Words of [privacy] by which a tiny study's 7 clients hide their sums, whatever the arm."""
     keeps = arm[0] in KEEPING or "private" in arm[1]
+    # Who is drawn four times of seven stands out, and so does whom FLTrust trusts most. Stricter words would
+    # draw other cohorts, and flatten the trust.
+    alone = arm == REPLACED or arm[0] == "fltrust"
     return {
         "secagg": '"semi-honest"' if keeps else '"active"',
         "dropout": "0.3",
-        "corrupt": "0.15",
-        "min_cohort_size": "5",
-        # Whoever is drawn four times of seven stands out. A smaller share would draw other cohorts.
-        "max_client_weight": "0.97" if arm == REPLACED else "0.51",
+        "corrupt": "0.0" if alone else "0.15",
+        "min_cohort_size": "4" if alone else "5",
+        "max_client_weight": "0.97" if alone else "0.51",
         **counts(7),
     }

@@ -81,7 +81,7 @@ def test_an_acceptance_stands_on_the_card_and_in_the_plan(how: str) -> None:
     followed = of("lg_fedavg", how, secagg='"semi-honest"')
     assert "it must follow it" in card(followed)
     _, plan = composition(followed, followed.arms[0], world(followed))
-    assert "accepts_kept_state" not in plan.text()
+    assert '"accepts_kept_state": false' in plan.text()
 
 
 @pytest.mark.parametrize("name", FREE)
