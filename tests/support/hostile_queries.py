@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import combinations, product
@@ -505,11 +504,14 @@ class Play:
         """It computes in all worlds, each with the state that it kept there."""
 
         def compute(context: ClientContext) -> Value:
-            draws = context.rng.bit_generator.state["state"]["state"]
-            at = (context.session, context.round, context.initial, context.number, context.client, draws)
+            draws = context.rng.bit_generator.state
+            at = (context.session, context.round, context.initial, context.number, context.client)
             sent = (context.broadcast, *context.public.values())
-            asked = (self.system.name, part.spec.name, *at, *[own.tobytes() for own in sent])
-            found = [self._in_world(part, context, world, asked) for world in range(WORLDS)]
+            asked = (self.system.name, part.spec.name, at, repr(draws), *[own.tobytes() for own in sent])
+            found = []
+            for world in range(WORLDS):
+                found.append(self._in_world(part, context, world, asked))
+                context.rng.bit_generator.state = draws
             self.values[part.spec.name, context.client] = np.stack([value.floats() for value in found])
             states = [value.new_state for value in found]
             if states[0] is None:
@@ -525,7 +527,7 @@ class Play:
         key = (*asked, world, *[(name, own.tobytes()) for name, own in kept.items()])
         if (found := _KNOWN.get(key)) is None:
             x, y = records(context.client, world)
-            own = replace(context, x=x, y=y, kept=kept, rng=deepcopy(context.rng))
+            own = replace(context, x=x, y=y, kept=kept)
             found = _KNOWN[key] = computed(part, own)
         return found
 
