@@ -6,14 +6,14 @@ Under it stands an ideal hidden sum in place of keys and masks, which `sequences
 server if enough clients computed under one agreement and, without a key holder, signed one set of survivors.
 
 The clients have `WORLDS` sets of records each, of which the first counts. What a client computes from the
-others tells which of its values are known without its records, and which follow from one another.
+others tells which of its values are known without its records, and which follow from one another. Who looks
+is the server, and each client that sees totals: beside those of colluders it knows values of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import combinations, product
@@ -61,7 +61,7 @@ from securefl.sums.scheme import Attempt
 from securefl.training.fit import Fit
 from support.tiny_problem import tiny_problem
 
-CLIENTS, WORLDS, RECORDS, WIDTH = 6, 8, 8, 3
+CLIENTS, WORLDS, RECORDS, WIDTH = 6, 7, 8, 3
 EVERYBODY: Final = tuple(range(CLIENTS))
 NAMES: Final = tuple(map(client_name, EVERYBODY))
 MOST: Final = Limit(2**20, 2**16)
@@ -75,10 +75,9 @@ def keys() -> Mapping[str, Identity]:
 
 @cache
 def records(client: int, world: int) -> tuple[Vector, Vector]:
-    """Labels are the same in all worlds: nothing is promised of counts in a statistic (PROOF.md)."""
-    labels = np.random.default_rng(client).integers(0, 2, RECORDS)
-    x = np.random.default_rng([client, world]).normal(2.0, size=(RECORDS, WIDTH))
-    return x.astype(np.float32), labels
+    rng = np.random.default_rng([client, world])
+    x = rng.normal(2.0, size=(RECORDS, WIDTH))
+    return x.astype(np.float32), rng.integers(0, 2, RECORDS)
 
 
 # What clients compute ---------------------------------------------------------------------------
@@ -119,14 +118,17 @@ def toy(name: str, compute: Callable[[ClientContext], Vector], **words: Any) -> 
 class System:
     """What its clients offer, the broadcasts that the server has ready, honest ones first, and plan words.
 
-    lies: whether the server may craft broadcasts, and tell its victim another one. sessions: to how many the
-    owners agree. named: the public arrays of a query for this value, from the model that the server names.
+    lies: whether the server may craft broadcasts, and tell its victim another one. told: whether clients see
+    its totals. colluding: the most clients that collude. sessions: to how many the owners agree. named: the
+    public arrays of a query for this value, from the model that the server names.
     """
 
     name: str
     parts: tuple[Contribution, ...]
     shown: tuple[Vector, ...]
     lies: bool = True
+    told: bool = True
+    colluding: int = 1
     sessions: int = 1
     words: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -164,15 +166,15 @@ def problem() -> Any:
     )
 
 
-def _drawn() -> System:
+def _drawn(draws: int = 9) -> System:
     model = np.linspace(-0.5, 0.5, 4).astype(np.float32)
-    part = toy("update", lambda context: step(context.broadcast, context), weighs="draws", draws=9)
-    return System("drawn", (part,), _models(model), sessions=2, words={"draws": 9})
+    part = toy("update", lambda context: step(context.broadcast, context), weighs="draws", draws=draws)
+    return System("drawn", (part,), _models(model), sessions=2)
 
 
 def _weighed() -> System:
-    """Its server states draws, by which values weigh."""
-    return replace(_drawn(), name="weighed", sessions=1)
+    """Its server states draws, by which values weigh: two of one client are allowed if none colludes."""
+    return replace(_drawn(7), name="weighed", sessions=1, words={"max_client_weight": 0.6})
 
 
 def _constant() -> System:
@@ -180,11 +182,17 @@ def _constant() -> System:
     return System("constant", (part,), (np.zeros(1, np.float32),))
 
 
+def _aside() -> System:
+    """Of its totals nobody makes a model, in a plan of one round."""
+    part = toy("mean", lambda context: context.x.mean(0), on_model=False)
+    return System("aside", (part,), (np.zeros(WIDTH, np.float32),), told=False, words={"max_rounds": 1})
+
+
 def _batches() -> System:
     model = np.linspace(-0.5, 0.5, 4).astype(np.float32)
     part = toy("update", lambda context: step(context.broadcast, context, drawn=False))
-    words = {"fixed_batch": 3, "dropout": 0.0, "min_cohort_size": 3}
-    return System("batches", (part,), _models(model), words=words)
+    words = {"fixed_batch": 3, "dropout": 0.0}
+    return System("batches", (part,), _models(model), colluding=0, words=words)
 
 
 def _adds() -> System:
@@ -212,9 +220,13 @@ def _stale() -> System:
 
 
 def _fedlog() -> System:
-    """Its server sends what an honest one sends, in any order: no statistic yet, or one."""
-    algorithm = FedLog(body="private").build(problem())
-    size = len(algorithm.start().memory["sum"])
+    """Its server sends what an honest one sends, in any order: no statistic yet, or one. Counts are apart."""
+    bare: Any = {"sum": "masked", "delta": 1e-5, "max_rounds": 9, "corrupt": 0.0, "max_client_weight": 0.5}
+    bare |= {"min_cohort_size": CLIENTS, "max_cohort_size": CLIENTS, "min_honest": 2}
+    hidden = Plan(non_private=("statistic", "counts"), **bare)
+    posed = replace(problem(), planned=lambda specs: hidden)
+    algorithm = FedLog(body="private").build(posed)
+    apart = [(part.spec.name, 0) for part in algorithm.contributions[1:]]
     statistic = np.array([24, 17, 16, 24, 15, 18], np.float32)
     return System(
         "FedLog",
@@ -222,8 +234,8 @@ def _fedlog() -> System:
         (np.zeros(0, np.float32), statistic),
         lies=False,
         words={"secagg": "semi-honest"},
-        sizes={"statistic": size},
-        asks=(("statistic", 0), ("statistic", 0), ("statistic", 1)),
+        sizes={"statistic": algorithm.statistic.size, "counts": posed.outputs},
+        asks=(("statistic", 0), ("statistic", 0), ("statistic", 1), *apart),
     )
 
 
@@ -244,7 +256,7 @@ def _lg() -> System:
     return System("LG-FedAvg", algorithm.contributions, (head, _with_first(head, 4.0)))
 
 
-MADE: Final = (_drawn, _weighed, _constant, _batches, _adds, _fltrust, _stale, _fedlog, _stc, _lg)
+MADE: Final = (_drawn, _weighed, _constant, _aside, _batches, _adds, _fltrust, _stale, _fedlog, _stc, _lg)
 
 
 @cache
@@ -260,6 +272,7 @@ def forget() -> None:
 
 @cache
 def plan_of(system: System, colluding: int) -> Plan:
+    """One of the smallest cohorts that a plan allows, and of as many honest clients as these have."""
     specs = [part.spec for part in system.parts]
     words: dict[str, Any] = {
         "sum": "masked",
@@ -269,21 +282,19 @@ def plan_of(system: System, colluding: int) -> Plan:
         "non_private": tuple(spec.name for spec in specs),
         "corrupt": colluding / CLIENTS,
         "dropout": 0.2,
-        "min_cohort_size": 5,
         "max_cohort_size": CLIENTS,
         "max_client_weight": 0.5,
         "weights": {spec.name: spec.weighs for spec in specs if spec.weighs != "equal"},
         "draws": max(spec.draws for spec in specs) or None,
-        **system.words,
     }
     sums = [spec for spec in specs if spec.reduction == "sum"]
-    for honest in range(CLIENTS, 0, -1):
+    for least, honest in product(range(2, CLIENTS + 1), range(CLIENTS, 0, -1)):
         with suppress(ConfigError):
-            plan = Plan(**words, min_honest=honest)
-            for spec, size in product(sums, (words["min_cohort_size"], CLIENTS)):
+            plan = Plan(**words | {"min_cohort_size": least, "min_honest": honest} | system.words)
+            for spec, size in product(sums, (least, CLIENTS)):
                 Masked(plan).check(spec, size)
             return plan
-    raise AssertionError("no plan")
+    raise LookupError("no plan")
 
 
 # Sequences --------------------------------------------------------------------------------------
@@ -493,7 +504,14 @@ class Play:
         """It computes in all worlds, each with the state that it kept there."""
 
         def compute(context: ClientContext) -> Value:
-            found = [self._in_world(part, context, world) for world in range(WORLDS)]
+            draws = context.rng.bit_generator.state
+            at = (context.session, context.round, context.initial, context.number, context.client)
+            sent = (context.broadcast, *context.public.values())
+            asked = (self.system.name, part.spec.name, at, repr(draws), *[own.tobytes() for own in sent])
+            found = []
+            for world in range(WORLDS):
+                found.append(self._in_world(part, context, world, asked))
+                context.rng.bit_generator.state = draws
             self.values[part.spec.name, context.client] = np.stack([value.floats() for value in found])
             states = [value.new_state for value in found]
             if states[0] is None:
@@ -503,16 +521,13 @@ class Play:
 
         return ClientFunction(self.specs[part.spec.name], compute)
 
-    def _in_world(self, part: Contribution, context: ClientContext, world: int) -> Value:
+    def _in_world(self, part: Contribution, context: ClientContext, world: int, asked: Any) -> Value:
         begins = f"{world}|"
         kept = {name[len(begins) :]: own for name, own in context.kept.items() if name.startswith(begins)}
-        arrays = (context.broadcast, *context.public.values(), *kept.values())
-        draws = context.rng.bit_generator.state["state"]["state"]
-        at = (context.session, context.round, context.initial, context.number, context.client, world, draws)
-        key = (self.system.name, part.spec.name, at, tuple(kept), tuple(own.tobytes() for own in arrays))
+        key = (*asked, world, *[(name, own.tobytes()) for name, own in kept.items()])
         if (found := _KNOWN.get(key)) is None:
             x, y = records(context.client, world)
-            own = replace(context, x=x, y=y, kept=kept, rng=deepcopy(context.rng))
+            own = replace(context, x=x, y=y, kept=kept)
             found = _KNOWN[key] = computed(part, own)
         return found
 
@@ -655,7 +670,7 @@ class Play:
         found = Told()
         for name in {one.name for one in self.opened}:
             own = [one for one in self.opened if one.name == name]
-            found = found.worse(worst(own, CLIENTS - self.colluding))
+            found = found.worse(worst(own, CLIENTS - self.colluding, told=self.system.told))
         return found
 
     def check(self) -> int:
@@ -695,18 +710,20 @@ class Told:
         return Told(max(self.share, other.share), min(self.honest, other.honest))
 
 
-def worst(opened: Sequence[Opened], honest: int) -> Told:
-    """The worst over all entries of these sums, of which clients 0 to `honest` - 1 do not collude."""
+def worst(opened: Sequence[Opened], honest: int, *, told: bool) -> Told:
+    """The worst over all entries of these sums, of which clients 0 to `honest` - 1 do not collude.
+
+    told: whether each of them sees the sums. Then each in turn guesses the others' values, and knows its own.
+    """
     followed = follows(opened, honest)
     weights = np.array([[one.weights.get(k, 0.0) for k in range(honest)] for one in opened])
-    # sums x clients x unknowns, by entry; few entries differ in what is known of them
-    rows = (weights[:, :, None, None] * followed.transpose(1, 0, 2, 3)).reshape(
-        len(opened), -1, followed.shape[-1]
-    )
-    kinds = {own.tobytes(): own for own in np.round(rows.transpose(2, 0, 1), 6)}
+    # entries x sums x clients x unknowns; few entries differ in what is known of them
+    rows = np.round(weights[:, :, None] * followed.transpose(3, 1, 0, 2), 6)
+    observers = (1 - np.eye(honest) if told else np.ones((1, honest)))[:, None, :, None]
     found = Told()
-    for own in kinds.values():
-        found = found.worse(_of_rows(own))
+    for own in {one.tobytes(): one for one in rows}.values():
+        share = _share((own * observers).reshape(len(observers), len(opened), -1))
+        found = found.worse(Told(share, _fewest(own.reshape(len(opened), -1))))
     return found
 
 
@@ -740,19 +757,25 @@ def follows(opened: Sequence[Opened], honest: int) -> Vector:
     return found
 
 
-def _of_rows(rows: Vector) -> Told:
+def _basis(rows: Vector) -> Vector:
+    """Of each of several matrices (m, sums, unknowns): orthonormal rows that span its own, and rows of 0."""
+    norms = np.linalg.norm(rows, axis=-1, keepdims=True)
+    _, sizes, directions = np.linalg.svd(rows / np.where(norms > 0, norms, 1), full_matrices=False)
+    found: Vector = directions * (sizes > 1e-6 * sizes[..., :1])[..., None]
+    return found
+
+
+def _share(rows: Vector) -> float:
     """The best linear guess of one of equal unknowns explains its diagonal entry of the projection."""
-    norms = np.linalg.norm(rows, axis=1)
-    rows = rows[norms > 0] / norms[norms > 0, None]
-    if not len(rows):
-        return Told()
-    _, sizes, directions = np.linalg.svd(rows, full_matrices=False)
-    basis = directions[sizes > 1e-6 * sizes[0]]
-    return Told(float((basis**2).sum(0).max()), _fewest(basis))
+    return float((_basis(rows) ** 2).sum(-2).max())
 
 
-def _fewest(basis: Vector) -> int:
+def _fewest(rows: Vector) -> int:
     """The fewest unknowns in any combination: that one vanishes on rank - 1 independent unknowns."""
+    basis = _basis(rows)
+    basis = basis[basis.any(1)]
+    if not len(basis):
+        return CLIENTS
     columns = basis[:, np.linalg.norm(basis, axis=0) > 1e-9]
     rank, best = len(basis), columns.shape[1]
     pointing = columns / np.linalg.norm(columns, axis=0)
