@@ -137,8 +137,9 @@ def folder_at(path: Path, *, mode: int = 0o755, exact: bool = False) -> Path:
             raise
         return path
     except FileNotFoundError:
+        # Raised again where no folder can be made, such as below /proc.
         folder_at(path.parent)
-        return folder_at(path, mode=mode, exact=exact)
+        path.mkdir(mode=mode, exist_ok=True)
     if exact:
         path.chmod(mode)
     return path

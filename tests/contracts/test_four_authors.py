@@ -17,7 +17,7 @@ import pytest
 from scipy import stats
 from support.hidden_plans import hidden
 from support.hidden_studies import counts
-from support.outside import installed
+from support.outside import installed, mute
 from support.tiny_study import spied, text, with_privacy
 
 from securefl import Plan, SecureAggregator
@@ -333,6 +333,7 @@ def test_a_silent_client_costs_the_sum(tmp_path: Path) -> None:
     with SecureAggregator(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
         answers = aggregator.query(CohortQuery(cohort=(0, 1, 2), broadcast=nothing, sums=(Sum(spec, 3),)))
         assert answers.totals["own"].value.tolist() == [6.0] * 3
+        mute(aggregator, "client-0003")
         missing = aggregator.query(CohortQuery(cohort=(0, 1, 2, 3), broadcast=nothing, sums=(Sum(spec, 3),)))
         assert (missing.survivors, missing.totals) == ((), {})
         assert "masks of the silent clients" in aggregator.log.abstained["server"]

@@ -18,6 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from support.hidden_plans import hidden
 from support.hidden_studies import counts
+from support.outside import mute
 from support.tiny_study import spied, text, with_privacy
 
 from securefl.algorithm.clients import ClientFunction
@@ -216,6 +217,7 @@ def test_a_client_that_is_silent_costs_the_sum_and_the_door_says_so(tmp_path: Pa
         )
         assert answers.survivors == (0, 1, 2)
         assert answers.totals["own"].value.tolist() == [6.0] * 3
+        mute(aggregator, "client-0003")
         missing = aggregator.query(
             CohortQuery(cohort=(0, 1, 2, 3), broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),))
         )

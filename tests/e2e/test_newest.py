@@ -44,11 +44,11 @@ def test_all_are_checked_though_one_fails_and_one_is_missing(
     assert "Python 3.13 is not on this machine: not checked." in said
 
 
-def test_the_newest_alone_is_the_newest_that_is_here(
+def test_the_versions_that_are_named_are_checked_alone(
     doubles: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        newest.main(newest=True)
+        newest.main("3.12", "3.13")
     assert ended.value.code == 1
     said = capsys.readouterr().out
     assert "Python 3.13 is not on this machine" in said

@@ -22,7 +22,7 @@ from securefl.deployment.status import status
 from securefl.flower.exchange import GridExchange
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can run processes of other users")
-PARTIES = {f"client-{k:04d}": 54320 + k for k in range(3)}
+PARTIES = {f"client-{k:04d}": 54320 + k for k in range(4)}
 GROUPS = list(PARTIES.values())
 RELAY, STRANGER = 54330, 54331
 """Numbers that no user of this machine has. A party's group has the number of its user."""
@@ -54,7 +54,7 @@ def test_rounds_over_parties_and_a_relay_of_separate_users(root: Path) -> None:
     users = [(RELAY, GROUPS), (STRANGER, GROUPS), (STRANGER, []), (GROUPS[1], []), (GROUPS[2], [])]
     serving = [(serve_as, (user, root / name, RELAY)) for name, user in PARTIES.items()]
     with processes(MASKED, *serving, *((relay_as, one) for one in users)) as pipes:
-        parties, (relay, stranger, outsider, own, other) = pipes[:3], pipes[3:]
+        parties, (relay, stranger, outsider, own, other) = pipes[:4], pipes[4:]
         assert [party.recv() for party in parties] == list(PARTIES)
 
         def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -63,13 +63,13 @@ def test_rounds_over_parties_and_a_relay_of_separate_users(root: Path) -> None:
 
         asking = Asking(root, exchange, MASKED)
         assert asking.enter() == tuple(PARTIES)
-        assert asking.play(1) == [0, 1, 2]
+        assert asking.play(1) == [0, 1, 2, 3]
         # The file's group keeps a stranger out. If the stranger is in it, the kernel's word does. So it does
         # with the party's own user, which --allow does not name.
         assert "which it may not" in asked(outsider, path, b"anything")
         for one in (stranger, own):
             assert "Expected a" in asked(one, path, b"anything")
-        assert asking.play(2) == [0, 1, 2]
+        assert asking.play(2) == [0, 1, 2, 3]
         files = [root / "client-0001" / name for name in FILES]
         assert asked(own, files, None) == [True] * 4
         assert asked(relay, files, None) == asked(other, files, None) == [False] * 4
@@ -100,6 +100,6 @@ def test_a_flower_federation_whose_relays_are_another_user(pinned: bool, root: P
             assert asking.enter() == (), "a relay that was told no user takes its own alone"
             return
         assert asking.enter() == tuple(PARTIES)
-        assert [asking.play(1), asking.play(2)] == [[0, 1, 2], [0, 1, 2]]
+        assert [asking.play(1), asking.play(2)] == [[0, 1, 2, 3], [0, 1, 2, 3]]
     for name in PARTIES:
         assert not status(root / name)["refusals"]

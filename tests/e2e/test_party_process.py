@@ -43,7 +43,7 @@ def test_a_party_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
     path = home / "run" / "party.sock"
     with ExitStack() as stack:
         here = {}
-        for name in ("client-0000", "client-0002"):
+        for name in ("client-0000", "client-0002", "client-0003"):
             party = stack.enter_context(folders.opened(tmp_path / name))
             here[name] = answering(party, resident_of(party))
         waves: list[str] = []
@@ -70,17 +70,17 @@ def test_a_party_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
         with process(home) as first:
             assert stat.S_IMODE(path.stat().st_mode) == 0o660
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o750
-            assert asking.enter() == ("client-0000", APART, "client-0002")
+            assert asking.enter() == ("client-0000", APART, "client-0002", "client-0003")
             assert asking.play(1) == [0, 1, 2]
             hostile(path)
             # killed after its second wave of the round: keys were dealt, nothing is summed yet
             dies[waves.count(APART) + 2] = first
-            assert asking.play(2) == [0, 2]
+            assert asking.play(2) == [0, 2, 3]
         with process(home) as second:
             # it has left the session, and comes back for the next round
             assert send(path, seen[-1], timeout=30) == REFUSED
-            assert asking.enter() == ("client-0000", APART, "client-0002")
-            assert asking.play(3) == [0, 1, 2]
+            assert asking.enter() == ("client-0000", APART, "client-0002", "client-0003")
+            assert asking.play(3) == [0, 1, 2, 3]
             second.send_signal(signal.SIGTERM)
             assert second.wait(30) == 143
         assert not path.exists()

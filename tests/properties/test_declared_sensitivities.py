@@ -21,6 +21,7 @@ from securefl.algorithm.plan import Plan
 from securefl.core.installed import entry_points
 from securefl.deployment.messages import Computed
 from securefl.deployment.updates import Updates
+from securefl.protocols.class_counts import COUNTS, Counts
 
 _LOOSE = {
     "statistic client/replace-one": 0.4,  # counts are positive, so two clients are never opposite
@@ -73,7 +74,9 @@ def test_every_declared_pair_of_every_protocol_is_searched() -> None:
     }
     assert not missing
     # A value that declares no sensitivity has nothing to be searched.
-    met = {type(contribution) for case in CASES for contribution in case.contributions()}
+    # The counts beside a hidden sum without noise are of no case, since cases are in the open.
+    assert not COUNTS.sensitivity
+    met = {Counts} | {type(contribution) for case in CASES for contribution in case.contributions()}
     for module in pkgutil.walk_packages(securefl.protocols.__path__, "securefl.protocols."):
         if ".studies" in module.name:
             continue

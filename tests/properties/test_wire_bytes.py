@@ -60,12 +60,10 @@ servers = st.one_of(
     ),
     st.builds(
         OpenRequest,
-        turn=whole,
         items=st.lists(st.binary(max_size=9), max_size=3).map(tuple),
     ),
     st.builds(
         OpenReply,
-        turn=whole,
         items=st.lists(st.binary(max_size=9), max_size=3).map(tuple),
     ),
 )

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from securefl.engine.aggregator import SecureAggregator
+from securefl.engine.network import Network
 from securefl.mechanisms import registry as mechanisms
 
 
@@ -40,3 +42,10 @@ def installed(folder: Path, modules: Mapping[str, str], points: Mapping[str, str
             if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
                 del sys.modules[name]
     mechanisms._from_outside.cache_clear()
+
+
+def mute(aggregator: SecureAggregator, name: str) -> None:
+    """From now on the input of this client to a sum arrives nowhere."""
+    query = aggregator._engine.query
+    lost = Network(tamper=lambda sender, to, data: b"" if sender == name and b"input" in data else data)
+    aggregator._engine.query = lambda asked, at: query(asked, at, lost)  # type: ignore[method-assign]

@@ -266,7 +266,7 @@ def assert_refused_in_little_memory(kind: Any, data: bytes) -> None:
         (Broadcast, b"\3\1" + bytes(4) + bytes(2), b"\0\0"),
         (Order, b"", b"\0\0"),
         (Survivors, b"", bytes(8)),
-        (OpenRequest, bytes(8), bytes(4)),
+        (OpenRequest, b"", bytes(4)),
         (ContributionMessage, b"", b"\0\0\0\4\1" + bytes(4) + bytes(4)),
         (Keys, bytes(4), bytes(4)),
     ],

@@ -15,7 +15,7 @@ from securefl.deployment.updates import GRID, UPDATE, Updates
 MASKED = {
     "sum": "masked",
     "corrupt": 0.0,
-    "dropout": 0.34,
+    "dropout": 0.0,
     "min_cohort_size": 3,
     "max_cohort_size": 3,
     "min_honest": 1,

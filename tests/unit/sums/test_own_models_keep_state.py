@@ -77,7 +77,7 @@ def composed(root: Path, code: str) -> tuple[Any, Plan, np.ndarray, Any]:
         "sum": '"masked"',
         "corrupt": "0.0",
         "dropout": "0.0",
-        "min_cohort_size": "2",
+        "min_cohort_size": "3",
         "max_client_weight": "0.9",
     }
     path.write_text(with_privacy(path.read_text(), hidden))
