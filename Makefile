@@ -105,7 +105,7 @@ federation: $(VENV)/.tested  ## Flower on loopback: TLS, registered nodes, a key
 PFL := .venv-pfl
 $(PFL)/.installed:  # its pins exclude ours, so it lives apart
 	$(PYTHON) -m venv $(PFL)
-	$(PFL)/bin/pip install --quiet 'pfl[pytorch]==0.6.0' numpy==2.4.6 torch==2.13.0
+	$(PFL)/bin/pip install --quiet 'pfl[pytorch]==0.6.0' numpy==2.4.6 torch==2.13.0 psutil==7.2.2
 	touch $@
 
 bench-peers: $(VENV)/.tested $(PFL)/.installed  ## simulation and private training beside others'
@@ -128,7 +128,6 @@ nvflare: $(NVFLARE)/.installed  ## NVFlare's simulator: its own FedAvg, and the 
 
 pictures: $(VENV)/.tested  ## docs/*.png, anew from benchmarks/results
 	$(BIN)/python benchmarks/pictures.py
-	$(BIN)/python benchmarks/who_adds_noise.py
 
 sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and half an hour (MNIST, needs SECUREFL_DATA)
 	$(BIN)/securefl sweep fedlog_tradeoff

@@ -10,30 +10,26 @@ its own. `--write` writes the lines to benchmarks/results/adds_alone.csv.
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 import tomli_w
 import torch
+from kept import keep
+from studies import played
 
-from securefl.report.tables import write_csv
 from securefl.storage.texts import toml
 from securefl.study.config import Study, parse
 from securefl.study.results import collect
-from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.study.world import build
 from securefl.sweep.cells import put
 
 SEEDS: Final = range(1, 9)
-OUT = Path(__file__).parent / "results" / "adds_alone.csv"
 FIGURES: Final = {"skew": "skew", "local_accuracy": "local accuracy", "parameters": "parameters"}
 ALONE: Final = {
     "arm.fraction": 1.0,
@@ -75,8 +71,7 @@ def alone(classes: int, seed: int, weight: float) -> dict[str, float]:
     """Accuracy on all classes, and the client's figures, after the last round."""
     own = study(classes, weight)
     world = with_one_client(build(own, seed))
-    with tempfile.TemporaryDirectory() as folder:
-        found = collect(own, [run_arm(own, own.arms[0], world, Path(folder), lambda record: None)])
+    found = collect(own, [played(own, own.arms[0], world)[0]])
     last = found.figures.sort_values("round").groupby("figure")["value"].last()
     accuracy = found.metrics["accuracy"].dropna().iloc[-1]
     return {"accuracy": float(accuracy), **{name: float(last[figure]) for name, figure in FIGURES.items()}}
@@ -93,17 +88,12 @@ def lines() -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="ADDS's Figure 7 on digits: one client alone.")
-    parser.add_argument("--write", action="store_true", help=f"write {OUT.name}")
-    options = parser.parse_args()
     torch.set_num_threads(1)
     found = []
     for row in lines():
         print(row, flush=True)
         found.append(row)
-    if options.write:
-        comment = "python benchmarks/adds_alone.py --write; one client alone, 15 rounds, means of 8 seeds"
-        write_csv(OUT, pd.DataFrame(found), [comment])
+    keep("adds_alone", pd.DataFrame(found))
 
 
 if __name__ == "__main__":

@@ -44,10 +44,8 @@ def rows(study: Study, folder: Path) -> pd.DataFrame:
                 {
                     "arm": arm.name,
                     "seed": seed,
-                    "rounds": len(records),
                     "labels_a_round": float(np.mean(different)) if different else np.nan,
                     "rounds_to_target": int(reached[0]) + 1 if len(reached) else len(records),
-                    "reached": bool(len(reached)),
                     "last_accuracy": float(np.nanmean(accuracy[-LAST:])),
                 }
             )
@@ -56,9 +54,8 @@ def rows(study: Study, folder: Path) -> pd.DataFrame:
 
 def main() -> None:
     run = Path(sys.argv[1])
-    table = rows(read(run / "study.toml"), run)
-    print(table.round(3).to_string(index=False))
-    print(table.groupby("arm", sort=False).mean(numeric_only=True).drop(columns="seed").round(3).to_string())
+    table = rows(read(run / "study.toml"), run).drop(columns="seed")
+    print(table.groupby("arm", sort=False).mean().round(3).to_string())
 
 
 if __name__ == "__main__":

@@ -1,33 +1,38 @@
 """Record-level private training against bare Opacus, on one thread, in one run.
 
-    python benchmarks/dpsgd.py
+    python benchmarks/dpsgd.py [--write]
 
-Prints samples per second of CPU time and their ratios to bare Opacus (medians of interleaved rounds of 10
-steps, a client's set-up among ours).
+Prints milliseconds of CPU time of a step of one client, and ratios to bare Opacus (medians of interleaved
+rounds of 10 steps, a client's set-up among ours). `--write` keeps them in benchmarks/results/dpsgd.csv.
 Bare Opacus is GradSampleModule and DPOptimizer with a mean loss; its ghost clipping is shown too. Everyone
 gets batches of exactly that size; ours also draws them, by a Poisson rate of 1. Bare Opacus reads LeNet-5's
 channels-last input wrongly (its second convolution's gradients are not the model's); its time stands.
 "Alone" is one client, and "side by side" is ten of them in one wave, as a run trains dense models. They share
 their records, which is a little kinder to caches than records of ten clients are.
+
+A brought model is "alone" in a forward of its own: each record passes in a batch of one, under vmap. "layers"
+is the same model as a Sequential of listed layers. Attention in Opacus is its own DPMultiheadAttention.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import median
 from time import process_time
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
+from kept import keep
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
+from opacus.layers import DPMultiheadAttention
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
-from torch import nn
-from torch.nn.functional import cross_entropy
+from torch import Tensor, nn
 
 from securefl.algorithm.clients import ClientContext
 from securefl.dp.noise import Source
@@ -36,15 +41,60 @@ from securefl.training.cohorts import Batched
 from securefl.training.dpsgd import train_privately
 from securefl.training.fit import Fit
 from securefl.training.fitting import one_by_one
+from securefl.training.isolation import scheme_of
 from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
 
-STEPS, ROUNDS, COHORT = 10, 15, 10
+STEPS, ROUNDS, COHORT, BATCHES, WIDTH = 10, 15, 10, (32, 64, 256), 32
 Run = Callable[[], object]
+
+
+class OwnForward(nn.Module):
+    """These layers behind a forward that no list knows."""
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layers(x)
+
+
+class Transformer(nn.Module):
+    """One block: attention over places, a feed-forward part, norms and residuals."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+        self.norm, self.norm_after = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.last = nn.Linear(WIDTH, 10)
+
+    def forward(self, x: Tensor) -> Any:
+        values = self.norm(x + self.attention(x, x, x, need_weights=False)[0])
+        values = self.norm_after(values + self.narrow(torch.relu(self.wide(values))))
+        return self.last(values.mean(1))
 
 
 def model(kind: Any) -> nn.Module:
     return ModelConfig(kind=kind).build((1, 28, 28), 10, 0)
+
+
+def listed(kind: str) -> nn.Module:
+    """The model as a Sequential of listed layers."""
+    if kind == "mlp":
+        layers = (
+            nn.Flatten(),
+            nn.Linear(784, 64),
+            nn.ReLU(),
+            nn.Linear(64, 32),
+            nn.ReLU(),
+            nn.Linear(32, 10),
+        )
+        return nn.Sequential(*layers)
+    convolutions = (nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU())
+    dense = (nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 10))
+    return nn.Sequential(*convolutions, nn.MaxPool2d(2), *dense)
 
 
 def config(batch: int) -> DPSGD:
@@ -59,25 +109,20 @@ def config(batch: int) -> DPSGD:
     )
 
 
-def bare(made: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Run:
-    wrapped = GradSampleModule(made)
-    settings: Any = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": len(x)}
-    optimizer = DPOptimizer(torch.optim.SGD(wrapped.parameters(), lr=0.01), **settings)
-
-    def run() -> None:
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            cross_entropy(wrapped(x), y).backward()
-            optimizer.step()
-
-    return run
-
-
-def ghost(kind: str, x: torch.Tensor, y: torch.Tensor) -> Run:
-    wrapped = GradSampleModuleFastGradientClipping(model(kind), max_grad_norm=1.0, use_ghost_clipping=True)
-    settings: Any = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": len(x)}
-    optimizer = DPOptimizerFastGradientClipping(torch.optim.SGD(wrapped.parameters(), lr=0.01), **settings)
-    criterion = DPLossFastGradientClipping(wrapped, optimizer, nn.CrossEntropyLoss())
+def opacus(made: nn.Module, x: Tensor, y: Tensor, *, ghost: bool = False) -> Run:
+    """Bare Opacus, by its hooks or by ghost clipping."""
+    wrapped: Any
+    optimizer: Any
+    if ghost:
+        wrapped = GradSampleModuleFastGradientClipping(made, max_grad_norm=1.0, use_ghost_clipping=True)
+        optimizer = DPOptimizerFastGradientClipping
+    else:
+        wrapped, optimizer = GradSampleModule(made), DPOptimizer
+    plain = torch.optim.SGD(wrapped.parameters(), lr=0.01)
+    optimizer = optimizer(plain, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=len(x))
+    criterion: Any = nn.CrossEntropyLoss()
+    if ghost:
+        criterion = DPLossFastGradientClipping(wrapped, optimizer, criterion)
 
     def run() -> None:
         for _ in range(STEPS):
@@ -88,12 +133,12 @@ def ghost(kind: str, x: torch.Tensor, y: torch.Tensor) -> Run:
     return run
 
 
-def alone(made: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Run:
+def alone(made: nn.Module, x: Tensor, y: Tensor) -> Run:
     source, settings = Source(), config(len(x))
     return lambda: train_privately(made, x.numpy(), y.numpy(), settings, "cross_entropy", source)
 
 
-def side_by_side(kind: str, x: torch.Tensor, y: torch.Tensor) -> Run:
+def side_by_side(kind: str, x: Tensor, y: Tensor) -> Run:
     """A wave of COHORT clients, which all have these records."""
     problem = Problem(
         model=ModelConfig(kind=kind),  # type: ignore[arg-type]
@@ -115,36 +160,68 @@ def side_by_side(kind: str, x: torch.Tensor, y: torch.Tensor) -> Run:
     return lambda: trainer([Fit(problem=problem, start=start, context=context) for context in jobs])
 
 
+def packaged(kind: str, x: Tensor, y: Tensor) -> dict[str, Run]:
+    """By way, what runs STEPS steps of a packaged model."""
+    runs = {
+        "hooks": opacus(model(kind), x, y),
+        "ghost": opacus(model(kind), x, y, ghost=True),
+        "alone": alone(model(kind), x, y),
+    }
+    # Convolutions do not stand side by side.
+    return runs | ({"side by side": side_by_side(kind, x, y)} if kind == "mlp" else {})
+
+
+def brought(kind: str, x: Tensor, y: Tensor) -> dict[str, Run]:
+    """The same of a model that a person brings. layers: as a Sequential of listed layers."""
+    if kind == "transformer":
+        own, peer = (
+            Transformer(attention(WIDTH, 4, batch_first=True))
+            for attention in (nn.MultiheadAttention, DPMultiheadAttention)
+        )
+        runs = {"hooks": opacus(peer, x, y), "alone": alone(own, x, y)}
+    else:
+        own = OwnForward(listed(kind))
+        hooks, layers = opacus(listed(kind), x, y), alone(listed(kind), x, y)
+        runs = {"hooks": hooks, "alone": alone(own, x, y), "layers": layers}
+    assert scheme_of(own).alone
+    return runs
+
+
+def measured(model: str, runs: Mapping[str, Run], batch: int) -> dict[str, Any]:
+    """Milliseconds of a step for one client by each way, and ratios to Opacus' ways in the same round."""
+    clients = {way: COHORT if way == "side by side" else 1 for way in runs}
+    times = [{way: timed(run) / clients[way] for way, run in runs.items()} for _ in range(ROUNDS + 1)][1:]
+    row: dict[str, Any] = {"model": model, "batch": batch}
+    row |= {f"{way} ms": round(1e3 / STEPS * median(one[way] for one in times), 3) for way in runs}
+    for peer in runs.keys() & {"hooks", "ghost"}:
+        for way in runs.keys() - {"hooks", "ghost"}:
+            row[f"{way} over {peer}"] = round(median(one[peer] / one[way] for one in times), 2)
+    print(row, flush=True)
+    return row
+
+
 def timed(run: Run) -> float:
     began = process_time()
     run()
     return process_time() - began
 
 
-def throughput() -> None:
-    print(f"{'samples/s':>22}{'alone':>34}{'side by side':>33}")
-    ratios = ("", "over hooks", "over ghost")
-    print("model   batch" + "".join(f"{name:>11}" for name in ("hooks", "ghost", *ratios, *ratios)))
-    for kind in ("mlp", "lenet5"):
-        for batch in (32, 64, 256):
-            generator = torch.Generator().manual_seed(0)
-            x = torch.randn(batch, 1, 28, 28, generator=generator)
-            y = torch.randint(10, (batch,), generator=generator)
-            runs = [(bare(model(kind), x, y), 1), (ghost(kind, x, y), 1), (alone(model(kind), x, y), 1)]
-            if kind == "mlp":  # convolutions do not stand side by side
-                runs.append((side_by_side(kind, x, y), COHORT))
-            times = [[timed(run) / clients for run, clients in runs] for _ in range(ROUNDS + 1)][1:]
-            rates = [f"{batch * STEPS / median(column):>11.0f}" for column in zip(*times, strict=True)]
-            line = rates[:2]
-            for own, rate in enumerate(rates[2:], start=2):
-                over = [median(row[peer] / row[own] for row in times) for peer in (0, 1)]
-                line += [rate, *(f"{ratio:>11.2f}" for ratio in over)]
-            print(f"{kind:<8}{batch:>5}" + "".join(line), flush=True)
+def main() -> None:
+    single_thread()
+    torch.manual_seed(0)
+    found = []
+    shapes = {"mlp": (1, 28, 28), "lenet5": (1, 28, 28), "cnn": (1, 28, 28), "transformer": (16, WIDTH)}
+    for batch in BATCHES:
+        y = torch.randint(10, (batch,))
+        for whose, kinds in ((packaged, ("mlp", "lenet5")), (brought, ("mlp", "cnn", "transformer"))):
+            for kind in kinds:
+                runs = whose(kind, torch.randn(batch, *shapes[kind]), y)
+                found.append(measured(f"{whose.__name__} {kind}", runs, batch))
+    keep("dpsgd", pd.DataFrame(found))
 
 
 # Opacus' hooks fire on the first layer, whose input wants no gradient
 warnings.filterwarnings("ignore", "Full backward hook is firing")
 
 if __name__ == "__main__":
-    single_thread()
-    throughput()
+    main()

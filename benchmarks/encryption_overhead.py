@@ -12,22 +12,20 @@ shares of a whole run: the time in digests and checks, and the bytes over a run 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 from unittest import mock
 
 import numpy as np
+from kept import keep
 from studies import changed, runs
 
 from securefl.protocols import fltrust
 from securefl.protocols.adds import contributions, part
-from securefl.storage import files
 from securefl.study.arm import ArmRun
 
 WORDS = ("ckks", "pads")
@@ -90,20 +88,12 @@ def bindings(study: str, arm: str, modules: tuple[Any, ...]) -> dict[str, float]
     return {"time_share": float(f"{kept:.2g}"), "bytes_down_share": float(f"{down[0] / down[1] - 1:.2g}")}
 
 
-def write(changes: dict[str, Any]) -> None:
-    """Put these figures in place of the older ones of the same names."""
-    path = Path(__file__).parent / "results" / "encryption_overhead.json"
-    older = json.loads(path.read_text(encoding="utf-8"))
-    files.write(path, json.dumps({**older, **changes}, indent=1) + "\n")
-
-
 def main() -> None:
     if "--bindings" in sys.argv:
         found = {name: bindings(*of) for name, of in BOUND.items()}
         for name, shares in found.items():
             print(f"{name:8} {shares}", flush=True)
-        if "--write" in sys.argv:
-            write({"bindings": found})
+        keep("encryption_overhead", {"bindings": found})
         return
     arm = ("FedProf (partial)",)
     (clear,) = runs(changed("demo", scores='"clear"'), arm)
@@ -116,8 +106,7 @@ def main() -> None:
         figures[word] = compared(clear, concealed)
         for name, value in figures[word].items():
             print(f"{word:8} {name:40} {value}", flush=True)
-    if "--write" in sys.argv:
-        write({"command": "python benchmarks/encryption_overhead.py --write", **figures})
+    keep("encryption_overhead", figures)
 
 
 if __name__ == "__main__":

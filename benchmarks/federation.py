@@ -6,7 +6,6 @@ Three clients train nothing: each adds a constant to a model of 262 kB or 4 MB. 
 or two-server; "plain" is Flower's own FedAvg without us.
 
 one process      securefl.SecureAggregator
-messages         Flower's messages and apps, and our parties behind their sockets, in one process too
 simulation       Flower's, on Ray
 stock nodes      a SuperLink with TLS and its SuperNodes, which start a process for every message
 installed nodes  the same SuperLink, and nodes of securefl.flower.installed
@@ -22,25 +21,20 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from federation_client import CLIENTS, Either
+from federation_client import CLIENTS
 from federation_network import Run, alone, installed_nodes, simulation, stock_nodes
-from federation_rounds import SUMS, UPDATES, Mark, of_this_process, plan_of, rounds_of
-from flwr.app import Context, Message, RecordDict
-from flwr.serverapp import Grid
+from federation_rounds import SUMS, Mark, of_this_process, plan_of
 
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
-from securefl.deployment.local import LocalDeployment
 from securefl.deployment.updates import UPDATE
 from securefl.engine.aggregator import SecureAggregator
 from securefl.report.tables import write_csv
@@ -56,9 +50,6 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-
-
-# Carriers in this process ---------------------------------------------------------------------------
 
 
 @contextmanager
@@ -85,68 +76,8 @@ def one_process() -> Iterator[Run]:
     yield run
 
 
-class Messages(Grid):
-    """Flower's messages within this process: each is copied on its way, as bytes are on a network."""
-
-    def __init__(self, nodes: dict[int, Callable[[Message], Message]]) -> None:
-        from flwr.supercore.task_identity import TaskIdentity
-
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-        self._nodes, self._replies, self._sent = nodes, dict[str, Message](), 0
-
-    def set_run(self, run: Any) -> None: ...
-
-    @property
-    def run(self) -> Any:
-        return None
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        return Message(*args, **kwargs)
-
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self._nodes)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        ids = []
-        for message in messages:
-            self._sent += 1
-            ids.append(str(self._sent))
-            message.metadata.__dict__["_message_id"] = ids[-1]
-            reply = self._nodes[message.metadata.dst_node_id](deepcopy(message))
-            self._replies[ids[-1]] = deepcopy(reply)
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return [self._replies.pop(one) for one in list(message_ids) if one in self._replies]
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
-        return self.pull_messages(self.push_messages(messages))
-
-
-@contextmanager
-def messages() -> Iterator[Run]:
-    def run(how: str, size: int, rounds: int) -> list[Mark]:
-        def node(number: int) -> Callable[[Message], Message]:
-            config = {"partition-id": number, "house": folder}
-            context = Context(1, number + 1, config, RecordDict(), {})
-            return lambda message: app(message, context)
-
-        app = Either()
-        with tempfile.TemporaryDirectory() as folder:
-            if how == "plain":
-                own = Messages({k + 1: node(k) for k in range(CLIENTS)})
-                return rounds_of(own, how, size, rounds, None, of_this_process)
-            nodes = CLIENTS + (how == "two-server")
-            with LocalDeployment(plan_of(how), UPDATES, clients=CLIENTS, folder=Path(folder)) as house:
-                own = Messages({k + 1: node(k) for k in range(nodes)})
-                return rounds_of(own, how, size, rounds, house, of_this_process)
-
-    yield run
-
-
-INSIDE = {"one process": one_process, "messages": messages}
 OUTSIDE = {"simulation": simulation, "stock nodes": stock_nodes, "installed nodes": installed_nodes}
-CARRIERS = {**INSIDE, **OUTSIDE}
+CARRIERS = {"one process": one_process, **OUTSIDE}
 
 
 # Figures --------------------------------------------------------------------------------------------

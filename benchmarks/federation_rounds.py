@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter, process_time
@@ -27,13 +26,13 @@ Mark = tuple[float, float]
 
 
 def plan_of(how: str) -> Plan:
-    hidden: dict[str, Any] = {} if how == "clear" else {"corrupt": 0.0, "dropout": 0.34}
+    hidden: dict[str, Any] = {} if how == "clear" else {"corrupt": 0.0, "dropout": 0.0}
     return Plan(
         sum=how,
         delta=1e-5,
         max_rounds=9,
         non_private=(UPDATE,),
-        min_cohort_size=2,
+        min_cohort_size=CLIENTS,
         max_cohort_size=CLIENTS,
         min_honest=2,
         max_client_weight=0.5,
@@ -55,14 +54,12 @@ def of_all_processes() -> Mark:
     return ticks / os.sysconf("SC_CLK_TCK"), perf_counter()
 
 
-def rounds_of(
-    grid: Grid, how: str, size: int, rounds: int, house: LocalDeployment | None, mark: Callable[[], Mark]
-) -> list[Mark]:
+def rounds_of(grid: Grid, size: int, rounds: int, house: LocalDeployment | None) -> list[Mark]:
     """FedAvg on this grid, or on ours over it. The marks of its begin and of every round's end."""
     marks: list[Mark] = []
 
     def ended(number: int, arrays: ArrayRecord) -> None:
-        marks.append(mark())
+        marks.append(of_all_processes())
 
     nodes = {"min_train_nodes": CLIENTS, "min_available_nodes": CLIENTS}
     strategy = FedAvg(fraction_evaluate=0.0, **nodes)  # type: ignore[arg-type]

@@ -8,16 +8,13 @@ stronger noise (variance 0.1). `--write` keeps the figures in benchmarks/results
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from kept import keep
 from studies import changed, runs
 
-from securefl.storage import files
 from securefl.study.arm import ArmRun
 
 SETTINGS = {
@@ -50,23 +47,12 @@ def main() -> None:
     rows = []
     for name, lines in SETTINGS.items():
         study = changed("gas_turbine", scores='"clear"', **lines)
-        found = [{"setting": name, **figures(run)} for run in runs(study)]
-        rows += found
-        print(name)
-        for arm in ("fedavg", "fedprof"):
-            own = [row for row in found if row["arm"] == arm]
-            print(f"  {arm:8} rounds to 0.8 {[r['rounds_to_0.8'] for r in own]}", end="")
-            print(f"  final {mean(r['final'] for r in own):.4f}", end="")
-            print(f"  last five {mean(r['last_five'] for r in own):.4f}", end="")
-            print(f"  clean {mean(r['clean'] for r in own):.2f}", end="")
-            print(f"  low {mean(r['low_quality'] for r in own):.2f}")
-    if "--write" in sys.argv:
-        path = Path(__file__).parent / "results" / "gas_turbine.json"
-        files.write(
-            path,
-            json.dumps({"command": "python benchmarks/gas_turbine.py --write", "rows": rows}, indent=1)
-            + "\n",
-        )
+        rows += [{"setting": name, **figures(run)} for run in runs(study)]
+    found = pd.DataFrame(rows)
+    print(found[["setting", "arm", "seed", "rounds_to_0.8"]].to_string(index=False))
+    means = found.drop(columns=["seed", "rounds_to_0.8"]).groupby(["setting", "arm"], sort=False).mean()
+    print(means.round(4).to_string())
+    keep("gas_turbine", {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -3,17 +3,15 @@
     python benchmarks/growth.py none|local|masked [--write]
 
 The clients' work is next to nothing (a constant update of 610 values), so all that is left is the engine's:
-selection, orders, messages, ledger, journal, records. Each cell is a process of its own. It plays ten rounds
-as a study does. Then it writes the rounds up to the 1,000th as they would have been (ledger, records), and
-resumes for the last ones. Large cohorts have fewer rounds, early and late: as many as the table says. Sums
-are in the clear, or hidden by masks: then every client's keys, shares and signatures are in
-the figures, since one process plays all of them.
+selection, orders, messages, ledger, journal, records. Each cell is a process of its own, and plays its rounds
+as a study does: 1,000, or as many as the table says where cohorts are large. Sums are in the clear, or hidden
+by masks: then every client's keys, shares and signatures are in the figures, since one process plays all.
 
 With `--write` each cell is written when it is measured. The same command goes on with the cells that are
 missing: remove the file to measure anew.
 
     ms early, ms late    CPU of a client-round, the median of the last rounds up to each
-    MiB, MiB late        largest memory beyond the imports: of the early rounds, and with the resumed ones
+    MiB, MiB late        largest memory beyond the imports: up to the early round, and up to the late one
     bytes a round        bytes written to files in a late round, write-ahead logs included
 """
 
@@ -27,79 +25,63 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
 from time import process_time
 from typing import Any
 
-from growth_study import LATE, SIZE, fill, made
+import numpy as np
+from growth_study import LATE, SIZE, made
 
-from securefl.study.arm import arm_folder
 from securefl.study.run import run_arm
 
 EARLY = 10
-MOST_PLAYED = {"none": 20_000, "local": 20_000, "masked": 3_000}
-MOST_ROWS = {"none": 100_000, "local": 100_000, "masked": 30_000}
-"""The most client-rounds that are played early, and written between. A masked one has five records."""
+MOST = {"none": (20_000, 100_000), "local": (20_000, 100_000), "masked": (3_000, 30_000)}
+"""Client-rounds up to the early round, and up to the late one."""
 CLIENTS, SHARES = (100, 1_000, 10_000, 100_000), (0.01, 0.1)
 MASKED = ((1_000, 100), (10_000, 100), (100_000, 100), (100_000, 300), (100_000, 1_000), (100_000, 3_000))
 """The cells under masks: clients and cohort."""
 
 
 class Meter:
-    """CPU and bytes written between the rounds that it is told of."""
+    """CPU, bytes written and largest memory up to each round that it is told of."""
 
     def __init__(self) -> None:
-        self.cpu: dict[int, float] = {}
-        self.written: dict[int, int] = {}
-        self._at = self._now()
+        self.rounds = [self._now()]
 
-    def _now(self) -> tuple[float, int]:
+    def _now(self) -> tuple[float, int, float]:
         said = Path("/proc/self/io").read_text().split()
-        return process_time(), int(said[said.index("wchar:") + 1])
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return process_time(), int(said[said.index("wchar:") + 1]), peak
 
     def tell(self, record: Mapping[str, Any]) -> None:
-        now = self._now()
-        self.cpu[record["round"]] = now[0] - self._at[0]
-        self.written[record["round"]] = now[1] - self._at[1]
-        self._at = now
+        self.rounds.append(self._now())
 
-
-def peak() -> float:
-    """Largest memory of this process so far, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    def spent(self, last: int, count: int) -> list[float]:
+        """Medians of CPU and bytes of the `count` rounds up to `last`."""
+        those = np.diff(np.array(self.rounds)[last - count : last + 1], axis=0)
+        return list(np.median(those, axis=0)[:2])
 
 
 def cell(clients: int, cohort: int, kind: str) -> dict[str, Any]:
     """One row of the table. kind: a key of `KINDS`."""
-    before = peak()
+    meter = Meter()
     study, arm, here = made(clients, cohort / clients, kind)
-    limits = ((EARLY, max(2 * cohort, MOST_PLAYED[kind])), (LATE, MOST_ROWS[kind]))
-    soon, late = (min(n, most // cohort) for n, most in limits)
-    newest = 4 if cohort < (1_000 if kind == "masked" else 10_000) else 2
+    soon, late = (min(n, max(2, most // cohort)) for n, most in zip((EARLY, LATE), MOST[kind], strict=True))
     with tempfile.TemporaryDirectory() as place:
-        folder, early = Path(place), Meter()
-        played = run_arm(study, arm, here, folder, early.tell, rounds=soon)
-        first = peak()
-        fill(study, arm, here, arm_folder(folder, arm, here.seed), played.records[-1], late - newest)
-        again = Meter()
-        run_arm(study, arm, here, folder, again.tell, rounds=late)
-        # The first of them still has a part of the resume in it: the parties are made anew.
-        rounds = range(late - newest + 2, late + 1)
-        first_ms = median(early.cpu[n] for n in range(soon // 2 + 1, soon + 1)) / cohort
-        late_ms = median(again.cpu[n] for n in rounds) / cohort
-        return {
-            "clients": clients,
-            "cohort": cohort,
-            "kind": kind,
-            "early_round": soon,
-            "late_round": late,
-            "ms_early": round(1e3 * first_ms, 4),
-            "ms_late": round(1e3 * late_ms, 4),
-            "ratio": round(late_ms / first_ms, 3),
-            "mib": round(first - before),
-            "mib_late": round(peak() - before),
-            "bytes_per_round": int(median(again.written[n] for n in rounds)),
-        }
+        run_arm(study, arm, here, Path(place), meter.tell, rounds=late)
+    (first, _), (last, written) = meter.spent(soon, (soon + 1) // 2), meter.spent(late, min(late // 2, 4))
+    return {
+        "clients": clients,
+        "cohort": cohort,
+        "kind": kind,
+        "early_round": soon,
+        "late_round": late,
+        "ms_early": round(1e3 * first / cohort, 4),
+        "ms_late": round(1e3 * last / cohort, 4),
+        "ratio": round(last / first, 3),
+        "mib": round(meter.rounds[soon][2] - meter.rounds[0][2]),
+        "mib_late": round(meter.rounds[late][2] - meter.rounds[0][2]),
+        "bytes_per_round": int(written),
+    }
 
 
 COLUMNS = (

@@ -1,35 +1,23 @@
-"""The study of `benchmarks/growth.py`: clients that compute next to nothing, rounds that nobody played."""
+"""The study of `benchmarks/growth.py`: clients that compute next to nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from securefl.accounting.chain import head, move
-from securefl.accounting.store import KIND
 from securefl.algorithm.clients import Algorithm, ClientContext, Contribution, Device, Evaluation
 from securefl.algorithm.queries import Float32s, Value, ValueSpec
-from securefl.core.acts import Act, Begin, RecordAct
-from securefl.core.agreement import Question
-from securefl.core.messages import client_name
-from securefl.core.wire import Header
 from securefl.protocols.averaging import Averaging, Uniform
 from securefl.protocols.contributions import Sampling, update_sends
 from securefl.protocols.parts import Whole
-from securefl.storage.journal import Journal
 from securefl.study import world
-from securefl.study.arm import opened
-from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
 from securefl.study.cost import PRESETS
 from securefl.training.task import Problem
 
 SIZE, LATE = 610, 1000
-ACTS: tuple[Act, ...] = ("deal", "mask", "sign")
 _CLEAR = 'sum = "clear"\nmin_cohort_size = 1\nmin_honest = 1\n'
 _OPEN = 'noise = "none"\nbudget = inf\nnon_private = ["update"]\n'
 KINDS = {
@@ -131,74 +119,3 @@ def made(clients: int, share: float, kind: str) -> tuple[Study, Arm, world.World
     )
     data = replace(study.data, clients=clients)
     return replace(study, data=data), Arm(name="growth", protocol="growth", options=Growing(share)), here
-
-
-def fill(study: Study, arm: Arm, here: world.World, home: Path, record: Mapping[str, Any], last: int) -> None:
-    """Write the rounds after `record` up to `last`, as a run would have left them."""
-    _, plan = composition(study, arm, here)
-    rng = np.random.default_rng(1)
-    cohort = len(record["selected"])
-    with opened(study, arm, here, plan, home) as saved:
-        assert saved.file is not None
-        assert saved.state is not None
-        ledger = saved.file.part(KIND)
-        (row,) = ledger.rows(
-            "SELECT session, attempt, charge, content, at FROM releases ORDER BY reserved DESC LIMIT 1"
-        )
-        session, attempt, charge, content, at = row
-        for number in range(record["round"] + 1, last + 1):
-            drawn = np.sort(rng.choice(here.problem.clients, cohort, replace=False)).tolist()
-            names = tuple(map(client_name, drawn))
-            with saved.one_commit():
-                link = head(ledger.rows)
-                reserved = []
-                for name in names:
-                    parts = (name, session, number, 0, attempt, "update", charge, 0, 0, at)
-                    link = link.then(*parts)
-                    reserved.append((link.count, parts))
-                for count, parts in reserved:
-                    link = link.then(count, content)
-                    ledger.run(
-                        "INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                        (count, link.count, *parts, content),
-                    )
-                move(ledger, link)
-                if plan.hidden or plan.noisy:
-                    saved.journal.secrets(names, session, number)
-                if plan.hidden:
-                    _act(saved.journal, names, Header(session, number, attempt, 0))
-                made_up = {
-                    **record,
-                    "round": number,
-                    "selected": drawn,
-                    "answered": drawn,
-                    "charged": [["update", False, drawn]],
-                    "ledger": {"count": link.count, "head": link.digest.hex()},
-                }
-                saved.checkpoint.save(number, saved.state, made_up)
-    # Noted beside the ledger in a run, after each commit.
-    (home / "ledger.sqlite-head").unlink()
-
-
-def _act(journal: Journal, names: Sequence[str], at: Header) -> None:
-    """Write what each of these clients did in a masked sum."""
-    journal.lasting(names, at.session)
-    asked = (Question(at.session, at.round, "update"),)
-    journal.record(
-        [
-            Begin(
-                client=name,
-                header=at,
-                questions=asked,
-                members=tuple(names),
-                signers=len(names) // 2 + 1,
-                once=frozenset(),
-                context=at.session,
-            )
-            for name in names
-        ]
-    )
-    for act in ACTS:
-        journal.record(
-            [RecordAct(client=name, header=at, questions=asked, act=act, digest=at.session) for name in names]
-        )

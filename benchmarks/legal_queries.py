@@ -1,6 +1,6 @@
 """What the best legal queries tell of one mean of a profile: a seeded search.
 
-    python benchmarks/legal_queries.py [--quick] [--write]
+    python benchmarks/legal_queries.py [--write]
 
 Prints which share of a mean's standard deviation stays open to a server that chooses the best queries that a
 key holder answers, for both variants, k = 1, 2, 3, 4, 10 and 30 scores of one profile, and three readings:
@@ -20,15 +20,14 @@ more. `--write` keeps the figures in benchmarks/results/legal_queries.json.
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from kept import RESULTS, keep
 from numpy.typing import NDArray
 
 from securefl.core.linear import LinearBounds, LinearQuery
@@ -38,12 +37,11 @@ from securefl.linear.pad_terms import COVER, PadTerms
 from securefl.linear.pads import form, weights_of
 from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Bounds, Variant
-from securefl.storage import files
 
 Floats = NDArray[np.float64]
-RESULTS = Path(__file__).parent / "results"
 DIGITS = RESULTS / "profiles_of_digits.csv"
 RELEASES = (1, 2, 3, 4, 10, 30)
+TIGHT = Bounds(mean=16, variance_high=64, weight=16)
 _PAIRS = 3
 _INSIDE = 1 - 1e-6
 """So that rounding does not take a weight over its bound."""
@@ -229,7 +227,7 @@ class Search:
         turned[self.victim] *= -1
         return turned
 
-    def of_scores(self, count: int, noise_of: Any) -> float:
+    def of_scores(self, count: int, noise_of: Callable[[Floats], float]) -> float:
         """What `count` scores of one profile leave open, by the best family of queries found.
 
         noise_of: a function of weights, with the deviation of their score's noise.
@@ -399,7 +397,7 @@ def lattice(
 POPULATIONS = {"usual": Population.usual, "digits": Population.digits}
 
 
-def figures(*, quick: bool = False) -> dict[str, Any]:
+def figures() -> dict[str, Any]:
     """All figures, by population, variant and reading."""
     found: dict[str, Any] = {}
     for name, of in POPULATIONS.items():
@@ -407,29 +405,21 @@ def figures(*, quick: bool = False) -> dict[str, Any]:
             population = of()
             length = len(population.mean)
             bounds = Bounds().linear(length, variant)
-            search = Search(population, variant, bounds, steps=60 if quick else 300, starts=1 if quick else 6)
+            search = Search(population, variant, bounds)
             terms = PadTerms(bounds=bounds, context=b"")
-            strong, compact = (
-                LinearTerms(parameters=one, bounds=own.linear(length, variant), scores=30 * 500)
-                for one, own in ((STRONG, Bounds()), (COMPACT, Bounds(mean=16, variance_high=64, weight=16)))
-            )
-            own: dict[str, Any] = {"sharpest": spread_text(search.sharpest)}
-            own["pads"] = {
-                k: search.of_scores(k, lambda row, terms=terms: pad_noise(terms, row)) for k in RELEASES
+            noises: dict[str, Callable[[Floats], float]] = {"pads": partial(pad_noise, terms)}
+            for word, parameters, own in (("ckks", STRONG, Bounds()), ("ckks, compact", COMPACT, TIGHT)):
+                linear = own.linear(length, variant)
+                under = LinearTerms(parameters=parameters, bounds=linear, scores=30 * 500)
+                noises[word] = partial(ckks_noise, under)
+            row: dict[str, Any] = {
+                word: {k: search.of_scores(k, noise) for k in RELEASES} for word, noise in noises.items()
             }
-            own["ckks"] = {
-                k: search.of_scores(k, lambda row, strong=strong: ckks_noise(strong, row)) for k in RELEASES
-            }
-            own["ckks, compact"] = {
-                k: search.of_scores(k, lambda row, compact=compact: ckks_noise(compact, row))
-                for k in RELEASES
-            }
-            powers = (terms.weight_bits - 2,) if quick else range(8, terms.weight_bits + 8)
-            for noised in (False, True):
-                told = modular(search, terms, count=40 if quick else 200, powers=powers, noised=noised)
-                own["modular" if noised else "modular, without noise"] = told
-            found[f"{name}, {variant.value}"] = own
-    found["lattice, 6 elements"] = lattices(count=20 if quick else 100)
+            powers = range(8, terms.weight_bits + 8)
+            for word, noised in (("modular, without noise", False), ("modular", True)):
+                row[word] = modular(search, terms, count=200, powers=powers, noised=noised)
+            found[f"{name}, {variant.value}"] = row
+    found["lattice, 6 elements"] = lattices(count=100)
     return found
 
 
@@ -458,21 +448,7 @@ def lattices(*, count: int, length: int = 6) -> dict[str, float]:
     return found
 
 
-def spread_text(weights: Floats) -> str:
-    sizes = np.sort(np.abs(weights))[::-1]
-    return ", ".join(f"{one:.3g}" for one in sizes[:4])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--write", action="store_true")
-    chosen = parser.parse_args()
-    found = figures(quick=chosen.quick)
-    print(json.dumps(found, indent=1))
-    if chosen.write:
-        files.write(RESULTS / "legal_queries.json", (json.dumps(found, indent=1) + "\n").encode())
-
-
 if __name__ == "__main__":
-    main()
+    found = figures()
+    print(json.dumps(found, indent=1))
+    keep("legal_queries", found)

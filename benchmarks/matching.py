@@ -1,4 +1,4 @@
-"""Encrypted matching beside the published way, Paillier and plain secret sharing, in one interleaved run.
+"""Encrypted matching beside the published way, in one interleaved run.
 
     python benchmarks/matching.py [--write]
 
@@ -15,18 +15,15 @@ and are not counted. The slow systems run a few clients, since their cost per cl
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from statistics import median
+from struct import pack, unpack_from
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import tenseal as ts
-from matching_baselines import ElementWise, Paillier, SecretSharing, System
+from kept import keep
+from tally import Tally
 
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
@@ -43,102 +40,97 @@ from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import PadKeyHolder, PadServer, mask
 from securefl.linear.terms import LinearTerms
-from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
-from securefl.storage import files
+from securefl.matching.profiles import (
+    VARIANCE_FLOOR,
+    Anchor,
+    Bounds,
+    Floats,
+    Variant,
+    divergence,
+    features,
+    linear_query,
+)
 
-Q, CLIENTS = 84, 500
+Q = 84
 TIGHT = Bounds(mean=16, variance_high=64, weight=16)
 SIGNING = SigningKey.generate()
-ROLES = ("before", "client", "server", "holder")
-"""before: a client's work while it waits for a query. client: its work while the server waits."""
+ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
+ROLES = ("before", "waits", "server", "holder")
 
 
-@dataclass
-class Tally:
-    """Seconds per role, bytes and errors over all clients so far."""
-
-    clients: int = 0
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROLES, 0.0))
-    up: int = 0
-    between: int = 0
-    error: float = 0.0
-
-    def spend(self, role: str, work: Callable[[], Any]) -> Any:
-        began = perf_counter()
-        done = work()
-        self.seconds[role] += perf_counter() - began
-        return done
-
-    def row(self) -> dict[str, float]:
-        ms = {role: 1e3 * spent / self.clients for role, spent in self.seconds.items()}
-        shown = {**ms, "client": ms["before"] + ms["client"], "waits": ms["client"]}
-        return {
-            **{role: round(value, 3) for role, value in shown.items()},
-            "total": round(sum(ms.values()), 3),
-            "up": round(self.up / self.clients),
-            "between": round(self.between / self.clients),
-            "error": float(f"{self.error:.1e}"),
-        }
-
-
-def prepare(client: Encryptor) -> None:
-    """Encrypt zeros for one message."""
-    while client.prepare():
-        pass
-
-
-def profile(rng: np.random.Generator) -> MeanVariance:
-    return MeanVariance(rng.normal(size=Q), rng.uniform(0.2, 4, Q), 100)
-
-
-class EncryptedBaseline:
-    """One packed ciphertext a client, multiplied by an encrypted baseline, and opened without checks."""
+class System:
+    """A way to match, a batch of clients at a time, `clients` of them in all."""
 
     batch = 1
 
+    def __init__(self, name: str, clients: int, bounds: Bounds | None = None) -> None:
+        self.clients, self.bounds = clients, bounds or Bounds()
+        self.tally = Tally(name, ROLES, perf_counter)
+        self.linear = self.bounds.linear(Q, Variant.FULL)
+
+    def start(self, base: MeanVariance) -> None:
+        self.base, self.query = base, linear_query(base, ANCHOR, self.bounds)
+        self.begin()
+
+    def begin(self) -> None:
+        """What is done once a round."""
+
+    def split(self, own: MeanVariance) -> Any:
+        return features(own, ANCHOR, self.bounds).split(Variant.FULL)
+
+    def encrypted(self, client: Encryptor, own: MeanVariance) -> bytes:
+        """A client's ciphertext: zeros before, and the rest while the server waits."""
+
+        def prepare() -> None:
+            while client.prepare():
+                pass
+
+        self.tally.spend("before", prepare)
+        hidden = self.split(own).hidden
+        made: bytes = self.tally.spend("waits", lambda: client.encrypt(hidden))
+        return made
+
+    def add(self, owners: list[MeanVariance], scores: list[float], *, up: int, between: int) -> None:
+        truth = [divergence(own, self.base) for own in owners]
+        self.tally.add(scores, truth, up=up, between=between)
+
+
+class EncryptedBaseline(System):
+    """One packed ciphertext a client, multiplied by an encrypted baseline, and opened without checks."""
+
     def __init__(self, name: str, clients: int) -> None:
-        self.name, self.clients, self.bounds = name, clients, Bounds()
-        bounds = self.bounds.linear(Q, Variant.FULL)
-        terms = LinearTerms(parameters=STRONG_ENCRYPTED, bounds=bounds, scores=4 * clients)
+        super().__init__(name, clients)
+        terms = LinearTerms(parameters=STRONG_ENCRYPTED, bounds=self.linear, scores=4 * clients)
         keys = KeyPair.generate(STRONG_ENCRYPTED)
         self.client = Encryptor(keys.public, terms)
         self.evaluator = LinearEvaluator(keys.public, terms, SIGNING)
         self.opener = Opener(keys, terms, SIGNING.public)
-        self.anchor, self.tally = Anchor(np.zeros(Q), np.ones(Q)), Tally()
 
-    def start(self, base: MeanVariance) -> None:
-        self.base, asked = base, linear_query(base, self.anchor, self.bounds)
-        self.weights = self.evaluator.encrypted_baseline(self.client.encrypt_baseline(asked))
+    def begin(self) -> None:
+        self.weights = self.evaluator.encrypted_baseline(self.client.encrypt_baseline(self.query))
 
     def run(self, owners: list[MeanVariance]) -> None:
-        (own,), tally = owners, self.tally
-        tally.spend("before", lambda: prepare(self.client))
-        hidden = features(own, self.anchor, self.bounds).split(Variant.FULL).hidden
-        message = tally.spend("client", lambda: self.client.encrypt(hidden))
-        blinded = tally.spend("server", lambda: self.evaluator.match(message, self.weights))
-        reply = tally.spend("holder", lambda: self.opener.open(blinded.request))
-        score = tally.spend("server", lambda: self.evaluator.unblind(blinded, reply))
-        tally.error = max(tally.error, abs(score.value - divergence(own, self.base)))
-        tally.clients += 1
-        tally.up += len(message)
-        tally.between += len(blinded.request) + len(reply)
+        (own,), spend = owners, self.tally.spend
+        message = self.encrypted(self.client, own)
+        blinded = spend("server", lambda: self.evaluator.match(message, self.weights))
+        reply = spend("holder", lambda: self.opener.open(blinded.request))
+        score = spend("server", lambda: self.evaluator.unblind(blinded, reply))
+        self.add(owners, [score.value], up=len(message), between=len(blinded.request) + len(reply))
 
 
-class CheckedOpenings:
+class CheckedOpenings(System):
     """One signed ciphertext a client; the key holder checks it and multiplies its half by the weights."""
 
     def __init__(self, name: str, parameters: Parameters, clients: int, bounds: Bounds) -> None:
-        self.name, self.bounds, self.batch, self.clients = name, bounds, clients, clients
-        linear = bounds.linear(Q, Variant.FULL)
-        self.terms = LinearTerms(parameters=parameters, bounds=linear, scores=4 * clients)
+        super().__init__(name, clients, bounds)
+        self.batch = clients
+        self.terms = LinearTerms(parameters=parameters, bounds=self.linear, scores=4 * clients)
         self.checks = Checks(terms=self.terms, context=b"benchmark")
         self.keys, self.ring = KeyPair.generate(parameters), Ring(parameters)
         self.client, self.signing = Encryptor(self.keys.public, self.terms), SigningKey.generate()
-        self.anchor, self.tally = Anchor(np.zeros(Q), np.ones(Q)), Tally()
         self.tag = gate.tag("ciphertext", self.keys.public.session, self.terms.digest())
 
-    def start(self, base: MeanVariance) -> None:
-        self.base, self.query = base, linear_query(base, self.anchor, self.bounds)
+    def begin(self) -> None:
         declared = self.tally.spend("server", lambda: Declared.of(self.query, self.checks, "p", self.ring))
         key = self.keys.public.session
         self.asked = Question(checks=self.checks, key=key, name="p", told=declared.told)
@@ -155,27 +147,18 @@ class CheckedOpenings:
         )
 
     def run(self, owners: list[MeanVariance]) -> None:
-        tally = self.tally
-        messages = []
-        for k, own in enumerate(owners):
-            tally.spend("before", lambda: prepare(self.client))
-            messages.append(tally.spend("client", lambda k=k, own=own: self._message(k, own)))
-        arrived = [
-            tally.spend("server", lambda k=k, one=one: self._admit(k, one)) for k, one in enumerate(messages)
-        ]
-        request = tally.spend("server", lambda: self.server.request(arrived))
-        reply = tally.spend("holder", lambda: self.key_holder.open(request, report=_fail))
-        opened = tally.spend("server", lambda: self.server.opened(arrived, reply, sender="key-holder"))
-        for value, own in zip(opened, owners, strict=True):
-            score = (value * self.terms.unit + self.query.offset) / self.terms.bounds.scale
-            tally.error = max(tally.error, abs(score - divergence(own, self.base)))
-        tally.clients += len(owners)
-        tally.up += sum(map(len, messages))
-        tally.between += len(request) + len(reply)
-
-    def _message(self, number: int, own: MeanVariance) -> bytes:
-        hidden = features(own, self.anchor, self.bounds).split(Variant.FULL).hidden
-        return self.asked.signed(self.client.encrypt(hidden), str(number), self.signing)
+        spend, messages = self.tally.spend, []
+        for at, own in enumerate(owners):
+            made = self.encrypted(self.client, own)
+            messages.append(
+                spend("waits", lambda at=at, made=made: self.asked.signed(made, str(at), self.signing))
+            )
+        arrived = [spend("server", lambda own=own: self._admit(*own)) for own in enumerate(messages)]
+        request = spend("server", lambda: self.server.request(arrived))
+        reply = spend("holder", lambda: self.key_holder.open(request, report=_fail))
+        opened = spend("server", lambda: self.server.opened(arrived, reply, sender="key-holder"))
+        scores = [(one * self.terms.unit + self.query.offset) / self.linear.scale for one in opened]
+        self.add(owners, scores, up=sum(map(len, messages)), between=len(request) + len(reply))
 
     def _admit(self, number: int, message: bytes) -> Any:
         admitted(message[:-64], self.tag, self.terms, sender="client")
@@ -186,132 +169,122 @@ def _fail(sender: str, why: str) -> None:
     raise RuntimeError(f"{sender}: {why}")
 
 
-class Pads:
+class Pads(System):
     """Masked words up, fresh keys and weights to the key holder, one word a client back."""
 
-    batch = clients = CLIENTS
-
-    def __init__(self, word_bits: int = 64) -> None:
-        self.name = f"pads{'' if word_bits == 64 else f', words of {word_bits}'}"
-        bounds = Bounds().linear(Q, Variant.FULL)
-        self.terms = PadTerms(bounds=bounds, context=b"benchmark", word_bits=word_bits)
+    def __init__(self, name: str, clients: int, word_bits: int) -> None:
+        super().__init__(name, clients)
+        self.batch = clients
+        self.terms = PadTerms(bounds=self.linear, context=b"benchmark", word_bits=word_bits)
         self.agreement = AgreementKey.generate()
-        self.anchor, self.tally = Anchor(np.zeros(Q), np.ones(Q)), Tally()
 
-    def start(self, base: MeanVariance) -> None:
-        self.base, query = base, linear_query(base, self.anchor, Bounds())
+    def begin(self) -> None:
         self.key_holder = PadKeyHolder(self.agreement, self.terms, ("profile",), self.clients, SIGNING.public)
-        self.server = self.tally.spend("server", lambda: PadServer(self.terms, 0, "profile", SIGNING, query))
+        self.server = self.tally.spend(
+            "server", lambda: PadServer(self.terms, 0, "profile", SIGNING, self.query)
+        )
 
     def run(self, owners: list[MeanVariance]) -> None:
-        tally, size = self.tally, self.terms.word_bytes
-        masked = [tally.spend("client", lambda own=own: self._masked(own)) for own in owners]
-        request = tally.spend("server", lambda: self.server.request(masked))
-        reply = tally.spend("holder", lambda: self.key_holder.open(request))
+        spend, size = self.tally.spend, self.terms.word_bytes
+        masked = [spend("waits", lambda own=own: self._masked(own)) for own in owners]
+        request = spend("server", lambda: self.server.request(masked))
+        reply = spend("holder", lambda: self.key_holder.open(request))
         words = [reply[at : at + size] for at in range(0, len(reply), size)]
         pairs = list(zip(masked, words, strict=True))
-        scores = tally.spend("server", lambda: [self.server.score(*pair) for pair in pairs])
-        for score, own in zip(scores, owners, strict=True):
-            tally.error = max(tally.error, abs(score.value - divergence(own, self.base)))
-        tally.clients += len(owners)
-        tally.up += sum(len(m.packed) + 64 for m in masked)  # and its seal
-        tally.between += len(request) + len(reply)
+        scores = spend("server", lambda: [self.server.score(*pair).value for pair in pairs])
+        up = sum(len(one.packed) + 64 for one in masked)  # and its seal
+        self.add(owners, scores, up=up, between=len(request) + len(reply))
 
     def _masked(self, own: MeanVariance) -> Any:
-        split = features(own, self.anchor, Bounds()).split(Variant.FULL)
-        told = self.server.told
+        split, told = self.split(own), self.server.told
         return mask(split.hidden, split.clear, self.terms, "profile", told, self.agreement.public)
 
 
-class Compared:
-    """A system to compare with, a client at a time, `clients` of them at most."""
+class ElementWise(System):
+    """Mean-only as published: every mean its own CKKS ciphertext, variances in plaintext.
 
-    batch = 1
+    The server computes (mu - mu_B)^2 / (2 q s_B) for each, adds the ciphertexts and the plaintext rest; no
+    rotations. The key holder reads the score. TenSEAL, N 8192, moduli [60, 40, 40, 60], scale 2^40. It hides
+    no more than this: no flooding, no masks, no checks of what arrives.
+    """
 
-    def __init__(self, name: str, system: System, clients: int) -> None:
-        self.name, self.system, self.clients = name, system, clients
-        system.setup(Q, np.random.default_rng(1))
-        self.tally = Tally()
-
-    def start(self, base: MeanVariance) -> None:
-        self.base = base
+    def __init__(self, name: str, clients: int) -> None:
+        super().__init__(name, clients)
+        self.secret: Any = ts.context(ts.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 40, 40, 60])
+        self.secret.global_scale = 2.0**40
+        self.public: Any = ts.context_from(
+            self.secret.serialize(save_secret_key=False, save_galois_keys=False)
+        )
 
     def run(self, owners: list[MeanVariance]) -> None:
-        (own,), tally = owners, self.tally
-        message = tally.spend("client", lambda: self.system.client(own))
-        reply = tally.spend("server", lambda: self.system.server(message, self.base))
-        score = tally.spend("holder", lambda: self.system.holder(reply))
-        tally.error = max(tally.error, abs(score - divergence(own, self.base)))
-        tally.clients += 1
-        tally.up += self.system.bytes_up
-        tally.between += self.system.bytes_to_holder
+        (own,), spend = owners, self.tally.spend
+        message = spend("waits", lambda: self._message(own))
+        reply = spend("server", lambda: self._matched(message))
+        score = spend("holder", lambda: float(ts.ckks_vector_from(self.secret, reply).decrypt()[0]))
+        self.add(owners, [score], up=len(message), between=len(reply))
+
+    def _message(self, own: MeanVariance) -> bytes:
+        parts = [ts.ckks_vector(self.public, [float(mean)]).serialize() for mean in own.mean]
+        sizes = pack(f"<{Q}I", *map(len, parts))
+        return b"".join([pack("<I", Q), sizes, _floored(own).tobytes(), *parts])
+
+    def _matched(self, message: bytes) -> bytes:
+        sizes = unpack_from(f"<{Q}I", message, 4)
+        variances = _floored(self.base)
+        ratio = np.frombuffer(message, np.float64, Q, 4 + 4 * Q) / variances
+        start, total = 4 + 12 * Q, None
+        for size, mean, variance in zip(sizes, self.base.mean, variances, strict=True):
+            term: Any = ts.ckks_vector_from(self.public, message[start : start + size])
+            start += size
+            term -= [float(mean)]
+            term.square_()
+            term *= [0.5 / (Q * float(variance))]
+            total = term if total is None else total.add_(term)
+        assert total is not None
+        total += [0.5 * float(np.mean(ratio - np.log(ratio) - 1.0))]
+        reply: bytes = total.serialize()
+        return reply
+
+
+def _floored(profile: MeanVariance) -> Floats:
+    return np.maximum(profile.variance, VARIANCE_FLOOR)
 
 
 def systems() -> list[Any]:
     """All ways to match. The slow ones have few clients."""
-    found = [
-        CheckedOpenings("strong, checked", STRONG, CLIENTS, Bounds()),
-        CheckedOpenings("compact, checked", COMPACT, CLIENTS, TIGHT),
-        EncryptedBaseline("strong E", 40),
-        Pads(),
-        Pads(word_bits=128),
-        Compared("element-wise", ElementWise(), 2),
+    return [
+        CheckedOpenings("strong, checked", STRONG, 500, Bounds()),
+        CheckedOpenings("compact, checked", COMPACT, 500, TIGHT),
+        EncryptedBaseline("strong, encrypted baseline, singly", 40),
+        Pads("pads", 500, 64),
+        Pads("pads, words of 128 bits", 500, 128),
+        ElementWise("element by element, as published", 2),
     ]
-    try:
-        found.append(Compared("paillier", Paillier(), 2))
-    except ModuleNotFoundError:
-        print("phe is not installed: no row for Paillier")
-    return [*found, Compared("sharing (floor)", SecretSharing(), 100)]
 
 
-def interleaved(turns: list[Any], rng: np.random.Generator) -> None:
+def interleaved(turns: list[Any]) -> None:
     """Batches of all systems, in turn: at any time each has done the same share of its clients."""
+    rng = np.random.default_rng(0)
+
+    def profile() -> MeanVariance:
+        return MeanVariance(rng.normal(size=Q), rng.uniform(0.2, 4, Q), 100)
+
     for system in turns:
-        system.start(profile(rng))
-    while unfinished := [s for s in turns if s.tally.clients < s.clients]:
-        behind = min(unfinished, key=lambda s: s.tally.clients / s.clients)
-        size = min(behind.batch, behind.clients - behind.tally.clients)
-        behind.run([profile(rng) for _ in range(size)])
-
-
-def client_against_tenseal(rng: np.random.Generator, turns: int = 60) -> float:
-    """Time of our strong client over TenSEAL's encode + encrypt + serialise of one ciphertext, in turn."""
-    mine = CheckedOpenings("strong, checked", STRONG, 16, Bounds())
-    context = ts.context(ts.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 60, 30])
-    context.make_context_public()
-    spent: dict[str, list[float]] = {"mine": [], "tenseal": []}
-    for own in (profile(rng) for _ in range(turns)):
-        hidden = features(own, mine.anchor, mine.bounds).split(Variant.FULL).hidden
-        values = hidden.tolist()
-        for name, work in (
-            ("mine", lambda hidden=hidden: mine.client.encrypt(hidden)),
-            ("tenseal", lambda values=values: ts.ckks_vector(context, values, 2.0**60).serialize()),
-        ):
-            began = perf_counter()
-            work()
-            spent[name].append(perf_counter() - began)
-    return median(spent["mine"]) / median(spent["tenseal"])
+        system.start(profile())
+    while unfinished := [one for one in turns if one.tally.clients < one.clients]:
+        behind = min(unfinished, key=lambda one: one.tally.clients / one.clients)
+        behind.run([profile() for _ in range(min(behind.batch, behind.clients - behind.tally.clients))])
 
 
 def main() -> None:
-    rng, rows = np.random.default_rng(0), []
-    names = ("client", "before", "waits", "server", "holder", "total", "up", "between", "error", "ratio")
-    print(f"{'system':20}" + "".join(f"{name:>10}" for name in names))
     played = systems()
-    interleaved(played, rng)
-    slow = next(s for s in played if s.name == "element-wise").tally.row()["total"]
-    for system in played:
-        row = system.tally.row()
-        row["ratio"] = round(slow / row["total"], 1)
-        rows.append({"q": Q, "clients": CLIENTS, "system": system.name, **row})
-        print(f"{system.name:20}" + "".join(f"{row[name]:>10}" for name in names))
-    ratio = client_against_tenseal(rng)
-    print(f"strong client over encode + encrypt + serialise of one ciphertext: {ratio:.2f}")
-    if "--write" in sys.argv:
-        found = {"rows": rows, "client_over_tenseal": round(ratio, 3)}
-        command = {"command": "python benchmarks/matching.py --write"}
-        path = Path(__file__).parent / "results" / "matching.json"
-        files.write(path, json.dumps(command | found, indent=1) + "\n")
+    interleaved(played)
+    rows = [system.tally.row() for system in played]
+    for row in rows:
+        row["client"] = round(row["before"] + row["waits"], 3)
+        row["ratio"] = round(rows[-1]["total"] / row["total"], 1)
+    print(pd.DataFrame(rows).to_string(index=False))
+    keep("matching", {"rows": rows})
 
 
 if __name__ == "__main__":

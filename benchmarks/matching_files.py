@@ -11,40 +11,28 @@ The ways take turns, a client each. Keys, and the ledger of the key holder, are 
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from time import process_time
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from kept import keep
+from tally import Tally
 
 from securefl.matching import ClientKey, Evaluator, KeyHolder, Options, Profile, Scores, Sealed, divergence
 from securefl.matching.document import Document
-from securefl.storage import files
 
 Q, CLIENTS = 84, 100
-ROLES: Final = ("client", "evaluator", "holder")
 
 
-@dataclass
 class Way:
     """One way to match between files, with what it took so far. declared: whether the baseline is."""
 
-    name: str
-    options: Options
-    declared: bool = False
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROLES, 0.0))
-    sent: list[bytes] = field(default_factory=list)
-    clients: list[ClientKey] = field(default_factory=list)
-
-    def spend(self, role: str, work: Callable[[], Any]) -> Any:
-        began = process_time()
-        done = work()
-        self.seconds[role] += process_time() - began
-        return done
+    def __init__(self, name: str, options: Options, *, declared: bool = False) -> None:
+        self.options, self.declared = options, declared
+        self.tally = Tally(name, ("client", "evaluator", "holder"), process_time)
+        self.sent: list[bytes] = []
+        self.clients: list[ClientKey] = []
 
     def begin(self, base: Profile) -> None:
         self.base: Profile | Sealed = base
@@ -61,7 +49,7 @@ class Way:
         keys, to = self.holder.public, self.evaluator.public
         label, signer = f"client {len(self.sent)}", ClientKey.generate()
         self.clients.append(signer)
-        made = self.spend(
+        made = self.tally.spend(
             "client",
             lambda: (
                 own.encrypt(keys, to, label=label, options=self.options, own=signer).to_document().to_bytes()
@@ -69,21 +57,14 @@ class Way:
         )
         self.sent.append(made)
 
-    def match(self, owners: list[Profile]) -> dict[str, float | str]:
+    def match(self, owners: list[Profile]) -> dict[str, Any]:
         """All files, through evaluator and key holder. The row of figures."""
-        scores = self.spend("evaluator", self._scores)
-        found = self.spend("holder", lambda: self._revealed(scores))
+        scores = self.tally.spend("evaluator", self._scores)
+        found = self.tally.spend("holder", lambda: self._revealed(scores))
+        told = [found[f"client {at}"] for at in range(len(owners))]
         truth = [divergence(own.plain, self.truth) for own in owners]
-        errors = [abs(found[f"client {at}"] - one) for at, one in enumerate(truth)]
-        ms = {role: 1e3 * spent / len(owners) for role, spent in self.seconds.items()}
-        return {
-            "way": self.name,
-            **{role: round(one, 3) for role, one in ms.items()},
-            "total": round(sum(ms.values()), 3),
-            "up": round(sum(map(len, self.sent)) / len(owners)),
-            "between": round(len(scores) / len(owners)),
-            "error": float(f"{max(errors):.1e}"),
-        }
+        self.tally.add(told, truth, up=sum(map(len, self.sent)), between=len(scores))
+        return self.tally.row()
 
     def _scores(self) -> bytes:
         came = [Sealed.from_document(Document.from_bytes(one, "encrypted-profile")) for one in self.sent]
@@ -112,14 +93,8 @@ def main() -> None:
         for way in ways:
             way.encrypt(own)
     rows = [way.match(owners) for way in ways]
-    names = (*ROLES, "total", "up", "between", "error")
-    print(f"{'':28}" + "".join(f"{name:>10}" for name in names))
-    for row in rows:
-        print(f"{row['way']:28}" + "".join(f"{row[name]:>10}" for name in names))
-    if "--write" in sys.argv:
-        path = Path(__file__).parent / "results" / "matching_files.json"
-        kept = {"command": "python benchmarks/matching_files.py --write", "q": Q, "clients": CLIENTS}
-        files.write(path, json.dumps({**kept, "rows": rows}, indent=1) + "\n")
+    print(pd.DataFrame(rows).to_string(index=False))
+    keep("matching_files", {"q": Q, "clients": CLIENTS, "rows": rows})
 
 
 if __name__ == "__main__":

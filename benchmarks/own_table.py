@@ -1,25 +1,25 @@
 """From a mixed table of ten holders to predictions, by commands alone, beside pooled logistic regression.
 
-    python benchmarks/own_table.py [--records 30000] [--epsilon 1] [--folder FOLDER]
+    python benchmarks/own_table.py [EPSILON]
 
 Writes loans.csv (categories, ranges, empty cells, ten branches of unequal sizes and habits), new.csv with a
-fifth of the records more, and the study loans.toml. It then types the commands of docs/own-data.md, takes
-their time, and prints how good the predictions of new.csv are. scikit-learn's logistic regression gets all
-records of loans.csv in one place, by the same public ranges and categories, and without noise.
+fifth of the records more, and the study loans.toml of docs/own-data.md. It then types that page's commands,
+takes their time, and prints how good the predictions of new.csv are. scikit-learn's logistic regression gets
+all records of loans.csv in one place, by the same public ranges and categories, and without noise.
 """
 
 from __future__ import annotations
 
-import argparse
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import pandas as pd
+from kept import DOCS
 
 from securefl.report.tables import write_csv
 
@@ -28,58 +28,8 @@ SHARES = np.array([0.22, 0.18, 0.14, 0.11, 0.09, 0.08, 0.06, 0.05, 0.04, 0.03])
 EDUCATION = ["primary", "secondary", "college", "master", "doctor"]
 PURPOSE = ["car", "home", "study", "travel", "other"]
 RISK = {"car": 0.0, "home": -0.9, "study": 0.3, "travel": 0.8, "other": 0.5}
-STUDY = """[study]
-name = "loans"
-rounds = 1
-
-[data]
-source = "loans.csv"
-target = "repaid"
-classes = ["no", "yes"]
-client_column = "branch"
-ignore = ["id"]
-public_num_examples = {public}
-[data.columns]
-branch = {{ categories = {holders} }}
-age = {{ range = [18, 95], missing = 45, indicator = true }}
-income = {{ range = [0, 150], missing = 40, indicator = true }}
-debt = {{ range = [0, 100] }}
-education = {{ categories = ["primary", "secondary", "college", "master", "doctor"], indicator = true }}
-purpose = {{ categories = ["car", "home", "study", "travel", "other"] }}
-member = {{ categories = [false, true] }}
-
-[model]
-kind = "mlp"
-hidden = []
-
-[local]                       # nothing is trained: a head is solved for
-optimizer = "sgd"
-learning_rate = 0.1
-epochs = 1
-batch_size = 10
-
-[privacy]
-sum = "masked"
-scores = "clear"
-noise = "distributed"
-epsilon = {epsilon}
-unit = "record"
-adjacency = "add-remove"
-delta = 1e-5
-budget = inf
-adversaries = ["server", "key-holder", "others"]
-non_private = ["statistic"]
-dropout = 0.1
-corrupt = 0.1
-min_cohort_size = 8
-min_honest = 5
-max_client_weight = 0.2
-
-[[arm]]
-name = "head"
-protocol = "heads"
-head = "lda"
-"""
+_BLOCKS = re.findall(r"^```toml\n(.*?)^```$", (DOCS / "own-data.md").read_text(), re.DOTALL | re.MULTILINE)
+(STUDY,) = (block for block in _BLOCKS if 'name = "loans"' in block)
 COMMANDS = (
     "plan loans.toml",
     "run loans.toml --out runs/loans",
@@ -132,9 +82,8 @@ def write(folder: Path, records: int, epsilon: float) -> None:
     """Write the two tables and the study into a folder."""
     write_csv(folder / "loans.csv", table(records, 1))
     write_csv(folder / "new.csv", table(records // 5, 2))
-    holders = str(HOLDERS).replace("'", '"')
-    study = STUDY.format(public=records // 10, holders=holders, epsilon=epsilon)
-    (folder / "loans.toml").write_text(study)
+    study = STUDY.replace("public_num_examples = 3000", f"public_num_examples = {records // 10}")
+    (folder / "loans.toml").write_text(study.replace("epsilon = 1.0", f"epsilon = {epsilon}"))
 
 
 def pooled(folder: Path) -> float:
@@ -146,28 +95,14 @@ def pooled(folder: Path) -> float:
     return float(fitted.score(columns(new), new["repaid"]))
 
 
-def columns(frame: pd.DataFrame) -> np.ndarray:
+def columns(frame: pd.DataFrame) -> pd.DataFrame:
     """The records by the study's ranges and categories, as a person would write it for scikit-learn."""
-    parts = []
-    for name, low, high, instead in (("age", 18, 95, 45), ("income", 0, 150, 40), ("debt", 0, 100, 0)):
-        numbers = pd.to_numeric(frame[name], errors="coerce")
-        parts.append(((numbers.fillna(instead).clip(low, high) - low) / (high - low)).to_numpy()[:, None])
-        parts.append(numbers.isna().to_numpy()[:, None])
-    for name, words in (("education", EDUCATION), ("purpose", PURPOSE), ("member", [False, True])):
-        parts.append(np.array([[one == word for word in words] for one in frame[name]]))
-    return np.concatenate(parts, axis=1).astype(float)
-
-
-def typed(folder: Path) -> list[tuple[str, float]]:
-    """Run the commands in a folder. Returns each with its seconds."""
-    found = []
-    for words in COMMANDS:
-        began = perf_counter()
-        subprocess.run(
-            [sys.executable, "-m", "securefl", *words.split()], cwd=folder, check=True, capture_output=True
-        )
-        found.append((f"securefl {words}", perf_counter() - began))
-    return found
+    ranges = pd.DataFrame({"age": [18, 95, 45], "income": [0, 150, 40], "debt": [0, 100, 0]}).T
+    low, high, instead = (ranges[at] for at in ranges)
+    numbers = frame[list(ranges.index)].apply(pd.to_numeric, errors="coerce")
+    scaled = (numbers.fillna(instead).clip(low, high, axis=1) - low) / (high - low)
+    words = pd.get_dummies(frame[["education", "purpose", "member"]].astype(str))
+    return pd.concat([scaled, numbers.isna().add_suffix(" missing"), words], axis=1).astype(float)
 
 
 def figures(folder: Path) -> dict[str, float]:
@@ -181,25 +116,17 @@ def figures(folder: Path) -> dict[str, float]:
     }
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Type the commands and print their times and the accuracies."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--records", type=int, default=30_000)
-    parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--folder", type=Path)
-    given = parser.parse_args(words)
+    epsilon = float(sys.argv[1]) if sys.argv[1:] else 1.0
     with tempfile.TemporaryDirectory() as made:
-        folder = given.folder or Path(made)
-        folder.mkdir(parents=True, exist_ok=True)
-        write(folder, given.records, given.epsilon)
-        lines = (folder / "loans.toml").read_text().splitlines()
-        times = typed(folder)
-        for command, seconds in times:
-            print(f"{seconds:6.1f} s  {command}")
-        total = sum(seconds for _, seconds in times)
-        print(
-            f"{total / 60:.1f} minutes, {len(times)} commands, {sum(map(bool, lines))} lines of TOML, no code"
-        )
+        folder = Path(made)
+        write(folder, 30_000, epsilon)
+        for words in COMMANDS:
+            began = perf_counter()
+            command = [sys.executable, "-m", "securefl", *words.split()]
+            subprocess.run(command, cwd=folder, check=True, capture_output=True)
+            print(f"{perf_counter() - began:6.1f} s  securefl {words}")
         for name, accuracy in figures(folder).items():
             print(f"{accuracy:.4f}  {name}")
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import pandas as pd
+from kept import DOCS, RESULTS, read
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
@@ -26,10 +26,8 @@ from securefl.report.accuracy import MEASURES
 from securefl.report.style import blank, legend, light_frame, look, plain_logarithmic
 from securefl.report.tables import write_png
 from securefl.sweep.tradeoff import Series
-from securefl.sweep.tradeoff_plots import Drawing, accuracy_against_epsilon, add_legend
+from securefl.sweep.tradeoff_plots import accuracy_against_epsilon, add_legend
 
-HERE = Path(__file__).parent
-RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
 BODIES: Mapping[str, Mapping[str, str]] = {
     "public body, unit norm, central noise": {
         "arm.body": "public",
@@ -47,22 +45,28 @@ BODIES: Mapping[str, Mapping[str, str]] = {
     "DP-SGD body": {"arm.body": "dp-sgd"},
     "private body (epsilon per record is infinite)": {"arm.body": "private", "privacy.unit": "record"},
 }
-
-
-def read(name: str) -> pd.DataFrame:
-    return pd.read_csv(RESULTS / name, comment="#")
+NOISE: Mapping[str, Mapping[str, str]] = {
+    words: {"arm.body": "public", "arm.clip": "kind unit-l2", "privacy.noise": noise}
+    for words, noise in (
+        ("a trusted server adds the noise to the total", "central"),
+        ("clients add shares of the noise, inside a masked sum", "distributed"),
+        ("each client adds all of the noise", "local"),
+    )
+}
 
 
 def series(number: int, line: str, rows: pd.DataFrame, panel: tuple[str, ...] = ()) -> Series:
     """A line over epsilon. rows: columns privacy.epsilon (asked for), epsilon_true and final_accuracy."""
-    table = rows.assign(asked=rows["privacy.epsilon"], models="global")
+    table = rows.assign(asked=rows["privacy.epsilon"], models="global", floor=float("nan"))
     return Series(
         number=number, label=line, values={"arm": line}, rows=table, panel=panel, line=line, look=number
     )
 
 
-def with_deviations(drawing: Drawing, found: Sequence[Series]) -> Figure:
-    """The figure with one deviation over the seeds at each finite epsilon: the files have no single seeds."""
+def against_epsilon(found: Sequence[Series]) -> Figure:
+    """The product's picture of a sweep, with one deviation over the seeds: the files have no single seeds."""
+    drawing = accuracy_against_epsilon(found, MEASURES["classification"])
+    add_legend(drawing)
     (axes,) = drawing.figure.axes
     for own in found:
         rows = own.rows[own.rows["epsilon_true"] < float("inf")]
@@ -79,21 +83,19 @@ def with_deviations(drawing: Drawing, found: Sequence[Series]) -> Figure:
     return drawing.figure
 
 
-def bodies(name: str) -> Figure:
+def bodies(name: str, lines: Mapping[str, Mapping[str, str]] = BODIES) -> Figure:
     """FedLog's accuracy by body, clip, place of the noise and calibration."""
     table = read(name).rename(columns={"accuracy": "final_accuracy"})
     if "privacy.unit" in table:
         table = table[table["privacy.unit"] == "record"]
     found = []
-    for line, setting in BODIES.items():
+    for number, (line, setting) in enumerate(lines.items()):
         rows = table
         for column, value in setting.items():
             rows = rows[rows[column] == value] if column in rows else rows
         if len(rows):
-            found.append(series([*BODIES].index(line), line, rows.assign(unit="record", delta=1e-5)))
-    drawing = accuracy_against_epsilon(found, MEASURES["classification"])
-    add_legend(drawing)
-    return with_deviations(drawing, found)
+            found.append(series(number, line, rows.assign(unit="record", delta=1e-5)))
+    return against_epsilon(found)
 
 
 def client_level() -> Figure:
@@ -102,9 +104,7 @@ def client_level() -> Figure:
         series(number, f"update bound {bound:g}", rows.assign(unit="client", delta=1e-3))
         for number, (bound, rows) in enumerate(table.groupby("local.update_bound"))
     ]
-    drawing = accuracy_against_epsilon(found, MEASURES["classification"])
-    add_legend(drawing)
-    return with_deviations(drawing, found)
+    return against_epsilon(found)
 
 
 def heads() -> Figure:
@@ -184,6 +184,7 @@ PICTURES: Mapping[str, Callable[[], Figure]] = {
     "growth": growth,
     "heads": heads,
     "participation": lambda: client_plots.participation(read("participation.csv")),
+    "who_adds_noise": lambda: bodies("fedlog_tradeoff.csv", NOISE),
 }
 """By name of a file of docs/, the function that draws it."""
 

@@ -9,54 +9,86 @@ runs. `--write` keeps tables in benchmarks/results/ and figures in docs/.
 
 from __future__ import annotations
 
-import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from kept import ASKED, DOCS, RESULTS, keep
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy.stats import kstest, kurtosis, norm, skew
+from studies import played
 
 from securefl.core.streams import stream
 from securefl.report import plots
-from securefl.report.normality import normality, representations
+from securefl.report.style import ARM_COLOURS, blank, light_frame
 from securefl.report.tables import write_csv, write_png
-from securefl.study.arm import arm_folder, checkpoint_file
-from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
 from securefl.study.packaged import packaged
-from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.study.world import build
 from securefl.sweep.cells import parse_sweep
 from securefl.training import outputs, single_thread
 
-ROOT = Path(__file__).parents[1]
 ROUNDS = (0, 1, 6, 12)
 ELEMENTS = 5
-COMMAND = "python benchmarks/representations.py --write"
+REACH = 4.0
+"""The standard deviations to either side of the mean that a panel shows."""
+Floats = NDArray[np.floating[Any]]
 
 
-def model_after(study: Study, here: World, folder: Path) -> Any:
-    """The global model after the rounds that the run in the folder has finished."""
-    path = checkpoint_file(arm_folder(folder, study.arms[0], here.seed))
-    if not path.is_file():
-        return here.problem.module(here.problem.initial)
-    with Checkpoint(path) as checkpoint:
-        state, _ = checkpoint.load()
-    assert state is not None
-    return here.problem.module(state.broadcast)
+def standardised(values: Floats) -> Floats:
+    scaled: Floats = (values - values.mean(axis=0)) / values.std(axis=0)
+    return scaled
 
 
-def traced(study: Study, here: World, folder: Path) -> dict[str, np.ndarray]:
-    """The layer's outputs on the server's records after each of ROUNDS; the run then goes on to its end."""
+def normality(outputs: Floats) -> pd.DataFrame:
+    """How far each element of a layer's outputs (n, q) is from a normal distribution, if it varies.
+
+    Columns element, skewness, excess_kurtosis, and distance: Kolmogorov's and Smirnov's, from the normal
+    distribution with this mean and standard deviation.
+    """
+    elements = np.flatnonzero(np.ptp(outputs, axis=0) > 0)
+    scaled = standardised(outputs[:, elements].astype(np.float64))
+    return pd.DataFrame(
+        {
+            "element": elements,
+            "skewness": skew(scaled, axis=0),
+            "excess_kurtosis": kurtosis(scaled, axis=0),
+            "distance": [float(kstest(column, norm.cdf).statistic) for column in scaled.T],
+        }
+    )
+
+
+def histograms(outputs: Mapping[str, Floats], elements: Sequence[int]) -> Figure:
+    """Histograms of standardised elements, with the normal density: a row of panels for each name."""
+    figure = blank(height=0.6 + 1.5 * len(outputs))
+    panels = figure.subplots(len(outputs), len(elements), sharex=True, sharey=True, squeeze=False)
+    places = np.linspace(-REACH, REACH, 200)
+    for row, (name, found) in zip(panels, outputs.items(), strict=True):
+        distances = normality(found).set_index("element")["distance"]
+        for axes, element in zip(row, elements, strict=True):
+            light_frame(axes)
+            values = standardised(found[:, element])
+            axes.hist(values, bins=40, range=(-REACH, REACH), density=True, color=ARM_COLOURS[0], alpha=0.6)
+            axes.plot(places, norm.pdf(places), color=ARM_COLOURS[1], linewidth=1.4)
+            axes.set_title(f"element {element}, distance {distances[element]:.3f}", fontsize=8)
+            axes.tick_params(labelsize=8)
+        row[0].set_ylabel(name, fontsize=9)
+    figure.supxlabel("standard deviations from the mean", fontsize=9)
+    return figure
+
+
+def traced(study: Study, here: World) -> dict[str, np.ndarray]:
+    """The layer's outputs on the server's records after each of ROUNDS."""
     found = {}
     for number in ROUNDS:
+        broadcast = here.problem.initial
         if number:
-            run_arm(study, study.arms[0], here, folder, lambda record: None, rounds=number)
-        model = model_after(study, here, folder)
+            broadcast = played(study, study.arms[0], here, rounds=number)[1].broadcast
         name = f"after round {number}" if number else "before training"
-        found[name] = outputs(model, here.problem.layer, here.problem.server_x)
+        found[name] = outputs(here.problem.module(broadcast), here.problem.layer, here.problem.server_x)
     return found
 
 
@@ -64,15 +96,14 @@ def main() -> None:
     single_thread()
     records: list[dict[str, Any]] = []
     shapes, first = [], {}
-    with tempfile.TemporaryDirectory() as place:
-        for cell in parse_sweep(packaged()["fedprof_conditions"]).cells:
-            folder, name = Path(place) / cell.folder, cell.study.study.name
-            folder.mkdir()
-            here = build(cell.study, cell.study.study.seeds[0])
-            if not first:
-                first = traced(cell.study, here, folder)
-            run = run_arm(cell.study, cell.study.arms[0], here, folder, lambda record: None)
-            records += [{"arm": name, "seed": here.seed, **_kept(record)} for record in run.records]
+    for cell in parse_sweep(packaged()["fedprof_conditions"]).cells:
+        name, here = cell.study.study.name, build(cell.study, cell.study.study.seeds[0])
+        first = first or traced(cell.study, here)
+        run, _ = played(cell.study, cell.study.arms[0], here)
+        records += [
+            {"arm": name, "seed": here.seed, "round": own["round"], "accuracy": round(own["accuracy"], 5)}
+            for own in run.records
+        ]
     conditions = pd.DataFrame(records)
     for name, found in first.items():
         own = normality(found)
@@ -81,17 +112,12 @@ def main() -> None:
     last = conditions.groupby("arm", sort=False)["accuracy"]
     print(last.agg(["last", "max"]).to_string())
     print(table.to_string(index=False))
-    if "--write" in sys.argv:
-        results, docs = ROOT / "benchmarks" / "results", ROOT / "docs"
-        write_csv(results / "conditions.csv", conditions, [COMMAND])
-        write_csv(results / "representations.csv", table, [COMMAND])
-        write_png(docs / "conditions.png", plots.accuracy(conditions))
+    keep("representations", table)
+    if ASKED:
+        write_csv(RESULTS / "conditions.csv", conditions, ["python benchmarks/representations.py --write"])
+        write_png(DOCS / "conditions.png", plots.accuracy(conditions))
         drawn = stream(1, "elements").choice(normality(first["before training"])["element"], ELEMENTS, False)
-        write_png(docs / "representations.png", representations(first, sorted(drawn.tolist())))
-
-
-def _kept(record: dict[str, Any]) -> dict[str, Any]:
-    return {"round": record["round"], "accuracy": round(record["accuracy"], 5)}
+        write_png(DOCS / "representations.png", histograms(first, sorted(drawn.tolist())))
 
 
 def _summary(own: pd.DataFrame) -> dict[str, float]:

@@ -20,19 +20,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from flower_secagg import flower
+from kept import keep
 from masked_round import grid, identities, keystream, ours, update
 from two_server import two_server
 
 from securefl.core.memory import keep_freed_memory
 from securefl.secagg import Policy, Vector
-from securefl.storage import files
 
 CLIENTS, LENGTHS, DROPOUTS = (10, 30), (10**4, 10**5, 10**6), (0.0, 0.1, 0.3)
 
@@ -117,10 +115,7 @@ def main() -> None:
         rows.append(row := compared(*shape))
         print(shown("{} x {}, {}".format(*shape), row), shown("two servers", row["two_server"]), sep="\n")
         print(shown("Flower over ours", row["flower_over_ours"]), flush=True)
-    if chosen.write:
-        path = Path(__file__).parent / "results" / "secagg.json"
-        found = {"command": "python benchmarks/secagg.py --write", "rows": rows}
-        files.write(path, json.dumps(rounded(found), indent=1) + "\n")
+    keep("secagg", {"rows": rounded(rows)})
 
 
 def rounded(value: Any) -> Any:

@@ -1,28 +1,24 @@
 """What clients are told at the end of a run with a target epsilon, under every registered protocol.
 
-    python benchmarks/targets.py            # a minute on one core
+    python benchmarks/targets.py [--write]    # a minute on one core
 
 Four clients of the digits train by DP-SGD for four rounds under `[dpsgd] epsilon = 5`; numbers and statistics
-have local noise. Writes benchmarks/results/targets.csv and prints the table of docs/results.md.
+have local noise. `--write` keeps the table in benchmarks/results/targets.csv.
 """
 
 from __future__ import annotations
 
 from importlib.metadata import entry_points
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pandas as pd
+from kept import keep
+from studies import played
 
 from securefl.errors import ConfigError
-from securefl.report.tables import write_csv
 from securefl.study.composition import composition
 from securefl.study.config import parse
-from securefl.study.run import run_arm
 from securefl.study.world import build
 
-RESULTS = Path(__file__).parent / "results" / "targets.csv"
-TARGET = 5.0
 OPTIONS = {
     "active_fl": "loss_bound = 3.0",
     "adds": "fewest = 4",
@@ -93,9 +89,8 @@ def row(name: str) -> tuple[str, str, str, str]:
         plan.max_releases[s.name] * s.training.count - s.initial_queries * s.training.count for s in specs
     )
     noise = f"{specs[0].training.event.event.noise_multiplier:g}" if specs else "–"
-    with TemporaryDirectory() as folder:
-        records = run_arm(study, study.arms[0], world, Path(folder), lambda record: None).records
-    told = max(records[-1]["epsilon"][party] for party in plan.adversaries)
+    run, _ = played(study, study.arms[0], world)
+    told = max(run.records[-1]["epsilon"][party] for party in plan.adversaries)
     return name, str(steps), noise, f"{told:.4f}"
 
 
@@ -103,9 +98,9 @@ def main() -> None:
     names = sorted(point.name for point in entry_points(group="securefl.protocols"))
     rows = [row(name) for name in names]
     heading = ("protocol", "steps", "noise multiplier", "epsilon told")
-    write_csv(RESULTS, pd.DataFrame(rows, columns=heading))
-    for cells in (heading, ("---",) * 4, *rows):
-        print("| " + " | ".join(cells) + " |")
+    table = pd.DataFrame(rows, columns=heading)
+    print(table.to_string(index=False))
+    keep("targets", table)
 
 
 if __name__ == "__main__":

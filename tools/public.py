@@ -58,6 +58,10 @@ def found(face: str, name: str) -> object:
     return getattr(importlib.import_module(face), name)
 
 
+def headline(face: str) -> str:
+    return (importlib.import_module(face).__doc__ or "").strip().splitlines()[0]
+
+
 def signature(face: str, name: str) -> str:
     """A name as it is called: parameters with types and defaults; of a constant its type, of words these."""
     own = found(face, name)
@@ -90,8 +94,7 @@ def page() -> str:
     """docs/api.md: each face, and of each name the signature and the first paragraph."""
     parts = [_HEAD]
     for face in faces():
-        told = (importlib.import_module(face).__doc__ or "").strip().splitlines()[0]
-        parts += ["", f"## `{face}`", "", told]
+        parts += ["", f"## `{face}`", "", headline(face)]
         for name in sorted(names(face)):
             first = " ".join(documented(face, name).split("\n\n")[0].split())
             parts += ["", f"- `{signature(face, name)}`" + (f"  \n  {first}" if first else "")]

@@ -5,7 +5,6 @@ Only the evaluation after each round is left out. It trains in one process, as t
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,16 +12,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from studies import played
 
 from contestants.turns import Cell, Turns, Work
 from securefl.algorithm.clients import Algorithm, Device, Evaluation
 from securefl.algorithm.queries import Float32s
 from securefl.protocols.averaging import Averaging
 from securefl.protocols.parts import Whole
-from securefl.study.arm import arm_folder, checkpoint_file
-from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import ProtocolOptions, Study, parse
-from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.study.world import build
 from securefl.training import single_thread
@@ -113,10 +110,6 @@ def play(cell: Cell, work: Work, turns: Turns, runtime: str = "workers = 1") -> 
     _require_same(cell, work, world)
     (arm,) = asked.arms
     arm = replace(arm, options=_Options(arm.options))
-    with tempfile.TemporaryDirectory() as folder:
-        turns.begin()
-        run_arm(asked, arm, world, Path(folder), lambda record: turns.next())
-        with Checkpoint(checkpoint_file(arm_folder(Path(folder), arm, SEED))) as saved:
-            state, _ = saved.load()
-    assert state is not None
+    turns.begin()
+    _, state = played(asked, arm, world, lambda record: turns.next())
     return state.broadcast

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
-
-_TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,31 +95,9 @@ class Turns:
 
 
 def others() -> float:
-    """CPU seconds so far of all processes that this one started, and those that they did (Linux)."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # The name may hold blanks and brackets; the fields that follow are numbers.
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
-            continue
-        number = int(path.parent.name)
-        parents[number] = int(fields[1])
-        ticks[number] = sum(map(int, fields[11:15]))  # its own time, and that of its children that ended
-    return (
-        ended.ru_utime
-        + ended.ru_stime
-        + _TICK * sum(ticks[per_client] for per_client in descendants(parents))
-    )
-
-
-def descendants(parents: dict[int, int]) -> set[int]:
-    """The processes under this one, where each process's parent is known."""
-    found: set[int] = set()
-    newest = {os.getpid()}
-    while newest:
-        newest = {number for number, parent in parents.items() if parent in newest} - found
-        found |= newest
-    return found
+    """CPU seconds so far of all processes that this one started, and those that they did."""
+    ended, found = psutil.Process().cpu_times(), 0.0
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            found += sum(child.cpu_times()[:4])  # its own, and that of its children that ended
+    return ended.children_user + ended.children_system + found

@@ -19,9 +19,10 @@ from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.core.memory import searches_apart
 from securefl.core.release import PARTIES
+from securefl.report.sentences import answer
 from securefl.report.terminal import draws, say
 from securefl.storage.private_folder import private_page
-from securefl.study import run_report, session, split_key, world
+from securefl.study import session, split_key, world
 from securefl.study.config import Study, slug
 from securefl.study.export import Taken, require_kind, taken
 from securefl.study.interruption import Interrupted, Interruption
@@ -77,8 +78,7 @@ class Run:
         private: results that are not for publication, with the accuracies of personal models and all times.
         epsilon: the largest epsilon of any client at the end, over all seeds: a row for each arm, a column
             for each party ("server", "key-holder", "others").
-        sentences: which arm won, by how many rounds, and the cost in bytes and privacy. If an accuracy is of
-            personal models or of the observer's own, which no epsilon covers, they say so.
+        answer: which arm ended with the highest accuracy, and what a finite epsilon cost, if arms tell.
         accounting: whether the epsilons cover other runs over the same records.
         learnt: False if an arm learnt nothing; the command then has exit code 4.
     """
@@ -88,7 +88,7 @@ class Run:
     metrics: pd.DataFrame
     private: PrivateResults
     epsilon: pd.DataFrame
-    sentences: tuple[str, ...]
+    answer: str
     learnt: bool
     accounting: str
 
@@ -110,7 +110,7 @@ class Run:
                 private_page(folder / _PAGE),
             ),
             pd.DataFrame.from_dict(spent, orient="index", columns=list(PARTIES)).rename_axis("arm"),
-            run_report.sentences(results),
+            " ".join(filter(None, (answer(results.summary), results.price))),
             results.learnt,
             results.accounting,
         )
@@ -177,7 +177,7 @@ class Run:
     def __str__(self) -> str:
         warned = [f"Warning: {text}" for text in self.private.warnings]
         whose = [ON_TERMINAL] if warned else []
-        told = [*self.sentences, self.accounting, *warned, *whose]
+        told = [self.answer, self.accounting, *warned, *whose]
         whole = f"With all figures, not for publication: {self.private.report}"
         return "\n".join([repr(self), *told, f"Report: {self.report()}", whole])
 

@@ -24,7 +24,7 @@ from securefl.study.config import Brought, slug
 from securefl.study.interruption import Interruption
 from securefl.study.publication import public
 from securefl.sweep import tradeoff
-from securefl.sweep.best import caveats, sentences
+from securefl.sweep.best import caveats, means
 from securefl.sweep.cells import Sweep, claim, parse_sweep, require_own
 from securefl.sweep.page import alarms_of
 from securefl.sweep.session import require_runnable, run_and_write
@@ -77,9 +77,9 @@ class SweepRun:
         return spent.rename(columns=lambda name: str(name).removeprefix("epsilon_"))
 
     @property
-    def sentences(self) -> list[str]:
-        """The arms that are best, or within 0.01 of the best, at each epsilon; empty if none are compared."""
-        return [] if self.summary.empty else sentences(tradeoff.series_of(self.sweep, self.private.summary))
+    def means(self) -> pd.DataFrame:
+        """Mean final accuracies of the arms that compare: a row for each panel and epsilon."""
+        return means([] if self.summary.empty else tradeoff.series_of(self.sweep, self.private.summary))
 
     @property
     def accounting(self) -> list[str]:

@@ -159,7 +159,7 @@ def _swept(
 ) -> None:
     """Run the unfinished cells of a sweep in its folder, and print the results."""
     from securefl.study.interruption import Interrupted, Interruption
-    from securefl.sweep.best import caveats, sentences
+    from securefl.sweep.best import caveats, headline, means
     from securefl.sweep.cells import CONFIG, claim
     from securefl.sweep.page import alarms_of
     from securefl.sweep.report import as_json
@@ -186,10 +186,12 @@ def _swept(
         click.echo(json.dumps(as_json(found, out, summary, failed), indent=2))
     elif not summary.empty:
         echo(f"{len(found.cells) - len(failed)} of {len(found.cells)} cells are finished.")
-        for sentence in sentences(series_of(found, summary)):
+        series = series_of(found, summary)
+        table = means(series)
+        for sentence in filter(None, (headline(series), *caveats(found))):
             echo(sentence)
-        for sentence in caveats(found):
-            echo(sentence)
+        if len(table):
+            echo(table.round(3).reset_index().to_string(index=False))
         echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
         echo_pages("Page", out / "sweep.html")
     alarming = alarms_of(found, out)

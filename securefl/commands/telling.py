@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
     from rich.text import Text
 
-    from securefl.report.run_page import MeasureRow
+    from securefl.report.run_page import ArmSummary, MeasureRow
     from securefl.study import results
     from securefl.study.config import Study
     from securefl.study.interruption import Interrupted, Interruption
@@ -95,7 +95,7 @@ def run_and_tell(
     as_json: bool,
     callbacks: Sequence[Callback] = (),
 ) -> None:
-    """Run a study with progress on the terminal, then print the three sentences, or JSON."""
+    """Run a study with progress on the terminal, then print its answer and its arms, or JSON."""
     from securefl.storage.private_folder import CONFIG
     from securefl.study import session
     from securefl.study.round_events import calling
@@ -117,7 +117,7 @@ def play_and_tell(
     go_on: str,
     more: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
-    """Have `play` run a study with progress on the terminal, then print the three sentences, or JSON.
+    """Have `play` run a study with progress on the terminal, then print its answer and its arms, or JSON.
 
     go_on: the command that resumes the run. more: further private entries of the JSON.
     """
@@ -232,7 +232,8 @@ def end_told(warnings: Iterable[str], learnt: bool) -> None:
 def tell(
     found: results.Results, page: Path, as_json: bool, more: Callable[[], Mapping[str, Any]] = dict
 ) -> None:
-    """Print a finished run's three sentences, or JSON. more: further private entries of the JSON."""
+    """Print a finished run's answer and its arms, or JSON. more: further private entries of the JSON."""
+    from securefl.report.sentences import answer
     from securefl.storage.private_folder import private_page
     from securefl.study import run_report
 
@@ -241,8 +242,9 @@ def tell(
         said["private"] |= {"report": str(private_page(page)), **more()}
         click.echo(json.dumps({**said, "report": str(page)}, indent=2))
         return
-    for sentence in filter(None, (*run_report.sentences(found), found.price)):
+    for sentence in filter(None, (answer(found.summary), found.price)):
         echo(sentence)
+    echo_arms(found.summary)
     if rows := run_report.measure_rows(found):
         echo_measures(rows)
     echo(found.accounting)
@@ -255,6 +257,29 @@ def echo_pages(what: str, page: Path) -> None:
 
     echo(f"{what}: {page}")
     echo(f"With all figures, not for publication: {private_page(page)}")
+
+
+def echo_arms(arms: Sequence[ArmSummary]) -> None:
+    """Print what each arm reached, sent and cost."""
+    from securefl.accounting.figures import in_words
+    from securefl.report.pages import number_text
+    from securefl.study.publication import PERSONAL, PERSONALLY_TESTED
+
+    head = ["arm", "accuracy", "best", "rounds to target", "MB up", "MB down"]
+    rows = [
+        [
+            arm.name,
+            *(number_text(one, 3) for one in (arm.final_accuracy, arm.best_accuracy)),
+            "-" if arm.rounds_to_target is None else str(arm.rounds_to_target),
+            *(number_text(one) for one in (arm.megabytes_up, arm.megabytes_down)),
+            *map(in_words, arm.epsilon.values()),
+        ]
+        for arm in arms
+    ]
+    head += [f"epsilon, {party}" for party in arms[0].epsilon]
+    click.echo(terminal.table(head, rows, terminal.columns_of(sys.stdout)))
+    if any(arm.models == PERSONAL for arm in arms):
+        echo(PERSONALLY_TESTED)
 
 
 def echo_measures(rows: Sequence[MeasureRow]) -> None:

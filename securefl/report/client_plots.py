@@ -41,20 +41,17 @@ _MOST_BARS = 2000
 each, so they are drawn as one outline."""
 
 
-def participation(
-    participation: pd.DataFrame, *, colours: Mapping[str, str] | None = None, width: float = WIDE
-) -> Figure:
+def participation(participation: pd.DataFrame, *, width: float = WIDE) -> Figure:
     """Plot each client's participation by data quality (FedProf v2, Fig. 6), with a panel for each arm.
 
     participation: columns arm, client, quality, answered (the number of rounds in which the client took
     part). In a group the bars are sorted, the largest first, so that the shape is readable at 500 clients
     too. A line shows the mean of the group, whose value is below.
-    colours: by quality, in place of `QUALITY_COLOURS`.
     Raises DataError for missing columns or an empty frame.
     """
     data = checked(participation, ("arm", "client", "quality", "answered"))
     arms, qualities = arms_of(data), qualities_of(data)
-    colours = colours or quality_colours(qualities)
+    colours = quality_colours(qualities)
     figure = blank(height=0.9 + 2.1 * len(arms), width=width)
     narrow = width < WIDE
     panels = figure.subplots(len(arms), 1, sharex=narrow, sharey=not narrow, squeeze=False)[:, 0]

@@ -20,9 +20,9 @@ from securefl.report.style import (
     arms_of,
     blank,
     checked,
+    far_apart,
     legend,
     light_frame,
-    plain_logarithmic,
     whole_numbers,
 )
 
@@ -74,7 +74,7 @@ def accuracy(
             _draw(axes, curve, _label(arm, curve.reached, target), looks[arm], place, least)
         between = "; " if width >= WIDE else "\n"
         axes.set_title(between.join(filter(None, (_WHOSE.get(models), _seeds_words(part)))), **_NOTE)
-        draw_floor(axes, part, labelled=axes is panels[0])
+        draw_floor(axes, part, labelled=True)
     for axes in panels:
         axes.set_xlabel("round")
         whole_numbers(axes.xaxis)
@@ -85,7 +85,7 @@ def accuracy(
                 "linewidth": 1.0,
                 "zorder": 0,
             }
-            axes.axhline(target, label=f"target {target:g}" if axes is panels[-1] else "_nolegend_", **line)
+            axes.axhline(target, label=f"target {target:g}", **line)
         axes.set_ylabel(label if axes is panels[0] or width < WIDE else "")
     if arms:
         legend(figure, [_label(arm, None, target) for arm in arms])
@@ -198,18 +198,14 @@ def bytes_and_time(
                 markersize=5,
                 linestyle="--" if arm in personal else "-",
                 linewidth=1.8,
-                # One legend serves both panels: a label in each would list every arm twice.
-                label=names[arm] if name == "megabytes" else "_nolegend_",
+                label=names[arm],
             )
             totals[name].append(float(total.iloc[-1]))
     for axes in panels:
-        for models, part in parts.items():
-            draw_floor(axes, part, labelled=axes is panels[0] and models == next(iter(parts)))
+        for part in parts.values():
+            draw_floor(axes, part, labelled=True)
     for axes, ends in zip(panels, totals.values(), strict=True):
-        if min(ends) > 0 and max(ends) / min(ends) > 20:
-            axes.set_xscale("log")
-            plain_logarithmic(axes.xaxis)
-        else:
+        if not far_apart(axes, ends):
             style.few_numbers(axes.xaxis)
     panels[0].set_xlabel("sent and received so far, all clients (MB)")
     panels[1].set_xlabel("time so far in the cost model (minutes)")

@@ -58,12 +58,10 @@ def epsilon(
         for place, arm in enumerate(arms):
             # Lines of several arms with an infinite epsilon lie side by side, not on each other.
             endless = top * (1.2 + min(0.03, 0.14 / len(arms)) * (place - (len(arms) - 1) / 2))
-            # One legend serves all panels: a label in each would list every arm again.
-            label = arm if party == parties[0] else "_nolegend_"
-            _draw(axes, own[own["arm"] == arm], looks[arm], place, label, endless)
+            _draw(axes, own[own["arm"] == arm], looks[arm], place, arm, endless)
         if budget is not None:
             line = {"color": "#555555", "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 0}
-            axes.axhline(budget, label=f"budget {budget:g}" if party == parties[0] else "_nolegend_", **line)
+            axes.axhline(budget, label=f"budget {budget:g}", **line)
         axes.set_title(f"against the {party}", fontsize=10, loc="left")
         axes.set_xlabel("round")
         whole_numbers(axes.xaxis)

@@ -1,6 +1,6 @@
 """The HTML report of a study (see `pages`): the answer, one picture, then privacy, costs and tables.
 
-A report may be opened anywhere. All its sentences are derived from the table of arms (see `sentences`), lost
+A report may be opened anywhere. Its answer is derived from the table of arms (see `sentences`), lost
 races included. A run has two: one that may be published, and one with all figures.
 """
 
@@ -158,7 +158,6 @@ class ReportData:
 
     title: str
     answer: str
-    sentences: Sequence[str]
     privacy: Sequence[PrivacyRow]
     config: str
     summary: Sequence[ArmSummary]

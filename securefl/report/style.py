@@ -59,6 +59,7 @@ FEW_SEEDS: Final = 5
 WIDE: Final = 9.0
 NARROW: Final = 4.4
 """Inches of a picture's width: for a screen, and for a telephone's page."""
+_FAR: Final = 20
 _LETTERS_PER_INCH = 13.3
 """Letters of a legend in an inch."""
 
@@ -154,10 +155,18 @@ def light_frame(axes: Axes) -> None:
 
 
 def legend(figure: Figure, labels: Sequence[str]) -> None:
-    """Draw the legend below the figure, in as many columns as fit."""
+    """Draw the legend below the figure, each name once, in as many columns as fit."""
     width = figure.get_figwidth()
-    columns = _columns(width, labels)
-    made = figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+    found = (axes.get_legend_handles_labels() for axes in figure.axes)
+    named = {label: handle for pair in found for handle, label in zip(*pair, strict=True)}
+    made = figure.legend(
+        [*named.values()],
+        [*named],
+        loc="outside lower center",
+        ncols=_columns(width, labels),
+        frameon=False,
+        fontsize=10,
+    )
     for text in made.get_texts():
         text.set_text(fill(text.get_text(), _letters(width) - 16))
 
@@ -185,6 +194,15 @@ def panel_title(axes: Axes, words: str, *, share: float = 1.0) -> None:
     inches = WIDE if figure is None else figure.get_figwidth()
     letters = max(16, int(_LETTERS_PER_INCH * inches * share) - 12)
     axes.set_title(fill(words, letters), fontsize=11, loc="left")
+
+
+def far_apart(axes: Axes, values: Sequence[float]) -> bool:
+    """Whether these numbers would crowd on a linear axis. The horizontal one is then made logarithmic."""
+    far = min(values) > 0 and max(values) / min(values) > _FAR
+    if far:
+        axes.set_xscale("log")
+        plain_logarithmic(axes.xaxis)
+    return far
 
 
 def whole_numbers(axis: Axis) -> None:

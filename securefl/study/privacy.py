@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import inf, isfinite
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from dp_accounting import DpEvent
 
@@ -19,6 +19,7 @@ from securefl.accounting.store import require_delta
 from securefl.algorithm.plan import NO_NOISE, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
+from securefl.core.ranges import Count, Range, Ranged
 from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
 from securefl.dp.calibration import check_training, multiplier_beside, shared_training_noise, sigma
@@ -136,7 +137,7 @@ class DPSGDSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivacySection:
+class PrivacySection(Ranged):
     """The section [privacy]: the unit of privacy, the protections, and the adversaries.
 
     A study states every choice that its guarantee depends on; only the key size has a silent default.
@@ -187,7 +188,7 @@ class PrivacySection:
     unit: Unit = field(metadata={"words": _UNITS.get})
     adjacency: Adjacency = field(metadata={"words": _ADJACENCIES.get})
     delta: float
-    budget: float
+    budget: Annotated[float, Range("[0, inf]")]
     adversaries: tuple[Literal["server", "key-holder", "others"], ...]
     non_private: tuple[str, ...]
     parameters: Literal["strong", "compact", "strong-encrypted", "words-64", "words-128"] = "strong"
@@ -195,18 +196,19 @@ class PrivacySection:
     calibration: Literal["exact", "paper"] = field(default="exact", metadata={"words": _CALIBRATIONS.get})
     dropout: float | None = None
     corrupt: float | None = None
-    min_cohort_size: int | None = None
-    min_honest: int | None = None
-    max_client_weight: float | None = None
-    min_num_examples: int | None = None
-    max_num_examples: int | None = None
-    fixed_batch: int | None = None
+    min_cohort_size: Count | None = None
+    min_honest: Count | None = None
+    max_client_weight: Annotated[float, Range("(0, 1)")] | None = None
+    min_num_examples: Count | None = None
+    max_num_examples: Count | None = None
+    fixed_batch: Count | None = None
     secagg: Literal["active", "semi-honest"] = field(default="active", metadata={"words": _SERVERS.get})
-    max_retries: int = 0
+    max_retries: Annotated[int, Range("[0, inf)")] = 0
     force_delta: bool = False
     ledger: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_delta(self.delta)
         if self.sum not in sum_names():
             known = ", ".join(map(repr, sum_names()))
@@ -214,8 +216,6 @@ class PrivacySection:
         require_scores(self.scores, self.parameters)
         if (said := neighbours_missing(self.unit, self.adjacency)) is not None:
             raise ValueError(said)
-        if not self.budget >= 0:
-            raise ValueError(f"Expected budget >= 0 (inf for none), got {self.budget}.")
         if self.ledger is not None and (not self.ledger or self.budget == inf):
             raise ValueError(
                 "Expected a path as `ledger`, and a finite `budget`, which all runs in it spend together, "
@@ -235,16 +235,8 @@ class PrivacySection:
             )
         if together:
             self._check_together()
-        if self.max_retries < 0 or (self.max_retries and self.sum == "clear"):
-            raise ValueError('Expected max_retries >= 0, and none with sum = "clear".')
-        for word in ("min_cohort_size", "min_honest", "min_num_examples", "max_num_examples", "fixed_batch"):
-            if (value := getattr(self, word)) is not None and value < 1:
-                raise ValueError(f"Expected {word} >= 1, got {value}.")
-        if self.max_client_weight is not None and not 0 < self.max_client_weight < 1:
-            raise ValueError(
-                "Expected 0 < max_client_weight < 1, a squared share of a hidden sum, got "
-                f"{self.max_client_weight}: with 1 a sum may reveal one client's value. Take 0.5 or less."
-            )
+        if self.max_retries and self.sum == "clear":
+            raise ValueError('Expected no max_retries with sum = "clear".')
 
     def _noised_together(self) -> bool:
         """Whether a client's privacy depends on other clients' noise. Raises ValueError for invalid noise."""

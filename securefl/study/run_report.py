@@ -21,11 +21,11 @@ from securefl.core.installed import versions
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
 from securefl.report import client_plots, measure_plots, plots, privacy_plots, run_page
-from securefl.report import sentences as wording
 from securefl.report.accuracy import MEASURES
 from securefl.report.client_plots import embedding
 from securefl.report.pages import Picture
 from securefl.report.run_page import TESTED
+from securefl.report.sentences import answer
 from securefl.report.style import WIDE, Look, looks
 from securefl.report.tables import write_png, write_table
 from securefl.storage import files
@@ -219,11 +219,6 @@ def _of_seed(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
     return frame[frame["seed"] == seed]
 
 
-def sentences(results: Results) -> tuple[str, str, str]:
-    """Three sentences: the best arm, its lead in rounds, and its cost in bytes and epsilon."""
-    return wording.sentences(results.summary)
-
-
 def write(
     study: Study,
     results: Results,
@@ -274,7 +269,6 @@ def write(
     common = run_page.ReportData(
         title=study.study.name,
         answer="",
-        sentences=(),
         privacy=privacy,
         config=study.text,
         summary=(),
@@ -311,11 +305,10 @@ def _drawn(study: Study, results: Results, spent: pd.DataFrame | None = None) ->
 
 
 def _compared(study: Study, results: Results, arms: Sequence[run_page.ArmSummary]) -> dict[str, Any]:
-    """What a page says of these results. arms: those of which its sentences are."""
+    """What a page says of these results. arms: those that its answer compares."""
     return {
-        "answer": wording.answer(results.summary) if arms else PERSONALLY_TESTED,
+        "answer": answer(results.summary) if arms else PERSONALLY_TESTED,
         "price": results.price,
-        "sentences": wording.sentences(arms) if arms else (),
         "summary": results.summary,
         "bought": bought(study, results),
         "quiet": quiet(results) + [PERSONALLY_TESTED] * (len(arms) < len(results.summary)),
@@ -347,7 +340,7 @@ def as_json(whole: Results) -> dict[str, Any]:
     """The publishable summary for scripts.
 
     An infinite epsilon is the text "inf". An unknown number is null, and so is an accuracy of personal
-    models. The sentences compare only the arms with a global model.
+    models. The answer compares only the arms with a global model.
     """
     arms, results = [], published(whole)
     for arm in results.summary:
@@ -356,10 +349,9 @@ def as_json(whole: Results) -> dict[str, Any]:
         epsilon = {p: plain(e) for p, e in arm.epsilon.items()}
         rounds = int(results.metrics.loc[results.metrics["arm"] == arm.name, "round"].max())
         arms.append({**known, "epsilon": epsilon, "rounds": rounds})
-    tested = comparable(results.summary)
     return {
         "arms": arms,
-        "sentences": list(wording.sentences(tested)) if tested else [],
+        "answer": answer(results.summary) if comparable(results.summary) else PERSONALLY_TESTED,
         "privacy_cost": results.price or None,
         "accuracy": MEASURES[results.kind].words,
         "tested": TESTED,
@@ -373,7 +365,7 @@ def private_json(results: Results) -> dict[str, Any]:
     """The part of the summary that is not for publication.
 
     `arms` has figures that depend on records and that no ledger counts: times, energy, the number of retired
-    clients, and accuracies of personal models. `sentences` compare all arms. `warnings` has each alarm with
+    clients, and accuracies of personal models. `warnings` has each alarm with
     `arm`, `text` and `learnt`. `measures` has the observer's own models, of which `observer` says whose they
     are. `abstentions` has the reasons why contributions of clients are missing.
     """
@@ -386,7 +378,6 @@ def private_json(results: Results) -> dict[str, Any]:
         arms.append({"name": arm.name, **known, "retired": int(out.sum())})
     return {
         "arms": arms,
-        "sentences": list(sentences(results)),
         "measures": _rows(results.measures),
         "observer": _observers(results),
         "warnings": [vars(alarm) for alarm in results.alarms],

@@ -1,4 +1,4 @@
-"""Sentences on a sweep's result: the best arms at each epsilon, by their means over all seeds.
+"""A sweep's result: a sentence on the best arm, and the means of all arms at each epsilon over all seeds.
 
 An arm is compared only if its true epsilon is at most the one that was asked for, and an epsilon only if all
 arms ran there.
@@ -7,7 +7,7 @@ arms ran there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite, isinf, isnan
+from math import isfinite, isnan
 from typing import Final
 
 import pandas as pd
@@ -15,10 +15,6 @@ import pandas as pd
 from securefl.study.accounted import sentence as accounted
 from securefl.sweep.cells import Sweep
 from securefl.sweep.tradeoff import Series
-
-NEAR: Final = 0.01
-"""An arm counts as level with the best if its accuracy is at most this much lower."""
-
 
 CHOICE: Final = (
     "The best cell's epsilon does not cover its choice: publishing the best cell reveals something about all "
@@ -77,18 +73,6 @@ def _and(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
-def sentences(series: Sequence[Series]) -> list[str]:
-    """Sentences on the arms that are level with the best, and the number of settings in which each one is.
-
-    Empty for one arm. A setting is an epsilon in one panel. Before the best arms of an epsilon are named,
-    settings of panels with the same first words are averaged.
-    """
-    table = means(series)
-    if table.shape[1] < 2 or table.empty:
-        return []
-    return [*_by_epsilon(table), _counted(table)]
-
-
 def caveats(sweep: Sweep) -> list[str]:
     """Sentences on what the epsilons of a sweep cover and do not cover."""
     found = list(dict.fromkeys(accounted(cell.study) for cell in sweep.cells))
@@ -98,13 +82,12 @@ def caveats(sweep: Sweep) -> list[str]:
 def means(series: Sequence[Series]) -> pd.DataFrame:
     """Mean final accuracies: a row for each panel and epsilon, a column for each line.
 
-    A row is left out if a line has no value in it.
+    A row is left out if a line has no value in it. Empty if no two lines compare.
     """
     rows = [
         {
-            "first": ", ".join(own.panel[:1]),
-            "others": ", ".join(own.panel[1:]),
-            "asked": point.asked,
+            "panel": ", ".join(own.panel),
+            "epsilon": point.asked,
             "line": own.line,
             "mean": point.mean,
         }
@@ -115,53 +98,12 @@ def means(series: Sequence[Series]) -> pd.DataFrame:
     if not rows:
         return pd.DataFrame()
     found = pd.DataFrame(rows).pivot_table(
-        index=["first", "others", "asked"], columns="line", values="mean", sort=False
+        index=["panel", "epsilon"], columns="line", values="mean", sort=False
     )
-    return found.dropna()
+    return found.dropna() if found.shape[1] > 1 else pd.DataFrame()
 
 
 def _honest(own: Series) -> bool:
     """Whether every true epsilon is at most the one asked for, and one global model is tested."""
     kept = own.rows["epsilon_true"] <= own.rows["asked"] * (1 + 1e-9)
     return bool(kept.all()) and not own.personal
-
-
-def level(table: pd.DataFrame) -> pd.DataFrame:
-    """Whether each line is within `NEAR` of the best one: a row for each setting, a column for each line."""
-    return table.ge(table.max(axis=1) - NEAR, axis=0)
-
-
-def _by_epsilon(table: pd.DataFrame) -> list[str]:
-    found = level(table.groupby(level=["first", "asked"], sort=False).mean())
-    told = []
-    for first, own in found.groupby(level="first", sort=False):
-        runs: list[tuple[str, list[float]]] = []
-        for asked, row in own.droplevel("first").sort_index().iterrows():
-            names = _either([str(name) for name in row.index[row]])
-            if runs and runs[-1][0] == names:
-                runs[-1][1].append(float(str(asked)))
-            else:
-                runs.append((names, [float(str(asked))]))
-        words = "; ".join(f"{names} {_range(asked)}" for names, asked in runs)
-        told.append(f"Best{f' at {first}' if first else ''}, or within {NEAR:g} of it: {words}.")
-    return told
-
-
-def _either(names: Sequence[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
-
-
-def _range(asked: Sequence[float]) -> str:
-    if isinf(asked[0]):
-        return "where epsilon is infinite"
-    if len(asked) == 1:
-        return f"at ε {asked[0]:.3g}"
-    last = "on, and where epsilon is infinite" if isinf(asked[-1]) else f"to {asked[-1]:.3g}"
-    return f"from ε {asked[0]:.3g} {last}"
-
-
-def _counted(table: pd.DataFrame) -> str:
-    counts = level(table).sum().sort_values(ascending=False, kind="stable")
-    words = ", ".join(f"{name} in {count}" for name, count in counts.items())
-    return f"Within {NEAR:g} of the best of its setting, of {len(table)} settings: {words}."

@@ -28,7 +28,7 @@ from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.inline import inline_svg
 from securefl.report.pages import number_text
 from securefl.study import publication
-from securefl.sweep.best import caveats, headline, sentences
+from securefl.sweep.best import caveats, headline
 from securefl.sweep.cells import Sweep, in_force, short_names, show
 from securefl.sweep.run import facts, finished
 from securefl.sweep.tradeoff import Series, done, filters, student
@@ -129,7 +129,7 @@ def render(
         private=private,
         tested=run_page.TESTED,
         personal=publication.PERSONALLY_TESTED if any(own.personal for own in series) else "",
-        sentences=[*sentences(series), *_outside(sweep, out)],
+        sentences=_outside(sweep, out),
         caveats=caveats(sweep),
         choices={short.get(name, name): values for name, values in choices.items()},
         series=series,

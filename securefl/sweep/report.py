@@ -16,7 +16,7 @@ from securefl.storage.files import write as write_file
 from securefl.storage.private_folder import FIELD, NOTICE, private_folder, private_page
 from securefl.study.publication import PERSONAL, public
 from securefl.sweep import tradeoff, tradeoff_plots
-from securefl.sweep.best import caveats, headline, sentences
+from securefl.sweep.best import caveats, headline
 from securefl.sweep.cells import CONFIG, Sweep
 from securefl.sweep.page import Shown, alarms_of, measure_of, render, shown_on_pages
 
@@ -80,14 +80,14 @@ def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str,
         "cells": len(sweep.cells),
         "accuracy": measure_of(sweep, out).words,
         "tested": TESTED,
-        "sentences": _sentences(sweep, public(summary)),
+        "answer": _answer(sweep, public(summary)),
         "accounting": caveats(sweep),
         "summary": _rows(public(summary)),
         "page": page,
         "private": {
             FIELD: NOTICE,
             "page": page and str(private_page(Path(page))),
-            "sentences": _sentences(sweep, summary),
+            "answer": _answer(sweep, summary),
             "failed": dict(failed),
             "warnings": alarms_of(sweep, out),
             "summary": _rows(summary),
@@ -95,9 +95,8 @@ def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str,
     }
 
 
-def _sentences(sweep: Sweep, summary: pd.DataFrame) -> list[str]:
-    series = [] if summary.empty else tradeoff.series_of(sweep, summary)
-    return [*filter(None, [headline(series)]), *sentences(series)]
+def _answer(sweep: Sweep, summary: pd.DataFrame) -> str:
+    return headline([] if summary.empty else tradeoff.series_of(sweep, summary))
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -23,10 +23,12 @@ from securefl.report.style import (
     FEW_SEEDS,
     NARROW,
     WIDE,
+    far_apart,
+    legend,
+    legend_height,
     light_frame,
     look,
     no_settings_of_the_folder,
-    plain_logarithmic,
 )
 from securefl.sweep.tradeoff import Point, Series
 
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
 _HEIGHT, _NARROW_HEIGHT = 4.6, 3.7
 
 
-_FAR: Final = 20
-"""Numbers that differ by a larger factor would crowd at the ends of a linear axis."""
 _SHORT: Final = 0.004
 """How far an epsilon may be from the number that labels it: noise for 2 may cost 1.995."""
 _NEVER = "not reached"
@@ -127,9 +127,7 @@ def accuracy_against_key(series: Sequence[Series], measure: Measure, narrow: boo
         points = [p for p in own.points("final_accuracy") if not isnan(p.mean)]
         draw(made[own.panel], own, lambda _, at: at, points, Range(measure.least, 1.0))
     for axes in made.values():
-        if values[0] > 0 and values[-1] / values[0] > _FAR:
-            axes.set_xscale("log")
-            plain_logarithmic(axes.xaxis)
+        far_apart(axes, values)
     along(made, key)
     floor_words = _floors(made, series)
     return Drawing(
@@ -221,28 +219,20 @@ def accuracy_against_bytes(series: Sequence[Series], measure: Measure, narrow: b
         ink = Ink.of(own)
         rows = own.rows.assign(moved=(own.rows["bytes_up"] + own.rows["bytes_down"]) / 1e6)
         means = rows.groupby("asked")[["moved", "final_accuracy"]].mean()
-        sizes = [5 + 6 * (asked.index(float(str(e))) + 1) / len(asked) for e in means.index]
-        for number, (x, y, size) in enumerate(
-            zip(means["moved"], means["final_accuracy"], sizes, strict=True)
-        ):
-            dot = made[own.panel].plot(
-                [x],
-                [y],
-                ink.marker,
-                color=ink.colour,
-                markerfacecolor=ink.fill,
-                alpha=0.8,
-                markersize=size,
-                label=own.line if number == 0 else "_nolegend_",
-            )
-            mark(own, f"mark-{number}", dot)
+        dots = made[own.panel].scatter(
+            means["moved"],
+            means["final_accuracy"],
+            s=[(5 + 6 * (asked.index(float(str(e))) + 1) / len(asked)) ** 2 for e in means.index],
+            marker=ink.marker,
+            edgecolors=ink.colour,
+            facecolors=ink.fill,
+            alpha=0.8,
+            label=own.line,
+        )
+        mark(own, "mark", [dots])
         xs += [float(x) for x in means["moved"]]
-    # If bytes differ by more than a factor of twenty, marks would crowd at the ends of a linear axis.
     for axes in made.values():
-        if min(xs) > 0 and max(xs) / min(xs) > _FAR:
-            axes.set_xscale("log")
-            plain_logarithmic(axes.xaxis)
-        elif min(xs) == max(xs):
+        if not far_apart(axes, xs) and min(xs) == max(xs):
             axes.set_xlim(0, 2 * max(xs) or 1)
     along(made, "sent and received in the whole run, all clients (MB)")
     floor_words = _floors(made, series)
@@ -307,21 +297,9 @@ def _holds(series: Sequence[Series]) -> str:
 
 def add_legend(drawing: Drawing) -> None:
     """Draw the legend below the axes."""
-    figure, series = drawing.figure, drawing.legend
-    found = [axes.get_legend_handles_labels() for axes in figure.axes]
-    handles = {label: handle for pair in found for handle, label in zip(*pair, strict=True)}
-    labels = [own.line for own in series if own.line in handles]
-    # About 13 letters of this size fit an inch; handle and gap take 8 in each column.
-    columns = max(1, min(4, int(13.3 * figure.get_figwidth()) // (8 + max(map(len, labels)))))
-    figure.set_figheight(figure.get_figheight() + 0.21 * -(-len(labels) // columns))
-    figure.legend(
-        [handles[label] for label in labels],
-        labels,
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        fontsize=10,
-    )
+    figure, labels = drawing.figure, [own.line for own in drawing.legend]
+    figure.set_figheight(figure.get_figheight() + legend_height(figure.get_figwidth(), labels))
+    legend(figure, labels)
 
 
 def panelled(

@@ -25,9 +25,6 @@ A sum of n clipped gradients has errors of n additions, each of at most 2^-53 n 
 all of them, by at most 2 n^2 2^-53 C: less than SLACK C for 200,000 records of a step. A norm's own error is
 below 1e-9.
 """
-LEAST: Final = 1e-30
-MOST: Final = 1e30
-"""Clip norms are from LEAST to MOST. Beyond them, products of C and gradients could leave float64's range."""
 _ENTRIES: Final = 2**14
 """The entries of each record's gradient that are held in float64 at a time: 8 MB of 64 records."""
 
@@ -41,26 +38,36 @@ def wide(of: Tensor) -> Tensor:
 class Outer:
     """Each record's gradient of a dense layer as factors: slope (..., outputs) and input (..., inputs).
 
-    Both are `wide`. `of` makes them.
+    Both are `wide`. `of` makes them. weight, bias: whether each is trained.
     """
 
     input: Tensor
     slope: Tensor
+    weight: bool = True
+    bias: bool = True
 
     @classmethod
-    def of(cls, given: Tensor, slope: Tensor) -> Outer:
-        return cls(wide(given), wide(slope))
+    def of(cls, given: Tensor, slope: Tensor, *trained: bool) -> Outer:
+        return cls(wide(given), wide(slope), *trained)
 
-    def squares(self, *, weight: bool = True, bias: bool = True) -> Tensor:
-        """Squared norms (...,). weight, bias: whether each is trained."""
+    def squares(self) -> Tensor:
+        """Squared norms (...,)."""
         # |slope x input|^2 = |slope|^2 |input|^2. A bias counts as one more input that is always 1.
-        factor = _squares(self.input) + float(bias) if weight else float(bias)
+        factor = _squares(self.input) + float(self.bias) if self.weight else float(self.bias)
         return _squares(self.slope) * factor
 
     def scaled(self, scale: Tensor) -> Outer:
         """The first records' gradients times `scale` (...,)."""
         n = scale.shape[-1]
         return Outer(self.input[..., :n, :], self.slope[..., :n, :] * scale[..., None])
+
+    def add(self, scale: Tensor, *totals: Tensor | None) -> None:
+        """Add the first records' gradients times `scale` to those of weight and bias, where there are any."""
+        (weight, bias), clipped = totals, self.scaled(scale)
+        if weight is not None:
+            weight.addmm_(clipped.slope.T, clipped.input)
+        if bias is not None:
+            bias.add_(clipped.slope.sum(0))
 
 
 @dataclass(frozen=True)
@@ -77,9 +84,9 @@ class Whole:
         return found
 
     def add(self, scale: Tensor, total: Tensor) -> None:
-        """Add the first records' gradients times `scale` to `total`, flat float64."""
+        """Add the first records' gradients times `scale` to `total`, float64."""
         for at, block in self._blocks(len(scale)):
-            total[at : at + block.shape[1]].addmv_(block.T, scale)
+            total.view(-1)[at : at + block.shape[1]].addmv_(block.T, scale)
 
     def _blocks(self, count: int) -> Iterator[tuple[int, Tensor]]:
         """The first rows, some entries at a time, `wide`. All entries in float64 would be large.
@@ -103,7 +110,8 @@ def scales(squares: Sequence[Tensor], clip_norm: float) -> tuple[Tensor, Tensor]
 
     Args:
         squares: the squared norms of each part of the records' gradients, float64 (...,).
-        clip_norm: C, from LEAST to MOST.
+        clip_norm: C, from 1e-30 to 1e30 (`DPSGD`). Beyond, products of C and gradients could leave the
+            range of float64.
 
     Returns:
         The factors (...,), at most 1, and a mask of the records whose norm is finite.

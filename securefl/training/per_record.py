@@ -58,42 +58,14 @@ class _Use:
         return self.input
 
 
-@dataclass(frozen=True)
-class _Dense:
-    """Each row's gradient of a dense layer, as factors."""
-
-    layer: nn.Linear
-    factors: Outer
-
-    def squares(self) -> Tensor:
-        """Squared norms (rows,)."""
-        return self.factors.squares(weight=self.layer.weight.requires_grad, bias=_trains(self.layer.bias))
-
-    def add(self, scale: Tensor, sums: dict[Tensor, Tensor]) -> None:
-        clipped = self.factors.scaled(scale)
-        if self.layer.weight.requires_grad:
-            sums[self.layer.weight].addmm_(clipped.slope.T, clipped.input)
-        if _trains(self.layer.bias):
-            sums[self.layer.bias].add_(clipped.slope.sum(0))
+_Part = tuple[Sequence[Tensor | None], Any]
+"""The records' gradient of some parameters: those of a dense layer as an `Outer`, or one as a `Whole`."""
 
 
-@dataclass(frozen=True)
-class _Explicit:
-    """Each row's gradient of one parameter."""
-
-    parameter: nn.Parameter
-    whole: Whole
-
-    def squares(self) -> Tensor:
-        """Squared norms (rows,)."""
-        return self.whole.squares()
-
-    def add(self, scale: Tensor, sums: dict[Tensor, Tensor]) -> None:
-        self.whole.add(scale, sums[self.parameter].view(-1))
-
-
-def _trains(parameter: Tensor | None) -> bool:
-    return parameter is not None and parameter.requires_grad
+def _add(parts: Sequence[_Part], scale: Tensor, sums: Mapping[Any, Tensor]) -> None:
+    """Add the first records' gradients times `scale` to the sums of trained parameters."""
+    for parameters, own in parts:
+        own.add(scale, *map(sums.get, parameters))
 
 
 class Sum(Protocol):
@@ -186,9 +158,8 @@ class ClippedSum:
                 raise ConfigError(
                     "Expected the loss to depend on a trained layer's output, got one that depends on none."
                 )
-            scale, finite = scales([part.squares() for part in parts], self._clip_norm)
-            for part in parts:
-                part.add(scale[:n], sums)
+            scale, finite = scales([own.squares() for _, own in parts], self._clip_norm)
+            _add(parts, scale[:n], sums)
             return (finite & torch.isfinite(losses))[:n]
 
     def _drawing(self, tape: Tape | None) -> AbstractContextManager[Any]:
@@ -196,23 +167,25 @@ class ClippedSum:
             return nullcontext()
         return Drawing(Taken(_padded_tape(tape, self._rows), self._rows))
 
-    def _parts(self, slopes: Sequence[Tensor | None], records: int) -> list[_Dense | _Explicit]:
+    def _parts(self, slopes: Sequence[Tensor | None], records: int) -> list[_Part]:
         """The records' gradients as parts, one for each parameter or dense layer."""
         # A parameter that is used twice must be one part, since its gradients add up before the norm.
         times = Counter(parameter for use in self.uses for parameter in use.parameters())
-        dense, explicit = list[_Dense](), dict[nn.Parameter, Tensor]()
+        dense, explicit = list[_Part](), dict[nn.Parameter, Tensor]()
         for use, slope in zip(self.uses, slopes, strict=True):
             taken = use.checked_input(records)
             if slope is None:  # the loss does not depend on it
                 continue
             alone = all(times[parameter] == 1 for parameter in use.parameters())
             if type(use.layer) is nn.Linear and taken.ndim == 2 and alone:
-                dense.append(_Dense(use.layer, Outer.of(taken, slope)))
+                both = use.layer.weight, use.layer.bias
+                trained = (one is not None and one.requires_grad for one in both)
+                dense.append((both, Outer.of(taken, slope, *trained)))
                 continue
             for parameter, found in self._sampler(use.layer, taken, slope).items():
                 if parameter.requires_grad:
                     explicit[parameter] = explicit[parameter] + found if parameter in explicit else found
-        return [*dense, *(_Explicit(parameter, Whole(found)) for parameter, found in explicit.items())]
+        return [*dense, *(((parameter,), Whole(found)) for parameter, found in explicit.items())]
 
 
 def _rows_of(tape: Tape | None, at: int, rows: int) -> Tape | None:
@@ -268,15 +241,15 @@ class LoneSum:
             x[bad], y[bad] = 0, 0
             found = compute(slice(0, n))
         parts = [
-            _Explicit(self._trained[name], Whole(each[:n].detach().contiguous()))
+            ((self._trained[name],), Whole(each[:n].detach().contiguous()))
             for name, each in found.each.items()
         ]
-        scale, finite = scales([part.squares() for part in parts], self._clip_norm)
+        scale, finite = scales([own.squares() for _, own in parts], self._clip_norm)
         usable = finite & torch.isfinite(found.losses[:n])
         usable[bad] = False
-        for part in parts:
-            part.whole.gradients[~usable] = 0  # zero times nan is nan
-            part.add(torch.where(usable, scale, 0), sums)
+        for _, own in parts:
+            own.gradients[~usable] = 0  # zero times nan is nan
+        _add(parts, torch.where(usable, scale, 0), sums)
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def test_run_resume_report(toml: Path, tmp_path: Path, capfd: pytest.CaptureFixt
     assert (code, err) == (0, "")
     found = json.loads(out, parse_constant=refuse)
     assert set(found) == {
-        *("arms", "sentences", "privacy_cost", "accuracy", "tested", "measures", "accounting", "ledgers"),
+        *("arms", "answer", "privacy_cost", "accuracy", "tested", "measures", "accounting", "ledgers"),
         *("private", "report"),
     }
     assert [arm["name"] for arm in found["arms"]] == ["FedAvg", "FedProf"]
@@ -116,15 +116,16 @@ def test_run_resume_report(toml: Path, tmp_path: Path, capfd: pytest.CaptureFixt
 
     code, out, err = securefl(capfd, "run", toml, "--out", out_folder)
     assert code == 0
-    said, table = out.splitlines()[:3], out.splitlines()[3:]
-    assert all(sentence.startswith("With full aggregation ") for sentence in said)
+    said, head, *arms, table = out.splitlines()[0], *out.splitlines()[1:4], out.splitlines()[4:]
+    assert said == found["answer"]
+    assert head.split()[:2] == ["arm", "accuracy"]
+    assert [line.split()[0] for line in arms] == ["FedAvg", "FedProf"]
     assert table[0].split()[:3] == ["model", "accuracy", "AUC"]
     assert [line.split("  ")[0] for line in table[1:6]] == [
         *("FedAvg", "FedProf", "all records in one place", "each client alone", "one constant answer")
     ]
     assert table[-3].startswith("Accounted alone")
     assert table[-2].startswith("Report: ")
-    assert said == found["private"]["sentences"]
     assert f"Going on with the run in {out_folder}." in err.splitlines()
 
     code, out, err = securefl(capfd, "report", out_folder)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-
-from public import documented, faces, names, signature
+from public import documented, faces, headline, names, signature
 
 
 def page(face: str) -> str:
@@ -23,7 +21,3 @@ def index() -> str:
         links = ", ".join(f"[`{name}`]({face}.md#{name})" for name in sorted(names(face)))
         parts.append(f"## [`{face}`]({face}.md)\n\n{headline(face)}\n\n{links}\n")
     return "\n".join(parts)
-
-
-def headline(face: str) -> str:
-    return (importlib.import_module(face).__doc__ or "").strip().splitlines()[0]

@@ -20,7 +20,6 @@ WHOLE = {
 }
 """Documents outside docs/, and their places on the site."""
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
-_LANGUAGES = {".py": "py", ".toml": "toml", ".sh": "sh", ".json": "json", ".md": "md"}
 
 
 def pages() -> Iterator[tuple[str, str | bytes]]:
@@ -83,8 +82,7 @@ def _linked_files() -> set[str]:
 
 def _code(path: str) -> str:
     text = (ROOT / path).read_text(encoding="utf-8")
-    language = _LANGUAGES.get(Path(path).suffix, "")
-    return f"# `{path}`\n\n````{language}\n{text}````\n"
+    return f"# `{path}`\n\n````{Path(path).suffix[1:]}\n{text}````\n"
 
 
 def _notebook(path: Path) -> Iterator[tuple[str, str | bytes]]:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from federation_client import CLIENTS
-from federation_rounds import UPDATES, of_all_processes, plan_of, rounds_of
+from federation_rounds import UPDATES, plan_of, rounds_of
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -22,9 +22,9 @@ def main(grid: Grid, context: Context) -> None:
     how, size, rounds = str(config["how"]), int(config["size"]), int(config["rounds"])
     folder = Path(str(config["house"]))
     if how == "plain":
-        marks = rounds_of(grid, how, size, rounds, None, of_all_processes)
+        marks = rounds_of(grid, size, rounds, None)
     else:
         shutil.rmtree(folder, ignore_errors=True)  # of the run before, whose plan was another
         with LocalDeployment(plan_of(how), UPDATES, clients=CLIENTS, folder=folder) as house:
-            marks = rounds_of(grid, how, size, rounds, house, of_all_processes)
+            marks = rounds_of(grid, size, rounds, house)
     Path(str(config["out"])).write_text(json.dumps(marks))

@@ -69,7 +69,7 @@ def test_a_run_and_what_is_read_of_it(typed: Typed, tmp_path: Path, monkeypatch:
     for encoding in ENCODINGS:
         name = SHOWN[encoding]
         said, told = typed(encoding, "run", "ε.toml", "--out", "r")
-        assert f"only {name} ran" in said
+        assert f"{name} ended at" in said
         assert all(part in told for part in (f"{name} ", "1/1", "epsilon server=inf")), "the progress bar"
         said, told = typed(encoding, "plan", "ε.toml")
         assert f"{name}\n  server      epsilon      inf" in said

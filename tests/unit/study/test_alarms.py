@@ -249,11 +249,9 @@ def test_global_and_personal_models_are_told_apart(ended: tuple[Path, Result]) -
     lines = (out / "metrics.csv").read_text().splitlines()
     assert "models" in lines[0].split(",")
     assert dict(_models(lines)) == {"FedAvg": "global", "LG": "personal"}
-    said = json.loads((out / "private" / "summary.json").read_text())["sentences"][0]
-    assert "with full aggregation, among global models, only FedAvg ran" in said.lower().replace(
-        "fedavg", "FedAvg"
-    )
-    assert "(accuracies of personal models: no epsilon covers them)" in said
+    said = json.loads((out / "summary.json").read_text())["answer"]
+    assert said.startswith("FedAvg, the only arm with a global model, ended at")
+    assert "Accuracies of personal models are not for publication: no epsilon covers them." in page
 
 
 def _models(lines: list[str]) -> set[tuple[str, str]]:

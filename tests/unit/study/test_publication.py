@@ -187,7 +187,7 @@ def test_the_public_summary_has_no_figure_of_an_observer(finished: Path) -> None
         assert {"seconds_model", "watt_hours", "wall_seconds", "retired"} < apart.keys()
         assert (own["final_accuracy"] is None) == (own["models"] == "personal")
         assert ("final_accuracy" in apart) == (own["models"] == "personal")
-    assert not any("Own # bodies" in sentence for sentence in said["sentences"])
+    assert "Own # bodies" not in said["answer"]
     assert private["abstentions"], "the network lost some"
     assert "abstentions" not in said
 

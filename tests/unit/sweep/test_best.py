@@ -11,7 +11,7 @@ from support.every import every
 from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep
 
 from securefl.report.accuracy import MEASURES
-from securefl.sweep.best import means, sentences
+from securefl.sweep.best import means
 from securefl.sweep.cells import parse_sweep
 from securefl.sweep.page import measure_of, render, shown_on_pages
 from securefl.sweep.tradeoff import Series, results_table, series_of, summary_table
@@ -41,30 +41,19 @@ def line(
     return Series(number=0, label=name, values={"arm": name}, rows=rows, panel=panel, line=name, look=0)
 
 
-def test_level_arms_are_told_together_and_runs_of_epsilon_as_one() -> None:
-    ridge = line("ridge", {0.5: 0.3, 1.0: 0.4, 2.0: 0.605, 4.0: 0.8, math.inf: 0.9})
-    lda = line("LDA", {0.5: 0.5, 1.0: 0.6, 2.0: 0.6, 4.0: 0.7, math.inf: 0.7})
-    assert sentences([ridge, lda]) == [
-        "Best, or within 0.01 of it: LDA from ε 0.5 to 1; ridge or LDA at ε 2; ridge from ε 4 on, "
-        "and where epsilon is infinite.",
-        "Within 0.01 of the best of its setting, of 5 settings: ridge in 3, LDA in 3.",
-    ]
-
-
-def test_panels_of_one_first_word_are_averaged_and_counted_apart() -> None:
-    found = [
-        line("a", {1.0: 0.5}, "few", "here"),
-        line("b", {1.0: 0.6}, "few", "here"),
-        line("a", {1.0: 0.9}, "few", "there"),
-        line("b", {1.0: 0.6}, "few", "there"),
-        line("a", {math.inf: 0.5}, "many", "here"),
-        line("b", {math.inf: 0.6}, "many", "here"),
-    ]
-    assert sentences(found) == [
-        "Best at few, or within 0.01 of it: a at ε 1.",
-        "Best at many, or within 0.01 of it: b where epsilon is infinite.",
-        "Within 0.01 of the best of its setting, of 3 settings: b in 2, a in 1.",
-    ]
+def test_each_panel_and_epsilon_has_a_row_and_each_arm_a_column() -> None:
+    found = means(
+        [
+            line("a", {1.0: 0.5}, "few", "here"),
+            line("b", {1.0: 0.6}, "few", "here"),
+            line("a", {math.inf: 0.9}, "many", "here"),
+            line("b", {math.inf: 0.6}, "many", "here"),
+        ]
+    )
+    assert found.to_dict("index") == {
+        ("few, here", 1.0): {"a": 0.5, "b": 0.6},
+        ("many, here", math.inf): {"a": 0.9, "b": 0.6},
+    }
 
 
 @every(
@@ -79,8 +68,9 @@ def test_panels_of_one_first_word_are_averaged_and_counted_apart() -> None:
     ids=["no epsilon", "more epsilon", "personal models", "another epsilon", "not measured"],
 )
 def test_what_cannot_be_compared_is_not(other: Series) -> None:
-    assert sentences([line("a", {1.0: 0.5}), other]) == []
-    assert sentences([other]) == sentences([]) == []
+    assert means([line("a", {1.0: 0.5}), other]).empty
+    assert means([other]).empty
+    assert means([]).empty
 
 
 def test_a_setting_that_an_arm_is_missing_in_does_not_count() -> None:
