@@ -40,7 +40,7 @@ from securefl.storage.journal import Journal
 
 SYSTEMS: Final = {
     "drawn": (20, 15),
-    "weighed": (10, 1),
+    "weighed": (10, 3),
     "constant": (10, 2),
     "aside": (5, 1),
     "batches": (15, 1),
@@ -76,7 +76,7 @@ def queries(system: System, ask: int | None = None) -> st.SearchStrategy[Query]:
                 "ask": st.sampled_from(range(questions)) if ask is None else st.just(ask),
                 "told": st.sampled_from((0, 0, 0, last)) if ask else st.just(0),
                 "on": st.sampled_from((1, 1, 1, 1, 0)) if ask is None else st.just(1 - ask),
-                "heavy": st.sampled_from((1, 1, 2, 4, 2**30)) if system.name == "weighed" else st.just(1),
+                "heavy": st.sampled_from((1, 2, 2, 4, 2**30)) if system.name == "weighed" else st.just(1),
                 "again": st.sampled_from((False, False, False, True)),
             }
         ),
@@ -170,10 +170,11 @@ RULES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[], AbstractContextMan
         ("drawn",),
         lambda: out(Identity, "training", lambda self, session: _training(self, bytes(32))),
     ),
-    "observers": (
+    "observers, by plans": (
         ("drawn",),
         lambda: out(Plan, "beside", lambda self, cohort, **_: _beside(self, cohort, told=False)),
     ),
+    "observers, by orders": (("weighed",), lambda: out(Plan, "tells", lambda *_: False)),
     "orders": (("weighed",), lambda: out(client, "require_allowed")),
     "whole batches": (("batches",), lambda: out(client, "require_batches")),
     "once": (("constant",), lambda: out(Journal, "_elsewhere", lambda *_: False)),
