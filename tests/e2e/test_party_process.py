@@ -71,7 +71,7 @@ def test_a_party_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
             assert stat.S_IMODE(path.stat().st_mode) == 0o660
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o750
             assert asking.enter() == ("client-0000", APART, "client-0002", "client-0003")
-            assert asking.play(1) == [0, 1, 2]
+            assert asking.play(1) == [0, 1, 2, 3]
             hostile(path)
             # killed after its second wave of the round: keys were dealt, nothing is summed yet
             dies[waves.count(APART) + 2] = first

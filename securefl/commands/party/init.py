@@ -95,9 +95,10 @@ def init(
         sessions=sessions,
     )
     made = Made.of(found, part.arm, chosen)
-    if client is not None:
-        _agree(made.plan, stated, yes)
+    terms = "" if client is None else _agreed(made.plan, stated, yes)
     content = (folders.renew if again else folders.init)(folder, made, part)
+    if terms:
+        echo(terms, err=True)
     echo(f"{folder / 'party.toml'}: {content.name} of {found.study.name}, {content.arm}.")
     if client is not None:
         echo(_records(client, records))
@@ -118,8 +119,11 @@ def _records(client: int, records: Path | None) -> str:
     )
 
 
-def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
-    """Compare the study's terms with the holder's, tell them, and ask for agreement to those not stated."""
+def _agreed(plan: Plan, stated: dict[str, Any], yes: bool) -> str:
+    """Compare the study's terms with the holder's, tell them, and ask for agreement to those not stated.
+
+    Returns the terms if there was nothing to ask: they are told when the folder is made.
+    """
     from securefl.core.errors import ConfigError
 
     budget = inf if plan.budget is None else plan.budget
@@ -135,8 +139,10 @@ def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
     without = f" {', '.join(plan.non_private)} leave without noise." if plan.non_private else ""
     if plan.accepts_kept_state:
         without += " The server may open single ones of them (accepts_kept_state)."
-    echo(f"The study's terms: {words}, against {', '.join(plan.adversaries)}.{without}", err=True)
+    said = f"The study's terms: {words}, against {', '.join(plan.adversaries)}.{without}"
     if len(own) == len(terms) or yes:
-        return
+        return said
+    echo(said, err=True)
     if not agreed("The ledger keeps these terms for ever, in every study. Agree?"):
         raise ConfigError("Expected your agreement to the terms, got none: nothing was made.")
+    return ""

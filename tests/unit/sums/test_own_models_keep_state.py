@@ -80,7 +80,7 @@ def composed(root: Path, code: str) -> tuple[Any, Plan, np.ndarray, Any]:
         "min_cohort_size": "3",
         "max_client_weight": "0.9",
     }
-    path.write_text(with_privacy(path.read_text(), hidden))
+    path.write_text(with_privacy(path.read_text().replace("fraction = 0.5", "fraction = 1.0"), hidden))
     (path.parent / "net.py").write_text(HEAD + code)
     of = read(path)
     here = world(of)
