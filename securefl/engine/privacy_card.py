@@ -142,13 +142,11 @@ def not_held(plan: Plan, specs: Sequence[ValueSpec]) -> str:
             f"the owner accepted that a server{lies} can open a single client's {names}, which reads state "
             "of earlier queries"
         )
+    if not loose:
+        return ""
     return (
-        ""
-        if not loose
-        else (
-            f"not held against a server that lies: state that code of the client's own keeps for its {names} "
-            "(noise with a finite epsilon holds it, or trust in the server)"
-        )
+        f"not held against a server that lies: state that code of the client's own keeps for its {names} "
+        f"(noise of an epsilon up to {HIDES:g} a release holds it, or trust in the server)"
     )
 
 
