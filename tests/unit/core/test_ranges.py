@@ -23,6 +23,15 @@ BESIDE: dict[str, dict[str, Any]] = {
     "DataSection": {"clients": 3},
     "Trials": {"trials": "negative-binomial"},
     "Draw": {},
+    "PrivacySection": {
+        "sum": "clear",
+        "scores": "clear",
+        "noise": "none",
+        "delta": 1e-5,
+        "budget": inf,
+        "adversaries": ("server",),
+        "non_private": ("update",),
+    },
 }
 """What a class needs beside its required numbers."""
 
@@ -53,7 +62,8 @@ def outside(allowed: Range, whole: bool) -> Iterator[float]:
         yield from (int(low) - 1, *(() if isinf(high) else (int(high) + 1,)))
         return
     yield low if allowed.words[0] == "(" else nextafter(low, -inf)
-    yield high if allowed.words[-1] == ")" else nextafter(high, inf)
+    if allowed.words[-1] == ")" or not isinf(high):
+        yield high if allowed.words[-1] == ")" else nextafter(high, inf)
     yield nan
 
 
