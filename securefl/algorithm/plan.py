@@ -341,10 +341,15 @@ class Plan:
         return colluding(self.corrupt or 0.0, cohort)
 
     def tells(self, spec: ValueSpec) -> bool:
-        """Whether clients may see the totals of this value, as by the next model.
+        """Whether clients may see the totals of this value without noise, as by the next model.
 
-        They do unless no broadcast can follow and no model is made of the value: one round, with one query.
+        They see totals unless no broadcast can follow and no model is made of the value: one round, with one
+        query. Noise that is charged against them hides what each observes, if it is a tenth of the
+        sensitivity or more (`mechanisms.charges.HIDES`).
         """
+        noised = self.noisy and spec.sensitivity.get((self.unit, self.adjacency), 0.0) > 0
+        if noised and spec.name not in self.non_private and OTHERS in self.adversaries:
+            return self.noise_multiplier < 0.1
         later = self.max_rounds > 1 or bool(spec.initial_queries or spec.extra_queries)
         return later or spec.on_model or spec.once
 

@@ -33,7 +33,7 @@ EXECUTED: Mapping[tuple[str, str], str] = {
 }
 """Blocks of one language on one page, and the test that runs or compares them."""
 COMPARED: Mapping[tuple[str, str], str] = {
-    ("flower-strategies.md", "round 1: 6 of 8 answered"): "tests/e2e/test_flower_operator_log.py",
+    ("flower-strategies.md", "round 1: 7 of 8 answered"): "tests/e2e/test_flower_operator_log.py",
 }
 """The begin of a block without a language, and the test that prints the same."""
 PROGRAMS = frozenset(

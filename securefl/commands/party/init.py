@@ -95,13 +95,14 @@ def init(
         sessions=sessions,
     )
     made = Made.of(found, part.arm, chosen)
-    terms = "" if client is None else _agreed(made.plan, stated, yes)
+    if client is not None:
+        _agree(made.plan, stated, yes)
     content = (folders.renew if again else folders.init)(folder, made, part)
-    if terms:
-        echo(terms, err=True)
     echo(f"{folder / 'party.toml'}: {content.name} of {found.study.name}, {content.arm}.")
     if client is not None:
         echo(_records(client, records))
+        if unprotected := _unprotected(made.plan):
+            echo(unprotected)
     if client is not None and made.bare:
         echo(f"It enters {content.sessions} session(s) without noise, over all studies (--sessions).")
     echo(f"Its counter is {content.counter}: keep it out of the folder's backups.")
@@ -119,11 +120,16 @@ def _records(client: int, records: Path | None) -> str:
     )
 
 
-def _agreed(plan: Plan, stated: dict[str, Any], yes: bool) -> str:
-    """Compare the study's terms with the holder's, tell them, and ask for agreement to those not stated.
+def _unprotected(plan: Plan) -> str:
+    """A sentence on what leaves without noise, and one on what is accepted. Empty if nothing does."""
+    said = f"It sends {', '.join(plan.non_private)} without noise." if plan.non_private else ""
+    if plan.accepts_kept_state:
+        said += " The server may open single ones of them (accepts_kept_state)."
+    return said
 
-    Returns the terms if there was nothing to ask: they are told when the folder is made.
-    """
+
+def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
+    """Compare the study's terms with the holder's, and ask for agreement to those not stated."""
     from securefl.core.errors import ConfigError
 
     budget = inf if plan.budget is None else plan.budget
@@ -135,14 +141,10 @@ def _agreed(plan: Plan, stated: dict[str, Any], yes: bool) -> str:
             f"Expected a study with the terms that you state, got {'; '.join(other)}. Ask for a study with "
             "your terms, or state others."
         )
-    words = ", ".join(f"{name} {value}" for name, value in terms.items())
-    without = f" {', '.join(plan.non_private)} leave without noise." if plan.non_private else ""
-    if plan.accepts_kept_state:
-        without += " The server may open single ones of them (accepts_kept_state)."
-    said = f"The study's terms: {words}, against {', '.join(plan.adversaries)}.{without}"
     if len(own) == len(terms) or yes:
-        return said
-    echo(said, err=True)
+        return
+    words = ", ".join(f"{name} {value}" for name, value in terms.items())
+    said = f"The study's terms: {words}, against {', '.join(plan.adversaries)}. {_unprotected(plan)}"
+    echo(said.rstrip(), err=True)
     if not agreed("The ledger keeps these terms for ever, in every study. Agree?"):
         raise ConfigError("Expected your agreement to the terms, got none: nothing was made.")
-    return ""

@@ -66,7 +66,7 @@ def test_terms_are_shown_and_agreed_to() -> None:
     asked = call("init p study.toml --client 0", "y\n")
     assert asked.exit_code == 0
     assert "unit record, adjacency replace-one, delta 0.0001, budget inf" in asked.stderr
-    assert "update leave without noise" in asked.stderr
+    assert "update without noise" in asked.stderr
     with pytest.raises(ConfigError, match="nothing was made"):
         call("init q study.toml --client 1", "n\n")
     assert not Path("q").exists()

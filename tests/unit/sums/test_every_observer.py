@@ -179,3 +179,24 @@ def test_the_card_says_for_whom_its_figure_holds() -> None:
     said = learns(kept, [ALONE], "server")
     assert "errs by 0.89 of it or more" in said
     assert "another client" not in said
+
+
+def test_noise_that_others_are_promised_hides_a_total_that_is_told() -> None:
+    """A speck of noise does not, and neither does noise that does not hold against them."""
+    spec = replace(OWN, sensitivity={("client", "zero-out"): 1.0})
+    plan = replace(
+        plan_of(2, max_rounds=1), noise="local", noise_multiplier=1.0, unit="client", adjacency="zero-out"
+    )
+    noised = replace(plan, non_private=())
+    assert not noised.tells(spec)
+    scheme_of(noised).check(spec, 2)  # type: ignore[union-attr]
+    told = (
+        (replace(noised, noise_multiplier=0.09), spec),
+        (replace(noised, adversaries=("server",)), spec),
+        (plan, spec),
+        (noised, OWN),
+    )
+    for allowed, own in told:
+        assert allowed.tells(own)
+        with pytest.raises(ConfigError, match="larger cohorts"):
+            scheme_of(allowed).check(own, 2)  # type: ignore[union-attr]
