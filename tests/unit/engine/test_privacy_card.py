@@ -61,7 +61,7 @@ def test_the_card_says_that_state_in_code_of_others_is_not_held() -> None:
     for how in ("masked", "two-server", "ckks"):
         found = said(sum=how)
         assert warning in found
-        assert found.index("noise with a finite epsilon") > found.index(warning)
+        assert found.index("noise of an epsilon up to") > found.index(warning)
         assert "the owner accepted" in said(sum=how, accepts_kept_state=True)
         assert warning not in said(sum=how, accepts_kept_state=True)
         assert warning not in said(sum=how, secagg="semi-honest")

@@ -22,7 +22,7 @@ from securefl.engine.privacy_card import learns
 from securefl.mechanisms.agreed import stance
 
 WARNING = "not held against a server that lies: state that code of the client's own keeps"
-REMEDIES = ("noise with a finite epsilon", "trust in the server")
+REMEDIES = ("noise of an epsilon up to", "trust in the server")
 VICTIM = CLIENTS - 1
 BOUNDED = Updates(evaluation=("accuracy",), update_bound=2.0, evaluation_bound=1.0, cohort=CLIENTS)
 
