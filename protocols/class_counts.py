@@ -9,6 +9,10 @@ client sends `once`, and what it sends in a round is
 on the grid, where the arithmetic is exact: the server adds (sum of counts) x c_j, and has the sums that it
 has in the open, bit for bit. A client that is counted and absent counts with c_j.
 
+That holds against a server that follows the protocol. One that lies may broadcast means so large that n_j c_j
+is nearly all of a sum, and has the counts in each round again. Without noise the rule on kept state refuses
+these protocols there, unless the owner accepts that single values are opened.
+
 If the first sum is lost after clients agreed to its survivors, so are their counts, like every value that is
 sent once: they answer no further query for them, and a new session is needed.
 """

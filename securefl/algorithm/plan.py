@@ -345,7 +345,7 @@ class Plan:
 
         They see totals unless no broadcast can follow and no model is made of the value: one round, with one
         query. Noise that is charged against them hides what each observes, if it is a tenth of the
-        sensitivity or more (`mechanisms.charges.HIDES`).
+        sensitivity or more: less counts as none elsewhere too (`mechanisms.charges.HIDES`).
         """
         noised = self.noisy and spec.sensitivity.get((self.unit, self.adjacency), 0.0) > 0
         if noised and spec.name not in self.non_private and OTHERS in self.adversaries:
