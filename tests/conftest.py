@@ -8,18 +8,17 @@ import os
 import signal
 from collections.abc import Iterator
 
-# Before numpy is loaded: its BLAS wakes all cores for each product, in the way of the other worker.
+# Before numpy and torch are loaded: each wakes all cores for a product, in the way of the other worker. Neither
+# is loaded here, since the process that only hands tests to workers needs them not.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
-import torch
 from hypothesis import settings
 
 from securefl.storage import processes
 
 settings.register_profile("securefl", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("securefl")
-torch.set_num_threads(1)
 # A shell that puts the tests in the background has them ignore Ctrl-C, by which some end a party.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

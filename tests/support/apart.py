@@ -10,16 +10,20 @@ import hashlib
 import json
 import os
 import signal
+import sys
 from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import Algorithm
@@ -46,8 +50,20 @@ from securefl.study.world import build
 
 _RESTARTS = 2
 """How often parties may be started again."""
-PROCESSES = get_context("forkserver")
-PROCESSES.set_forkserver_preload(["support.apart", "support.warmed"])
+
+
+@cache
+def forks() -> ForkServerContext:
+    """Processes that fork from one which has imported the package.
+
+    It looks for modules where this one does. A forkserver before Python 3.11.9 is not told where that is,
+    and says nothing of a module that it does not find: each process would then import all for itself.
+    """
+    found = get_context("forkserver")
+    found.set_forkserver_preload(["support.apart", "support.warmed"])
+    with patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(sys.path)}):
+        ensure_running()
+    return found
 
 
 def constant(name: str) -> Callable[[int], bytes]:
@@ -264,11 +280,11 @@ class Apart:
     _pipes: list[Connection] = field(default_factory=list)
 
     def __enter__(self) -> Apart:
-        pairs = [PROCESSES.Pipe() for _ in range(len(self.names) + _RESTARTS)]
+        pairs = [forks().Pipe() for _ in range(len(self.names) + _RESTARTS)]
         self._pipes = [here for here, _ in pairs]
-        self._orders, orders = PROCESSES.Pipe()
+        self._orders, orders = forks().Pipe()
         there = [child for _, child in pairs]
-        self._starter = PROCESSES.Process(
+        self._starter = forks().Process(
             target=start_parties, args=(self.text, str(self.folder), there, orders), daemon=True
         )
         self._starter.start()
