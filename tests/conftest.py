@@ -8,8 +8,8 @@ import os
 import signal
 from collections.abc import Iterator
 
-# Before numpy and torch are loaded: each wakes all cores for a product, in the way of the other worker. Neither
-# is loaded here, since the process that only hands tests to workers needs them not.
+# Before numpy and torch are loaded: each wakes all cores for a product, in the way of the other worker.
+# Neither is loaded here: the process that hands tests to workers needs none of them.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
