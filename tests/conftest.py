@@ -14,6 +14,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 from hypothesis import settings
+from support import started
 
 from securefl.storage import processes
 
@@ -68,6 +69,11 @@ def pytest_runtest_logfinish() -> None:
     """What tests have loaded stays too: a quarter of a million objects in the end."""
     if next(_FINISHED) % 300 == 0:
         pytest_collection_finish()
+
+
+def pytest_sessionfinish() -> None:
+    """End the processes that tests started."""
+    started.end()
 
 
 class Skips:

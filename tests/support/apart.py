@@ -10,20 +10,15 @@ import hashlib
 import json
 import os
 import signal
-import sys
 from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
-from multiprocessing import get_context
+from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
-from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import Algorithm
@@ -47,23 +42,10 @@ from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.seeded import World
 from securefl.study.world import build
+from support.started import forks
 
 _RESTARTS = 2
 """How often parties may be started again."""
-
-
-@cache
-def forks() -> ForkServerContext:
-    """Processes that fork from one which has imported the package.
-
-    It looks for modules where this one does. A forkserver before Python 3.11.9 is not told where that is,
-    and says nothing of a module that it does not find: each process would then import all for itself.
-    """
-    found = get_context("forkserver")
-    found.set_forkserver_preload(["support.apart", "support.warmed"])
-    with patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(sys.path)}):
-        ensure_running()
-    return found
 
 
 def constant(name: str) -> Callable[[int], bytes]:

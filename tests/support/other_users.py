@@ -15,8 +15,8 @@ from securefl.core.errors import RemoteProtocolError
 from securefl.deployment.connection import send
 from securefl.deployment.folder_party import serve
 from securefl.study.interruption import Interruption
-from support.apart import forks
 from support.party_folders import made
+from support.started import forks
 
 _LATER = ("encodings.utf_8_sig", "encodings.idna")
 """Modules that are imported as they are needed, when it is too late for another user."""
