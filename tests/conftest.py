@@ -58,7 +58,6 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_collection_finish() -> None:
     """What was collected stays. Searches for objects and for cycles, of which some tests do many, skip it."""
-    gc.collect()
     gc.freeze()
 
 
@@ -68,7 +67,8 @@ _FINISHED = itertools.count(1)
 def pytest_runtest_logfinish() -> None:
     """What tests have loaded stays too: a quarter of a million objects in the end."""
     if next(_FINISHED) % 300 == 0:
-        pytest_collection_finish()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_sessionfinish() -> None:

@@ -226,7 +226,10 @@ def evaluated(metrics: pd.DataFrame) -> pd.DataFrame:
     """The rows of the rounds in which every seed that played them was evaluated, arm by arm."""
     # A seed that ended early was tested in a round that the others were not: it would stand for all of them.
     keys = [name for name in ("arm", "round") if name in metrics.columns]
-    return metrics[metrics["accuracy"].notna().groupby([metrics[name] for name in keys]).transform("all")]
+    told = metrics["accuracy"].notna()
+    if told.all():
+        return metrics
+    return metrics[told.groupby([metrics[name] for name in keys]).transform("all")]
 
 
 def _seeds_words(data: pd.DataFrame) -> str:

@@ -94,8 +94,9 @@ def public(table: pd.DataFrame) -> pd.DataFrame:
     """
     kept = table.drop(columns=[name for name in MEASURED if name in table.columns])
     if "models" in kept.columns:
-        own = [name for name in ACCURACIES if name in kept.columns]
-        kept[own] = kept[own].mask(kept["models"] == PERSONAL)
+        own, personal = [name for name in ACCURACIES if name in kept.columns], kept["models"] == PERSONAL
+        if personal.any():
+            kept[own] = kept[own].mask(personal)
     return kept
 
 

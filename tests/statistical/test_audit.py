@@ -35,8 +35,8 @@ def audit(mechanism: Audited, samples: int = auditing.SAMPLES) -> Finding:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise enough for a defect to be seen: nine tenths of it are ten deviations away."""
-    monkeypatch.setattr(auditing, "RESIDUALS", 10_000)
+    """Noise enough for a defect to be seen: nine tenths of it are nine deviations away."""
+    monkeypatch.setattr(auditing, "RESIDUALS", 5_000)
 
 
 @pytest.mark.parametrize("name", NAMES)

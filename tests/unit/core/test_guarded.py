@@ -10,6 +10,7 @@ import io
 import pickle
 import pkgutil
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import pytest
@@ -68,7 +69,6 @@ def can_hold(hint: Any) -> bool:
 
 
 DATACLASSES = sorted({own for own in classes() if dataclasses.is_dataclass(own)}, key=str)
-CARRIERS = [(own, name) for own in DATACLASSES for name, hint in hints(own).items() if can_hold(hint)]
 LEAKS: list[Callable[[Any], Any]] = [
     copy.deepcopy,
     *(lambda held, p=p: pickle.dumps(held, protocol=p) for p in range(pickle.HIGHEST_PROTOCOL + 1)),
@@ -85,8 +85,14 @@ def holding(kind: type[Any], name: str, secret: object) -> Any:
     return made
 
 
+@cache
+def carriers() -> list[tuple[type[Any], str]]:
+    """Each dataclass that may hold a secret, and the field in which it may."""
+    return [(own, name) for own in DATACLASSES for name, hint in hints(own).items() if can_hold(hint)]
+
+
 def test_the_search_finds_what_is_known() -> None:
-    found = {own for own, _ in CARRIERS}
+    found = {own for own, _ in carriers()}
     assert len(DATACLASSES) > 200
     assert {SigningKey, AgreementKey, KeyHolder, Evaluator, Outgoing, Step} <= found
 
@@ -100,7 +106,7 @@ def refuses(carrier: tuple[type[Any], str]) -> None:
 
 
 def test_whatever_can_hold_a_secret_is_neither_pickled_nor_copied() -> None:
-    assert offenders(CARRIERS, refuses) == []
+    assert offenders(carriers(), refuses) == []
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class FakeRay(ModuleType):
         self.connected: list[str] = []
         self.folders: list[Path] = []
         self.on_the_node: Callable[[], Any] = SimpleNamespace
-        self.answer: Callable[[Any], Any] = lambda found: found
+        self.answer: Callable[[Callable[[], Any]], Any] = lambda task: task()
 
     def init(self, address: str, **_: object) -> None:
         if address not in ("local", "10.0.0.1:6379"):
@@ -75,7 +75,7 @@ class FakeRay(ModuleType):
                     for _ in range(max_retries + 1):
                         self.tries += 1
                         try:
-                            return self.answer(function(*copy.deepcopy(given)))
+                            return self.answer(lambda: function(*copy.deepcopy(given)))
                         except Lost:
                             continue
                         except Exception as error:
@@ -410,7 +410,7 @@ class Emptied(dict[str, bytes]):
     ],
 )
 def test_a_task_that_returns_anything_else_fails_its_cell(answer: Any, ray: FakeRay, tmp_path: Path) -> None:
-    ray.answer = lambda found: answer
+    ray.answer = lambda task: answer
     sweep = parse_sweep(text(FEDAVG) + CELLS)
     assert set(swept(sweep, tmp_path / "out")) == {cell.name for cell in sweep.cells}
     assert not any(finished(sweep.home(tmp_path / "out", cell)) for cell in sweep.cells)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,35 +65,35 @@ def own() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(), nn.Linear(8, 5))
 
 
-CASES = {
-    "linear": learnt(ModelConfig(kind="mlp", hidden=()), (6,)),
-    "projected": learnt(
+CASES: dict[str, Callable[[], Learnt]] = {
+    "linear": lambda: learnt(ModelConfig(kind="mlp", hidden=()), (6,)),
+    "projected": lambda: learnt(
         ModelConfig(kind="mlp"), (6,), features=Bounded(kind="clip-l2", bound=2.0, projection=RANDOM)
     ),
-    "own": learnt(OwnModel(factory=own, name="own"), (6,)),
+    "own": lambda: learnt(OwnModel(factory=own, name="own"), (6,)),
 }
-SLOW = {
-    "unit norm": learnt(ModelConfig(kind="mlp"), (6,), features=Bounded(kind="unit-l2")),
-    "images": learnt(ModelConfig(kind="lenet5"), (1, 28, 28)),
-    "shufflenet": learnt(ModelConfig(kind="shufflenet_v2"), (3, 32, 32)),
-    "text": learnt(ModelConfig(kind="char_lstm"), (20,), outputs=80),
+SLOW: dict[str, Callable[[], Learnt]] = {
+    "unit norm": lambda: learnt(ModelConfig(kind="mlp"), (6,), features=Bounded(kind="unit-l2")),
+    "images": lambda: learnt(ModelConfig(kind="lenet5"), (1, 28, 28)),
+    "shufflenet": lambda: learnt(ModelConfig(kind="shufflenet_v2"), (3, 32, 32)),
+    "text": lambda: learnt(ModelConfig(kind="char_lstm"), (20,), outputs=80),
 }
 
 
 @pytest.mark.parametrize("of", CASES.values(), ids=list(CASES))
-def test_outputs_are_the_models(of: Learnt, tmp_path: Path) -> None:
-    assert compared(of, tmp_path / "model.onnx") < 1e-5
+def test_outputs_are_the_models(of: Callable[[], Learnt], tmp_path: Path) -> None:
+    assert compared(of(), tmp_path / "model.onnx") < 1e-5
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("of", SLOW.values(), ids=list(SLOW))
-def test_outputs_of_more_models_are_the_models(of: Learnt, tmp_path: Path) -> None:
-    assert compared(of, tmp_path / "model.onnx") < 1e-5
+def test_outputs_of_more_models_are_the_models(of: Callable[[], Learnt], tmp_path: Path) -> None:
+    assert compared(of(), tmp_path / "model.onnx") < 1e-5
 
 
 def test_the_card_travels_in_the_metadata(tmp_path: Path) -> None:
-    save_onnx(tmp_path / "model.onnx", CASES["linear"], CARD)
+    save_onnx(tmp_path / "model.onnx", CASES["linear"](), CARD)
     found = onnxruntime.InferenceSession(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map
     assert json.loads(found["securefl"]) == {"format": "securefl 8 model", "card": CARD}
 
@@ -103,13 +104,13 @@ def test_without_the_extra_the_command_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, gone, None)
     with pytest.raises(ConfigError, match=r"pip install 'securefl\[onnx\]'"):
-        save_onnx(tmp_path / "model.onnx", CASES["linear"], CARD)
+        save_onnx(tmp_path / "model.onnx", CASES["linear"](), CARD)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_shared_part_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="with --client"):
-        save_onnx(tmp_path / "model.onnx", CASES["linear"], {**CARD, "part": "shared"})
+        save_onnx(tmp_path / "model.onnx", CASES["linear"](), {**CARD, "part": "shared"})
 
 
 def test_a_graph_of_other_outputs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +119,7 @@ def test_a_graph_of_other_outputs_is_not_written(tmp_path: Path, monkeypatch: py
     other = learnt(ModelConfig(kind="mlp", hidden=(3,)), (6,)).module()
     monkeypatch.setattr(onnx_export, "_graph", lambda model, x: right(other, x))
     with pytest.raises(ConfigError, match="within 1e-05"):
-        save_onnx(tmp_path / "model.onnx", CASES["linear"], CARD)
+        save_onnx(tmp_path / "model.onnx", CASES["linear"](), CARD)
     assert not list(tmp_path.iterdir())
 
 
