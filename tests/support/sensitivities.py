@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import combinations
 from math import isqrt, sqrt
 from typing import Any
@@ -25,6 +26,7 @@ from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.core.installed import entry_points
 from securefl.core.release import Adjacency, ReleaseKey, Unit
+from securefl.mechanisms import mechanism
 from securefl.mechanisms.protecting import protect
 from securefl.protocols.adds.contributions import FIRST, MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.feddrop import UNITS, DroppedUpdate
@@ -178,21 +180,25 @@ CASES = (
 
 def noised(spec: ValueSpec, pair: Pair, value: Value, weight: float) -> Integers:
     """The integers of this value that noise is put on, behind the grid, its bound and the weight."""
-    plan = Plan(
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, spec.name)
+    bare = replace(value, after_noise=None)
+    with mock.patch.object(mechanism, "rounded", lambda *drawn: np.zeros(drawn[0], np.int64)):
+        numbers = protect(_plan(pair, spec.name), spec, bare, key=key, weight=weight)._numbers
+    # a number leaves as a float: the integer times a power of two
+    return np.asarray(numbers / spec.grid.step if spec.reduction == "none" else numbers).astype(np.int64)
+
+
+@cache
+def _plan(pair: Pair, name: str) -> Plan:
+    return Plan(
         unit=pair[0],
         adjacency=pair[1],
         delta=1e-5,
         max_rounds=1,
         noise="local",
         noise_multiplier=1.0,
-        non_private=(spec.name,),
+        non_private=(name,),
     )
-    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, spec.name)
-    bare = replace(value, after_noise=None)
-    with mock.patch("securefl.mechanisms.mechanism.rounded", lambda *drawn: np.zeros(drawn[0], np.int64)):
-        numbers = protect(plan, spec, bare, key=key, weight=weight)._numbers
-    # a number leaves as a float: the integer times a power of two
-    return np.asarray(numbers / spec.grid.step if spec.reduction == "none" else numbers).astype(np.int64)
 
 
 def asked(contribution: Any, records: Records, **more: Any) -> ClientContext:

@@ -94,7 +94,7 @@ def values(result: Any) -> np.ndarray:
     ("config", "count", "family"),
     [
         (BASE, NODES, FedAvg),
-        (BASE, NODES, FedAdam),
+        pytest.param(BASE, NODES, FedAdam, marks=pytest.mark.slow),
         ({**SMALL, "securefl.plan.sum": "two-server"}, 4, FedAdam),
         ({**SMALL, "securefl.plan.sum": "ckks"}, 4, FedAvg),
         pytest.param({**SMALL, "securefl.plan.sum": "two-server"}, 4, FedAvg, marks=pytest.mark.slow),

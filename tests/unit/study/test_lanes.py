@@ -36,7 +36,7 @@ Told = list[tuple[str, int, int]]
 
 def of(workers: int) -> Study:
     made = study(FEDAVG, FEDPROF, rounds=ROUNDS, seeds="[3, 4]")
-    return replace(made, runtime=RuntimeSection(workers=workers))
+    return replace(made, local=replace(made.local, epochs=1), runtime=RuntimeSection(workers=workers))
 
 
 def played(workers: int, folder: Path, tell: Callable[..., None] | None = None, **options: Any) -> Told:
