@@ -13,11 +13,11 @@ from securefl.core.ranges import Decay, Fraction, Positive, Range, Ranged, Weigh
 from securefl.protocols.averaging import (
     Adam,
     Averaging,
-    Chosen,
+    Cohort,
     Momentum,
     Replace,
     Scaled,
-    Uniform,
+    Selection,
     cohort_size,
     known_or_mean,
 )
@@ -28,7 +28,7 @@ from securefl.training import Problem
 
 
 @dataclass(frozen=True, eq=False)
-class BySize:
+class BySize(Selection):
     """Selects by K independent draws with probability n_k / n (Scheme I of Li et al. 2020)."""
 
     problem: Problem
@@ -37,20 +37,11 @@ class BySize:
     def contributions(self) -> tuple[Contribution, ...]:
         return (Size(self.problem),)
 
-    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
-        return (), {}
-
-    def choose(
-        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
-    ) -> Chosen:
-        yield from ()
+    def draw(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
         # Log-weights, in which -inf marks a client that must not be drawn.
         log_sizes = np.log(known_or_mean(state.memory["size"]))
         chances = population.among(log_sizes)
-        return admitted(lambda: with_replacement(chances, count, rng), population.admits), state
-
-    def figures(self, state: State) -> Mapping[str, Floats]:
-        return {}
+        return admitted(lambda: with_replacement(chances, count, rng), population.admits)
 
 
 Scheme = Literal["I", "II"]
@@ -75,7 +66,6 @@ class FedAvgRP(Ranged):
             # Clients apply the weight n_k / n. N / K is the same for all, so the server applies it.
             return Averaging(
                 problem=problem,
-                selection=Uniform(),
                 fraction=self.fraction,
                 aggregation="full",
                 server=Scaled(factor=problem.clients / cohort_size(self.fraction, problem.clients)),
@@ -84,7 +74,6 @@ class FedAvgRP(Ranged):
             problem=problem,
             selection=BySize(problem),
             fraction=self.fraction,
-            aggregation="partial",
             replacement=True,
         )
 
@@ -126,34 +115,17 @@ class FedAdam(Ranged):
 
     def build(self, problem: Problem) -> Algorithm:
         adam = Adam(learning_rate=self.learning_rate, beta1=self.beta1, beta2=self.beta2)
-        return Averaging(
-            problem=problem,
-            selection=Uniform(),
-            fraction=self.fraction,
-            aggregation="partial",
-            server=adam,
-        )
+        return Averaging(problem=problem, fraction=self.fraction, server=adam)
 
 
 @dataclass(frozen=True)
-class FirstCome:
+class FirstCome(Selection):
     """Selects the K fastest clients. Those of the last round come last (CFCFM, Wu et al. 2021)."""
 
-    contributions: tuple[Contribution, ...] = ()
-
-    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
-        return (), {}
-
-    def choose(
-        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
-    ) -> Chosen:
-        yield from ()
+    def draw(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
         # Negated twice: `among` gives retired clients -inf, and here they must count as the slowest.
         last = np.isin(np.arange(population.clients), state.memory["cohort"]).astype(np.float64)
-        return first_come(-population.among(-population.seconds), last, count), state
-
-    def figures(self, state: State) -> Mapping[str, Floats]:
-        return {}
+        return first_come(-population.among(-population.seconds), last, count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,18 +154,15 @@ class CFCFM(Ranged):
 
 
 @dataclass(frozen=True, eq=False)
-class ByLoss:
+class ByLoss(Selection):
     """Selects by the valuation sqrt(n_k) * loss_k, of each client's newest loss (Goetz et al. 2019)."""
 
     problem: Problem
-    excluded: float
-    temperature: float
-    explored: float
-    loss_bound: float | None = None
+    options: ActiveFL
 
     @property
     def _loss(self) -> Loss:
-        return Loss(self.problem, self.loss_bound, initial_queries=1)
+        return Loss(self.problem, self.options.loss_bound, initial_queries=1)
 
     @property
     def contributions(self) -> tuple[Contribution, ...]:
@@ -202,21 +171,17 @@ class ByLoss:
     def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
         return (self._loss.query,), {}
 
-    def choose(
-        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
-    ) -> Chosen:
-        yield from ()
+    def draw(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
         # the paper's valuation: sqrt(n_k) times the mean loss
         valuations = np.sqrt(known_or_mean(state.memory[SIZE.name])) * state.memory[LOSS.name]
-        drawn = by_valuation(
+        return by_valuation(
             population.among(valuations),
             count,
-            excluded=self.excluded,
-            temperature=self.temperature,
-            explored=self.explored,
+            excluded=self.options.excluded,
+            temperature=self.options.temperature,
+            explored=self.options.explored,
             rng=rng,
         )
-        return drawn, state
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         return {"loss": state.memory[LOSS.name]}
@@ -243,11 +208,9 @@ class ActiveFL(Ranged):
     loss_bound: LossBound = None
 
     def build(self, problem: Problem) -> Algorithm:
-        selection = ByLoss(problem, self.excluded, self.temperature, self.explored, self.loss_bound)
         return Averaging(
             problem=problem,
-            selection=selection,
+            selection=ByLoss(problem, self),
             fraction=self.fraction,
-            aggregation="partial",
             server=Momentum(beta=self.momentum) if self.momentum else Replace(),
         )

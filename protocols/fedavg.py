@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from securefl.algorithm import Algorithm
 from securefl.core.ranges import Fraction, Ranged
-from securefl.protocols.averaging import Aggregation, Averaging, Uniform, aggregated
+from securefl.protocols.averaging import Aggregation, Averaging, aggregated
 from securefl.protocols.stale import check_stale, part_of, with_stale
 from securefl.training import Problem
 
@@ -31,7 +31,6 @@ class FedAvg(Ranged):
     def build(self, problem: Problem) -> Algorithm:
         return Averaging(
             problem=problem,
-            selection=Uniform(),
             fraction=self.fraction,
             aggregation=self.aggregation,
             part=part_of(problem, self.stale),

@@ -40,7 +40,7 @@ from securefl.algorithm import (
 )
 from securefl.core.ranges import Count, Fraction, Ranged
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.averaging import Averaging
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import Sampling, to_fit
 from securefl.protocols.parts import Gathering, Part
@@ -106,9 +106,7 @@ class FedBABU(Ranged):
             part = FixedHead(common, Tuned(common, self.fine_tuned, self.fine_tune_epochs))
         return Averaging(
             problem=problem,
-            selection=Uniform(),
             fraction=self.fraction,
-            aggregation="partial",
             part=part,
         )
 

@@ -52,7 +52,7 @@ from securefl.algorithm import (
 from securefl.core.ranges import Fraction, Range, Ranged, Weight
 from securefl.dp import clipping
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.averaging import Averaging
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
 from securefl.protocols.parts import Gathering, step_of
@@ -109,9 +109,7 @@ class FedDBE(Ranged):
         last_dense(part.trained.layers)  # raises the error of a model that has no place for the bias
         return Averaging(
             problem=problem,
-            selection=Uniform(),
             fraction=self.fraction,
-            aggregation="partial",
             part=part,
         )
 

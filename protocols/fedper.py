@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from securefl.algorithm import Algorithm
 from securefl.core.ranges import Count, Fraction, Ranged
-from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.averaging import Averaging
 from securefl.protocols.personal import Personal, SharedLayers
 from securefl.training import Problem
 from securefl.training.task import Bodies
@@ -32,8 +32,6 @@ class FedPer(Ranged):
         shared = SharedLayers(layers=self.layers, side="body")
         return Averaging(
             problem=problem,
-            selection=Uniform(),
             fraction=self.fraction,
-            aggregation="partial",
             part=Personal(Bodies(problem), shared),
         )

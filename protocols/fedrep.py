@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from securefl.algorithm import Algorithm, ClientContext, Float32s
 from securefl.core.ranges import Count, Fraction, Positive, Ranged
-from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.averaging import Averaging
 from securefl.protocols.contributions import to_fit
 from securefl.protocols.personal import HeadAlone, Personal, SharedLayers
 from securefl.training import Problem
@@ -47,9 +47,7 @@ class FedRep(Ranged):
         training = HeadThenBody(HeadAlone(problem, self.head_epochs, self.head_rate))
         return Averaging(
             problem=problem,
-            selection=Uniform(),
             fraction=self.fraction,
-            aggregation="partial",
             part=Personal(Bodies(problem), shared, training, charged),
         )
 

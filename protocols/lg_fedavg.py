@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from securefl.algorithm import Algorithm
 from securefl.core.ranges import Count, Fraction, Probability, Ranged
-from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.averaging import Averaging
 from securefl.protocols.personal import Personal, SharedLayers
 from securefl.training import Problem
 from securefl.training.task import Bodies
@@ -36,8 +36,6 @@ class LGFedAvg(Ranged):
         shared.require_alike(bodies)
         return Averaging(
             problem=problem,
-            selection=Uniform(),
             fraction=self.fraction,
-            aggregation="partial",
             part=Personal(bodies, shared),
         )

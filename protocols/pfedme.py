@@ -34,7 +34,7 @@ from securefl.algorithm import (
 )
 from securefl.core.ranges import Count, Fraction, Positive, Ranged
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.averaging import Averaging, Scaled, Uniform
+from securefl.protocols.averaging import Averaging, Scaled
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
 from securefl.protocols.parts import Gathering, gather_mean
@@ -86,9 +86,7 @@ class PFedMe(Ranged):
         envelope = Envelope(steps=self.personal_steps, weight=self.lamda, rate=self.eta)
         return Averaging(
             problem=problem,
-            selection=Uniform(),
             fraction=self.fraction,
-            aggregation="partial",
             server=Scaled(factor=self.beta),
             part=NearGlobal(problem, envelope),
         )

@@ -34,7 +34,7 @@ from securefl.protocols.adds.contributions import packed, unpacked
 from securefl.protocols.adds.options import supernet_of
 from securefl.protocols.adds.part import figures
 from securefl.protocols.adds.supernet import Mask, Supernet
-from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.averaging import Averaging
 from securefl.protocols.contributions import CLIPPED, UNSAMPLED, Sampling, bounded, update_sends
 from securefl.protocols.local_accuracy import of_common_model
 from securefl.protocols.parts import Gathering, step_of
@@ -66,9 +66,7 @@ class FedDrop(Ranged):
     def build(self, problem: Problem) -> Algorithm:
         return Averaging(
             problem=problem,
-            selection=Uniform(),
             fraction=self.fraction,
-            aggregation="partial",
             part=Dropped(supernet_of(problem), self.keep),
         )
 

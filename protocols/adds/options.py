@@ -12,7 +12,7 @@ from securefl.protocols.adds.importance import Criterion
 from securefl.protocols.adds.part import Subnets
 from securefl.protocols.adds.subnet_search import Search
 from securefl.protocols.adds.supernet import Supernet
-from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.averaging import Averaging
 from securefl.training import Problem
 
 
@@ -80,9 +80,7 @@ class Adds(Ranged):
         part = Subnets(supernet, self._search(), self.fewest)
         return Averaging(
             problem=problem,
-            selection=Uniform(),
             fraction=self.fraction,
-            aggregation="partial",
             part=part,
         )
 
