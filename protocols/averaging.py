@@ -36,7 +36,7 @@ from securefl.algorithm import (
 )
 from securefl.errors import ConfigError
 from securefl.protocols.contributions import COUNT, Count, Sampling, ask_size
-from securefl.protocols.parts import Part, Whole
+from securefl.protocols.parts import Part
 from securefl.training import Learnt, Problem
 
 __all__ = [
@@ -246,7 +246,7 @@ class Averaging:
 
     @property
     def averaged(self) -> Part:
-        return self.part or Whole(self.problem)
+        return self.part or Part(self.problem)
 
     @property
     def _sums(self) -> tuple[Contribution, ...]:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from securefl.algorithm import Algorithm
 from securefl.core.ranges import Count, Fraction, Ranged
 from securefl.protocols.averaging import Averaging
-from securefl.protocols.personal import Personal, SharedLayers
+from securefl.protocols.personal import SharedLayers
 from securefl.training import Problem
-from securefl.training.task import Bodies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +28,5 @@ class FedPer(Ranged):
     layers: Count = 1
 
     def build(self, problem: Problem) -> Algorithm:
-        shared = SharedLayers(layers=self.layers, side="body")
-        return Averaging(
-            problem=problem,
-            fraction=self.fraction,
-            part=Personal(Bodies(problem), shared),
-        )
+        part = SharedLayers(problem, layers=self.layers)
+        return Averaging(problem=problem, fraction=self.fraction, part=part)

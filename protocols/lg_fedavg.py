@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from securefl.algorithm import Algorithm
 from securefl.core.ranges import Count, Fraction, Probability, Ranged
 from securefl.protocols.averaging import Averaging
-from securefl.protocols.personal import Personal, SharedLayers
+from securefl.protocols.personal import SharedLayers
 from securefl.training import Problem
-from securefl.training.task import Bodies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +30,5 @@ class LGFedAvg(Ranged):
 
     def build(self, problem: Problem) -> Algorithm:
         """Raises ConfigError if the shared layers differ between the bodies of both lengths."""
-        shared = SharedLayers(layers=self.layers, side="head")
-        bodies = Bodies(problem, self.shorter)
-        shared.require_alike(bodies)
-        return Averaging(
-            problem=problem,
-            fraction=self.fraction,
-            part=Personal(bodies, shared),
-        )
+        part = SharedLayers(problem, layers=self.layers, side="head", shorter=self.shorter)
+        return Averaging(problem=problem, fraction=self.fraction, part=part)

@@ -1,4 +1,4 @@
-"""The options of ADDS, and the checks of the problems that it can run on."""
+"""The options of ADDS."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Literal
 
 from securefl.algorithm import Algorithm
 from securefl.core.ranges import Count, Fraction, Ranged
-from securefl.errors import ConfigError
 from securefl.protocols.adds.importance import Criterion
 from securefl.protocols.adds.part import Subnets
 from securefl.protocols.adds.subnet_search import Search
-from securefl.protocols.adds.supernet import Supernet
 from securefl.protocols.averaging import Averaging
 from securefl.training import Problem
 
@@ -76,31 +74,6 @@ class Adds(Ranged):
         )
 
     def build(self, problem: Problem) -> Algorithm:
-        supernet = supernet_of(problem)
-        part = Subnets(supernet, self._search(), self.fewest)
-        return Averaging(
-            problem=problem,
-            fraction=self.fraction,
-            part=part,
-        )
-
-
-def supernet_of(problem: Problem) -> Supernet:
-    """The problem's model as a supernet.
-
-    Raises ConfigError for private training, targets that are not classes, and a model that is no chain.
-    """
-    if problem.private is not None:
-        raise ConfigError(
-            "Expected no [dpsgd] with subnets, got one: subnets are not trained by it. The gates of ADDS "
-            "read validation records, and the epsilon of DP-SGD does not cover what a subnet tells of them. "
-            'Leave [dpsgd] out, or add noise to the values that clients send (unit = "client").'
-        )
-    if problem.kind != "classification" or problem.outputs < 2:
-        raise ConfigError(
-            "Expected two classes or more, got other targets: the search weighs the skew of labels. Take "
-            "data with classes."
-        )
-    supernet = Supernet(problem)
-    supernet.layers  # noqa: B018 -- raises the error of a model that is no chain
-    return supernet
+        part = Subnets(problem, search=self._search(), fewest=self.fewest)
+        part.supernet  # noqa: B018 -- raises the error of a problem without one
+        return Averaging(problem=problem, fraction=self.fraction, part=part)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,29 +38,39 @@ from securefl.algorithm import (
 )
 from securefl.protocols.adds.contributions import FIRST, MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.subnet_search import Search, fixed_masks, masked
-from securefl.protocols.adds.supernet import Supernet
+from securefl.protocols.adds.supernet import Supernet, supernet_of
 from securefl.protocols.client_state import digest_of
 from securefl.protocols.contributions import Sampling
 from securefl.protocols.local_accuracy import Tested, local_accuracy
-from securefl.protocols.parts import Gathering
-from securefl.training import Learnt, evaluate
-from securefl.training.learnt import common
+from securefl.protocols.parts import Gathering, Part
+from securefl.training import evaluate
 
 
 @dataclass(frozen=True, eq=False)
-class Subnets:
+class OfSupernet(Part):
+    """The part of a model of which clients train subnets.
+
+    Raises ConfigError for a problem without a supernet.
+    """
+
+    @cached_property
+    def supernet(self) -> Supernet:
+        return supernet_of(self.problem)
+
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        found = super().evaluate(shared, devices)
+        return replace(found, figures={**figures(self.supernet, devices), **found.figures})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subnets(OfSupernet):
     """Every client trains a subnet of its own choice.
 
     fewest: the least number of clients that an entry is averaged over. Other entries keep their values.
     """
 
-    supernet: Supernet
     search: Search
     fewest: int = 1
-
-    @property
-    def initial(self) -> Float32s:
-        return self.supernet.problem.initial
 
     def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
         return (
@@ -100,7 +111,7 @@ class Subnets:
         return step, answers
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        found = self.supernet.problem.evaluate(shared)
+        found = self.problem.evaluate(shared)
         local = local_accuracy(devices, self._tested_subnet(shared))
         return replace(found, figures={**figures(self.supernet, devices), **local})
 
@@ -117,9 +128,6 @@ class Subnets:
                 return evaluate(model, x, y, supernet.problem.kind)
 
         return tested
-
-    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
-        return common(self.supernet.problem, shared, client)
 
 
 def quotient(total: Total, contributors: Floats, survivors: int) -> Floats:
