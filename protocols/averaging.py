@@ -34,6 +34,7 @@ from securefl.algorithm import (
     Sum,
     sample_without_replacement,
 )
+from securefl.core.ranges import Fraction, Range, Ranged
 from securefl.errors import ConfigError
 from securefl.protocols.contributions import COUNT, Count, Sampling, ask_size
 from securefl.protocols.parts import Part
@@ -41,6 +42,8 @@ from securefl.training import Learnt, Problem
 
 __all__ = [
     "Averaging",
+    "Options",
+    "Range",
     "Replace",
     "Selection",
     "ServerUpdate",
@@ -82,6 +85,28 @@ def known_or_mean(sizes: Floats) -> Floats:
     # A client with an unknown n_k of 0 could never be drawn.
     known = sizes[~np.isnan(sizes)]
     return np.where(np.isnan(sizes), known.mean() if known.size else 1.0, sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Ranged):
+    """Options of a protocol that draws a share of the clients: the keys of its arm, with ranges in types.
+
+    fraction: C; K = ceil(C N) clients a round.
+
+    Raises ValueError for an option out of its range.
+
+    >>> from dataclasses import dataclass
+    >>> from typing import Annotated
+    >>> from securefl.protocols.averaging import Options, Range
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Mine(Options):
+    ...     own: Annotated[float, Range("[0, 1]")] = 0.5
+    >>> Mine(fraction=0.1, own=2.0)
+    Traceback (most recent call last):
+    ValueError: Expected own in [0, 1], got 2.0.
+    """
+
+    fraction: Fraction
 
 
 # The four parts ---------------------------------------------------------------------------------

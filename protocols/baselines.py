@@ -9,12 +9,13 @@ from typing import Annotated, Literal
 import numpy as np
 
 from securefl.algorithm import Algorithm, Contribution, Floats, PerClient, Population, State
-from securefl.core.ranges import Decay, Fraction, Positive, Range, Ranged, Weight
+from securefl.core.ranges import Decay, Positive, Range, Weight
 from securefl.protocols.averaging import (
     Adam,
     Averaging,
     Cohort,
     Momentum,
+    Options,
     Replace,
     Scaled,
     Selection,
@@ -48,17 +49,15 @@ Scheme = Literal["I", "II"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvgRP(Ranged):
+class FedAvgRP(Options):
     """FedAvg-RP (Li et al. 2020).
 
-    fraction: C; K = ceil(C N) clients a round.
     scheme: "II" draws K clients uniformly without replacement, and w + sum (N / K) p_k (w_k - w) is the next
         model, p_k = n_k / n. "I" draws K with replacement and probability p_k, and takes their plain mean.
         FedProf compares with "II". Both have the mean of full participation. In "II" the weights of one round
         sum to 1 on average only, unless all clients have as many records.
     """
 
-    fraction: Fraction
     scheme: Scheme = "II"
 
     def build(self, problem: Problem) -> Algorithm:
@@ -79,15 +78,13 @@ class FedAvgRP(Ranged):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProx(Ranged):
+class FedProx(Options):
     """FedProx (Li et al., MLSys 2020): FedAvg-RP with mu/2 |w - w_t|^2 in the local loss.
 
-    fraction: C; K = ceil(C N) clients a round.
     mu: the weight of the term that keeps a client's model near the broadcast one. 0 is FedAvg-RP.
     scheme: as in FedAvg-RP: "I" draws clients with replacement by their sizes, "II" uniformly without.
     """
 
-    fraction: Fraction
     mu: Weight = 0.1
     scheme: Scheme = "II"
 
@@ -100,15 +97,13 @@ class FedProx(Ranged):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAdam(Ranged):
+class FedAdam(Options):
     """FedAdam: uniform selection, plain mean, server Adam ("with momentum" in FedProf v2, Table 1).
 
-    fraction: C; K = ceil(C N) clients a round.
     learning_rate: of the server's Adam, which takes the mean update for its gradient.
     beta1, beta2: the decay of Adam's first and second moments.
     """
 
-    fraction: Fraction
     learning_rate: Positive = 1e-3
     beta1: Decay = 0.9
     beta2: Decay = 0.999
@@ -129,18 +124,16 @@ class FirstCome(Selection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CFCFM(Ranged):
+class CFCFM(Options):
     """CFCFM: the K clients whose updates would arrive first are merged, with full aggregation.
 
     The order is that of the devices at an equal number of records, which is public. A true time of arrival
     tells a client's number of records. In the paper all clients train, and late updates are thrown away. Here
     the server does not ask clients that would be late, which saves their energy and changes no result.
 
-    fraction: C; K = ceil(C N) clients a round.
     stale: as in FedAvg, whose full aggregation it has.
     """
 
-    fraction: Fraction
     stale: bool = field(default=False, metadata={"words": with_stale})
 
     def build(self, problem: Problem) -> Algorithm:
@@ -188,10 +181,9 @@ class ByLoss(Selection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActiveFL(Ranged):
+class ActiveFL(Options):
     """Active federated learning (Goetz et al. 2019): alpha_1 0.75, alpha_2 0.01, alpha_3 0.1.
 
-    fraction: C; K = ceil(C N) clients a round.
     excluded: alpha_1, the share of the clients, those of the lowest valuations, that have no chance by it.
     temperature: alpha_2, the factor on valuations in the softmax of the chances.
     explored: alpha_3, the share of the cohort that is drawn uniformly.
@@ -200,7 +192,6 @@ class ActiveFL(Ranged):
     loss_bound: largest loss of a record; larger ones are clipped. Without it losses cannot be noised.
     """
 
-    fraction: Fraction
     excluded: Decay = 0.75
     temperature: Weight = 0.01
     explored: Annotated[float, Range("[0, 1]")] = 0.1

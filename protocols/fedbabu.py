@@ -36,9 +36,9 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
-from securefl.core.ranges import Count, Fraction, Ranged
+from securefl.core.ranges import Count, Fraction
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.averaging import Averaging
+from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import Sampling, to_fit
 from securefl.protocols.parts import Gathering
@@ -67,7 +67,7 @@ TUNED: Final = ValueSpec(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedBABU(Ranged):
+class FedBABU(Options):
     """Options of FedBABU.
 
     fraction: C; K = ceil(C N) clients a round. All clients fine-tune at the end.

@@ -47,10 +47,10 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
-from securefl.core.ranges import Fraction, Range, Ranged, Weight
+from securefl.core.ranges import Fraction, Range, Weight
 from securefl.dp import clipping
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.averaging import Averaging
+from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import Sampling, to_fit
 from securefl.protocols.parts import Gathering, step_of
@@ -78,10 +78,9 @@ CONSENSUS: Final = ValueSpec(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDBE(Ranged):
+class FedDBE(Options):
     """Options of FedDBE.
 
-    fraction: C; K = ceil(C N) clients a round.
     kappa: the weight of the mean regularisation.
     momentum: mu, the share of a mini-batch's mean in the running mean of the features.
     mean_bound: largest norm of a record's features in the consensus; longer ones are scaled down. Without it

@@ -9,17 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securefl.algorithm import Algorithm
-from securefl.core.ranges import Count, Fraction, Ranged
-from securefl.protocols.averaging import Averaging
+from securefl.core.ranges import Count, Fraction
+from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.personal import SharedLayers
 from securefl.training import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPer(Ranged):
+class FedPer(Options):
     """Options of FedPer: base layers are averaged, and the last `layers` dense layers are personal.
 
-    fraction: C; K = ceil(C N) clients a round.
     layers: K_P, the number of dense layers, from the last, that each client keeps. Both parts are trained
         together.
     """

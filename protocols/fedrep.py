@@ -15,18 +15,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from securefl.algorithm import Algorithm, ClientContext
-from securefl.core.ranges import Count, Fraction, Positive, Ranged
-from securefl.protocols.averaging import Averaging
+from securefl.core.ranges import Count, Fraction, Positive
+from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.personal import HeadAlone, SharedLayers
 from securefl.training import Problem
 from securefl.training.fit import Fit
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedRep(Ranged):
+class FedRep(Options):
     """Options of FedRep.
 
-    fraction: C; K = ceil(C N) clients a round.
     head_epochs: passes over the records in which the head alone is trained. The body is then trained as
         [local] says.
     head_rate: the head's learning rate, in multiples of that in [local]. The authors' code takes 5 on MNIST.

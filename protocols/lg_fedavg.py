@@ -9,17 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securefl.algorithm import Algorithm
-from securefl.core.ranges import Count, Fraction, Probability, Ranged
-from securefl.protocols.averaging import Averaging
+from securefl.core.ranges import Count, Fraction, Probability
+from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.personal import SharedLayers
 from securefl.training import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
-class LGFedAvg(Ranged):
+class LGFedAvg(Options):
     """Options of LG-FedAvg: the last `layers` dense layers are averaged (1 or 2 in the FedLog paper).
 
-    fraction: C; K = ceil(C N) clients a round.
     layers: the number of dense layers, from the last, that are shared. The others stay at their client.
     shorter: share of the clients whose body lacks its first hidden dense layer.
     """

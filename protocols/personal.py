@@ -40,6 +40,8 @@ from securefl.training.fitting import fitted
 from securefl.training.heads import entries, last_dense, last_layers, output_layer, places
 from securefl.training.task import Bodies
 
+__all__ = ["Personal"]
+
 
 @dataclass(frozen=True, eq=False)
 class Personal(Part):
@@ -47,6 +49,18 @@ class Personal(Part):
 
     A protocol says what a client trains (`fit`), what of it is shared and what its client keeps (`split`),
     and which model the client then has (`model`).
+
+    Raises nothing when it is made.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.personal import Personal
+    >>> class Kept(Personal):
+    ...     def split(self, context, trained):
+    ...         return trained, {"model": trained.copy()}
+    ...     def model(self, client, shared, kept):
+    ...         return kept.get("model", shared)
+    >>> Kept(None).model(0, np.zeros(1, np.float32), {"model": np.ones(1, np.float32)})
+    array([1.], dtype=float32)
     """
 
     reads_state: ClassVar[Literal["none", "unbound"]] = "unbound"

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from securefl.algorithm import Algorithm, ClientContext, ClientState, Float32s
-from securefl.core.ranges import Count, Fraction, Positive, Ranged
+from securefl.core.ranges import Count, Fraction, Positive
 from securefl.errors import ConfigError
-from securefl.protocols.averaging import Averaging, Scaled
+from securefl.protocols.averaging import Averaging, Options, Scaled
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import to_fit
 from securefl.protocols.personal import Personal
@@ -31,7 +31,7 @@ from securefl.training.local import Envelope
 
 
 @dataclass(frozen=True, kw_only=True)
-class PFedMe(Ranged):
+class PFedMe(Options):
     """Options of pFedMe.
 
     fraction: C; K = ceil(C N) clients a round. The paper's S over N.

@@ -17,8 +17,8 @@ from securefl.algorithm import (
     State,
     sample_without_replacement,
 )
-from securefl.core.ranges import Fraction, Range, Ranged
-from securefl.protocols.averaging import Averaging, Chosen, Selection, cohort_size, known_or_mean
+from securefl.core.ranges import Range
+from securefl.protocols.averaging import Averaging, Chosen, Options, Selection, cohort_size, known_or_mean
 from securefl.protocols.contributions import SIZE, Loss, LossBound, Size
 from securefl.training import Problem
 
@@ -65,15 +65,13 @@ class ByLargestLoss(Selection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerOfChoice(Ranged):
+class PowerOfChoice(Options):
     """Options of power-of-choice.
 
-    fraction: C; K = ceil(C N) clients a round.
     candidates: d as a multiple of K. FedCor compares with 2.
     loss_bound: largest loss of a record; larger ones are clipped. Without it losses cannot be noised.
     """
 
-    fraction: Fraction
     candidates: Annotated[float, Range("[1, inf)")] = 2.0
     loss_bound: LossBound = None
 

@@ -35,7 +35,7 @@ FACES = (
     "securefl.flower",
     "securefl.errors",
 )
-PIECES = ("averaging", "fedlog", "heads", "fedprof", "fedcor", "fltrust", "adds")
+PIECES = ("averaging", "personal", "fedlog", "heads", "fedprof", "fedcor", "fltrust", "adds")
 """The systems whose parts others import, below `securefl.protocols`."""
 _HEAD = """# The public names
 

@@ -25,12 +25,12 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
-from securefl.core.ranges import Fraction, Ranged
+from securefl.core.ranges import Fraction
 from securefl.errors import DataError
 from securefl.protocols.adds.contributions import packed, unpacked
 from securefl.protocols.adds.part import OfSupernet
 from securefl.protocols.adds.supernet import Mask, Supernet
-from securefl.protocols.averaging import Averaging
+from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.contributions import CLIPPED, UNSAMPLED, Sampling, bounded, update_sends
 from securefl.protocols.parts import Gathering, step_of
 from securefl.training import Problem, to_vector, train
@@ -41,10 +41,9 @@ UNITS: Final = "units"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDrop(Ranged):
+class FedDrop(Options):
     """Federated dropout.
 
-    fraction: C; K = ceil(C N) clients a round.
     keep: share of every layer's units that is trained in a round, drawn at random.
 
     Raises ValueError unless 0 < fraction <= 1 and 0 < keep <= 1.
@@ -54,7 +53,6 @@ class FedDrop(Ranged):
     0.75
     """
 
-    fraction: Fraction
     keep: Fraction = 0.75
 
     def build(self, problem: Problem) -> Algorithm:

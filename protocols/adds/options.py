@@ -6,19 +6,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from securefl.algorithm import Algorithm
-from securefl.core.ranges import Count, Fraction, Ranged
+from securefl.core.ranges import Count
 from securefl.protocols.adds.importance import Criterion
 from securefl.protocols.adds.part import Subnets
 from securefl.protocols.adds.subnet_search import Search
-from securefl.protocols.averaging import Averaging
+from securefl.protocols.averaging import Averaging, Options
 from securefl.training import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adds(Ranged):
+class Adds(Options):
     """ADDS (Gong et al.): each client trains a subnet that fits its records.
 
-    fraction: C; K = ceil(C N) clients a round.
     importance: how units are ranked: "slim", "activation" or "lrp".
     initial: the rate of every layer at the begin of a round. 1 is unweighted FedAvg.
     least: the smallest rate of a layer.
@@ -38,7 +37,6 @@ class Adds(Ranged):
     'lrp'
     """
 
-    fraction: Fraction
     importance: Criterion = Search.importance
     initial: float = Search.initial
     least: float = Search.least

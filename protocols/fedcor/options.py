@@ -23,10 +23,11 @@ from securefl.algorithm import (
     State,
     sample_without_replacement,
 )
-from securefl.core.ranges import Fraction, Range, Ranged
+from securefl.core.ranges import Fraction, Range
 from securefl.protocols.averaging import (
     Averaging,
     Chosen,
+    Options,
     Selection,
     cohort_size,
     known_or_mean,
@@ -178,7 +179,7 @@ Least1 = Annotated[int, Range("[1, 10^6]")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedCor(Ranged):
+class FedCor(Options):
     """Options of FedCor. The defaults are the paper's for Fashion-MNIST; brackets have those for CIFAR-10.
 
     fraction: of the clients that a round selects: K = ceil(fraction * N) of N.
@@ -203,7 +204,6 @@ class FedCor(Ranged):
     10
     """
 
-    fraction: Fraction
     warm_up: Least1 = 15
     interval: Least1 = 10
     updates: Least0 = 50

@@ -17,7 +17,7 @@ from securefl.algorithm import (
     State,
     sample_without_replacement,
 )
-from securefl.core.ranges import Count, Fraction, Ranged, Weight
+from securefl.core.ranges import Count, Weight
 from securefl.errors import ConfigError
 from securefl.matching import Anchor, Bounds, Variant
 from securefl.matching.profiles import ProfileQuery, query
@@ -25,6 +25,7 @@ from securefl.protocols.averaging import (
     Aggregation,
     Averaging,
     Cohort,
+    Options,
     Selection,
     aggregated,
     known_or_mean,
@@ -130,10 +131,9 @@ class ByProfile(Selection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProf(Ranged):
+class FedProf(Options):
     """Options of FedProf.
 
-    fraction: C; K = ceil(C N) clients a round.
     aggregation, stale: as in FedAvg; a cache needs full aggregation.
     alpha: penalty on divergence: one number, one per client, or "theorem-1" (v2: lambda_k = n_k / n). The
         papers use 10 (GasTurbine, EMNIST) and 25 (CIFAR-10). 0 is uniform selection.
@@ -155,7 +155,6 @@ class FedProf(Ranged):
     10.0
     """
 
-    fraction: Fraction
     aggregation: Aggregation = field(default="partial", metadata={"words": aggregated})
     stale: bool = field(default=False, metadata={"words": with_stale})
     alpha: Alpha = 10.0

@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FACES = public.faces()
-MODULES = ("securefl.protocols.averaging", "securefl.protocols.fltrust")
+MODULES = tuple(f"securefl.protocols.{name}" for name in ("averaging", "personal", "fltrust"))
 """Faces that are one module, and no package with a table of names."""
 NAMES = [(face, name) for face in FACES for name in public.names(face)]
 PAGES = (
