@@ -16,7 +16,7 @@ from support.hidden_plans import hidden
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
+from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Sum, Value, ValueSpec
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.messages import Broadcast, Order
 from securefl.core.release import KEY_HOLDER, SERVER
@@ -38,7 +38,11 @@ from securefl.sums.two_server.messages import PadRequest
 
 LENGTH = 4
 PROFILE = ValueSpec(
-    name="profile", reduction="none", reveals="it", reveals_encrypted="a score", max_releases=9
+    name="profile",
+    reduction="none",
+    reveals="it",
+    reveals_encrypted="a score",
+    schedule=Schedule(max_releases=9),
 )
 LOSS = ValueSpec(name="loss", reduction="none", reveals="it")
 OPEN = Plan(delta=1e-5, max_rounds=9, non_private=("own", "profile", "loss"), corrupt=0.2, dropout=0.2)
@@ -155,7 +159,7 @@ def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> Non
         reveals="it",
         depends_on="model",
         training=GaussianDpEvent(1.0),
-        initial_queries=1,
+        schedule=Schedule(initial=1),
     )
     plan = replace(OPEN, unit="record", adjacency="add-remove", non_private=())
     gives, journal = [ClientFunction(trained, lambda context: Value(clear=np.ones(1)))], Journal()
