@@ -20,7 +20,7 @@ from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
 from securefl.core.messages import Broadcast, Order
 from securefl.core.release import SERVER, ReleaseKey
-from securefl.core.wire import Header, encode
+from securefl.core.wire import Header, Limit, encode
 from securefl.engine.calls import QueryCall, encode_call
 from securefl.engine.drive import Packet
 from securefl.engine.party.clients import ClientParty
@@ -115,7 +115,7 @@ def trained(told: Order, model: Broadcast = MODEL, at: Header = PLACE) -> dict[s
         rng=lambda *_: np.random.default_rng(0),
     )
     party.enter(parties.directory)
-    party.call([CLIENT], encode_call(at, QueryCall(most_bytes=10**6, most_elements=99)))
+    party.call([CLIENT], encode_call(at, QueryCall(most=Limit(10**6, 99))))
     assert party.drive is not None
     party.drive.begin()
     for message in (told, model):

@@ -23,7 +23,7 @@ from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.messages import Broadcast
 from securefl.core.release import SERVER, ReleaseKey
 from securefl.core.streams import client_stream, stream
-from securefl.core.wire import Header, encode
+from securefl.core.wire import Header, Limit, encode
 from securefl.dp.noise import Source
 from securefl.engine.calls import QueryCall, SumCall, decode_call, encode_call
 from securefl.engine.drive import Packet
@@ -41,7 +41,7 @@ LOSS = ValueSpec(
     name="loss", reduction="none", reveals="a loss", schedule=Schedule(period=0, initial=1, extra=3)
 )
 PLAN = Plan(delta=1e-5, max_rounds=9, non_private=("step", "loss"), corrupt=0.0)
-CALL = QueryCall(most_bytes=10**6, most_elements=99)
+CALL = QueryCall(most=Limit(10**6, 99))
 Seen = list[tuple[int, int, int, float, float]]
 
 
