@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from securefl.algorithm import Algorithm, Contribution, Floats, PerClient, Population, State
+from securefl.algorithm import Algorithm, Contribution, Floats, PerClient, Population, Schedule, State
 from securefl.core.ranges import Decay, Fraction, Positive, Range, Ranged, Weight
 from securefl.protocols.averaging import (
     Adam,
@@ -193,7 +193,7 @@ class ByLoss:
 
     @property
     def _loss(self) -> Loss:
-        return Loss(self.problem, self.loss_bound, initial_queries=1)
+        return Loss(self.problem, self.loss_bound, Schedule(initial=1))
 
     @property
     def contributions(self) -> tuple[Contribution, ...]:

@@ -21,6 +21,7 @@ from securefl.algorithm import (
     Floats,
     PerClient,
     Population,
+    Schedule,
     State,
     sample_without_replacement,
 )
@@ -47,7 +48,7 @@ _LEARNING_RATE: Final = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class TrialRounds:
     """The rounds in which FedCor asks for losses, from 1.
 
     warm_up: the number of rounds with uniform cohorts. Each gives a change of the losses.
@@ -101,7 +102,7 @@ class ByCorrelation:
 
     problem: Problem
     update: Contribution
-    schedule: Schedule
+    schedule: TrialRounds
     dimension: int
     annealing: float
     steps: int
@@ -109,7 +110,7 @@ class ByCorrelation:
 
     @property
     def _loss(self) -> Loss:
-        return Loss(self.problem, self.loss_bound, period=0, extra_queries=self.schedule.losses)
+        return Loss(self.problem, self.loss_bound, Schedule(period=0, extra=self.schedule.losses))
 
     @property
     def contributions(self) -> tuple[Contribution, ...]:
@@ -266,7 +267,7 @@ class FedCor(Ranged):
     def build(self, problem: Problem) -> Algorithm:
         # One contribution serves both, so that a trial asks for the same value as a round.
         count = cohort_size(self.fraction, problem.clients)
-        schedule = Schedule(
+        schedule = TrialRounds(
             warm_up=self.warm_up,
             interval=self.interval,
             updates=self.updates,

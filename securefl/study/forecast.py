@@ -159,8 +159,15 @@ def _adversaries(plan: Plan) -> Sequence[str]:
     return plan.adversaries or PARTIES
 
 
+def _by_then(plan: Plan, sent: Sequence[ValueSpec], rounds: int) -> list[ValueSpec]:
+    """The specs with the extra queries of these first rounds alone."""
+    # Only the algorithm knows when extra queries come. They are assumed evenly over the rounds.
+    extra = {s.name: ceil(s.schedule.extra * rounds / plan.max_rounds) for s in sent}
+    return [replace(s, schedule=replace(s.schedule, extra=extra[s.name])) for s in sent]
+
+
 def _worst(plan: Plan, sent: Sequence[ValueSpec], rounds: int) -> float:
-    by_then = [replace(s, extra_queries=ceil(s.extra_queries * rounds / plan.max_rounds)) for s in sent]
+    by_then = _by_then(plan, sent, rounds)
     spent = [events_of(plan, by_then, party, rounds) for party in _adversaries(plan)]
     return max(compose(events, plan.delta) for events in spent)
 
@@ -178,7 +185,7 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[Part]:
     for spec in sent:
         charges = (charge_of(plan, spec), charge_of(plan, spec, trained=False))
         if spec.training is not None and charges[0] != charges[1]:
-            trained[spec.training] += spec.asked(plan.max_rounds) - spec.initial_queries
+            trained[spec.training] += spec.schedule.asked(plan.max_rounds) - spec.schedule.initial
     if trained:
         yield Part(
             name="training",
@@ -187,7 +194,7 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[Part]:
             epsilon=compose(trained, plan.delta),
         )
     for spec in sent:
-        own, often = charge_of(plan, spec, trained=False).by_party(), spec.asked(plan.max_rounds)
+        own, often = charge_of(plan, spec, trained=False).by_party(), spec.schedule.asked(plan.max_rounds)
         alone = max(compose({own[party]: often}, plan.delta) for party in _adversaries(plan))
         noised = mechanism_of(plan, spec).noised
         if alone > 0:
@@ -251,8 +258,7 @@ def affordable_rounds(plan: Plan, sent: Sequence[ValueSpec]) -> int | None:
     budget = plan.budget
 
     def bears(rounds: int) -> bool:
-        # Only the algorithm knows when extra queries come. They are assumed evenly over the schedule.
-        by_then = [replace(s, extra_queries=ceil(s.extra_queries * rounds / plan.max_rounds)) for s in sent]
+        by_then = _by_then(plan, sent, rounds)
         spent = [events_of(plan, by_then, party, rounds) for party in plan.adversaries]
         return all(within(events, plan.delta, budget) for events in spent)
 
@@ -288,7 +294,7 @@ def _rehearsed(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) 
 
 def _at_end(spec: ValueSpec) -> bool:
     """Whether a value's one query is none of a regular round, and no initial one."""
-    return spec.once and not (spec.period or spec.initial_queries)
+    return spec.schedule.once and not (spec.schedule.period or spec.schedule.initial)
 
 
 def _end(later: Mapping[str, Any], last: Mapping[str, Any]) -> End:

@@ -12,13 +12,19 @@ from support.residents import NAMES, Deployment
 
 from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import CohortQuery, PerClient, Value, ValueSpec
+from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Value, ValueSpec
 from securefl.core.linear import LinearBounds, LinearQuery
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.he.ring import Ring
 from securefl.linear.registry import scheme_of
 
-SPEC = ValueSpec(name="own", reduction="none", reveals="it", reveals_encrypted="a number", max_releases=9)
+SPEC = ValueSpec(
+    name="own",
+    reduction="none",
+    reveals="it",
+    reveals_encrypted="a number",
+    schedule=Schedule(max_releases=9),
+)
 BOUNDS = LinearBounds(hidden_length=2, norm=9.0, weight_norm=2.0, row_norm=2.0, product=18.0)
 QUERY = CohortQuery(
     cohort=(0, 1, 2, 3),
