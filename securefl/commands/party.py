@@ -266,12 +266,12 @@ def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], **more: Any
 
     require_platform()
     # Below the check: some of it cannot be imported where the check fails.
-    from securefl.deployment import folder as folders
-    from securefl.deployment.folder_party import serve as serve_party
+    from securefl.deployment.folder import SOCKET
+    from securefl.deployment.folder import serve as serve_party
     from securefl.study.interruption import Interrupted, Interruption
 
     users = frozenset(map(user_of, allow)) or frozenset({os.getuid()})
-    path = (socket or folder / folders.SOCKET).absolute()
+    path = (socket or folder / SOCKET).absolute()
 
     def ready(name: str) -> None:
         echo(f"{name} serves on {path} for {', '.join(map(str, sorted(users)))}. Ctrl-C stops it.")

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from securefl.accounting.ledger import Ledger
 from securefl.accounting.store import Terms
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import ClientState, ValueSpec
 from securefl.core.errors import DataError
+from securefl.deployment.party import PartySession
+from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.session_cap import SessionCap
 from securefl.deployment.session_store import DIARY, SessionStore
+from securefl.engine.party import Party
+from securefl.mechanisms.charges import bare
 from securefl.storage.counter import Counter, Place, require_outside
 from securefl.storage.folder_lock import alone
 from securefl.storage.journal import Journal
 
 LEDGER, JOURNAL = "ledger.sqlite", "acts.sqlite"
+Count = Callable[[bytes], str]
+"""Counts a session without noise, durably. Gives the reason if there may be no more; else an empty text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +54,42 @@ class Files:
         )
 
     def note(self) -> None:
-        """Write the party's progress into the counter.
-
-        The caller does this before a reply leaves. Otherwise a restored backup could make the party forget
-        a reply that another party has.
-        """
+        """Write the party's progress into the counter."""
         self.counter.note(self.place)
+
+    def session(
+        self,
+        plan: Plan,
+        work: bytes,
+        pinned: PinnedRoster,
+        spec: Mapping[str, ValueSpec],
+        make: Callable[[Count, bytes, Mapping[int, ClientState]], Party],
+        *,
+        allowed: int,
+        how: str,
+    ) -> PartySession:
+        """The party over all its sessions, with these files.
+
+        Args:
+            plan, work, pinned: as of `PartySession`.
+            spec: the specs of the values that it may be asked for, by name.
+            make: makes a session's party from the function that counts sessions without noise, the session,
+                and its stored client state.
+            allowed, how: as of `SessionCap`.
+        """
+        counted = self.ledger is not None and any(bare(plan, one) for one in spec.values())
+        cap = SessionCap(self.diary, allowed, how, counted)
+        return PartySession(
+            self.name,
+            plan,
+            work,
+            pinned,
+            self.diary,
+            partial(make, cap.count),
+            newest=self.newest,
+            barred=cap.refusal,
+            note=self.note,
+        )
 
     def _released(self, session: bytes) -> int:
         return 0 if self.ledger is None else self.ledger.newest(session, self.name)

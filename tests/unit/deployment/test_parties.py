@@ -25,7 +25,6 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment import keys, pinning, plan_file
-from securefl.deployment.folder_party import answering, opening, resident_of
 from securefl.deployment.party import PartySession
 from securefl.deployment.party_setup import Made, OwnData, data_of
 from securefl.deployment.roster import line_of
@@ -52,7 +51,7 @@ def serving(root: Path, study: str = CLEAR, **options: str) -> Iterator[Asking]:
         answers = {}
         for name in sorted(set(names(made(study))) - {SERVER}):
             party = stack.enter_context(folders.opened(root / name, **options))
-            answers[name] = answering(party, resident_of(party))
+            answers[name] = party.session().answer
         yield Asking(root, lambda sent: {name: answers[name](data) for name, data in sent.items()}, study)
 
 
@@ -265,7 +264,7 @@ def test_what_a_request_costs_does_not_grow_with_the_sessions(
 ) -> None:
     enrolled(tmp_path)
     with folders.opened(tmp_path / "client-0000") as party:
-        answer, looked = answering(party, resident_of(party)), []
+        answer, looked = party.session().answer, []
         monkeypatch.setattr("securefl.deployment.session_store.check", lambda *parts: looked.append(parts))
         for number in range(30):
             party.files.diary.enter(number.to_bytes(32, "big"), "a session")
@@ -554,16 +553,16 @@ def test_the_ledger_of_a_folder_opens_under_its_terms_alone(tmp_path: Path) -> N
 def test_residents_are_what_is_served(tmp_path: Path) -> None:
     enrolled(tmp_path)
     with folders.opened(tmp_path / "client-0002") as party:
-        assert isinstance(resident_of(party), PartySession)
+        assert isinstance(party.session(), PartySession)
 
 
 def test_the_process_of_a_party_prepares_while_it_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enrolled(tmp_path)
-    monkeypatch.setattr("securefl.deployment.folder_party.single_thread", lambda: None)
+    monkeypatch.setattr("securefl.deployment.folder.single_thread", lambda: None)
     monkeypatch.setattr(PartySession, "prepare", lambda own: own.name == "client-0002")
-    with opening(tmp_path / "client-0002") as served:
+    with folders.serving(tmp_path / "client-0002") as served:
         assert served.prepare()
 
 
