@@ -3,9 +3,9 @@
 party.toml, study.toml      what its owner agreed to (see `plan_file`), and the study that it is from
 identity.key                its long-term keys
 split.key                   a client's: decides which records it tests on, if a finite epsilon is claimed
-ledger.sqlite               a client's: all that it ever released, in every study
-acts.sqlite                 its journal
-diary.sqlite                its sessions, refusals, digests of records, and client state
+ledger.sqlite               a client's: all that it ever released, in every study, its journal, its sessions,
+                            refusals, digests of records, and client state
+acts.sqlite                 the same of a party without a ledger
 roster.jsonl                the pinned roster
 run/                        the socket
 """
@@ -26,7 +26,7 @@ from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import keys, plan_file
-from securefl.deployment.files import LEDGER, Count, Files, begun, held
+from securefl.deployment.files import Count, Files, held
 from securefl.deployment.party import PartySession
 from securefl.deployment.party_setup import Made, OwnData, data_of
 from securefl.deployment.pinning import note_keys, pinned_of
@@ -34,7 +34,7 @@ from securefl.deployment.plan_file import USUAL_SESSIONS, HolderTerms, PlanFile
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.server import Served, served
 from securefl.deployment.session_cap import by_command
-from securefl.deployment.session_store import SessionStore
+from securefl.deployment.session_store import LEDGER, SessionStore
 from securefl.engine.party import Party
 from securefl.storage import counter as counters
 from securefl.storage import owned
@@ -101,7 +101,7 @@ def init(folder: Path, made: Made, part: Part) -> PlanFile:
         # The owner's group may pass through to the socket, and may list nothing.
         folder.chmod(0o710)
         own_keys = keys.make(folder, part.name)
-        with begun(part.name, folder, Counter(place), _ledger_terms(content)) as files:
+        with held(part.name, folder, Counter(place), _ledger_terms(content), new=True) as files:
             if own is not None:
                 files.diary.note_records(own.digest, "as the folder was made")
         note_keys(content, own_keys)
@@ -331,7 +331,7 @@ def opened(folder: Path, *, new_records: str = "", trusted: Sequence[Path] = ())
     new_records: the owner's reason why the records differ from before; empty if they are the same. trusted:
     the paths of --trust-code.
     Raises ConfigError if the party has no pinned roster, or its plan no longer follows from its study, and
-    DataError if files do not belong together, are an older copy, or if the records changed without a reason.
+    DataError if its file is lost or an older copy, or if the records changed without a reason.
     """
     content = plan_file.read(folder)
     pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)

@@ -27,14 +27,14 @@ from securefl.core.agreement import Identity
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.deployment import files
 from securefl.deployment.computing import Outside
 from securefl.deployment.engine import ServerSide
-from securefl.deployment.files import Count
+from securefl.deployment.files import Count, held
 from securefl.deployment.plan_file import USUAL_SESSIONS, require_sessions
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.server import Relay, Served, served
 from securefl.deployment.session_cap import by_keyword
+from securefl.deployment.session_store import there
 from securefl.deployment.updates import Updates
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
@@ -61,7 +61,7 @@ class UpdateParty:
         updates: the values that it may be asked for.
         pinned: its own roster.
         identity: its lasting keys.
-        folder: of ledger, journal and diary. They are created if they do not exist.
+        folder: of the file with its ledger, journal and diary. It is created if it does not exist.
         counter: a folder outside that one, and outside its backups, that stores the party's progress.
         sessions: how many sessions without noise its owner agrees to, over the whole life of the folder (see
             `session_cap`).
@@ -92,9 +92,10 @@ class UpdateParty:
         self._warned = b""
         self._clients = pinned.clients
         terms = None if name == KEY_HOLDER else plan.terms()
-        opened = files.held if files.there(folder) else files.begun
         with ExitStack() as stack:
-            self.files = stack.enter_context(opened(name, folder, Counter(counter), terms))
+            self.files = stack.enter_context(
+                held(name, folder, Counter(counter), terms, new=not there(folder))
+            )
             self.outside = Outside(self.files.diary.miss)
             self.resident = self.files.session(
                 plan,

@@ -238,23 +238,22 @@ def test_a_ledger_from_a_backup_is_refused_alone_too(tmp_path: Path) -> None:
         shutil.copy(tmp_path / "backup" / name, home / name)
     with pytest.raises(DataError, match="older copy"), folders.opened(home):
         pass
-    for name in ("ledger.sqlite", "acts.sqlite", "diary.sqlite"):
-        (home / name).unlink()
-        with pytest.raises(DataError, match=f"no .*{name}|older copy"), folders.opened(home):
-            pass
-        assert not (home / name).exists()
-    with pytest.raises(DataError, match="Put the newest one back"):
+    (home / "ledger.sqlite").unlink()
+    with pytest.raises(DataError, match="got none"), folders.opened(home):
+        pass
+    assert not (home / "ledger.sqlite").exists()
+    with pytest.raises(DataError, match="got none"):
         status(home)
 
 
-def test_a_journal_from_a_backup_is_refused_alone_too(tmp_path: Path) -> None:
+def test_a_file_from_a_backup_is_refused_without_its_note_too(tmp_path: Path) -> None:
     enrolled(tmp_path, MASKED)
     home = tmp_path / "client-0000"
     copied(home, tmp_path / "backup")
     played(tmp_path, MASKED)
-    for file in home.glob("acts.sqlite*"):
+    for file in home.glob("ledger.sqlite*"):
         file.unlink()
-    shutil.copy(tmp_path / "backup" / "acts.sqlite", home)
+    shutil.copy(tmp_path / "backup" / "ledger.sqlite", home)
     with pytest.raises(DataError, match="older copy"), folders.opened(home):
         pass
 
@@ -272,15 +271,22 @@ def test_what_a_request_costs_does_not_grow_with_the_sessions(
     assert len(looked) == 30
 
 
-def test_a_journal_or_diary_of_another_folder_is_refused(tmp_path: Path) -> None:
+@every("notes", [True, False])
+def test_a_file_of_another_folder_is_refused(notes: bool, tmp_path: Path) -> None:
     enrolled(tmp_path)
-    for name, match in (("acts.sqlite", "journal"), ("diary.sqlite", "journal")):
-        home = tmp_path / "client-0000"
-        copied(home, tmp_path / "before")
+    home = tmp_path / "client-0000"
+    for name in ("ledger.sqlite", *(["ledger.sqlite-head"] if notes else [])):
         shutil.copy(tmp_path / "client-0001" / name, home / name)
-        with pytest.raises(DataError, match=f"{match} that was created with"), folders.opened(home):
-            pass
-        copied(tmp_path / "before", home)
+    with pytest.raises(DataError), folders.opened(home):
+        pass
+
+
+def test_the_file_of_another_key_holder_is_refused(tmp_path: Path) -> None:
+    """It has no ledger, whose chain would tell it: its file has the name of the party."""
+    enrolled(tmp_path, TWO_SERVER)
+    shutil.copy(tmp_path / SERVER / "acts.sqlite", tmp_path / KEY_HOLDER / "acts.sqlite")
+    with pytest.raises(DataError, match="another party's"), folders.opened(tmp_path / KEY_HOLDER):
+        pass
 
 
 def test_a_lost_counter_is_refused_and_begun_anew_by_the_owners_word(tmp_path: Path) -> None:
