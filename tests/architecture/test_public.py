@@ -37,6 +37,7 @@ PRIVATE = {
     "securefl.deployment.connection": _PARTS,
     "securefl.deployment.updates": _PARTS,
     "securefl.deployment.local": _PARTS,
+    "securefl.deployment.server": _PARTS,
     "securefl.core.release": _PARTS,
     "securefl.storage.journal": _PARTS,
     "securefl.storage.own_record": _PARTS,

@@ -58,7 +58,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])  # as pytest has it
     # A shell that puts the tests in the background has its children ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in ("commands.main", "commands.run", "commands.party", "deployment.folder_party"):
+    for name in ("commands.main", "commands.run", "commands.party", "deployment.folder"):
         import_module(f"securefl.{name}")
     import_module("support.warmed")
     gc.freeze()

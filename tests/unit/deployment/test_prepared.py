@@ -112,7 +112,7 @@ def test_a_restarted_client_has_nothing_prepared(zeros: Callable[[], int]) -> No
     zeros()
     own.start(ME)
     assert not own.residents[ME].prepare(), "it has entered no session"
-    own.visits.enter([ME])
+    own.transport.enter([ME])
     asked(own, 2)
     assert zeros() == 4
 
@@ -123,7 +123,7 @@ def test_nothing_is_prepared_under_the_key_of_a_key_holder_that_is_gone(zeros: C
     own.residents[ME].prepare()
     zeros()
     own.start(KEY_HOLDER)
-    own.visits.enter([KEY_HOLDER])
+    own.transport.enter([KEY_HOLDER])
     asked(own, 2)
     assert zeros() == 4, "the one that was prepared is of no use"
 
