@@ -5,8 +5,7 @@
     server       one signed request for each query: the weights, and half of each ciphertext
     key holder   the share of each client whose signature holds
 
-`checked` has the protocol and what each party sees. A query with encrypted weights (mode E) cannot be checked
-so: `ckks` opens it.
+`checked` has the protocol and what each party sees.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from securefl.core.agreement import Directory, Identity, u32
 from securefl.core.errors import ConfigError, RemoteProtocolError
@@ -26,13 +25,12 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import SIGNATURE_BYTES
 from securefl.core.wire import Header, Limit
 from securefl.he import gate
-from securefl.he.keys import EncryptionKey, KeyPair
+from securefl.he.keys import EncryptionKey, KeyPair, checked
 from securefl.he.openings import Openings
 from securefl.he.parameters import Parameters, by_name
 from securefl.he.ring import Ring
 from securefl.linear.checked import Arrived, CheckedKeyHolder, CheckedServer, Declared, Question
 from securefl.linear.checks import Checks
-from securefl.linear.ckks import made_key, public_of
 from securefl.linear.encryptor import Encryptor, admitted
 from securefl.linear.opener import KeyHolder, score_of
 from securefl.linear.scheme import (
@@ -50,9 +48,22 @@ from securefl.linear.scheme import (
 from securefl.linear.terms import LinearTerms, clear_part
 from securefl.storage.own_record import Own
 
+MOST_KINDS: Final = 16
+"""The most sets of bounds in a session.
+
+Each set takes a key of its own. The server chooses the bounds, so without a limit it could have the key
+holder make keys without end.
+"""
+
 
 class CheckedCkks:
-    """The scheme with one signed ciphertext per client. Arguments as for `ckks.Ckks`, in mode P."""
+    """The scheme with one signed ciphertext per client.
+
+    Args:
+        parameters: the name of the key's parameters.
+        asks: the most queries of the session.
+        clients: the most clients of one query.
+    """
 
     key_holder_learns: ClassVar[str] = (
         "who takes part, and the weights of each query, such as the server's baseline"
@@ -316,3 +327,28 @@ class CheckedKeyHolderSide:
     def _member(self, number: int) -> tuple[str, PublicKey]:
         name = client_name(number)
         return name, self._own.directory.roster([name]).members[0].identity
+
+
+def made_key(own: Own, terms: LinearTerms, before: int) -> tuple[KeyPair, bytes]:
+    """A new key pair for these terms, and the public key as the key holder signs it.
+
+    One key per set of bounds: a key's flooding is sized for one set of bounds and one count. `before` is the
+    number of keys that the session has. Raises ConfigError if it has the most.
+    """
+    if before >= MOST_KINDS:
+        raise ConfigError(
+            f"Expected at most {MOST_KINDS} sets of bounds in a session, got one more. Use the same "
+            "bounds for several queries."
+        )
+    pair = KeyPair.generate(terms.parameters)
+    return pair, own.identity.vouch(_purpose(terms), own.directory.session, pair.public.key.raw)
+
+
+def _purpose(terms: LinearTerms) -> bytes:
+    """The purpose that a key's signature binds: queries under these terms, which size its flooding."""
+    return b"scores" + terms.digest()
+
+
+def public_of(directory: Directory, terms: LinearTerms, key: bytes) -> EncryptionKey:
+    """The key holder's public key for these terms. Raises CryptoError if it is another's."""
+    return checked(terms.parameters, directory.vouched(_purpose(terms), key))

@@ -152,7 +152,7 @@ class Unpad:
 
 
 class Pads:
-    """The scheme with words masked by pads that the key holder knows. Arguments as for `Ckks`."""
+    """The scheme with words masked by pads that the key holder knows. Arguments as for `CheckedCkks`."""
 
     key_holder_learns: ClassVar[str] = (
         "how many are asked and answer, not which; the weights of each query, such as the server's baseline"

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-from securefl.core.messages import OpenRequest
-from securefl.core.release import SERVER
 from securefl.core.signing import SigningKey
-from securefl.core.wire import Header, Limit
 from securefl.dp.moments import MeanVariance
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import Parameters
-from securefl.linear.opener import KeyHolder, Opener
-from securefl.linear.scheme import Found, Scoring, Sent
 from securefl.matching.profiles import Bounds
 
 SIGNER = SigningKey.generate()
@@ -48,16 +41,3 @@ def profile(seed: int, q: int) -> MeanVariance:
 @cache
 def keys(parameters: Parameters) -> KeyPair:
     return KeyPair.generate(parameters)
-
-
-def converse(
-    scoring: Scoring, opener: Opener, tell: Callable[[str, str], None], sent: Sequence[Sent]
-) -> tuple[Found, int]:
-    """Server and key holder of one exchange: the numbers, and how many items were to be opened."""
-    holder: Any = KeyHolder(
-        header=Header(bytes(32), 1, 0, 0), most=Limit(2**30, 99), open_=opener.open, report=tell
-    )
-    asked = scoring.score(tuple(sent)).run()
-    came = holder.receive(holder.begin().state, SERVER, OpenRequest(items=asked.items))
-    step = holder.provide(came.state, came.need.order.run())
-    return asked.then(step.out[0].message.items).run(), len(asked.items)
