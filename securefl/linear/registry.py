@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from securefl.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from securefl.linear.checked_ckks import CheckedCkks
-    from securefl.linear.padded import Pads
+    from securefl.linear.checked import CheckedCkks
+    from securefl.linear.pads import Pads
     from securefl.linear.scheme import LinearScheme
 
     Kind = type[CheckedCkks] | type[Pads]
@@ -85,11 +85,11 @@ def _named(word: str) -> Kind:
     # Each scheme is imported where a plan has it: pads need no homomorphic library, and most studies neither.
     match word:
         case "ckks":
-            from securefl.linear.checked_ckks import CheckedCkks
+            from securefl.linear.checked import CheckedCkks
 
             return CheckedCkks
         case "pads":
-            from securefl.linear.padded import Pads
+            from securefl.linear.pads import Pads
 
             return Pads
     raise ConfigError(f"Expected scores among {', '.join(_WORDS)}, got {word!r}.")

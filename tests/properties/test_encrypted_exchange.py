@@ -291,7 +291,7 @@ def test_pads_of_another_place_are_refused_at_the_gate(at: str) -> None:
     key = way.key_holder(parties.key_holder, quiet).machine(Questions.of(asks, CLIENTS), here)[1]
     server, clients = way.server(parties.server), way.clients(parties.directory, lambda names: [])
     asked = server.questions(asks, CLIENTS, here)
-    begun = server.begin(asks, CLIENTS, here, key, quiet)
+    begun = server.begin(asked, key, quiet)
     name = "client-0000"
     good, stale = (clients.conceal(asked, place, key, [name])[name]["profile"] for place in (here, there))
     hidden = features(own(0), ANCHOR, BOUNDS).split(Variant.FULL).hidden

@@ -11,12 +11,12 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.messages import OpenRequest
 from securefl.core.wire import Header, Limit
-from securefl.linear.opener import KeyHolder, Ready
 from securefl.linear.registry import scheme_of
+from securefl.linear.scheme import OpeningMachine, Ready
 from securefl.mechanisms.charges import charge_of
 
 SERVER = "server"
-MACHINE = KeyHolder(
+MACHINE = OpeningMachine(
     header=Header(bytes(32), 1, 0, 0),
     most=Limit(999, 9),
     open_=lambda item: item,
