@@ -35,7 +35,7 @@ from securefl.training.private_steps import lone_rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class EpsilonPart:
     """What one kind of release takes of a client's epsilon.
 
     name: of the value, or "training". releases: its number in the whole run, or of rounds of training.
@@ -97,7 +97,7 @@ class Forecast:
     changes: tuple[str, ...]
     end: End | None = None
     by_round: dict[int, float] = field(default_factory=dict)
-    takes: tuple[Part, ...] = ()
+    takes: tuple[EpsilonPart, ...] = ()
     noise: str = ""
     alone: str = ""
     apart: str = ""
@@ -183,7 +183,7 @@ def _by_round(plan: Plan, sent: Sequence[ValueSpec]) -> dict[int, float]:
     return {one: max(compose(own, plan.delta) for own in _spent(plan, sent, one, parties)) for one in shown}
 
 
-def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[Part]:
+def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[EpsilonPart]:
     """What training and each value take, training first. A value that costs nothing is left out."""
     trained: Counter[DpEvent] = Counter()
     for spec in sent:
@@ -191,7 +191,7 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[Part]:
         if spec.training is not None and charges[0] != charges[1]:
             trained[spec.training] += spec.asked(plan.max_rounds) - spec.initial_queries
     if trained:
-        yield Part(
+        yield EpsilonPart(
             name="training",
             releases=sum(trained.values()),
             noise_multiplier=noise_of(next(iter(trained))),
@@ -202,7 +202,7 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[Part]:
         alone = max(compose({own[party]: often}, plan.delta) for party in _adversaries(plan))
         noised = mechanism_of(plan, spec).noised
         if alone > 0:
-            yield Part(
+            yield EpsilonPart(
                 name=spec.name,
                 releases=often,
                 noise_multiplier=plan.noise_multiplier if noised else None,
