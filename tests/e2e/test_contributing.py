@@ -25,7 +25,7 @@ from securefl.core.keys import SecretKey
 from securefl.dp import Source
 from securefl.errors import BudgetExceeded, ConfigError
 from securefl.mechanisms import mechanism_of
-from securefl.published.catalogue import table_named
+from securefl.published.table import table_named
 from securefl.study.config import parse
 from securefl.study.session import run_study
 from securefl.study.world import build
