@@ -265,8 +265,8 @@ def _rehearsed(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) 
     # Only the first round has initial queries and key exchanges.
     rounds = min(2, study.study.rounds)
     # A value whose one query is none of a regular round, and no initial one.
-    at_end = (spec for spec in sent if spec.once and not (spec.period or spec.initial_queries))
-    if ends := study.study.rounds > 2 and any(at_end):
+    times = [spec.schedule for spec in sent]
+    if ends := study.study.rounds > 2 and any(t.once and not (t.period or t.initial) for t in times):
         rounds = 3
     # With a lane's share of the workers, as in the run.
     study = replace(study, runtime=study.runtime.lane(lanes(study)))
