@@ -86,7 +86,7 @@ def row(name: str) -> tuple[str, str, str, str]:
         return name, "refused", "–", "–"
     specs = [own.spec for own in algorithm.contributions if own.spec.training is not None]
     steps = sum(
-        plan.max_releases[s.name] * s.training.count - s.initial_queries * s.training.count for s in specs
+        plan.max_releases[s.name] * s.training.count - s.schedule.initial * s.training.count for s in specs
     )
     noise = f"{specs[0].training.event.event.noise_multiplier:g}" if specs else "–"
     run, _ = played(study, study.arms[0], world)

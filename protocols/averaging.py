@@ -227,7 +227,7 @@ def sampling(count: int, aggregation: Aggregation, *, replacement: bool = False,
     """How `count` clients are drawn in a round, and how their values are weighted."""
     return Sampling(
         cohort=0 if replacement else count,
-        extra_queries=trials,
+        extra=trials,
         weighs="counts" if aggregation == "full" else "draws",
         draws=count,
     )
@@ -311,7 +311,7 @@ class Averaging:
                 "uniformly, such as fedavg."
             )
         cohort, state = yield from self.selection.choose(state, population, count, number, rng)
-        due = tuple(per_client for per_client in watch if per_client.spec.due(number))
+        due = tuple(per_client for per_client in watch if per_client.spec.schedule.due(number))
         query = CohortQuery(
             cohort=tuple(sorted(cohort)),
             broadcast=state.broadcast,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from securefl.algorithm import Algorithm, Contribution, Floats, PerClient, Population, State
+from securefl.algorithm import Algorithm, Contribution, Floats, PerClient, Population, Schedule, State
 from securefl.core.ranges import Decay, Positive, Range, Weight
 from securefl.protocols.averaging import (
     Adam,
@@ -155,7 +155,7 @@ class ByLoss(Selection):
 
     @property
     def _loss(self) -> Loss:
-        return Loss(self.problem, self.options.loss_bound, initial_queries=1)
+        return Loss(self.problem, self.options.loss_bound, Schedule(initial=1))
 
     @property
     def contributions(self) -> tuple[Contribution, ...]:

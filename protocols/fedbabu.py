@@ -32,6 +32,7 @@ from securefl.algorithm import (
     Float32s,
     Grid,
     Population,
+    Schedule,
     Sum,
     Value,
     ValueSpec,
@@ -54,9 +55,7 @@ TUNED: Final = ValueSpec(
     reveals="a 1, which says that it fine-tuned its model",
     depends_on="model",
     reads_state="none",
-    period=0,
-    extra_queries=1,
-    once=True,
+    schedule=Schedule(period=0, extra=1, once=True),
     sensitivity={
         ("record", "add-remove"): 0.0,
         ("record", "replace-one"): 0.0,

@@ -42,6 +42,7 @@ from securefl.algorithm import (
     Floats,
     Grid,
     Population,
+    Schedule,
     Sum,
     Unit,
     Value,
@@ -73,7 +74,7 @@ CONSENSUS: Final = ValueSpec(
     reads_state="none",
     on_model=False,
     bounded_by=_BOUNDED_BY,
-    once=True,
+    schedule=Schedule(once=True),
 )
 
 

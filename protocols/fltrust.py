@@ -47,6 +47,7 @@ from securefl.algorithm import (
     PerClient,
     Population,
     RoundResult,
+    Schedule,
     State,
     Sum,
     Unit,
@@ -85,7 +86,7 @@ DIRECTION: Final = ValueSpec(
     reveals_encrypted="the cosine of its model update with the server's own (if that lies: one entry)",
     depends_on="trained-state",
     reads_state="none",
-    max_releases="schedule",
+    schedule=Schedule(max_releases="schedule"),
 )
 UNIT_UPDATE: Final = replace(
     UPDATE,

@@ -20,6 +20,7 @@ from securefl.algorithm import (
     Contribution,
     Floats,
     Population,
+    Schedule,
     State,
     sample_without_replacement,
 )
@@ -63,8 +64,7 @@ class ByCorrelation(Selection):
         return Loss(
             self.problem,
             self.options.loss_bound,
-            period=0,
-            extra_queries=self.options.losses(self.problem.rounds),
+            Schedule(period=0, extra=self.options.losses(self.problem.rounds)),
         )
 
     @property

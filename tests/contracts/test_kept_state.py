@@ -159,7 +159,7 @@ def test_what_does_not_change_is_no_part_of_a_value_of_each_round(protocol: str,
     followed = hiding((protocol, options)) | {"sum": '"masked"', "secagg": '"semi-honest"'}
     found = Histories(protocol, options, **followed)
     for name, part in found.parts.items():
-        if part.spec.once:
+        if part.spec.schedule.once:
             assert name not in found.own or len(found.own[name]) <= 1
         elif part.spec.form == "real" and part.spec.reduction == "sum":
             rounds = np.stack(found.own[name])

@@ -25,7 +25,7 @@ from securefl.core.keys import SecretKey
 from securefl.dp import Source
 from securefl.errors import BudgetExceeded, ConfigError
 from securefl.mechanisms import mechanism_of
-from securefl.published.catalogue import table_named
+from securefl.published.table import table_named
 from securefl.study.config import parse
 from securefl.study.session import run_study
 from securefl.study.world import build
@@ -83,7 +83,7 @@ def test_an_example_fits_a_screen_and_imports_from_faces_alone(path: str) -> Non
     assert max(map(len, lines)) <= 110
     for node in ast.walk(ast.parse(FILES[path])):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("securefl"):
-            assert node.module in public.faces()
+            assert node.module in public.FACES
             # a face of pieces may state no names yet
             stated = getattr(import_module(node.module), "__all__", None)
             assert stated is None or {alias.name for alias in node.names} <= set(stated)

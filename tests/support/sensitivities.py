@@ -210,7 +210,7 @@ def asked(contribution: Any, records: Records, **more: Any) -> ClientContext:
         rng=np.random.default_rng(0),
         count=100,
         # A statistic without a head before it is that of an initial query.
-        initial=int(contribution.spec.initial_queries > 0 and not given["broadcast"].size and not more),
+        initial=int(contribution.spec.schedule.initial > 0 and not given["broadcast"].size and not more),
         **{**given, **more},
     )
 
