@@ -72,7 +72,6 @@ check: $(VENV)/.tested  ## lint, format, types; and how the house stands, as a r
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python tools/house.py
 	$(BIN)/python tools/files_touched.py
 	@$(BIN)/python tools/weigh.py | grep -E '^room|above$$' || true
 
@@ -87,7 +86,7 @@ $(LOWEST)/.installed: pyproject.toml  # 6 GB: a torch this old comes with its CU
 check-lowest: $(LOWEST)/.installed  ## the tests of single modules, with the oldest packages that pyproject.toml allows
 	$(LOWEST)/bin/pytest -n 2 -m "not slow" -W default tests/unit tests/contracts tests/vectors
 
-# Outside of the checkout, where `make clean` leaves it: ~/.cache/securefl/check-newest and uv's cache, some 20 GB with CUDA.
+# Outside of the checkout, where `make clean` leaves it: uv's cache, some 20 GB with CUDA.
 # A CPU build of torch in the folder that PIP_FIND_LINKS names spares them.
 check-newest: $(VENV)/.tested  ## the wheel with the newest packages, on each of Python 3.11 to 3.13, or ON=3.11 alone
 	$(BIN)/python tools/newest.py $(ON)

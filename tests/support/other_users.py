@@ -13,7 +13,7 @@ from typing import Any
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.deployment.connection import send
-from securefl.deployment.folder_party import serve
+from securefl.deployment.folder import serve
 from securefl.study.interruption import Interruption
 from support.party_folders import made
 from support.started import forks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import stat
 import tomllib
@@ -32,8 +31,7 @@ from securefl.deployment.party_setup import Made
 from securefl.deployment.status import status
 from securefl.flower import studies, submitting
 from securefl.flower.exchange import FRAME, UNANSWERED, GridExchange, relay
-from securefl.flower.records import wrapped
-from securefl.flower.studies import pass_on, play, server_app
+from securefl.flower.studies import client_app, play, server_app
 from securefl.flower.submitting import APP, STOP, TALK, Submitted, follow, submit, talking
 from securefl.storage.folder_lock import alone
 from securefl.study.attended import presences
@@ -444,26 +442,8 @@ def test_every_word_of_the_run_config_has_a_default_in_the_app(tmp_path: Path) -
 
 def test_a_node_without_a_party_answers_with_the_constant_text() -> None:
     message = Message(RecordDict(), 1, FRAME)
-    reply = pass_on(message, Context(1, 1, {}, RecordDict(), {}))
+    reply = client_app(message, Context(1, 1, {}, RecordDict(), {}))
     assert reply.error.reason == UNANSWERED
-
-
-def test_a_node_takes_its_own_user_unless_it_is_told_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-
-    def noted(path: Path, request: bytes, **given: Any) -> bytes:
-        asked.append(given["user"])
-        return request
-
-    monkeypatch.setattr(studies, "send", noted)
-    place = {"party": "client-0000", "socket": "/srv/party.sock"}
-    message = Message(content=wrapped(b"a frame"), dst_node_id=1, message_type=FRAME, ttl=1.0)
-    for said in ({}, {"user": 1001}, {"user": "1002"}, {"user": "root"}):
-        pass_on(message, Context(1, 1, {**place, **said}, RecordDict(), {}))
-    assert asked == [os.getuid(), 1001, 1002, 0]
-    reply = pass_on(message, Context(1, 1, {**place, "user": "nobody-of-this-name"}, RecordDict(), {}))
-    assert reply.error.reason == UNANSWERED
-    assert len(asked) == 4
 
 
 def test_the_app_by_itself_names_the_command() -> None:
