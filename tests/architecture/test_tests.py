@@ -36,7 +36,7 @@ def violations(source: str) -> list[str]:
 
 def test_no_test_needs_another() -> None:
     # The one that starts programs does for them what Python does: their folder comes first on the path.
-    apart = (Path(__file__), ROOT / "tests" / "support" / "forker.py")
+    apart = (Path(__file__), ROOT / "tests" / "support" / "started.py")
     others = [path for path in FILES if path not in apart]
     assert [
         (str(path.relative_to(ROOT)), bad)
