@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # many processes start in the tests, and each would compile all it imports
 
-.PHONY: demo test test-data test-docs slow hosts mutants mutants-list gpu package check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
+.PHONY: demo test test-data test-docs slow restless hosts mutants mutants-list gpu package check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,12 @@ test-data: $(VENV)/.tested  ## the tests that `make test` skipped without the da
 
 slow: $(VENV)/.tested  ## the tests marked slow
 	$(BIN)/pytest -n 2 -m slow
+
+TIMES ?= 20
+restless: $(VENV)/.tested  ## the fifty tests that hang most on time, beside a busy loop on each core: make restless [TIMES=20]
+	@busy=; for core in $$(seq $$(nproc)); do yes >/dev/null & busy="$$busy $$!"; done; trap 'kill $$busy' EXIT; \
+	red=0; for time in $$(seq $(TIMES)); do $(BIN)/pytest -q -n 0 -m "not slow" @tests/restless.txt || red=$$((red + 1)); done; \
+	echo "$$red of $(TIMES) runs red"; exit $$red
 
 # Rounding differs between processors. The last of these hosts is a double: its products round by the number of rows.
 HOSTS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=avx512 ONEDNN_MAX_CPU_ISA=AVX2 \

@@ -47,7 +47,7 @@ def packaged() -> dict[str, Any]:
 def study(classes: int, weight: float) -> Study:
     table = packaged()
     table.pop("sweep")
-    for key, value in {**ALONE, "data.partition.per_client": classes, "arm.weight": weight}.items():
+    for key, value in {**ALONE, "data.partition.per_client": classes, "arm.fixed_lambda": weight}.items():
         put(table, key, value)
     return parse(tomli_w.dumps(table))
 
@@ -80,7 +80,7 @@ def alone(classes: int, seed: int, weight: float) -> dict[str, float]:
 def main() -> None:
     torch.set_num_threads(1)
     grid, rows = packaged()["sweep"]["grid"], []
-    for classes, weight in product(grid["data.partition.per_client"], grid["arm.weight"]):
+    for classes, weight in product(grid["data.partition.per_client"], grid["arm.fixed_lambda"]):
         found = pd.DataFrame([alone(classes, seed, weight) for seed in SEEDS])
         own = {"classes": classes, "weight": weight, **found.mean(), "deviation": found["accuracy"].std()}
         rows.append(pd.Series(own).round(4).to_dict())

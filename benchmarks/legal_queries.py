@@ -35,7 +35,6 @@ from securefl.core.linear import LinearBounds, LinearQuery
 from securefl.he.parameters import COMPACT, STRONG
 from securefl.linear import words
 from securefl.linear.pad_terms import COVER, PadTerms
-from securefl.linear.pads import form, weights_of
 from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Bounds, Variant
 
@@ -273,7 +272,7 @@ def residual(
             found[victim] += remainder
             size = terms.word_bits // 8
             raw = b"".join((one % 2**terms.word_bits).to_bytes(size, "little") for one in found)
-            if form(words.unpacked(raw, terms.word_bits), terms) is None:
+            if terms.form(words.unpacked(raw, terms.word_bits)) is None:
                 return found
     return None
 
@@ -305,7 +304,7 @@ def modular(search: Search, terms: PadTerms, *, count: int, powers: Sequence[int
     rng = np.random.default_rng(search.seed + 1)
     vectors = search.population.drawn(count, search.variant, rng)
     best, centre = 1.0, float(search.population.mean[search.victim])
-    base = whole(weights_of(query_of(search.bounds, search.sharpest), terms))
+    base = whole(terms.encoded(query_of(search.bounds, search.sharpest)))
     for power, shift in ((one, shift) for one in powers for shift in range(one)):
         m, remainder = 2**power, 2 ** (power - 1 - shift)
         weights = residual(terms, base, search.victim, power, remainder)
@@ -401,7 +400,7 @@ def lattices(*, count: int, length: int = 6) -> dict[str, float]:
     bounds = Bounds(spread=2.5).linear(length, Variant.MEAN_ONLY)
     search = Search(Population.usual(length), Variant.MEAN_ONLY, bounds, steps=50, starts=1)
     terms = PadTerms(bounds=bounds, context=b"")
-    base = whole(weights_of(query_of(bounds, search.sharpest), terms))
+    base = whole(terms.encoded(query_of(bounds, search.sharpest)))
     # The remainder is such that a mean of 8 deviations stays below the modulus.
     tried = (
         residual(terms, base, search.victim, power, 2 ** max(0, power - 4 - terms.data_bits))

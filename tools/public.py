@@ -18,7 +18,7 @@ import made
 
 ROOT = Path(__file__).parents[1]
 TEXT = ROOT / "tests" / "architecture" / "public.txt"
-SYSTEMS = ("averaging", "fedlog", "heads", "fedprof", "fedcor", "fltrust", "adds")
+SYSTEMS = ("averaging", "personal", "fedlog", "heads", "fedprof", "fedcor", "fltrust", "adds")
 """The systems whose parts others import, below `securefl.protocols`."""
 FACES = (
     "securefl",

@@ -102,7 +102,7 @@ _SHARES = {**_NOISED, "sum": "masked", "noise": "distributed"}
 _AVERAGING = {"protocol": "fedavg", "fraction": 0.5, "aggregation": "partial"}
 _PROFILE = {"protocol": "fedprof", "fraction": 0.5, "aggregation": "partial"}
 _CLIPPED = _PROFILE | {"clip": {"outputs": 2.0, "squares": 4.0}}
-_FEDLOG, _CKKS = {"protocol": "fedlog"}, {"scores": "ckks"}
+_FEDLOG = {"protocol": "fedlog"}
 _ADDS = {"protocol": "adds", "fraction": 0.5, "importance": "lrp", "optimizer": "sgd", "rate": 0.02}
 _LOSS = {"protocol": "active_fl", "fraction": 0.5}
 _SKETCH, _FEDDBE = {"protocol": "cs_fl", "fraction": 0.5}, {"protocol": "feddbe", "fraction": 0.5}
@@ -153,13 +153,6 @@ CASES = (
         "profile",
         _PROFILE | {"variant": "mean-only"},
         {"scores": "ckks"},
-        False,
-    ),
-    Case(
-        'profile, `scores = "ckks"`, `parameters = "strong-encrypted"`',
-        "profile",
-        _PROFILE,
-        {**_CKKS, "parameters": "strong-encrypted"},
         False,
     ),
     Case("profile, clear, noise", "profile", _CLIPPED, _LOCAL, False),

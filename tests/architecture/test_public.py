@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FACES = public.FACES
-MODULES = ("securefl.protocols.averaging", "securefl.protocols.fltrust")
+MODULES = tuple(f"securefl.protocols.{name}" for name in ("averaging", "personal", "fltrust"))
 """Faces that are one module, and no package with a table of names."""
 NAMES = [(face, name) for face in FACES for name in public.names(face)]
 PAGES = (
@@ -37,6 +37,7 @@ PRIVATE = {
     "securefl.deployment.connection": _PARTS,
     "securefl.deployment.updates": _PARTS,
     "securefl.deployment.local": _PARTS,
+    "securefl.deployment.server": _PARTS,
     "securefl.core.release": _PARTS,
     "securefl.storage.journal": _PARTS,
     "securefl.storage.own_record": _PARTS,
