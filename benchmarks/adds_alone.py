@@ -10,9 +10,9 @@ its own. `--write` writes the lines to benchmarks/results/adds_alone.csv.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -77,23 +77,15 @@ def alone(classes: int, seed: int, weight: float) -> dict[str, float]:
     return {"accuracy": float(accuracy), **{name: float(last[figure]) for name, figure in FIGURES.items()}}
 
 
-def lines() -> Iterator[dict[str, Any]]:
-    grid = packaged()["sweep"]["grid"]
-    for classes in grid["data.partition.per_client"]:
-        for weight in grid["arm.fixed_lambda"]:
-            found = pd.DataFrame([alone(classes, seed, weight) for seed in SEEDS])
-            means = {str(name): round(float(value), 4) for name, value in found.mean().items()}
-            deviation = round(float(found["accuracy"].std()), 4)
-            yield {"classes": classes, "weight": weight, **means, "deviation": deviation}
-
-
 def main() -> None:
     torch.set_num_threads(1)
-    found = []
-    for row in lines():
-        print(row, flush=True)
-        found.append(row)
-    keep("adds_alone", pd.DataFrame(found))
+    grid, rows = packaged()["sweep"]["grid"], []
+    for classes, weight in product(grid["data.partition.per_client"], grid["arm.fixed_lambda"]):
+        found = pd.DataFrame([alone(classes, seed, weight) for seed in SEEDS])
+        own = {"classes": classes, "weight": weight, **found.mean(), "deviation": found["accuracy"].std()}
+        rows.append(pd.Series(own).round(4).to_dict())
+        print(rows[-1], flush=True)
+    keep("adds_alone", pd.DataFrame(rows).astype({"classes": int}))
 
 
 if __name__ == "__main__":

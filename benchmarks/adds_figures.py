@@ -1,10 +1,10 @@
-"""Figures 5 and 8 of ADDS and the density of Figure 4 from a finished run folder, and their numbers.
+"""Figure 8 of ADDS and the density of Figure 4 from a finished run folder, and their numbers.
 
-    python benchmarks/adds_figures.py RUN [--out FOLDER]
+    python benchmarks/adds_figures.py RUN [FOLDER]
 
-Writes `rates.png` (each layer's sampling rate, round by round) and `compression.png` (parameters of each
-client's subnet against the skew of its labels), and prints a line for each arm. A client counts in a round if
-it trained then and the round was evaluated. An arm without subnets counts as whole.
+Writes `compression.png` (parameters of each client's subnet against the skew of its labels) into the folder,
+by default that of the run, and prints a line for each arm. A client counts in a round if it trained then and
+the round was evaluated. An arm without subnets counts as whole.
 
 If clients hold records out, it writes `local.png` too: the accuracy of each client at the end on records of
 its own, by the model that it would use.
@@ -12,20 +12,16 @@ its own, by the model that it would use.
 
 from __future__ import annotations
 
-import argparse
-import json
+import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from scipy.stats import gaussian_kde, spearmanr
+from scipy.stats import gaussian_kde
 
 from securefl.report.style import NARROW, blank, legend, light_frame, looks
 from securefl.report.tables import write_png
-
-SHARES = ("parameters", "macs")
 
 
 def figures_of(run: Path) -> pd.DataFrame:
@@ -35,17 +31,15 @@ def figures_of(run: Path) -> pd.DataFrame:
 
 def compression(figures: pd.DataFrame) -> Figure:
     """Figure 8: the share of parameters in each client's subnets against the skew of its labels."""
-    both = by_client(figures)
+    both = dict(list(by_client(figures).groupby("arm")))
     figure = blank(height=3.6)
     axes = figure.subplots()
     light_frame(axes)
-    arms = sorted(both["arm"].unique())
-    for arm, worn in looks(arms).items():
-        own = both[both["arm"] == arm]
+    for (arm, worn), own in zip(looks(list(both)).items(), both.values(), strict=True):
         axes.scatter(own["skew"], own["parameters"], s=12, color=worn.colour, alpha=0.6, label=arm)
     axes.set_xlabel("normalised Jensen-Shannon divergence of the labels from uniform")
     axes.set_ylabel("share of the parameters")
-    legend(figure, arms)
+    legend(figure, list(both))
     return figure
 
 
@@ -85,55 +79,36 @@ def local(figures: pd.DataFrame) -> pd.DataFrame:
 
 def by_client(figures: pd.DataFrame) -> pd.DataFrame:
     """Skew and mean share of parameters of each client that has both: a row a client, seed and arm."""
-    wanted = figures[figures["figure"].isin(["skew", "parameters"])]
-    table = wanted.pivot_table(
-        index=["arm", "seed", "client"], columns="figure", values="value", aggfunc="mean"
-    )
+    table = figures.pivot_table(index=["arm", "seed", "client"], columns="figure", values="value")
     return table.reindex(columns=["skew", "parameters"]).dropna().reset_index()
 
 
-def correlation(figures: pd.DataFrame) -> float:
-    """Spearman's, of skew and share of parameters over clients; nan where nothing varies."""
-    clients = by_client(figures)
-    if min(clients["skew"].nunique(), clients["parameters"].nunique()) < 2:
-        return np.nan
-    return float(spearmanr(clients["skew"], clients["parameters"]).statistic)
+def summary(run: Path) -> pd.DataFrame:
+    """By arm: final accuracy and its deviation over seeds, shares sent and computed, and the correlation.
 
-
-def summary(run: Path) -> list[dict[str, Any]]:
-    """Of each arm: final accuracy and its deviation over seeds, shares sent and computed, and correlation."""
+    The correlation is Spearman's, of skew and share of parameters over clients; nan where nothing varies.
+    """
     figures = figures_of(run)
     metrics = pd.read_csv(run / "private" / "metrics.csv", comment="#").dropna(subset="accuracy")
     last = metrics.sort_values("round").groupby(["arm", "seed"], sort=False)["accuracy"].last()
-    found = []
-    for arm in metrics["arm"].unique():
-        own = figures[figures["arm"] == arm]
-        row: dict[str, Any] = {"arm": arm, "accuracy": last[arm].mean(), "deviation": last[arm].std()}
-        for name in SHARES:
-            values = own.loc[own["figure"] == name, "value"]
-            row[name] = 1.0 if values.empty else values.mean()
-        row["spearman"] = correlation(own)
-        clients = local(own)["value"]
-        if len(clients):
-            row |= {"local": clients.mean(), "local_deviation": clients.std(ddof=0)}
-        found.append(row)
-    return found
+    arms = last.groupby("arm", sort=False)
+    found = pd.DataFrame({"accuracy": arms.mean(), "deviation": arms.std()})
+    means = figures.pivot_table(index="arm", columns="figure", values="value")
+    found = found.join(means.reindex(columns=["parameters", "macs"])).fillna({"parameters": 1.0, "macs": 1.0})
+    for arm, clients in by_client(figures).groupby("arm"):
+        found.loc[arm, "spearman"] = clients[["skew", "parameters"]].rank().corr().iloc[0, 1]
+    own = local(figures).groupby("arm")["value"]
+    return found.join(pd.DataFrame({"local": own.mean(), "local_deviation": own.std(ddof=0)}))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="ADDS's figures 4 and 8 from a finished run folder.")
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--out", type=Path, help="where to write them, by default the run folder")
-    options = parser.parse_args()
-    folder = options.out or options.run
+def main(run: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    figures = figures_of(options.run)
+    figures = figures_of(run)
     write_png(folder / "compression.png", compression(figures))
     if len(local(figures)):
         write_png(folder / "local.png", density(figures))
-    for row in summary(options.run):
-        print(json.dumps(row))
+    print(summary(run).to_string())
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]), Path(sys.argv[-1]))

@@ -33,30 +33,24 @@ def main_labels(world: World) -> list[int]:
 def rows(study: Study, folder: Path) -> pd.DataFrame:
     found = []
     for seed in study.study.seeds:
-        labels = main_labels(build(study, seed))
+        labels = np.array(main_labels(build(study, seed)))
         for arm in study.arms:
             with Checkpoint(checkpoint_file(arm_folder(folder, arm, seed))) as checkpoint:
-                _, records = checkpoint.load()
-            accuracy = np.array([r["accuracy"] for r in records], dtype=float)
-            reached = np.flatnonzero(accuracy >= (study.study.target or np.inf))
-            different = [len({labels[k] for k in r["selected"]}) for r in records[WARM_UP:]]
+                records = pd.DataFrame(checkpoint.load()[1])
+            different = records["selected"][WARM_UP:].map(lambda cohort, of=labels: len({*of[cohort]}))
+            reached = records["accuracy"] >= (study.study.target or np.inf)
             found.append(
                 {
                     "arm": arm.name,
-                    "seed": seed,
-                    "labels_a_round": float(np.mean(different)) if different else np.nan,
-                    "rounds_to_target": int(reached[0]) + 1 if len(reached) else len(records),
-                    "last_accuracy": float(np.nanmean(accuracy[-LAST:])),
+                    "labels_a_round": different.mean(),
+                    "rounds_to_target": int(reached.argmax()) + 1 if reached.any() else len(records),
+                    "last_accuracy": records["accuracy"][-LAST:].mean(),
                 }
             )
     return pd.DataFrame(found)
 
 
-def main() -> None:
-    run = Path(sys.argv[1])
-    table = rows(read(run / "study.toml"), run).drop(columns="seed")
-    print(table.groupby("arm", sort=False).mean().round(3).to_string())
-
-
 if __name__ == "__main__":
-    main()
+    run = Path(sys.argv[1])
+    table = rows(read(run / "study.toml"), run)
+    print(table.groupby("arm", sort=False).mean().round(3).to_string())

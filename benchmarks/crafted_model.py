@@ -1,6 +1,6 @@
 """Records read from one masked total by a server that crafts the model, and the same under finite epsilon.
 
-    python benchmarks/crafted_model.py
+    python benchmarks/crafted_model.py [--write]
 
 Ten honest clients train on digits, as docs/examples/crafted_model.toml says: their code, their plan and the
 masked sum are those of any study. Only the broadcast model is the server's own. It is equal for all clients,
@@ -16,20 +16,20 @@ A record counts as read if some picture is within 0.02 of it at every pixel (of 
 rescaling, which a server would have to guess. Split and models have seeds. Noise comes from the operating
 system, so pictures under finite epsilon differ from run to run.
 
-Writes benchmarks/results/crafted_model.json and draws docs/crafted_model.png from it.
+`--write` keeps them in benchmarks/results/crafted_model.json, and draws docs/crafted_model.png.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
+from kept import ASKED, DOCS, keep
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import norm
@@ -46,9 +46,7 @@ from securefl.study.world import build
 Floats = NDArray[np.floating[Any]]
 Kind = Literal["bins", "traps"]
 Records = tuple[NDArray[np.float32], NDArray[np.int64]]
-HERE = Path(__file__).parent
-STUDY = (HERE.parent / "docs" / "examples" / "crafted_model.toml").read_text(encoding="utf-8")
-RESULTS, PICTURE = HERE / "results" / "crafted_model.json", HERE.parent / "docs" / "crafted_model.png"
+STUDY = (DOCS / "examples" / "crafted_model.toml").read_text(encoding="utf-8")
 PRIVATE = """
 [dpsgd]
 epsilon = {epsilon:g}
@@ -219,23 +217,18 @@ def measured() -> dict[str, Any]:
         **{f"ε = {epsilon:,g} per record": noised(epsilon) for epsilon in EPSILONS},
         "ε = 8 per client": noised(8.0, unit="client"),
     }
-    rows, shown = [], {}
-    chosen: list[tuple[int, int]] = []
+    rows, pictures, chosen = [], {}, list[tuple[int, int]]()
     for name, study in settings.items():
         found = {kind: attack(study, kind, clients, public) for kind in get_args(Kind)}
         traps = found["traps"]
-        chosen = chosen or [*traps.pairs()][:SHOWN]
-        rows.append(
-            {
-                "setting": name,
-                "epsilon": traps.epsilon if traps.epsilon < inf else "inf",
-                **{kind: own.read for kind, own in found.items()},
-                "likeness": round(traps.likeness, 2) + 0.0,
-            }
-        )
-        shown[name] = [_grey(traps.pictures[number]) for number, _ in chosen]
-    originals = [_grey(traps.records[record]) for _, record in chosen]
-    return {"records": len(traps.records), "rows": rows, "pictures": {"the records": originals, **shown}}
+        if not rows:
+            chosen = [*traps.pairs()][:SHOWN]
+            pictures["the records"] = [_grey(traps.records[record]) for _, record in chosen]
+        row = {"setting": name, "epsilon": traps.epsilon if traps.epsilon < inf else "inf"}
+        row |= {kind: own.read for kind, own in found.items()}
+        rows.append(row | {"likeness": round(traps.likeness, 2) + 0.0})
+        pictures[name] = [_grey(traps.pictures[number]) for number, _ in chosen]
+    return {"records": len(traps.records), "rows": rows, "pictures": pictures}
 
 
 def _grey(picture: Floats) -> list[int]:
@@ -259,11 +252,11 @@ def draw(kept: Mapping[str, Any]) -> Figure:
 
 
 def main() -> None:
-    kept = measured()
-    RESULTS.write_text(json.dumps(kept) + "\n", encoding="utf-8")
-    write_png(PICTURE, draw(kept))
-    for row in kept["rows"]:
-        print(row)
+    found = measured()
+    print(pd.DataFrame(found["rows"]).to_string(index=False))
+    keep("crafted_model", found)
+    if ASKED:
+        write_png(DOCS / "crafted_model.png", draw(found))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from statistics import median
+from itertools import pairwise
 from time import process_time
 from typing import Any
 
@@ -82,19 +82,14 @@ def model(kind: Any) -> nn.Module:
 
 def listed(kind: str) -> nn.Module:
     """The model as a Sequential of listed layers."""
-    if kind == "mlp":
-        layers = (
-            nn.Flatten(),
-            nn.Linear(784, 64),
-            nn.ReLU(),
-            nn.Linear(64, 32),
-            nn.ReLU(),
-            nn.Linear(32, 10),
-        )
-        return nn.Sequential(*layers)
-    convolutions = (nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU())
-    dense = (nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 10))
-    return nn.Sequential(*convolutions, nn.MaxPool2d(2), *dense)
+    widths, layers = (784, 64, 32, 10), [nn.Flatten()]
+    if kind == "cnn":
+        widths = (400, 120, 10)
+        layers = [nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 def config(batch: int) -> DPSGD:
@@ -174,28 +169,26 @@ def packaged(kind: str, x: Tensor, y: Tensor) -> dict[str, Run]:
 def brought(kind: str, x: Tensor, y: Tensor) -> dict[str, Run]:
     """The same of a model that a person brings. layers: as a Sequential of listed layers."""
     if kind == "transformer":
-        own, peer = (
-            Transformer(attention(WIDTH, 4, batch_first=True))
-            for attention in (nn.MultiheadAttention, DPMultiheadAttention)
-        )
-        runs = {"hooks": opacus(peer, x, y), "alone": alone(own, x, y)}
+        kinds = nn.MultiheadAttention, DPMultiheadAttention
+        own, peer = (Transformer(attention(WIDTH, 4, batch_first=True)) for attention in kinds)
     else:
-        own = OwnForward(listed(kind))
-        hooks, layers = opacus(listed(kind), x, y), alone(listed(kind), x, y)
-        runs = {"hooks": hooks, "alone": alone(own, x, y), "layers": layers}
+        own, peer = OwnForward(listed(kind)), listed(kind)
     assert scheme_of(own).alone
-    return runs
+    runs = {"hooks": opacus(peer, x, y), "alone": alone(own, x, y)}
+    return runs if kind == "transformer" else runs | {"layers": alone(listed(kind), x, y)}
 
 
 def measured(model: str, runs: Mapping[str, Run], batch: int) -> dict[str, Any]:
     """Milliseconds of a step for one client by each way, and ratios to Opacus' ways in the same round."""
-    clients = {way: COHORT if way == "side by side" else 1 for way in runs}
-    times = [{way: timed(run) / clients[way] for way, run in runs.items()} for _ in range(ROUNDS + 1)][1:]
-    row: dict[str, Any] = {"model": model, "batch": batch}
-    row |= {f"{way} ms": round(1e3 / STEPS * median(one[way] for one in times), 3) for way in runs}
+    rounds = [{way: timed(run) for way, run in runs.items()} for _ in range(ROUNDS + 1)]
+    times = pd.DataFrame(rounds[1:])
+    if "side by side" in runs:
+        times["side by side"] /= COHORT
+    row = {"model": model, "batch": batch}
+    row |= (1e3 / STEPS * times.median()).round(3).add_suffix(" ms").to_dict()
     for peer in runs.keys() & {"hooks", "ghost"}:
         for way in runs.keys() - {"hooks", "ghost"}:
-            row[f"{way} over {peer}"] = round(median(one[peer] / one[way] for one in times), 2)
+            row[f"{way} over {peer}"] = round(float((times[peer] / times[way]).median()), 2)
     print(row, flush=True)
     return row
 
@@ -210,13 +203,12 @@ def main() -> None:
     single_thread()
     torch.manual_seed(0)
     found = []
-    shapes = {"mlp": (1, 28, 28), "lenet5": (1, 28, 28), "cnn": (1, 28, 28), "transformer": (16, WIDTH)}
     for batch in BATCHES:
         y = torch.randint(10, (batch,))
         for whose, kinds in ((packaged, ("mlp", "lenet5")), (brought, ("mlp", "cnn", "transformer"))):
             for kind in kinds:
-                runs = whose(kind, torch.randn(batch, *shapes[kind]), y)
-                found.append(measured(f"{whose.__name__} {kind}", runs, batch))
+                x = torch.randn(batch, *((16, WIDTH) if kind == "transformer" else (1, 28, 28)))
+                found.append(measured(f"{whose.__name__} {kind}", whose(kind, x, y), batch))
     keep("dpsgd", pd.DataFrame(found))
 
 

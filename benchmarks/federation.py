@@ -1,6 +1,6 @@
 """What a round costs by how messages travel, how sums are summed, and how large the model is.
 
-    python benchmarks/federation.py [CARRIER ...] [--out FILE]
+    python benchmarks/federation.py [CARRIER ...] [--write]
 
 Three clients train nothing: each adds a constant to a model of 262 kB or 4 MB. The sum is clear, masked
 or two-server; "plain" is Flower's own FedAvg without us.
@@ -16,32 +16,29 @@ processes together, idle ones too, by client and round. The figures are medians 
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import product
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import pandas as pd
 from federation_client import CLIENTS
 from federation_network import Run, alone, installed_nodes, simulation, stock_nodes
 from federation_rounds import SUMS, Mark, of_this_process, plan_of
+from kept import keep
 
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.deployment.updates import UPDATE
 from securefl.engine.aggregator import SecureAggregator
-from securefl.report.tables import write_csv
 
 ROUNDS = 4
 PAYLOADS = {"262 kB": 65_536, "4 MB": 1_048_576}
-FIELDS = ["carrier", "sum", "payload", "cpu_ms", "wall_ms"]
 QUIET = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -83,34 +80,24 @@ CARRIERS = {"one process": one_process, **OUTSIDE}
 # Figures --------------------------------------------------------------------------------------------
 
 
-def measured(run: Run, how: str, size: int) -> tuple[str, str]:
-    """CPU and wall time of a client and a round, in ms."""
-    marks = run(how, size, ROUNDS)[1:]  # the first round imports and connects
-    per_client = [[(b - a) * 1e3 / CLIENTS for a, b in zip(*pair, strict=True)] for pair in pairwise(marks)]
-    cpu, wall = (f"{median(one):.1f}" for one in zip(*per_client, strict=True))
-    return cpu, wall
-
-
 def rows_of(carrier: str) -> Iterator[dict[str, str]]:
+    """CPU and wall time of a client and a round, in ms."""
     with CARRIERS[carrier]() as run:
-        for how in SUMS:  # in this order: two-server needs one node more
-            for payload, size in PAYLOADS.items():
-                if (carrier, how) == ("one process", "plain"):
-                    continue
-                cpu, wall = measured(run, how, size)
-                print(f"{carrier:16} {how:11} {payload:7} CPU {cpu:>9} ms  wall {wall:>9} ms", flush=True)
-                yield dict(zip(FIELDS, (carrier, how, payload, cpu, wall), strict=True))
+        # In this order: two-server needs one node more.
+        for how, (payload, size) in product(SUMS, PAYLOADS.items()):
+            if (carrier, how) == ("one process", "plain"):
+                continue
+            marks = np.array(run(how, size, ROUNDS)[1:])  # the first round imports and connects
+            cpu, wall = np.median(np.diff(marks, axis=0), axis=0) * 1e3 / CLIENTS
+            row = {"carrier": carrier, "sum": how, "payload": payload}
+            yield row | {"cpu_ms": f"{cpu:.1f}", "wall_ms": f"{wall:.1f}"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("carriers", nargs="*", default=[], help=f"among: {', '.join(CARRIERS)}")
-    parser.add_argument("--out", type=Path, help="a CSV file")
-    given = parser.parse_args()
     if not QUIET.keys() <= os.environ.keys():  # the libraries read it when they are imported
         os.execve(sys.executable, [sys.executable, *sys.argv], QUIET | dict(os.environ))
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    wanted, rows = given.carriers or list(CARRIERS), list[dict[str, str]]()
+    wanted, rows = [one for one in sys.argv[1:] if one != "--write"] or list(CARRIERS), list[dict[str, str]]()
     if OUTSIDE.keys() & set(wanted):
         alone()
     for carrier in wanted:
@@ -118,8 +105,9 @@ def main() -> None:
             rows += rows_of(carrier)
         except RuntimeError as error:
             print(f"{carrier}: no figures: {error}", flush=True)
-    if given.out:
-        write_csv(given.out, pd.DataFrame(rows, columns=FIELDS, dtype=object))
+    found = pd.DataFrame(rows)
+    print(found.to_string(index=False))
+    keep("federation", found)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,10 @@ class Search:
     def deviation(self) -> float:
         return float(np.sqrt(self.covariance[self.victim, self.victim]))
 
+    def error(self, guesses: Sequence[float], truth: Floats) -> float:
+        """The error of guesses of the victim, as a share of its deviation."""
+        return float(np.sqrt(np.mean(np.square(np.array(guesses) - truth)))) / self.deviation
+
     @cached_property
     def limits(self) -> tuple[Floats, Floats]:
         """The ranges of the weights."""
@@ -126,21 +131,19 @@ class Search:
         own, moves = weights.copy(), low < high
         others = moves & (np.arange(len(own)) != self.victim)
         for _ in range(100):
-            own[moves] *= _INSIDE * self.bounds.weight_norm / float(np.linalg.norm(own))
+            own[moves] *= _INSIDE * self.bounds.weight_norm / np.linalg.norm(own)
             own = np.clip(own, low, high)
-            largest = _INSIDE * self.bounds.spread * float(np.sqrt(np.mean(own**2)))
-            own[others] = np.clip(
-                own[others], np.maximum(low, -largest)[others], np.minimum(high, largest)[others]
-            )
-            if abs(own[self.victim]) <= largest and float(np.linalg.norm(own)) <= self.bounds.weight_norm:
+            largest = _INSIDE * self.bounds.spread * np.sqrt(np.mean(own**2))
+            own[others] = own.clip(np.maximum(low, -largest), np.minimum(high, largest))[others]
+            if abs(own[self.victim]) <= largest and np.linalg.norm(own) <= self.bounds.weight_norm:
                 break
             # What the victim loses, others get.
-            own[self.victim] = np.sign(own[self.victim]) * min(abs(own[self.victim]), largest)
+            own[self.victim] = np.clip(own[self.victim], -largest, largest)
         return own
 
     def passes(self, weights: Floats) -> bool:
-        sharp = np.abs(weights).max() > self.bounds.spread * float(np.sqrt(np.mean(weights**2)))
-        return not sharp and float(np.linalg.norm(weights)) <= self.bounds.weight_norm
+        sharp = np.abs(weights).max() > self.bounds.spread * np.sqrt(np.mean(weights**2))
+        return not sharp and bool(np.linalg.norm(weights) <= self.bounds.weight_norm)
 
     def left_open(self, queries: Sequence[Floats], noise: Sequence[float]) -> float:
         """The share of the victim's deviation that the best linear guess from these scores leaves open.
@@ -153,8 +156,7 @@ class Search:
         # Scaled first: a pair of opposite scores is nearly singular.
         scale = np.sqrt(np.diag(told))
         found = np.linalg.lstsq(told / np.outer(scale, scale), with_victim / scale, rcond=1e-30)[0]
-        told_share = float(found @ (with_victim / scale)) / self.deviation**2
-        return float(np.sqrt(max(0.0, 1 - told_share)))
+        return float(np.sqrt(max(0.0, 1 - found @ (with_victim / scale) / self.deviation**2)))
 
     def starting(self, rng: np.random.Generator) -> Iterator[Floats]:
         low, _ = self.limits
@@ -166,7 +168,7 @@ class Search:
         needed = max(0.0, len(low) / self.bounds.spread**2 - 1)
         for count in (1, 2, 3, 4, 8, 16, 32, len(rest)):
             own = spike.copy()
-            own[rest[np.argsort(variances[rest])[:count]]] = min(1.0, float(np.sqrt(needed / count)))
+            own[rest[np.argsort(variances[rest])[:count]]] = min(1.0, np.sqrt(needed / count))
             yield own
         values, vectors = np.linalg.eigh(self.covariance[np.ix_(rest, rest)])
         for count in (4, 16, 64):
@@ -192,7 +194,7 @@ class Search:
             least = np.linalg.eigh(self.covariance[np.ix_(pair, pair)])[1][:, 0]
             own = np.zeros(len(low))
             own[self.victim] = 1.0
-            own[pair] = np.sign(least[1]) * least * float(np.sqrt(needed))
+            own[pair] = np.sign(least[1]) * least * np.sqrt(needed)
             tried = self.legal(own)
             if self.passes(tried):
                 found.append((self.left_open([tried], [0.0]), element, own))
@@ -209,7 +211,7 @@ class Search:
                 # The slope of the variance of the score, without the victim's own part.
                 slope = self.covariance @ own
                 slope[self.victim] = 0.0
-                slope *= float(np.linalg.norm(own)) / max(float(np.linalg.norm(slope)), 1e-300)
+                slope *= np.linalg.norm(own) / max(np.linalg.norm(slope), 1e-300)
                 tried = self.legal(own - step * slope)
                 told = self.left_open([tried], [0.0]) if self.passes(tried) else 2.0
                 if told < value:
@@ -247,10 +249,6 @@ def pad_noise(terms: PadTerms, weights: Floats) -> float:
     return float(np.hypot(COVER * size / np.sqrt(3), rounding)) / terms.data_scale
 
 
-def ckks_noise(terms: LinearTerms, weights: Floats) -> float:
-    return float(terms.sigma * terms.unit)
-
-
 # Readings of the low bits ----------------------------------------------------------------------------
 
 
@@ -260,11 +258,6 @@ def whole(weights: words.Words) -> list[int]:
     raw = words.packed(weights)
     parts = (int.from_bytes(raw[at : at + size], "little") for at in range(0, len(raw), size))
     return [words.centred(one, 8 * size) for one in parts]
-
-
-def from_whole(values: Sequence[int], bits: int) -> words.Words:
-    raw = b"".join((one % 2**bits).to_bytes(bits // 8, "little") for one in values)
-    return words.unpacked(raw, bits)
 
 
 def residual(
@@ -277,7 +270,9 @@ def residual(
         found = _multiples(terms, near, 2**power)
         if found is not None:
             found[victim] += remainder
-            if terms.form(from_whole(found, terms.word_bits)) is None:
+            size = terms.word_bits // 8
+            raw = b"".join((one % 2**terms.word_bits).to_bytes(size, "little") for one in found)
+            if terms.form(words.unpacked(raw, terms.word_bits)) is None:
                 return found
     return None
 
@@ -285,7 +280,7 @@ def residual(
 def _multiples(terms: PadTerms, near: Sequence[float], m: int) -> list[int] | None:
     """Multiples of m near these numbers, inside the ranges of weights."""
     found = [m * round(one / m) if abs(one) >= m / 2 or one == 0 else (m if one > 0 else -m) for one in near]
-    for at, run in _places(terms.bounds):
+    for at, run in enumerate(own for own in terms.bounds.weights for _ in range(own.count)):
         if run.low == run.high:
             found[at] = round(run.low * terms.weight_scale)
             if found[at] % m:
@@ -295,23 +290,11 @@ def _multiples(terms: PadTerms, near: Sequence[float], m: int) -> list[int] | No
     return found
 
 
-def _places(bounds: LinearBounds) -> Iterator[tuple[int, Any]]:
-    at = 0
-    for run in bounds.weights:
-        yield from ((at + offset, run) for offset in range(run.count))
-        at += run.count
-
-
 def opened(terms: PadTerms, vectors: Floats, weights: Sequence[int], rng: Any, *, noised: bool) -> list[int]:
     """What a server opens of each vector: the sum of whole numbers, with the key holder's noise."""
     most = COVER * sum(map(abs, weights)) if noised else 0
-    rows = np.rint(vectors * terms.data_scale).astype(object)
-    sums = rows.astype(object) @ np.array(list(weights), dtype=object)
-    return [int(one) + _uniform(rng, most) for one in sums]
-
-
-def _uniform(rng: Any, most: int) -> int:
-    return int.from_bytes(rng.bytes(32), "little") % (2 * most + 1) - most
+    sums = np.rint(vectors * terms.data_scale).astype(object) @ np.array(weights, dtype=object)
+    return [int(one) + int.from_bytes(rng.bytes(32), "little") % (2 * most + 1) - most for one in sums]
 
 
 def modular(search: Search, terms: PadTerms, *, count: int, powers: Sequence[int], noised: bool) -> float:
@@ -320,23 +303,18 @@ def modular(search: Search, terms: PadTerms, *, count: int, powers: Sequence[int
     """
     rng = np.random.default_rng(search.seed + 1)
     vectors = search.population.drawn(count, search.variant, rng)
-    own = vectors[:, search.victim]
-    middle, best = float(search.covariance[search.victim, search.victim] ** 0.5), 1.0
-    centre = float(search.population.mean[search.victim])
+    best, centre = 1.0, float(search.population.mean[search.victim])
     base = whole(terms.encoded(query_of(search.bounds, search.sharpest)))
-    for power in powers:
-        for shift in range(power):
-            remainder = 2 ** (power - 1 - shift)
-            weights = residual(terms, base, search.victim, power, remainder)
-            if weights is None:
-                continue
-            m, unit = 2**power, remainder * terms.data_scale
-            told = opened(terms, vectors, weights, rng, noised=noised)
-            # Centred at what the mean usually gives, so that the residue wraps least.
-            usual = round(centre * unit)
-            guesses = [((one - usual + m // 2) % m - m // 2) / unit + centre for one in told]
-            error = float(np.sqrt(np.mean(np.square(np.array(guesses) - own)))) / middle
-            best = min(best, error)
+    for power, shift in ((one, shift) for one in powers for shift in range(one)):
+        m, remainder = 2**power, 2 ** (power - 1 - shift)
+        weights = residual(terms, base, search.victim, power, remainder)
+        if weights is None:
+            continue
+        told, unit = opened(terms, vectors, weights, rng, noised=noised), remainder * terms.data_scale
+        # Centred at what the mean usually gives, so that the residue wraps least.
+        usual = round(centre * unit)
+        guesses = [((one - usual + m // 2) % m - m // 2) / unit + centre for one in told]
+        best = min(best, search.error(guesses, vectors[:, search.victim]))
     return best
 
 
@@ -379,47 +357,40 @@ def lattice(
     columns = np.array([[float(one) / width for one in row] for row, width in zip(rows, wide, strict=True)])
     basis = reduced(np.hstack([np.diag(1 / spread), columns.T]))
     told = [opened(terms, vectors, row, rng, noised=noised) for row in rows]
-    errors = []
-    for at, vector in enumerate(vectors):
-        rest = [
-            float(told[k][at] - sum(int(u) * w for u, w in zip(usual, row, strict=True))) / wide[k]
-            for k, row in enumerate(rows)
-        ]
+    likely = [sum(int(u) * w for u, w in zip(usual, row, strict=True)) for row in rows]
+    guesses = []
+    for at in range(count):
+        rest = [float(told[k][at] - one) / wide[k] for k, one in enumerate(likely)]
         point = closest(basis, np.concatenate([np.zeros(len(spread)), rest]))
-        guess = (point[search.victim] * spread[search.victim] + usual[search.victim]) / terms.data_scale
-        errors.append(guess - vector[search.victim])
-    return float(np.sqrt(np.mean(np.square(errors)))) / search.deviation
+        guesses.append(
+            (point[search.victim] * spread[search.victim] + usual[search.victim]) / terms.data_scale
+        )
+    return search.error(guesses, vectors[:, search.victim])
 
 
 # The figures ------------------------------------------------------------------------------------------
-
-POPULATIONS = {"usual": Population.usual, "digits": Population.digits}
 
 
 def figures() -> dict[str, Any]:
     """All figures, by population, variant and reading."""
     found: dict[str, Any] = {}
-    for name, of in POPULATIONS.items():
-        for variant in Variant:
-            population = of()
-            length = len(population.mean)
-            bounds = Bounds().linear(length, variant)
-            search = Search(population, variant, bounds)
-            terms = PadTerms(bounds=bounds, context=b"")
-            noises: dict[str, Callable[[Floats], float]] = {"pads": partial(pad_noise, terms)}
-            for word, parameters, own in (("ckks", STRONG, Bounds()), ("ckks, compact", COMPACT, TIGHT)):
-                linear = own.linear(length, variant)
-                under = LinearTerms(parameters=parameters, bounds=linear, scores=30 * 500)
-                noises[word] = partial(ckks_noise, under)
-            row: dict[str, Any] = {
-                word: {k: search.of_scores(k, noise) for k in RELEASES} for word, noise in noises.items()
-            }
-            powers = range(8, terms.weight_bits + 8)
-            for word, noised in (("modular, without noise", False), ("modular", True)):
-                row[word] = modular(search, terms, count=200, powers=powers, noised=noised)
-            found[f"{name}, {variant.value}"] = row
-    found["lattice, 6 elements"] = lattices(count=100)
-    return found
+    populations = {"usual": Population.usual(), "digits": Population.digits()}
+    for (name, population), variant in product(populations.items(), Variant):
+        length = len(population.mean)
+        bounds = Bounds().linear(length, variant)
+        search, terms = Search(population, variant, bounds), PadTerms(bounds=bounds, context=b"")
+        noises: dict[str, Callable[[Floats], float]] = {"pads": partial(pad_noise, terms)}
+        for word, parameters, own in (("ckks", STRONG, Bounds()), ("ckks, compact", COMPACT, TIGHT)):
+            under = LinearTerms(parameters=parameters, bounds=own.linear(length, variant), scores=30 * 500)
+            noises[word] = lambda row, under=under: float(under.sigma * under.unit)
+        row: dict[str, Any] = {
+            word: {k: search.of_scores(k, noise) for k in RELEASES} for word, noise in noises.items()
+        }
+        powers = range(8, terms.weight_bits + 8)
+        for word, noised in (("modular, without noise", False), ("modular", True)):
+            row[word] = modular(search, terms, count=200, powers=powers, noised=noised)
+        found[f"{name}, {variant.value}"] = row
+    return found | {"lattice, 6 elements": lattices(count=100)}
 
 
 def lattices(*, count: int, length: int = 6) -> dict[str, float]:
@@ -438,12 +409,11 @@ def lattices(*, count: int, length: int = 6) -> dict[str, float]:
     rows = [weights for weights in tried if weights is not None][:2]
     found = {}
     for k in (1, len(rows)):
-        for noised in (False, True):
-            words_ = f"{k} score{'s' * (k > 1)}" + ("" if noised else ", without noise")
-            found[words_] = lattice(search, terms, rows[:k], count=count, noised=noised)
+        name = f"{k} score{'s' * (k > 1)}"
+        found[f"{name}, without noise"] = lattice(search, terms, rows[:k], count=count, noised=False)
+        found[name] = lattice(search, terms, rows[:k], count=count, noised=True)
         queries = [np.array(row) / terms.weight_scale for row in rows[:k]]
-        noise = [pad_noise(terms, row) for row in queries]
-        found[f"{k} score{'s' * (k > 1)}, linear"] = search.left_open(queries, noise)
+        found[f"{name}, linear"] = search.left_open(queries, [pad_noise(terms, row) for row in queries])
     return found
 
 

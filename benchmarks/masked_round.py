@@ -95,8 +95,8 @@ class Sum:
 
     def begin(self, party: str, make: Callable[[], Any]) -> None:
         with self.of(party):
-            self.machines[party] = make()
-            self.steps[party] = self.machines[party].begin()
+            self.machines[party] = machine = make()
+            self.steps[party] = machine.begin()
 
     def work(self, party: str) -> None:
         """Answer one need."""

@@ -105,30 +105,30 @@ def columns(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([scaled, numbers.isna().add_suffix(" missing"), words], axis=1).astype(float)
 
 
-def figures(folder: Path) -> dict[str, float]:
+def figures(folder: Path) -> pd.Series:
     """The accuracies on new.csv: of securefl's predictions, of pooled logistic regression, of a constant."""
     actual = pd.read_csv(folder / "new.csv")["repaid"]
     predicted = pd.read_csv(folder / "predicted.csv")["prediction"]
-    return {
-        "securefl": float((predicted == actual).mean()),
-        "scikit-learn, pooled": pooled(folder),
-        "the most frequent label": float(actual.value_counts(normalize=True).iloc[0]),
-    }
+    return pd.Series(
+        {
+            "securefl": (predicted == actual).mean(),
+            "scikit-learn, pooled": pooled(folder),
+            "the most frequent label": actual.value_counts(normalize=True).iloc[0],
+        }
+    )
 
 
 def main() -> None:
     """Type the commands and print their times and the accuracies."""
-    epsilon = float(sys.argv[1]) if sys.argv[1:] else 1.0
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        write(folder, 30_000, epsilon)
+        write(folder, 30_000, float((*sys.argv[1:], 1.0)[0]))
         for words in COMMANDS:
             began = perf_counter()
             command = [sys.executable, "-m", "securefl", *words.split()]
             subprocess.run(command, cwd=folder, check=True, capture_output=True)
             print(f"{perf_counter() - began:6.1f} s  securefl {words}")
-        for name, accuracy in figures(folder).items():
-            print(f"{accuracy:.4f}  {name}")
+        print(figures(folder).round(4).to_string())
 
 
 if __name__ == "__main__":

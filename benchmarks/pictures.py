@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 from kept import DOCS, RESULTS, read
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
@@ -100,11 +99,13 @@ def bodies(name: str, lines: Mapping[str, Mapping[str, str]] = BODIES) -> Figure
 
 def client_level() -> Figure:
     table = read("client_level.csv").rename(columns={"accuracy": "final_accuracy"})
-    found = [
-        series(number, f"update bound {bound:g}", rows.assign(unit="client", delta=1e-3))
-        for number, (bound, rows) in enumerate(table.groupby("local.update_bound"))
-    ]
-    return against_epsilon(found)
+    table = table.assign(unit="client", delta=1e-3)
+    return against_epsilon(
+        [
+            series(number, f"update bound {bound:g}", rows)
+            for number, (bound, rows) in enumerate(table.groupby("local.update_bound"))
+        ]
+    )
 
 
 def heads() -> Figure:
@@ -113,15 +114,16 @@ def heads() -> Figure:
     Clients (20 or 100) and partition move a mean by 0.009 at most, except with 3,000 records at epsilon
     0.25: by 0.087. So a point is the mean over them and the seeds, and they have no panels of their own.
     """
-    table = read("heads_twin.csv")
+    table = read("heads_twin.csv").assign(unit="record", delta=1e-5)
     table = table[table["privacy.noise"] == "distributed"]
-    found = []
-    for number, arm in enumerate(dict.fromkeys(table["arm"])):
-        for records, rows in table[table["arm"] == arm].groupby("data.records"):
-            found.append(
-                series(number, arm, rows.assign(unit="record", delta=1e-5), (f"{records:,} records",))
-            )
-    drawing = accuracy_against_epsilon(found, MEASURES["classification"])
+    drawing = accuracy_against_epsilon(
+        [
+            series(number, arm, rows, (f"{records:,} records",))
+            for number, (arm, own) in enumerate(table.groupby("arm", sort=False))
+            for records, rows in own.groupby("data.records")
+        ],
+        MEASURES["classification"],
+    )
     add_legend(drawing)
     return drawing.figure
 
@@ -139,35 +141,23 @@ def growth() -> Figure:
     words = {"none": "no noise", "local": "noise by each client", "masked": "masked, no noise"}
     labels = []
     for number, (kind, name) in enumerate(words.items()):
-        cells = json.loads((RESULTS / f"growth_{kind}.json").read_text())["cells"]
-        cells.sort(key=lambda cell: cell["cohort"])
-        labels += [name, f"{name}, late round"]
-        worn = look(number)
+        cells = pd.DataFrame(json.loads((RESULTS / f"growth_{kind}.json").read_text())["cells"])
+        cells, worn = cells.sort_values("cohort", kind="stable"), look(number)
         for when, dash, label in (("early", "-", name), ("late", "--", f"{name}, late round")):
-            seconds = [cell["cohort"] * cell[f"ms_{when}"] / 1e3 for cell in cells]
-            time.plot(
-                [cell["cohort"] for cell in cells],
-                seconds,
-                worn.marker + dash,
-                color=worn.colour,
-                label=label,
-            )
-        clients = sorted({cell["clients"] for cell in cells})
-        largest = [max(cell["mib_late"] for cell in cells if cell["clients"] == n) for n in clients]
-        memory.plot(clients, largest, worn.marker + "-", color=worn.colour)
+            seconds = cells["cohort"] * cells[f"ms_{when}"] / 1e3
+            time.plot(cells["cohort"], seconds, worn.marker + dash, color=worn.colour, label=label)
+            labels.append(label)
+        memory.plot(cells.groupby("clients")["mib_late"].max(), worn.marker + "-", color=worn.colour)
     time.plot((1, 10_000), (0.003, 30.0), ":", color="#999999", label="3 ms a client")
-    _labelled(time, "clients in the cohort", "CPU seconds of a round")
-    _labelled(memory, "clients", "MiB beyond the imports")
     legend(figure, [*labels, "3 ms a client"])
+    across, up = ("clients in the cohort", "clients"), ("CPU seconds of a round", "MiB beyond the imports")
+    for axes, xlabel, ylabel in zip((time, memory), across, up, strict=True):
+        light_frame(axes)
+        axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
+        for axis in (axes.xaxis, axes.yaxis):
+            plain_logarithmic(axis)
+        axes.xaxis.set_major_locator(LogLocator())  # five decades have no room for 2 and 5
     return figure
-
-
-def _labelled(axes: Axes, across: str, up: str) -> None:
-    light_frame(axes)
-    axes.set(xscale="log", yscale="log", xlabel=across, ylabel=up)
-    for axis in (axes.xaxis, axes.yaxis):
-        plain_logarithmic(axis)
-    axes.xaxis.set_major_locator(LogLocator())  # five decades have no room for 2 and 5
 
 
 def _curves(name: str) -> Callable[[], Figure]:

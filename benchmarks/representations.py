@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from kept import ASKED, DOCS, RESULTS, keep
+from kept import ASKED, DOCS, keep
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import kstest, kurtosis, norm, skew
@@ -23,7 +23,7 @@ from studies import played
 from securefl.core.streams import stream
 from securefl.report import plots
 from securefl.report.style import ARM_COLOURS, blank, light_frame
-from securefl.report.tables import write_csv, write_png
+from securefl.report.tables import write_png
 from securefl.study.config import Study
 from securefl.study.packaged import packaged
 from securefl.study.seeded import World
@@ -84,50 +84,46 @@ def traced(study: Study, here: World) -> dict[str, np.ndarray]:
     """The layer's outputs on the server's records after each of ROUNDS."""
     found = {}
     for number in ROUNDS:
-        broadcast = here.problem.initial
-        if number:
-            broadcast = played(study, study.arms[0], here, rounds=number)[1].broadcast
+        model = (
+            played(study, study.arms[0], here, rounds=number)[1].broadcast if number else here.problem.initial
+        )
         name = f"after round {number}" if number else "before training"
-        found[name] = outputs(here.problem.module(broadcast), here.problem.layer, here.problem.server_x)
+        found[name] = outputs(here.problem.module(model), here.problem.layer, here.problem.server_x)
     return found
+
+
+def summary(own: pd.DataFrame) -> dict[str, float]:
+    """Medians over the elements, and the largest distance."""
+    own = own.assign(skewness=own["skewness"].abs())
+    middle = own.median()
+    return {
+        "elements": len(own),
+        "median_skewness": round(middle["skewness"], 3),
+        "median_excess_kurtosis": round(middle["excess_kurtosis"], 3),
+        "median_distance": round(middle["distance"], 4),
+        "largest_distance": round(own["distance"].max(), 4),
+    }
 
 
 def main() -> None:
     single_thread()
-    records: list[dict[str, Any]] = []
-    shapes, first = [], {}
+    runs, first = [], dict[str, np.ndarray]()
     for cell in parse_sweep(packaged()["fedprof_conditions"]).cells:
-        name, here = cell.study.study.name, build(cell.study, cell.study.study.seeds[0])
+        here = build(cell.study, cell.study.study.seeds[0])
         first = first or traced(cell.study, here)
         run, _ = played(cell.study, cell.study.arms[0], here)
-        records += [
-            {"arm": name, "seed": here.seed, "round": own["round"], "accuracy": round(own["accuracy"], 5)}
-            for own in run.records
-        ]
-    conditions = pd.DataFrame(records)
-    for name, found in first.items():
-        own = normality(found)
-        shapes.append({"model": name, "elements": len(own), **_summary(own)})
-    table = pd.DataFrame(shapes)
-    last = conditions.groupby("arm", sort=False)["accuracy"]
-    print(last.agg(["last", "max"]).to_string())
+        rounds = pd.DataFrame(run.records)[["round", "accuracy"]].round(5)
+        runs.append(rounds.assign(arm=cell.study.study.name, seed=here.seed))
+    conditions = pd.concat(runs, ignore_index=True)[["arm", "seed", "round", "accuracy"]]
+    table = pd.DataFrame([{"model": name, **summary(normality(found))} for name, found in first.items()])
+    print(conditions.groupby("arm", sort=False)["accuracy"].agg(["last", "max"]).to_string())
     print(table.to_string(index=False))
     keep("representations", table)
+    keep("conditions", conditions, command="representations.py")
     if ASKED:
-        write_csv(RESULTS / "conditions.csv", conditions, ["python benchmarks/representations.py --write"])
         write_png(DOCS / "conditions.png", plots.accuracy(conditions))
         drawn = stream(1, "elements").choice(normality(first["before training"])["element"], ELEMENTS, False)
         write_png(DOCS / "representations.png", histograms(first, sorted(drawn.tolist())))
-
-
-def _summary(own: pd.DataFrame) -> dict[str, float]:
-    """Medians over the elements, and the largest distance."""
-    return {
-        "median_skewness": round(float(own["skewness"].abs().median()), 3),
-        "median_excess_kurtosis": round(float(own["excess_kurtosis"].median()), 3),
-        "median_distance": round(float(own["distance"].median()), 4),
-        "largest_distance": round(float(own["distance"].max()), 4),
-    }
 
 
 if __name__ == "__main__":

@@ -18,12 +18,14 @@ before and after Flower's round.
 
 from __future__ import annotations
 
-import argparse
 import itertools
+import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
 from typing import Any
 
+import pandas as pd
 from flower_secagg import flower
 from kept import keep
 from masked_round import grid, identities, keystream, ours, update
@@ -34,36 +36,44 @@ from securefl.secagg import Policy, Vector
 
 CLIENTS, LENGTHS, DROPOUTS = (10, 30), (10**4, 10**5, 10**6), (0.0, 0.1, 0.3)
 
-COLUMNS = (
-    *("client_ms", "quantise_ms", "floor_client_ms", "client_over_floor", "server_ms", "floor_server_ms"),
-    *("server_over_floor", "key_holder_ms", "floor_key_holder_ms", "key_holder_over_floor"),
-    *("bytes_up", "bytes_down", "error"),
-)
 FLOWERS = ("client_ms", "server_ms", "bytes_up", "bytes_down", "error")
 TURNS = 2
 """Rounds of ours before, and after, Flower's."""
 
 
+def medians(
+    play: Callable[[], dict[str, float]], masks: Mapping[str, int], length: int, between: Callable[[], object]
+) -> dict[str, Any]:
+    """The medians of a sum, and of the floor of each party that draws so many masks.
+
+    between: what runs after half of the rounds.
+    """
+    rows = []
+    for turn in range(2 * TURNS):
+        if turn == TURNS:
+            between()
+        # A client's keystream is too short to time alone.
+        floors = {f"floor_{party}_ms": keystream(10 * n, length) / 10 for party, n in masks.items()}
+        rows.append(play() | floors)
+    row = {name: median(one[name] for one in rows) for name in rows[0]}
+    for party in masks:
+        masking = row[f"{party}_ms"] - (row["quantise_ms"] if party == "client" else 0.0)
+        row[f"{party}_over_floor"] = masking / row[f"floor_{party}_ms"]
+    return row
+
+
 def compared(clients: int, length: int, dropout: float) -> dict[str, Any]:
     """Ours, the floor and Flower in turn; the medians, and what follows from them."""
     silent = round(dropout * clients)
-    survivors = clients - silent
-    policy = Policy(mode="active", corrupt=0.2, dropout=dropout)
-    mine: list[dict[str, float]] = []
-    floors: list[tuple[float, float]] = []
-    theirs: dict[str, float] = {}
-    for turn in range(2 * TURNS):
-        if turn == TURNS:
-            theirs = flower(clients, length, dropout)
-        mine.append(ours(policy, clients, length, silent))
-        # The client adds one mask for each other member and its own; one keystream is too short to time.
-        floors.append((keystream(10 * clients, length) / 10, keystream(survivors * (1 + silent), length)))
+    policy, theirs = Policy(mode="active", corrupt=0.2, dropout=dropout), dict[str, float]()
     row: dict[str, Any] = {"clients": clients, "length": length, "dropout": dropout, "dropped": silent}
-    row |= {name: median(one[name] for one in mine) for name in mine[0]}
-    row["floor_client_ms"], row["floor_server_ms"] = (median(side) for side in zip(*floors, strict=True))
-    masking = row["client_ms"] - row["quantise_ms"]
-    row["client_over_floor"] = masking / row["floor_client_ms"]
-    row["server_over_floor"] = row["server_ms"] / row["floor_server_ms"]
+    # A client adds one mask for each other member and its own; the server those of each survivor.
+    row |= medians(
+        partial(ours, policy, clients, length, silent),
+        {"client": clients, "server": (clients - silent) * (1 + silent)},
+        length,
+        lambda: theirs.update(flower(clients, length, dropout)),
+    )
     row["two_server"] = by_two_servers(clients, length, silent)
     row["flower"] = theirs
     row["flower_over_ours"] = {name: theirs[name] / row[name] for name in FLOWERS}
@@ -74,16 +84,8 @@ def by_two_servers(clients: int, length: int, silent: int) -> dict[str, float]:
     """The same sum by two servers, beside the keystreams that its client and its key holder draw."""
     chosen = grid(clients)
     vector = Vector(name="update", length=length, bits=32, bound=chosen.limit)
-    mine: list[dict[str, float]] = []
-    floors: list[tuple[float, float]] = []
-    for _ in range(2 * TURNS):
-        mine.append(two_server(identities(clients), vector, chosen, partial(update, length=length), silent))
-        floors.append((keystream(10, length) / 10, keystream(clients - silent, length)))
-    row = {name: median(one[name] for one in mine) for name in mine[0]}
-    row["floor_client_ms"], row["floor_key_holder_ms"] = (median(side) for side in zip(*floors, strict=True))
-    row["client_over_floor"] = (row["client_ms"] - row["quantise_ms"]) / row["floor_client_ms"]
-    row["key_holder_over_floor"] = row["key_holder_ms"] / row["floor_key_holder_ms"]
-    return row
+    play = partial(two_server, identities(clients), vector, chosen, partial(update, length=length), silent)
+    return medians(play, {"client": 1, "key_holder": clients - silent}, length, lambda: None)
 
 
 def cohort(clients: int) -> None:
@@ -95,26 +97,15 @@ def cohort(clients: int) -> None:
     print(f"{clients} clients, {near} neighbours: {costs}, {each:.0f} us of the server each", flush=True)
 
 
-def shown(who: str, row: dict[str, float]) -> str:
-    return f"{who:>22}  " + "  ".join(f"{name} {row[name]:.4g}" for name in COLUMNS if name in row)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--write", action="store_true", help="keep the figures")
-    parser.add_argument("--cohorts", type=int, nargs="+", metavar="N", help="only cohorts of these sizes")
-    chosen = parser.parse_args()
     keep_freed_memory()  # as each command does
     ours(Policy(mode="active", corrupt=0.0, dropout=0.0), 3, 10, 0)  # loads what is loaded once
-    for clients in chosen.cohorts or ():
-        cohort(clients)
-    rows = []
-    for shape in itertools.product(CLIENTS, LENGTHS, DROPOUTS) if not chosen.cohorts else ():
-        rows.append(row := compared(*shape))
-        print(shown("{} x {}, {}".format(*shape), row), shown("two servers", row["two_server"]), sep="\n")
-        print(shown("Flower over ours", row["flower_over_ours"]), flush=True)
+    if "--cohorts" in sys.argv:
+        for clients in sys.argv[2:]:
+            cohort(int(clients))
+        return
+    rows = [compared(*shape) for shape in itertools.product(CLIENTS, LENGTHS, DROPOUTS)]
+    print(pd.json_normalize(rows).T.to_string(float_format="{:.4g}".format))
     keep("secagg", {"rows": rounded(rows)})
 
 

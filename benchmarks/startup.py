@@ -1,6 +1,6 @@
 """What a first call costs beside importing the libraries that it needs: CPU time, as ratios in one run.
 
-    python benchmarks/startup.py [--rounds 5] [--only WORD]
+    python benchmarks/startup.py [WORD ...]    # those that have these words in their name
 
 Each call runs in a new interpreter, twice: the second one does the same work again, without the first's
 imports and caches. It prints for each call
@@ -15,17 +15,17 @@ Bytecode is kept in a folder of this run, as an installed package keeps it.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Final
 
+import pandas as pd
+
+ROUNDS: Final = 5
 HERE = Path(__file__).resolve().parents[1]
 STUDY: Final = """
 [study]
@@ -84,11 +84,6 @@ def call(out):
     except SystemExit as ended:
         assert ended.code in (0, 4), ended.code
 """
-PYTHON: Final = """
-def call(out):
-    import securefl
-    securefl.{call}
-"""
 TWICE: Final = """
 from time import process_time
 call("{out}/1")
@@ -101,55 +96,37 @@ print(first, again, file=sys.stderr)
 LIGHT: Final = ("click", "numpy")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A call. needs: the heavy libraries that it uses. code: defines `call(out)`, out a new path."""
-
-    name: str
-    code: str
-    needs: tuple[str, ...] = ()
+def python(call: str) -> str:
+    """The code of a call in Python."""
+    return f"def call(out):\n    import securefl\n    securefl.{call}\n"
 
 
-def command(words: str, *needs: str) -> Case:
-    return Case(name=f"securefl {words}", code=COMMAND.format(words=words), needs=needs)
+def command(words: str) -> str:
+    """The code of a command."""
+    return COMMAND.format(words=words)
 
 
 TRUST: Final = "corrupt=0.25, dropout=0.25, min_honest=2, max_client_weight=0.5"
 ALL: Final = ("torch", "pandas", "dp_accounting")
-CASES: Final = (
-    Case(
-        name="securefl.run(...)",
-        code=PYTHON.format(call='run("study.toml", out=out, progress=False)'),
-        needs=ALL,
-    ),
-    Case(
-        name="securefl.forecast(...)",
-        code=PYTHON.format(call='forecast("study.toml", progress=False).table'),
-        needs=ALL,
-    ),
-    Case(name="securefl.load(...)", code=PYTHON.format(call='load("model.safetensors")'), needs=("torch",)),
-    Case(
-        name="securefl.masked_sum(...)",
-        code=PYTHON.format(call=f"masked_sum({{name: [1.0] for name in 'abcd'}}, bound=10, {TRUST})"),
-        needs=("dp_accounting",),
-    ),
-    Case(
-        name="securefl.SecureAggregator",
-        code=PYTHON.format(call="SecureAggregator"),
-        needs=("dp_accounting",),
-    ),
-    command("run study.toml --out OUT", *ALL),
-    command("sweep sweep.toml --out OUT", *ALL),
-    command("report runs/a --out OUT", *ALL),
-    command("compare runs/a runs/b", "pandas"),
-    command("export runs/a --out OUT.safetensors", *ALL),
-    command("predict model.safetensors table.csv --out OUT.csv", "torch", "pandas"),
-    command("party init OUT study.toml --client 0 --yes", *ALL),
-    command("reproduce", "torch", "dp_accounting"),
-    command("data list"),
-    *(command(f"{word}--help") for word in ("", "keygen ", "match ")),
-    command("studies"),
-)
+CALLS: Final = {
+    'run("study.toml", out=out, progress=False)': ALL,
+    'forecast("study.toml", progress=False).table': ALL,
+    'load("model.safetensors")': ("torch",),
+    f"masked_sum({{name: [1.0] for name in 'abcd'}}, bound=10, {TRUST})": ("dp_accounting",),
+    "SecureAggregator": ("dp_accounting",),
+}
+COMMANDS: Final = {
+    "run study.toml --out OUT": ALL,
+    "sweep sweep.toml --out OUT": ALL,
+    "report runs/a --out OUT": ALL,
+    "compare runs/a runs/b": ("pandas",),
+    "export runs/a --out OUT.safetensors": ALL,
+    "predict model.safetensors table.csv --out OUT.csv": ("torch", "pandas"),
+    "party init OUT study.toml --client 0 --yes": ALL,
+    "reproduce": ("torch", "dp_accounting"),
+    **dict.fromkeys(("data list", "--help", "keygen --help", "match --help", "studies"), LIGHT),
+}
+"""A call and the heavy libraries that it uses."""
 MADE: Final = (
     "run study.toml --out runs/a",
     "run study.toml --out runs/b",
@@ -166,10 +143,6 @@ def figures(code: str, folder: Path, env: dict[str, str]) -> list[float]:
     return [float(word) for word in done.stderr.split("\n")[-2].split()]
 
 
-def imports(needs: Sequence[str]) -> str:
-    return f"import sys, time, {', '.join(needs or LIGHT)}; print(time.process_time(), file=sys.stderr)"
-
-
 def made(folder: Path, env: dict[str, str]) -> None:
     """Fill the folder in which calls are timed (see `MADE`)."""
     folder.mkdir()
@@ -177,37 +150,32 @@ def made(folder: Path, env: dict[str, str]) -> None:
     (folder / "sweep.toml").write_text(f'{STUDY}\n[sweep.grid]\n"local.learning_rate" = [0.1, 0.2]\n')
     (folder / "table.csv").write_text(f"client,a,b,class\n{ROWS}")
     for words in MADE:
-        figures(COMMAND.format(words=words) + "call('')\nprint(0, file=sys.stderr)", folder, env)
+        figures(command(words) + "call('')\nprint(0, file=sys.stderr)", folder, env)
 
 
-def timed(case: Case, folder: Path, env: dict[str, str], rounds: int) -> str:
-    """The line of a case. A first round, which writes bytecode, is not counted."""
-    found = []
-    for _ in range(rounds + 1):
-        (floor,) = figures(imports(case.needs), folder, env)
+def timed(code: str, needs: Sequence[str], folder: Path, env: dict[str, str]) -> dict[str, float]:
+    """The ratios of a call. A first round, which writes bytecode, is not counted."""
+    found, imports = [], f"import sys, time, {', '.join(needs)}; print(time.process_time(), file=sys.stderr)"
+    for _ in range(ROUNDS + 1):
+        (floor,) = figures(imports, folder, env)
         with TemporaryDirectory(dir=folder) as out:
-            first, again = figures(case.code + TWICE.format(out=out), folder, env)
-        found.append((first / floor, (first - again) / floor))
-    whole, start = (median(column) for column in zip(*found[1:], strict=True))
-    return f"{case.name:64} {', '.join(case.needs or LIGHT):28} {whole:6.2f} {start:9.2f}"
+            first, again = figures(code + TWICE.format(out=out), folder, env)
+        found.append({"first": first / floor, "start-up": (first - again) / floor})
+    return pd.DataFrame(found[1:]).median().round(2).to_dict()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="time the calls that have this word in their name")
-    options = parser.parse_args()
+    calls = [(f"securefl.{call}", python(call), needs) for call, needs in CALLS.items()]
+    calls += [(f"securefl {words}", command(words), needs) for words, needs in COMMANDS.items()]
     with TemporaryDirectory() as home:
         env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         env |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         env |= {"PYTHONPATH": str(HERE), "PYTHONPYCACHEPREFIX": f"{home}/bytecode"}
-        made(Path(home, "calls"), env)
-        print(f"{'call':64} {'needs':28} {'first':>6} {'start-up':>9}")
-        for case in CASES:
-            if options.only in case.name:
-                print(timed(case, Path(home, "calls"), env, options.rounds), flush=True)
+        folder = Path(home, "calls")
+        made(folder, env)
+        for name, code, needs in calls:
+            if all(word in name for word in sys.argv[1:]):
+                print(f"{name:64} {', '.join(needs):28}", timed(code, needs, folder, env), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,24 +18,21 @@ ADDS = '[[arm]]\nname = "ADDS"\nprotocol = "adds"\nfraction = 1.0\nrate = 0.1\ni
 
 
 def test_a_run_folder_has_the_figures_and_the_claims(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written = text(FEDAVG, ADDS, clients=4, rounds=1).replace(
         'kind = "iid"', 'kind = "shards", per_client = 2'
     )
     run_study(parse(written), tmp_path / "run", lambda arm, seed, record: None)
-    monkeypatch.setattr(
-        "sys.argv", ["adds_figures.py", str(tmp_path / "run"), "--out", str(tmp_path / "out")]
-    )
-    adds_figures.main()
+    adds_figures.main(tmp_path / "run", tmp_path / "out")
     page = (tmp_path / "run" / "report.html").read_text()
     assert page.count('<span class="unit">sparse</span>') == 1, "the bytes of ADDS alone are sparse"
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert len(capsys.readouterr().out.splitlines()) == 4, "a heading, the index's name and two arms"
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"compression.png"}
-    plain, adds = adds_figures.summary(tmp_path / "run")
-    assert (plain["arm"], plain["parameters"], plain["macs"]) == ("FedAvg", 1.0, 1.0)
+    told = adds_figures.summary(tmp_path / "run")
+    plain, adds = told.loc["FedAvg"], told.loc["ADDS"]
+    assert (plain["parameters"], plain["macs"]) == (1.0, 1.0)
     assert np.isnan(plain["spearman"])
-    assert adds["arm"] == "ADDS"
     assert 0 < adds["parameters"] < 0.7
     assert 0 < adds["macs"] < 0.7
 
@@ -58,5 +55,4 @@ def test_the_density_has_every_client_where_its_records_put_it(tmp_path: Path) -
     lines = axes.collections[0].get_segments()
     assert sorted(line[0][0] for line in lines) == pytest.approx(sorted(expected))
     assert axes.get_title(loc="left") == f"FedAvg: {np.mean(expected):.3f} ± {np.std(expected):.3f}"
-    told = {row["arm"]: row for row in adds_figures.summary(tmp_path / "run")}
-    assert told["FedAvg"]["local"] == pytest.approx(np.mean(expected))
+    assert adds_figures.summary(tmp_path / "run").loc["FedAvg", "local"] == pytest.approx(np.mean(expected))

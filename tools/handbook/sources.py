@@ -19,42 +19,38 @@ WHOLE = {
     "securefl/mechanisms/PROOF.md": "explanation/proof-of-orders.md",
 }
 """Documents outside docs/, and their places on the site."""
-_LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
+_wanted: set[str] = set()
+"""Files that a document links to, from the root."""
 
 
 def pages() -> Iterator[tuple[str, str | bytes]]:
     """Each such page: its path on the site, and its Markdown; or a picture of a notebook, and its bytes."""
+    for path in (ROOT / "docs").rglob("*.md"):
+        linked(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix())
     for path, place in WHOLE.items():
         yield place, linked((ROOT / path).read_text(encoding="utf-8"), path)
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         yield from _notebook(path)
-    for path in sorted(_linked_files()):
-        yield place_of(path), _code(path)
+    for path in sorted(_wanted):
+        if place_of(path).startswith("source/"):
+            text = (ROOT / path).read_text(encoding="utf-8")
+            yield place_of(path), f"# `{path}`\n\n````{Path(path).suffix[1:]}\n{text}````\n"
 
 
 def linked(text: str, path: str) -> str:
     """The text of a document whose links lead to pages of the site. path: the document's, from the root."""
-    fenced = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
-    return "".join(
-        part if part.startswith("```") else _LINK.sub(lambda link: _moved(link, path), part)
-        for part in fenced
-    )
 
+    def moved(link: re.Match[str]) -> str:
+        target = os.path.normpath(os.path.join(os.path.dirname(path), link[1]))
+        # Neither an address nor a page that is made is a file.
+        if not (ROOT / target).is_file():
+            return link[0]
+        _wanted.add(target)
+        return f"]({os.path.relpath(place_of(target), os.path.dirname(place_of(path)) or '.')}"
 
-def _moved(link: re.Match[str], path: str) -> str:
-    target = _target(link[2], path)
-    if target is None:
-        return link[0]
-    here, fragment = os.path.dirname(place_of(path)), link[3] or ""
-    return f"{link[1]}{os.path.relpath(place_of(target), here or '.')}{fragment}{link[4]}"
-
-
-def _target(link: str, path: str) -> str | None:
-    """The file that a link leads to, from the root. None for an address, and for a page that is made."""
-    if re.match(r"[a-z]+:", link):
-        return None
-    target = os.path.normpath(os.path.join(os.path.dirname(path), link))
-    return target if (ROOT / target).is_file() else None
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
+    parts[::2] = [re.sub(r"\]\(([^)\s#]+)(?=(?:#[^)\s]*)?\))", moved, part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def place_of(path: str) -> str:
@@ -66,23 +62,6 @@ def place_of(path: str) -> str:
     if path.endswith(".ipynb"):
         return path.removesuffix(".ipynb") + ".md"
     return f"source/{path}.md"
-
-
-def _linked_files() -> set[str]:
-    """Files outside docs/ that a document links to and that no other page shows."""
-    documents = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")] + list(WHOLE)
-    found = set()
-    for path in documents:
-        for link in _LINK.finditer((ROOT / path).read_text(encoding="utf-8")):
-            target = _target(link[2], path)
-            if target is not None and place_of(target).startswith("source/"):
-                found.add(target)
-    return found
-
-
-def _code(path: str) -> str:
-    text = (ROOT / path).read_text(encoding="utf-8")
-    return f"# `{path}`\n\n````{Path(path).suffix[1:]}\n{text}````\n"
 
 
 def _notebook(path: Path) -> Iterator[tuple[str, str | bytes]]:
