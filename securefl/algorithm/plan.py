@@ -347,8 +347,8 @@ class Plan:
         noised = self.noisy and spec.sensitivity.get((self.unit, self.adjacency), 0.0) > 0
         if noised and spec.name not in self.non_private and OTHERS in self.adversaries:
             return self.noise_multiplier < 0.1
-        later = self.max_rounds > 1 or bool(spec.initial_queries or spec.extra_queries)
-        return later or spec.on_model or spec.once
+        later = self.max_rounds > 1 or bool(spec.schedule.initial or spec.schedule.extra)
+        return later or spec.on_model or spec.schedule.once
 
     def beside(self, cohort: int, *, told: bool = True) -> int:
         """The number of honest others that surely hide a client in a sum over this many clients: T - 1 - c.

@@ -11,7 +11,7 @@ import numpy as np
 
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import CohortQuery, PerClient, Value, ValueSpec
+from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Value, ValueSpec
 from securefl.api.arguments import number, whole
 from securefl.api.ledgers import RECORDS, ledger_of
 from securefl.api.vectors import named
@@ -121,7 +121,7 @@ def select_by_profile(
         reveals="its whole profile",
         reveals_encrypted="one score, its profile's divergence from the baseline",
         on_model=False,
-        max_releases=max_releases,
+        schedule=Schedule(max_releases=max_releases),
         spread=True,
     )
     plan = Plan(

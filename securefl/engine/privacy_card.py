@@ -74,7 +74,7 @@ def _charge(plan: Plan, spec: ValueSpec) -> Charge:
 
 def _score(plan: Plan, spec: ValueSpec) -> str:
     """What the server learns of a value that answers linear queries in encrypted form, and how often."""
-    often = spec.most_releases(plan.max_rounds) or 1
+    often = spec.schedule.most_releases(plan.max_rounds) or 1
     times = f"at most {often} time{'' if often == 1 else 's'}"
     # Without the bound, one query reads one entry.
     if spec.spread and not mechanism_of(plan, spec).noised:

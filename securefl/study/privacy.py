@@ -398,7 +398,10 @@ class PrivacySection(Ranged):
 
     def _releases(self, rounds: int, specs: Sequence[ValueSpec]) -> dict[str, int]:
         """The most releases of each value. A retry of a sum has fresh noise, so it is counted beforehand."""
-        return {s.name: s.asked(rounds) + (self.max_retries if s.reduction == "sum" else 0) for s in specs}
+        return {
+            s.name: s.schedule.asked(rounds) + (self.max_retries if s.reduction == "sum" else 0)
+            for s in specs
+        }
 
     def _noised(self, rounds: int, specs: Sequence[ValueSpec]) -> int:
         """The most releases of all values that noise bounds."""
@@ -411,7 +414,7 @@ class PrivacySection(Ranged):
         for s in specs:
             if s.training is not None and self.unit == "record":
                 # Initial queries precede training, so training is charged for the other releases alone.
-                spent[s.training] += found[s.name] - s.initial_queries
+                spent[s.training] += found[s.name] - s.schedule.initial
         return +spent
 
     def _multiplier(self, releases: int, spent: Mapping[DpEvent, int]) -> float:

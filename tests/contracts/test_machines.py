@@ -18,7 +18,7 @@ from support.hidden_plans import hidden
 from support.tiny_orders import order
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import CohortQuery, PerClient, Sum, ValueSpec
+from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Sum, ValueSpec
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Agreement, Identity, Roster, Vector
 from securefl.core.errors import RemoteProtocolError
@@ -61,7 +61,7 @@ ASK = CohortQuery(
     sums=(Sum(ValueSpec(name="sum", reduction="sum", reveals="it", weighs="draws"), 2),),
     per_client=(
         PerClient(
-            ValueSpec(name="profile", reduction="none", reveals="it", max_releases=1),
+            ValueSpec(name="profile", reduction="none", reveals="it", schedule=Schedule(max_releases=1)),
             ProfileQuery(np.ones(1), np.ones(1)).linear(Variant.FULL, Bounds()),
         ),
     ),

@@ -24,7 +24,7 @@ from securefl.algorithm.clients import (
     State,
 )
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, CohortQuery, PerClient, Value, ValueSpec
+from securefl.algorithm.queries import Answers, CohortQuery, PerClient, Schedule, Value, ValueSpec
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
 from securefl.core.linear import LinearBounds
 from securefl.core.messages import REFUSED, OpenReply
@@ -44,7 +44,7 @@ CLIENTS, LENGTH = 4, 3
 BOUNDS = Bounds(mean=4.0, variance_low=0.1, variance_high=8.0, weight=8.0)
 ANCHOR = Anchor(np.zeros(LENGTH), np.ones(LENGTH))
 BASELINE = MeanVariance(np.array([0.1, 0.2, -0.3]), np.array([1.0, 0.7, 2.0]), 10)
-PROFILE = ValueSpec(name="profile", reduction="none", reveals="it", max_releases=9)
+PROFILE = ValueSpec(name="profile", reduction="none", reveals="it", schedule=Schedule(max_releases=9))
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
 
 

@@ -12,13 +12,19 @@ from support.residents import NAMES, Deployment
 
 from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import CohortQuery, PerClient, Value, ValueSpec
+from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Value, ValueSpec
 from securefl.core.linear import LinearBounds, LinearQuery
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.he.ring import Ring
 from securefl.linear.registry import scheme_of
 
-SPEC = ValueSpec(name="own", reduction="none", reveals="it", reveals_encrypted="a number", max_releases=9)
+SPEC = ValueSpec(
+    name="own",
+    reduction="none",
+    reveals="it",
+    reveals_encrypted="a number",
+    schedule=Schedule(max_releases=9),
+)
 BOUNDS = LinearBounds(hidden_length=2, norm=9.0, weight_norm=2.0, row_norm=2.0, product=18.0)
 QUERY = CohortQuery(
     cohort=(0, 1, 2, 3),
@@ -99,7 +105,7 @@ def test_a_restarted_client_has_nothing_prepared(zeros: Callable[[], int]) -> No
     zeros()
     own.start(ME)
     assert not own.residents[ME].prepare(), "it has entered no session"
-    own.visits.enter([ME])
+    own.transport.enter([ME])
     asked(own, 2)
     assert zeros() == 4
 
@@ -110,7 +116,7 @@ def test_nothing_is_prepared_under_the_key_of_a_key_holder_that_is_gone(zeros: C
     own.residents[ME].prepare()
     zeros()
     own.start(KEY_HOLDER)
-    own.visits.enter([KEY_HOLDER])
+    own.transport.enter([KEY_HOLDER])
     asked(own, 2)
     assert zeros() == 4, "the one that was prepared is of no use"
 

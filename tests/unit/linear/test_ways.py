@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import ValueSpec
+from securefl.algorithm.queries import Schedule, ValueSpec
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.messages import OpenRequest
 from securefl.core.wire import Header, Limit
@@ -41,7 +41,7 @@ def test_a_profile_costs_the_same_whatever_hides_its_score() -> None:
         reduction="none",
         reveals="it",
         sensitivity={("record", "replace-one"): 2.0},
-        initial_queries=1,
+        schedule=Schedule(initial=1),
     )
     for noise, multiplier in (("none", 0.0), ("local", 3.0)):
         plan = Plan(

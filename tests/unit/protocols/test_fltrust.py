@@ -18,7 +18,7 @@ from support.tiny_study import run, spied, study, text, world
 
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import ByDraws, CohortQuery, PerClient, Value, ValueSpec
+from securefl.algorithm.queries import ByDraws, CohortQuery, PerClient, Schedule, Value, ValueSpec
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.linear import Floats, LinearQuery, Range, spread_of
 from securefl.core.signing import AgreementKey, SigningKey
@@ -244,7 +244,11 @@ def test_a_million_entries_pass_every_message(tmp_path: Path) -> None:
     length, rng = 10**6, np.random.default_rng(0)
     bounds, g = cosine_bounds(length), direction(rng.normal(size=length))
     spec = ValueSpec(
-        name="direction", reduction="none", reveals="it", reveals_encrypted="a cosine", max_releases=1
+        name="direction",
+        reduction="none",
+        reveals="it",
+        reveals_encrypted="a cosine",
+        schedule=Schedule(max_releases=1),
     )
     plan = Plan(scores="pads", delta=1e-5, max_rounds=1, non_private=("direction",))
     vectors = [g, -g]

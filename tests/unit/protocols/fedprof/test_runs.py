@@ -134,7 +134,7 @@ def test_profiles_declare_how_many_leave(most: int | None, rounds: int, found: i
     options = FedProf(fraction=0.5, refresh=2, max_releases=most)
     contributions = options.build(world(study(arm())).problem).contributions
     (own,) = (contribution for contribution in contributions if contribution.spec.name == "profile")
-    assert own.spec.most_releases(rounds) == found
+    assert own.spec.schedule.most_releases(rounds) == found
 
 
 def test_a_client_abstains_once_its_profiles_are_given(tmp_path: Path) -> None:
