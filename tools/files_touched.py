@@ -70,7 +70,6 @@ CARRIERS = {
     "Contribution",
     "OpenRequest",
     "OpenReply",
-    "Blinded",
     "Score",
     "MaskedInput",
     "Summed",

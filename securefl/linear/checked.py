@@ -143,14 +143,6 @@ def _coefficient(factors: Sequence[Residues], halves: Sequence[Residues], p: Par
     return p.compose(tuple(whole))
 
 
-def _unpacked_half(raw: bytes, checks: Checks, *, sender: str) -> list[Residues]:
-    """The polynomials of one half, (primes, N) each. Raises RemoteProtocolError(sender) for other bytes."""
-    p, count = checks.terms.parameters, checks.terms.ciphertexts
-    size = len(raw) // count
-    parts = (raw[at * size : (at + 1) * size] for at in range(count))
-    return [gate.unpack(part, 1, p.primes, p.poly_modulus_degree, sender=sender)[0] for part in parts]
-
-
 # The key holder -------------------------------------------------------------------------------------
 
 

@@ -187,7 +187,16 @@ class LinearEvaluator:
 
 
 class Opener(Guarded):
-    """Reads the scores of requests that the evaluator signed, at most tau. `LinearEvaluator` has an example.
+    """Reads the scores of requests that the evaluator signed, at most tau.
+
+        >>> from securefl.core.signing import SigningKey
+        >>> from securefl.he.keys import KeyPair
+        >>> from securefl.he.parameters import STRONG_ENCRYPTED
+        >>> from securefl.linear import LinearBounds, Opener, LinearTerms  # `LinearEvaluator` has an exchange
+        >>> bounds = LinearBounds(hidden_length=2, norm=2.0, weight_norm=2.0, row_norm=2.0, product=4.0)
+        >>> terms = LinearTerms(parameters=STRONG_ENCRYPTED, bounds=bounds, scores=10)
+        >>> Opener(KeyPair.generate(STRONG_ENCRYPTED), terms, SigningKey.generate().public).opened
+        0
 
     The same request again gets the stored integer, since fresh noise on the same value would average out. The
     evaluator must be semi-honest: requests that it makes up reveal the whole key within a few hundred

@@ -144,11 +144,6 @@ class Questions:
         """The same questions, with a digest of each query's weights."""
         return replace(self, weights=tuple(weights))
 
-    @property
-    def most(self) -> int:
-        """The largest number of scores of the exchange."""
-        return self.cohort * len(self.names)
-
 
 class LinearScheme(ABC):
     """A scheme for linear queries under one plan. Each party makes its own side from its own secrets.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from securefl.core.agreement import fields
@@ -113,8 +113,3 @@ class Declaration:
     @classmethod
     def from_document(cls, content: Document) -> Declaration:
         return cls(content.header, Signature(content.body))
-
-
-def with_digest(options: Options, digest: bytes) -> Options:
-    """The options of a matching with a declared baseline."""
-    return replace(options, declared=digest.hex())

@@ -9,7 +9,7 @@ gets the whole key within a few hundred openings of requests that it made up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from securefl.core.signing import AgreementKey, SigningKey, unseal
 from securefl.linear.encrypted import EncryptedFiles, LinearEvaluator
 from securefl.linear.turn import Declared
 from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
-from securefl.matching.declared import Declaration, declared_weights, with_digest
+from securefl.matching.declared import Declaration, declared_weights
 from securefl.matching.document import Document
 from securefl.matching.keys import EvaluatorPublic, PublicKeys, evaluator_statement
 from securefl.matching.matched import Matched
@@ -200,9 +200,10 @@ class Evaluator:
         """
         length = len(baseline.plain)
         # Any digest says that weights are declared. It refuses those of an encrypted baseline.
-        told = with_digest(options, bytes(32))
+        told = replace(options, declared=bytes(32).hex())
         files = told.files(length, public, self.public.fingerprint)
-        made = with_digest(options, self._declared(files.terms, told, baseline)[0].told)
+        declared, _ = self._declared(files.terms, told, baseline)
+        made = replace(options, declared=declared.told.hex())
         return Declaration.signed(public.session, self.public, self.signing, made.to_header(length))
 
     def _declared(self, terms: Any, options: Options, baseline: Profile) -> tuple[Declared, int]:

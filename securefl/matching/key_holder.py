@@ -141,7 +141,8 @@ class KeyHolder:
             options.require_agreed(spread)
         given = frozenset(one.signing.raw for one in clients)
         files = options.files(length, self.public, evaluator.fingerprint)
-        reader = Reader(self, scores, evaluator, files, given, openings or self.opened)
+        own, most = openings or self.opened, self.public.openings
+        reader = Reader(self.signing, self.secrets, scores, evaluator, files, given, own, most)
         found, refused = {}, {}
         for label, request in zip(labels, reader.requests, strict=True):
             try:

@@ -171,13 +171,6 @@ class Options:
             case _:
                 raise ConfigError(f"Expected parameters of a homomorphic key, got {self.parameters!r}.")
 
-    def terms(self, length: int, openings: int) -> LinearTerms:
-        """The terms for ciphertexts of `length` elements. Raises ConfigError if scores could wrap."""
-        try:
-            return self._linear_terms(self.bounds, length, openings)
-        except ConfigError:
-            raise ConfigError(self._without_room(length, openings)) from None
-
     def files(self, length: int, public: PublicKeys, evaluator: str) -> Files:
         """The cipher for profiles of `length` elements, between this key holder and evaluator.
 
@@ -190,29 +183,30 @@ class Options:
     def _files(
         self, length: int, openings: int, place: bytes = b"", public: PublicKeys | None = None
     ) -> Files:
+        try:
+            return self._within(self.bounds, length, openings, place, public)
+        except ConfigError:
+            raise ConfigError(self._without_room(length, openings)) from None
+
+    def _within(
+        self,
+        bounds: Bounds,
+        length: int,
+        openings: int,
+        place: bytes = b"",
+        public: PublicKeys | None = None,
+    ) -> Files:
+        """The cipher under these bounds. Raises ConfigError if scores could wrap."""
+        linear, dealt = bounds.linear(length, self.variant), self.declared is None
         if self.padded:
-            pads = self.pad_terms(length, prefix("matching/pads") + place)
+            context, bits = prefix("matching/pads") + place, WORD_BITS[self.parameters]
+            pads = PadTerms(bounds=linear, context=context, word_bits=bits, dealt=dealt)
             return PadFiles(pads, None if public is None else public.agreement)
-        terms = self.terms(length, openings)
+        terms = LinearTerms(parameters=self.parameter_set(), bounds=linear, scores=openings)
         key = None if public is None else public.of(terms.parameters)
         if self.encrypted_baseline:
             return EncryptedFiles(terms, key)
         return CheckedFiles(Checks(terms=terms, context=prefix("matching/checked") + place), key)
-
-    def pad_terms(self, length: int, context: bytes) -> PadTerms:
-        """The terms for masked words of `length` elements. Raises ConfigError if scores could wrap."""
-        try:
-            return self._pad_terms(self.bounds, length, context)
-        except ConfigError:
-            raise ConfigError(self._without_room(length, 1)) from None
-
-    def _linear_terms(self, bounds: Bounds, length: int, openings: int) -> LinearTerms:
-        linear = bounds.linear(length, self.variant)
-        return LinearTerms(parameters=self.parameter_set(), bounds=linear, scores=openings)
-
-    def _pad_terms(self, bounds: Bounds, length: int, context: bytes = b"") -> PadTerms:
-        linear, bits = bounds.linear(length, self.variant), WORD_BITS[self.parameters]
-        return PadTerms(bounds=linear, context=context, word_bits=bits, dealt=self.declared is None)
 
     def _without_room(self, length: int, openings: int) -> str:
         """What does not fit, by flag and value, and the largest value of a flag that would."""
@@ -234,10 +228,7 @@ class Options:
 
     def _fits(self, bounds: Bounds, length: int, openings: int) -> bool:
         try:
-            if self.padded:
-                self._pad_terms(bounds, length)
-            else:
-                self._linear_terms(bounds, length, openings)
+            self._within(bounds, length, openings)
         except ConfigError:
             return False
         return True

@@ -7,11 +7,11 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from securefl.core.errors import CryptoError, DataError, RemoteProtocolError
-from securefl.core.keys import PublicKey
-from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, unseal
+from securefl.core.keys import PublicKey, SecretKey
+from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey, unseal
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.linear.addressed import QUERY, Opening, PadFiles
@@ -26,9 +26,6 @@ from securefl.matching.matchers import requests_context
 from securefl.matching.options import Files
 from securefl.matching.sealed import Scores
 
-if TYPE_CHECKING:
-    from securefl.matching.key_holder import KeyHolder
-
 
 class Reader:
     """Reads the scores of one file.
@@ -37,12 +34,13 @@ class Reader:
     signed. So it holds over restarts, and a second request for one profile is refused.
 
     Args:
-        holder: the key holder, whose secrets open.
+        signing, secrets: the key holder's.
         scores: the file.
         evaluator: the evaluator that signed it.
         files: the cipher, for this session, evaluator and options.
         clients: the signing keys of those who may be opened, under checked ciphertexts.
         openings: the durable record.
+        most: the most openings of its keys.
 
     Raises:
         DataError: requests that were not sealed to this key with this header, or of another length, or
@@ -51,21 +49,23 @@ class Reader:
 
     def __init__(
         self,
-        holder: KeyHolder,
+        signing: SigningKey,
+        secrets: tuple[SecretKey, ...],
         scores: Scores,
         evaluator: EvaluatorPublic,
         files: Files,
         clients: frozenset[bytes],
         openings: Openings,
+        most: int,
     ) -> None:
-        self._files, self._openings, self._most = files, openings, holder.public.openings
-        body, agreement = scores.body[:-SIGNATURE_BYTES], pads_key(holder.signing)
+        self._files, self._openings, self._most = files, openings, most
+        body, agreement = scores.body[:-SIGNATURE_BYTES], pads_key(signing)
         opening: Callable[[bytes, str], Opening]
         if isinstance(files, PadFiles):
             items, weights, question = _opened(body, agreement, scores, files, b"")
             opening = partial(files.opening, agreement, weights, question)
         else:
-            pair = KeyPair(files.key, holder.secrets[SETS.index(files.key.parameters)])
+            pair = KeyPair(files.key, secrets[SETS.index(files.key.parameters)])
             if isinstance(files, CheckedFiles):
                 items, weights, question = _opened(body, agreement, scores, files, pair.public.session)
                 factors, known = key_factors(weights, pair, files.terms), partial(_require_known, clients)

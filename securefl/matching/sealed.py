@@ -14,6 +14,7 @@ from securefl.core.linear import Floats
 from securefl.core.signing import seal
 from securefl.core.text_safety import folded, is_legible
 from securefl.dp.moments import MeanVariance
+from securefl.linear.encrypted import EncryptedFiles
 from securefl.linear.encryptor import Encryptor
 from securefl.matching.clients import ClientKey
 from securefl.matching.document import Document
@@ -197,16 +198,16 @@ class Profile:
         Exceptions are those of `encrypt`. DataError also for other parameters.
         """
         options = options or Options(parameters="strong-encrypted")
-        if not options.encrypted_baseline:
+        files = options.files(len(self.plain), public, evaluator.fingerprint)
+        if not isinstance(files, EncryptedFiles):
             raise DataError(
                 f"Expected the parameters of an encrypted baseline, got {options.parameters}. Use "
                 "strong-encrypted, on all sides."
             )
         options.require_file(len(self.plain), public.openings)
-        terms = options.terms(len(self.plain), public.openings)
-        encryptor = Encryptor(public.of(terms.parameters), terms)
         own = options.query(self.plain)
-        message = encryptor.encrypt_baseline(own.linear(options.variant, options.bounds))
+        linear = own.linear(options.variant, options.bounds)
+        message = Encryptor(files.key, files.terms).encrypt_baseline(linear)
         made = _sealed(BASELINE, message, self, public, evaluator, label, options)
         return replace(made, floored=own.floored)
 
