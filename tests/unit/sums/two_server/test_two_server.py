@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hmac
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +31,7 @@ from support.tiny_two_server import (
     VECTORS,
     Holder,
     agreement,
+    client,
     collected,
     expected,
     integers,
@@ -58,11 +60,10 @@ from securefl.mechanisms.charges import charge_of
 from securefl.mechanisms.protecting import protect
 from securefl.secagg.packing import unpack
 from securefl.storage.journal import Journal
+from securefl.sums.opened import Open
 from securefl.sums.scheme import Opened, Unopened
 from securefl.sums.two_server import TwoServer
 from securefl.sums.two_server.agreement import Agreement, request_digest
-from securefl.sums.two_server.client import PadClient
-from securefl.sums.two_server.key_holder import AddPads
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.pads import BOX_BYTES, Padder, box, opened, pads_of, seeds_of, total_pads
 
@@ -217,7 +218,7 @@ def elsewhere(of: Agreement) -> tuple[Share, ...]:
     """Boxes of this context that another key holder could open."""
     own, other = secret(1), part("another").key.public
     seeds = seeds_of(own, of, 1)
-    shifted = Lying(**{name: getattr(of, name) for name in of.__dataclass_fields__} | {"holder": other})
+    shifted = Lying(**{own.name: getattr(of, own.name) for own in dataclasses.fields(of)} | {"holder": other})
     shifted.__dict__["context"] = of.context
     return tuple(box(own, shifted, 1, number, seed) for number, seed in enumerate(seeds))
 
@@ -694,7 +695,7 @@ def test_a_restart_between_record_and_answer(at: str, tmp_path: Path) -> None:
     assert isinstance(step.need.order, RecordAct)
     if at != "before the record":
         step = machine.provide(step.state, holder.answer(step.need.order))
-        assert isinstance(step.need.order, AddPads)
+        assert isinstance(step.need.order, Open)
     if at == "after the pads":
         holder.answer(step.need.order)
     holder.journal.close()
@@ -760,7 +761,7 @@ def test_no_key_ever_seals_two_replies() -> None:
 
 def test_a_client_says_nothing_without_its_record_and_its_releases() -> None:
     of = agreement()
-    machine = PadClient(identity=identity(0), agreement=of, signers=LEAST)
+    machine = client(of, 0)
     begun = machine.begin()
     assert begun.need is not None
     assert (begun.need.order.signers, begun.need.order.context) == (LEAST, of.context)
@@ -773,7 +774,7 @@ def test_a_client_says_nothing_without_its_record_and_its_releases() -> None:
     late = machine.deadline(entered.state)
     assert late.result == "missed"
     assert machine.provide(late.state, ()).out == ()
-    with pytest.raises(LocalProtocolError, match="one padded release"):
+    with pytest.raises(LocalProtocolError, match="one release"):
         machine.provide(entered.state, ())
     with pytest.raises(LocalProtocolError, match="secret of this attempt"):
         machine.provide(begun.state, ())
