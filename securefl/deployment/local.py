@@ -40,7 +40,7 @@ from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.privacy_card import not_held
-from securefl.mechanisms.charges import bare
+from securefl.mechanisms.charges import Protection
 from securefl.storage.counter import Counter
 from securefl.storage.files import folder_at
 from securefl.storage.journal import Journal
@@ -97,7 +97,8 @@ class UpdateParty:
         with ExitStack() as stack:
             self.files = stack.enter_context(opened(name, folder, Counter(counter), terms))
             diary, newest = self.files.diary, self.files.newest
-            counted = name != KEY_HOLDER and any(bare(plan, spec) for spec in updates.spec().values())
+            specs = updates.spec().values()
+            counted = name != KEY_HOLDER and any(Protection(plan, spec).bare for spec in specs)
             self._cap = SessionCap(diary, sessions, by_keyword(sessions), counted)
             args = (name, plan, updates.digest, pinned, diary, self._made)
             self.resident = PartySession(*args, newest=newest, barred=self._cap.refusal)

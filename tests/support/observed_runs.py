@@ -252,10 +252,10 @@ def _zero_out(patch: pytest.MonkeyPatch, client: str) -> None:
 
     protect = contributing.protect
 
-    def emptied(plan: Any, spec: Any, value: Any, *, key: Any, **given: Any) -> Any:
+    def emptied(protection: Any, value: Any, *, key: Any, **given: Any) -> Any:
         if key.holder == client and value.integers is not None:
             value = replace(value, integers=np.zeros_like(value.integers))
-        return protect(plan, spec, value, key=key, **given)
+        return protect(protection, value, key=key, **given)
 
     patch.setattr(contributing, "protect", emptied)
 

@@ -30,7 +30,7 @@ from securefl.core.release import KEY_HOLDER, Delivered, Form, Release
 from securefl.core.signing import AgreementKey, seal, unseal
 from securefl.core.wire import Limit
 from securefl.dp.noise import Source
-from securefl.mechanisms.registry import mechanism_of
+from securefl.mechanisms.charges import Protection
 from securefl.secagg.masks import Words
 from securefl.secagg.packing import unpack
 from securefl.storage.own_record import Own
@@ -77,7 +77,7 @@ class TwoServer(OpenedScheme):
 
     def headroom(self, spec: ValueSpec) -> int:
         # The word must hold the noise too: a total that wraps around looks like any other.
-        return mechanism_of(self._plan, spec).headroom().total
+        return Protection(self._plan, spec).mechanism.headroom().total
 
     def client_part(self, directory: Directory) -> Callable[[Attempt, bytes], PaddingPart]:
         return lambda attempt, key: PaddingPart()
@@ -260,7 +260,7 @@ class PadsPart:
         # A value that is constant in the session has one question in all rounds, so its noise is drawn once.
         questions = {question.name: question for question in agreed.openings}
         drawn = {}
-        for name, mechanism in ((own.name, mechanism_of(self.plan, own)) for own in self.spec):
+        for name, mechanism in ((own.name, Protection(self.plan, own).mechanism) for own in self.spec):
             if mechanism.total_by == KEY_HOLDER:
                 row = self._source(questions[name], asked)
                 drawn[name] = mechanism.total_noise(KEY_HOLDER, lengths[name], [row])
