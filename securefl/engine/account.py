@@ -87,7 +87,7 @@ class Account:
         wants = [
             (name, own.charge())
             for name, own in self._protected.items()
-            if own.spec.due(number) and not (own.spec.once and number > 1)
+            if own.spec.schedule.due(number) and not (own.spec.schedule.once and number > 1)
         ]
         names, retired, known = tuple(name for name, _ in wants), set[int](), self._refused
         self._refused = {}
@@ -104,7 +104,7 @@ class Account:
     def _spent(self, counts: Counts, names: Sequence[str]) -> bool:
         """Whether a client with these counts has made all releases that one of these values allows."""
         for name in names:
-            most = self._protected[name].spec.most_releases(self._plan.max_rounds)
+            most = self._protected[name].spec.schedule.most_releases(self._plan.max_rounds)
             if most is not None and sum(n for (own, _), n in counts if own == name) >= most:
                 return True
         return False

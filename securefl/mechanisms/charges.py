@@ -241,8 +241,8 @@ def events_of(plan: Plan, sent: Sequence[ValueSpec], party: str, rounds: int) ->
     events: Counter[DpEvent] = Counter()
     for spec in sent:
         own = Protection(plan, spec)
-        events[own.charge().by_party()[party]] += spec.asked(rounds) - spec.initial_queries
-        events[own.charge(trained=False).by_party()[party]] += spec.initial_queries
+        events[own.charge().by_party()[party]] += spec.schedule.asked(rounds) - spec.schedule.initial
+        events[own.charge(trained=False).by_party()[party]] += spec.schedule.initial
     return +events  # a Counter's plus drops the events that occur 0 times
 
 
@@ -255,14 +255,14 @@ def allotment(plan: Plan, sent: Sequence[ValueSpec]) -> Counter[str]:
     for spec in sent:
         own = Protection(plan, spec)
         max_retries = plan.max_retries if spec.reduction == "sum" else 0
-        rounds = max(0, spec.asked(plan.max_rounds) - spec.initial_queries)
-        if (limit := spec.most_releases(plan.max_rounds)) is not None:
+        rounds = max(0, spec.schedule.asked(plan.max_rounds) - spec.schedule.initial)
+        if (limit := spec.schedule.most_releases(plan.max_rounds)) is not None:
             rounds = min(rounds, limit)
         most = rounds + max_retries
         # The ledger refuses more noised releases of a name than were calibrated for.
         if own.noised:
             most = plan.max_releases.get(spec.name, most)
-        initial = spec.initial_queries and spec.initial_queries + max_retries
+        initial = spec.schedule.initial and spec.schedule.initial + max_retries
         for charge, often in (
             (own.charge(), rounds and min(rounds + max_retries, most)),
             (own.charge(trained=False), initial),
