@@ -23,11 +23,9 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import AgreementKey
 from securefl.secagg import Identity, Roster, Vector
 from securefl.storage.journal import Journal
+from securefl.sums.opened import OpenedClient, OpenedKeyHolder, OpenedServer
 from securefl.sums.two_server.agreement import Agreement
-from securefl.sums.two_server.client import PadClient
-from securefl.sums.two_server.key_holder import PadKeyHolder
-from securefl.sums.two_server.scheme import KeyHolderPart
-from securefl.sums.two_server.server import PadServer
+from securefl.sums.two_server.scheme import PaddingPart, PadsPart, UnpaddingPart
 
 PLAN = Plan(
     delta=1e-5,
@@ -50,7 +48,7 @@ def two_server(
 ) -> dict[str, float]:
     """The figures of one sum; the last `silent` clients never answer."""
     boxed_for, key = AgreementKey.generate(), AgreementKey.generate()
-    part = KeyHolderPart(SecretKey(os.urandom(32)), PLAN, (), boxed_for)
+    part = PadsPart(SecretKey(os.urandom(32)), PLAN, (), boxed_for)
     with Ledger(":memory:", TERMS) as ledger, Journal() as journal:
         own = Sum(vector, grid, ledger, journal)
         agreed = Agreement(
@@ -64,16 +62,18 @@ def two_server(
             weights=Weights((1,) * len(owners)).encoded(),
             server=key.public,
         )
-        own.begin(SERVER, lambda: PadServer(agreement=agreed, least=2, key=key))
-        own.begin(KEY_HOLDER, lambda: PadKeyHolder(agreement=agreed, least=2, part=part))
+        own.begin(SERVER, lambda: OpenedServer(agreement=agreed, least=2, part=UnpaddingPart(key)))
+        own.begin(KEY_HOLDER, lambda: OpenedKeyHolder(agreement=agreed, least=2, part=part))
         for owner in owners:
-            own.begin(owner.name, partial(PadClient, identity=owner, agreement=agreed, signers=2))
+            client = partial(OpenedClient, identity=owner, agreement=agreed, signers=2, part=PaddingPart())
+            own.begin(owner.name, client)
         for number, owner in enumerate(owners[: len(owners) - silent]):
             own.work(owner.name)
             own.conceal(owner.name, values(number))
             own.post(owner.name)
         if silent:
             own.deadline()
+        own.work(SERVER)
         own.post(SERVER)
         while own.steps[KEY_HOLDER].need is not None:
             own.work(KEY_HOLDER)

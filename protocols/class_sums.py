@@ -35,7 +35,7 @@ from securefl.algorithm import (
 from securefl.core.ranges import Range, Ranged
 from securefl.dp import clipping
 from securefl.errors import DataError
-from securefl.mechanisms import mechanism_of
+from securefl.mechanisms import Protection
 from securefl.protocols.class_counts import COUNTS, Centres, Counting, Counts, on_grid
 from securefl.training import Problem
 from securefl.training.chunks import body_features
@@ -286,7 +286,7 @@ class Statistic:
         if self.body.schedule.once or problem.planned is None:
             return self
         plan = problem.planned((self.spec,))
-        bare = plan.hidden and not mechanism_of(plan, self.spec).noised
+        bare = plan.hidden and not Protection(plan, self.spec).noised
         return replace(self, client_bound=None, centres=centres) if bare else self
 
     @cached_property

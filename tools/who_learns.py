@@ -4,7 +4,7 @@
 
 Each row is a case: a study's text, and one value of its arm. The study is parsed and the arm built as in a
 run. So a row has the words of the card (`engine.privacy_card`) and the charge of that value
-(`mechanisms.charge_of`).
+(`mechanisms.Protection`).
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _cost(event: DpEvent) -> str:
 def cells(case: Case, page: str) -> list[str]:
     """A row: the value, what the server and the key holder learn, and the charge against other clients."""
     plan, spec = composed(case)
-    charge = charges.charge_of(plan, spec).by_party()
+    charge = charges.Protection(plan, spec).charge().by_party()
     told = {p: privacy_card.learns(plan, [spec], p, assumptions=False) for p in (SERVER, KEY_HOLDER)}
     if page != MODEL:
         told = {party: re.sub(r" \([^()]*\)", "", said) for party, said in told.items()}  # in brief

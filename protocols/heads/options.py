@@ -36,7 +36,7 @@ from securefl.algorithm import (
 from securefl.core.logs import logger
 from securefl.core.ranges import Count, Range, Ranged
 from securefl.errors import ConfigError, DataError
-from securefl.mechanisms import mechanism_of
+from securefl.mechanisms import Protection
 from securefl.protocols.contributions import ClientBound
 from securefl.protocols.heads.blocks import Blocks, grid_of
 from securefl.protocols.heads.contribution import Bounding, Statistic
@@ -109,7 +109,7 @@ class ClosedForm:
         if self.problem.planned is None:
             return 0.0
         spec = self.statistic.spec
-        return mechanism_of(self.problem.planned((spec,)), spec).deviation(survivors)
+        return Protection(self.problem.planned((spec,)), spec).mechanism.deviation(survivors)
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         head = state.broadcast.astype(np.float64).reshape(self.statistic.blocks.classes, -1)
@@ -312,7 +312,7 @@ class Heads(Ranged):
             return 0.0
         one = Choice(head="prototypes", width=features)
         spec = self._statistic(problem, features, one).spec
-        return mechanism_of(problem.planned((spec,)), spec).deviation(problem.clients)
+        return Protection(problem.planned((spec,)), spec).mechanism.deviation(problem.clients)
 
     def _statistic(self, problem: Problem, features: int, chosen: Choice) -> Statistic:
         # If features have no order, the rule leaves some out at random.

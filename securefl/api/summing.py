@@ -24,7 +24,7 @@ from securefl.core.messages import client_name
 from securefl.core.release import PARTIES
 from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.privacy_card import learns
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.distributed import Distributed
 
 _FINE: Final = 2.0**-30
@@ -256,7 +256,7 @@ def _summed(
             survivors=tuple(name for name in given.names if name not in absent),
             absent=absent,
             learns={party: learns(plan, [spec], party) for party in PARTIES},
-            event=charge_of(plan, spec).server,
+            event=Protection(plan, spec).charge().server,
             epsilon={party: aggregator.ledger.worst(party) for party in PARTIES},
             error=len(answers.survivors) * spec.grid.step * (0.5 if clip is None else 1.0),
         )

@@ -29,7 +29,6 @@ from securefl.engine.attendance import Absence, Attendance, Presence, Seen
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
 from securefl.engine.server import ServerParty
-from securefl.mechanisms.charges import charge_of
 from securefl.storage.own_record import OwnRecord
 
 SILENT: Final = "It did not answer, or not in time."
@@ -226,7 +225,7 @@ class RemoteEngine:
         wants = [
             (
                 ReleaseKey(client_name(k), header.session, header.round, header.stage, number, name),
-                charge_of(self._plan, self._contributions[name], trained=not initial),
+                self.server.account.charge(name, initial=initial),
             )
             for number, (name, initial, clients) in enumerate(asked)
             for k in dict.fromkeys(clients)

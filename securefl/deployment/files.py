@@ -30,7 +30,7 @@ from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.session_cap import SessionCap
 from securefl.deployment.session_store import ACTS, LEDGER, LOST, SessionStore, require_file
 from securefl.engine.party import Party
-from securefl.mechanisms.charges import bare
+from securefl.mechanisms.charges import Protection
 from securefl.storage import journal as acts
 from securefl.storage.counter import Counter, Place, require_outside
 from securefl.storage.database import Database, joined
@@ -92,7 +92,7 @@ class Files:
                 and its stored client state.
             allowed, how: as of `SessionCap`.
         """
-        counted = self.ledger is not None and any(bare(plan, one) for one in spec.values())
+        counted = self.ledger is not None and any(Protection(plan, one).bare for one in spec.values())
         cap = SessionCap(self.diary, allowed, how, counted)
         return PartySession(
             self.name,

@@ -31,7 +31,7 @@ from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
 from securefl.linear.registry import scheme_of as linear_scheme_of
 from securefl.linear.scheme import LinearScheme
-from securefl.mechanisms.charges import bare
+from securefl.mechanisms.charges import Protection
 from securefl.storage.inputs import opened, require_size
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
@@ -89,7 +89,7 @@ class Made:
     @property
     def bare(self) -> bool:
         """Whether a session of this study has hidden sums without noise."""
-        return any(bare(self.plan, spec) for spec in self.spec.values())
+        return any(Protection(self.plan, spec).bare for spec in self.spec.values())
 
     @property
     def scores(self) -> LinearScheme | None:

@@ -23,7 +23,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.messages import client_name
 from securefl.engine.attendance import Absence
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 from securefl.report.tables import write_table
 from securefl.storage.private_folder import NOTICE, PRIVATE, private_folder
 
@@ -113,7 +113,7 @@ def spending(
 def _epsilon(plan: Plan, specs: Mapping[str, ValueSpec], asked: Asked, party: str) -> float:
     events = Counter[Any]()
     for (name, initial), times in asked.items():
-        events[charge_of(plan, specs[name], trained=not initial).by_party()[party]] += times
+        events[Protection(plan, specs[name]).charge(trained=not initial).by_party()[party]] += times
     return epsilon(History.of(events), plan.delta)
 
 

@@ -31,7 +31,7 @@ from securefl.core.text_safety import require_legible
 from securefl.deployment.computing import Outside
 from securefl.deployment.messages import Compute, Computed
 from securefl.deployment.session_store import BLANK, CUT
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 
 UPDATE: Final = "update"
 EVALUATION: Final = "evaluation"
@@ -164,7 +164,7 @@ class Updates:
                     f"counts with, or a public_num_examples, got {plan.max_num_examples}. Take a number "
                     "near the examples of your clients: values of one with far fewer are rounded coarsely."
                 )
-            charge_of(plan, spec)
+            Protection(plan, spec).charge()
 
     def contributions(self, plan: Plan, outside: Outside) -> list[Contribution]:
         """The contributions of a client whose values are computed outside the party."""

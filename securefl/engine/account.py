@@ -14,7 +14,8 @@ from securefl.accounting.budget import Budget
 from securefl.accounting.events import dump_charge
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
-from securefl.mechanisms.charges import charge_of
+from securefl.core.release import Charge
+from securefl.mechanisms.charges import Protection
 
 Asked = tuple[str, bool, tuple[int, ...]]
 """A value's name, whether the query was an initial one, and the clients that were asked for the value."""
@@ -25,7 +26,7 @@ class Account:
 
     def __init__(self, plan: Plan, contributions: Mapping[str, ValueSpec], clients: int) -> None:
         self._plan = plan
-        self._contributions = contributions
+        self._protected = {name: Protection(plan, spec) for name, spec in contributions.items()}
         self._counts = GroupedCounts(range(clients))
         self._budget = Budget(self, plan.terms())
         self._new: list[Asked] = []
@@ -48,9 +49,13 @@ class Account:
 
     def _count(self, asked: Asked) -> None:
         name, initial, clients = asked
-        charge = dump_charge(charge_of(self._plan, self._contributions[name], trained=not initial))
+        charge = dump_charge(self.charge(name, initial=initial))
         for client in clients:
             self._counts.add(client, (name, charge))
+
+    def charge(self, name: str, *, initial: bool) -> Charge:
+        """The charge of one query for this value."""
+        return self._protected[name].charge(trained=not initial)
 
     def epsilons(self, party: str) -> list[float]:
         """The epsilon of each client against `party`, in ascending order."""
@@ -80,9 +85,9 @@ class Account:
         """The clients whose budget does not bear the queries of round `number`."""
         # A constant value is sent once in a session, so only the first round is charged for it.
         wants = [
-            (spec.name, charge_of(self._plan, spec))
-            for spec in self._contributions.values()
-            if spec.schedule.due(number) and not (spec.schedule.once and number > 1)
+            (name, own.charge())
+            for name, own in self._protected.items()
+            if own.spec.schedule.due(number) and not (own.spec.schedule.once and number > 1)
         ]
         names, retired, known = tuple(name for name, _ in wants), set[int](), self._refused
         self._refused = {}
@@ -99,7 +104,7 @@ class Account:
     def _spent(self, counts: Counts, names: Sequence[str]) -> bool:
         """Whether a client with these counts has made all releases that one of these values allows."""
         for name in names:
-            most = self._contributions[name].schedule.most_releases(self._plan.max_rounds)
+            most = self._protected[name].spec.schedule.most_releases(self._plan.max_rounds)
             if most is not None and sum(n for (own, _), n in counts if own == name) >= most:
                 return True
         return False

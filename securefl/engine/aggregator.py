@@ -35,7 +35,7 @@ from securefl.engine.inprocess import simulated
 from securefl.engine.observer import Log
 from securefl.engine.party.computing import Records
 from securefl.engine.privacy_card import not_held
-from securefl.mechanisms.charges import allotment, charge_of
+from securefl.mechanisms.charges import Protection, allotment
 from securefl.mechanisms.registry import require_mechanism
 from securefl.storage.journal import Journal
 
@@ -114,7 +114,7 @@ class SecureAggregator:
         for function in functions:
             # Checked before the ledger is opened, so that a value that can never be released writes no terms
             # into a file.
-            charge_of(plan, function.spec)
+            Protection(plan, function.spec).charge()
             if scheme is not None and function.spec.reduction == "sum":
                 scheme.check(function.spec, function.spec.cohort or len(records))
         scoring = linear.scheme_of(

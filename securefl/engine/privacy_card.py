@@ -9,11 +9,10 @@ from math import floor, log10
 from securefl.accounting.events import NO_COST
 from securefl.algorithm.plan import CLEAR, Plan
 from securefl.algorithm.queries import ValueSpec
-from securefl.core.release import KEY_HOLDER, SERVER, Charge
+from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.linear.registry import key_holder_learns, left_open, limit
 from securefl.mechanisms.agreed import reads_unbound
-from securefl.mechanisms.charges import HIDES, bare, charge_of, opens, post_processed, unbounded
-from securefl.mechanisms.registry import mechanism_of
+from securefl.mechanisms.charges import HIDES, Protection, unbounded
 from securefl.sums.registry import scheme_of
 
 
@@ -43,7 +42,7 @@ def learns(plan: Plan, specs: Sequence[ValueSpec], party: str, *, assumptions: b
             scheme = scheme_of(plan) if any(s.reduction == "sum" for s in specs) else None
             seen = [key_holder_learns(plan.scores)] if encrypted else []
             seen += [scheme.key_holder_learns] if scheme is not None and scheme.key_holder_learns else []
-            seen += [noise for s in specs if (noise := mechanism_of(plan, s).learns(KEY_HOLDER))]
+            seen += [noise for s in specs if (noise := Protection(plan, s).mechanism.learns(KEY_HOLDER))]
             return ", and ".join(dict.fromkeys(seen)) or "nothing: it takes no part"
         case _:
             own = "the broadcast models, and each client whether it was selected itself"
@@ -59,17 +58,12 @@ def crafts(plan: Plan, spec: ValueSpec) -> bool:
     what was clipped does, of an epsilon at which a release hides anything (`opens`).
     """
     moved = spec.on_model or spec.depends_on == "trained-state"
-    return (
-        spec.reduction == "sum"
-        and spec.form != "map"
-        and moved
-        and opens(_charge(plan, spec), SERVER, plan.delta)
-    )
+    return spec.reduction == "sum" and spec.form != "map" and moved and _permitted(plan, spec).opens(SERVER)
 
 
-def _charge(plan: Plan, spec: ValueSpec) -> Charge:
-    """The charge of a release, if the plan permits one without noise."""
-    return charge_of(replace(plan, non_private=(spec.name,)), spec)
+def _permitted(plan: Plan, spec: ValueSpec) -> Protection:
+    """The protection of a value, if the plan permits one without noise."""
+    return Protection(replace(plan, non_private=(spec.name,)), spec)
 
 
 def _score(plan: Plan, spec: ValueSpec) -> str:
@@ -77,7 +71,7 @@ def _score(plan: Plan, spec: ValueSpec) -> str:
     often = spec.schedule.most_releases(plan.max_rounds) or 1
     times = f"at most {often} time{'' if often == 1 else 's'}"
     # Without the bound, one query reads one entry.
-    if spec.spread and not mechanism_of(plan, spec).noised:
+    if spec.spread and not Protection(plan, spec).noised:
         one, all_ = (_percent(left_open(plan.scores, count)) for count in (1, often))
         times += f"; at worst one that is legal reads one entry to {one} of its anchor's unit"
         times += "" if often == 1 else f", {often} on one vector to {all_}"
@@ -95,7 +89,7 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
     words = ["no client may collude with it"]
     if plan.corrupt:
         words = [f"up to {100 * plan.corrupt:g} % of a cohort may collude with it"]
-    private = [spec for spec in summed if _charge(plan, spec) != NO_COST]
+    private = [spec for spec in summed if _permitted(plan, spec).charge() != NO_COST]
     if real := [spec for spec in private if spec.form == "real"]:
         error = min(plan.guess_error(spec) for spec in real)
         words.append(
@@ -108,7 +102,7 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
             f"no figure bounds a guess of one client's {others}: a total tells values of few numbers apart, "
             "such as signs or mostly 0"
         )
-    if not all(post_processed(plan, spec) for spec in private):
+    if not all(Protection(plan, spec).post_processed for spec in private):
         words.append(
             "an entry that one client alone moves, such as a row of a class or a word that nobody else has, "
             "is its own"
@@ -117,7 +111,7 @@ def _held(plan: Plan, summed: Sequence[ValueSpec]) -> str:
         words.append(
             f"differences of rounds reveal sums of fixed batches of {plan.fixed_batch}, and no single client"
         )
-    elif not all(mechanism_of(plan, spec).noised and not bare(plan, spec) for spec in summed):
+    elif not all(own.noised and not own.bare for own in (Protection(plan, spec) for spec in summed)):
         words.append("differences of several rounds' sums are not protected")
     if loose := not_held(plan, summed):
         words.append(loose)
@@ -157,12 +151,12 @@ def _shown(plan: Plan, spec: ValueSpec) -> str:
 
 def _told(plan: Plan, spec: ValueSpec, reveals: str) -> str:
     """`reveals`, with the protection of the value."""
-    mechanism = mechanism_of(plan, spec)
+    protection = _permitted(plan, spec)
     if crafts(plan, spec):
         reveals += ", and single records if it crafts the model"
-    if not mechanism.noised:
+    if not protection.noised:
         return reveals if spec.training is None else f"{reveals}, trained privately"
-    charge, noise = _charge(plan, spec), mechanism.learns(SERVER)
-    if opens(charge, SERVER, plan.delta) and not unbounded([charge], (SERVER,)):
+    noise = protection.mechanism.learns(SERVER)
+    if protection.opens(SERVER) and not unbounded([protection.charge()], (SERVER,)):
         noise += f" that hides next to nothing (an epsilon above {HIDES:g})"
     return f"{reveals}{noise}"

@@ -32,8 +32,8 @@ from securefl.engine.exchange import Server, limits
 from securefl.engine.exchange.server import broadcast_of, cohort_of, order_of
 from securefl.engine.observer import Log
 from securefl.linear.scheme import LinearScheme, LinearServer, Questions, Report, Scoring
-from securefl.mechanisms.charges import fewest_contributions, sparse
-from securefl.mechanisms.registry import mechanism_of, require_mechanism
+from securefl.mechanisms.charges import Protection, fewest_contributions
+from securefl.mechanisms.registry import require_mechanism
 from securefl.mechanisms.totals import with_noise
 from securefl.storage.own_record import Own, OwnRecord
 from securefl.sums.registry import scheme_of
@@ -300,7 +300,7 @@ class ServerParty:
             hidden=hidden,
             again=again,
             scoring=scoring,
-            whole=frozenset(own.name for own in sums if not sparse(self._plan, own)),
+            whole=frozenset(own.name for own in sums if not Protection(self._plan, own).sparse),
         )
         now = [s.spec.name for s in (() if hidden else query.sums)] + [e.spec.name for e in query.per_client]
         self.account.query(now, query.cohort, initial=query.initial > 0)
@@ -331,7 +331,7 @@ class ServerParty:
             found, header, final = self._attempts(query, header, told, again, transport)
             if found is not None:
                 return replace(found, per_client=per_client)
-            anew = final and all(mechanism_of(self._plan, question.spec).noised for question in query.sums)
+            anew = final and all(Protection(self._plan, question.spec).noised for question in query.sums)
             if not anew or not self.retries_left:
                 return replace(no_answers(query), per_client=per_client)
             self.retries_left -= 1
@@ -412,7 +412,7 @@ class ServerParty:
 
     def _with_enough_noise(self, query: CohortQuery, answers: Answers) -> Answers:
         """The answers. If too few clients contributed their share of the noise, the sums are left out."""
-        promised = (mechanism_of(self._plan, question.spec) for question in query.sums)
+        promised = (Protection(self._plan, question.spec).mechanism for question in query.sums)
         enough = max((one.min_contributions(len(query.cohort)) for one in promised), default=0)
         if len(answers.survivors) >= enough:
             return answers

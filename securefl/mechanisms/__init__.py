@@ -5,8 +5,8 @@ distributed   clients add shares, which add up to enough in the sum
 central       the server that sums adds the noise
 key_holder    the key holder of a two-server sum adds the noise
 
-`mechanism_of` is the one path to a mechanism. No other room knows the words. PROOF.md says of each what is
-bounded, against which party, and why.
+`Protection` is the one path to a mechanism and its charge. No other room knows the words. PROOF.md says of
+each what is bounded, against which party, and why.
 """
 
 from securefl.core.lazy import lazy

@@ -1,7 +1,6 @@
 from securefl.core.release import Charge as Charge
-from securefl.mechanisms.charges import charge_of as charge_of
+from securefl.mechanisms.charges import Protection as Protection
 from securefl.mechanisms.mechanism import Headroom as Headroom
 from securefl.mechanisms.mechanism import Mechanism as Mechanism
 from securefl.mechanisms.protecting import protect as protect
-from securefl.mechanisms.registry import mechanism_of as mechanism_of
 from securefl.mechanisms.registry import names as names

@@ -20,7 +20,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
-from securefl.mechanisms.charges import HIDES, charge_of, opens
+from securefl.mechanisms.charges import HIDES, Protection
 
 _FOLLOWED = frozenset({"ckks"})
 """Sums whose server must follow the protocol whatever the plan says (`engine.privacy_card`)."""
@@ -35,7 +35,7 @@ def reads_unbound(plan: Plan, spec: ValueSpec) -> bool:
     if not plan.hidden or spec.reduction != "sum":
         return False
     loose = ("unbound", "unknown", "repeated") if plan.secagg == "active" else ("repeated",)
-    return spec.reads_state in loose and opens(charge_of(plan, spec), SERVER, plan.delta)
+    return spec.reads_state in loose and Protection(plan, spec).opens(SERVER)
 
 
 def require_agreed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
@@ -85,7 +85,7 @@ def require_needed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
 def _form_tells(plan: Plan, spec: ValueSpec) -> bool:
     """Whether a total without noise may tell single values apart by their form (`ValueSpec.form`)."""
     found = spec.reduction == "sum" and spec.form != "real"
-    return found and opens(charge_of(plan, spec), SERVER, plan.delta)
+    return found and Protection(plan, spec).opens(SERVER)
 
 
 def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", "not held, said"]:
@@ -99,7 +99,7 @@ def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", 
         return "not held, said"
     try:
         for spec in sent:
-            charge_of(plan, spec)
+            Protection(plan, spec).charge()
         require_agreed(plan, sent)
     except ConfigError:
         return "refused"

@@ -50,11 +50,11 @@ class Mechanism:
     """The noise on one value under one plan, rounded and Gaussian unless a subclass has another.
 
         >>> from securefl.algorithm import Plan, ValueSpec
-        >>> from securefl.mechanisms import mechanism_of
+        >>> from securefl.mechanisms import Protection
         >>> plan = Plan(noise="local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1)
         >>> one = {("record", "add-remove"): 1.0}
         >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity=one)
-        >>> mechanism = mechanism_of(plan, step)
+        >>> mechanism = Protection(plan, step).mechanism
         >>> mechanism.charge().server, mechanism.deviation(1), mechanism.sigma == 2.0 / step.grid.step
         (GaussianDpEvent(noise_multiplier=2.0), 2.0, True)
 

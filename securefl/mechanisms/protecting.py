@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Floats, Value, ValueSpec, undeclared
 from securefl.core.abstaining import Abstains, Reason
 from securefl.core.entropy import derived, long_fingerprint
@@ -19,10 +18,9 @@ from securefl.core.keys import SecretKey
 from securefl.core.release import Release, ReleaseKey
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
-from securefl.mechanisms.charges import charge_of, sparse
+from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.mechanism import Mechanism
 from securefl.mechanisms.outside import Outside
-from securefl.mechanisms.registry import mechanism_of
 
 Noise = Mechanism | Outside
 _EXACT = 2**52
@@ -30,8 +28,7 @@ _EXACT = 2**52
 
 
 def protect(
-    plan: Plan,
-    spec: ValueSpec,
+    protection: Protection,
     value: Value,
     *,
     key: ReleaseKey,
@@ -46,11 +43,11 @@ def protect(
         >>> import numpy as np
         >>> from securefl.algorithm import Plan, ValueSpec, Value
         >>> from securefl.core.release import ReleaseKey
-        >>> from securefl.mechanisms import protect
+        >>> from securefl.mechanisms import Protection, protect
         >>> plan = Plan(delta=1e-5, max_rounds=1, non_private=("step",))
         >>> step = ValueSpec(name="step", reduction="sum", reveals="a step")
         >>> key = ReleaseKey("client-0", b"session", 1, 0, 0, "step")
-        >>> protect(plan, step, Value(clear=np.ones(2)), key=key, weight=1.0)
+        >>> protect(Protection(plan, step), Value(clear=np.ones(2)), key=key, weight=1.0)
         Release(client-0, 'step', open, <sealed>)
 
     Guarantees:
@@ -68,14 +65,13 @@ def protect(
           hidden. The ledger then sends only one of them.
 
     Args:
-        plan: the plan of the run.
-        spec: the value's spec.
+        protection: the plan of the run, and the value's spec.
         value: the client's value before protection.
         key: the holder, session, round, stage, attempt and name of the release.
         weight: the weight in a sum, in (0, 1].
         conceal: conceals the integers of a sum, or the hidden part of a number. Required if the plan hides
             the value.
-        trained: as for `charge_of`.
+        trained: as for `Protection.charge`.
         secret: the client's noise is derived from it and the release's key. Without one the noise comes from
             the operating system.
         speaks: whether the client's silence would reveal something of the records without a charge. A finite
@@ -91,9 +87,10 @@ def protect(
         LocalProtocolError: a value that must be noised has no grid integers, or they are of another step
             than the spec's; the plan hides the value and `conceal` is None; or the value answers linear
             queries and declares no number of releases.
-        ConfigError: as for `charge_of`.
+        ConfigError: as for `Protection`.
     """
-    charge, mechanism = charge_of(plan, spec, trained=trained), mechanism_of(plan, spec)
+    plan, spec, mechanism = protection.plan, protection.spec, protection.mechanism
+    charge = protection.charge(trained=trained)
     told: NDArray[Any]
     source = Source(None if secret is None else derived(secret, b"noise" + _place(key)))
     _require_grid(mechanism, spec, value)
@@ -115,19 +112,19 @@ def protect(
     return Release(
         key=key,
         unit=plan.unit,
-        form=hidden.form if hidden is not None else "sparse" if sparse(plan, spec) else "open",
+        form=hidden.form if hidden is not None else "sparse" if protection.sparse else "open",
         charge=charge,
         _numbers=told if hidden is None else hidden.numbers,
         _sealed=b"" if hidden is None else hidden.sealed,
-        content=_content(plan, spec, secret, key, told),
+        content=_content(protection, secret, key, told),
     )
 
 
-def is_cut(plan: Plan, spec: ValueSpec, value: Value, weight: float, *, speaks: bool) -> bool:
+def is_cut(protection: Protection, value: Value, weight: float, *, speaks: bool) -> bool:
     """Whether `protect` cuts this value to its grid, before noise. Only the value's owner may read it."""
+    spec, mechanism = protection.spec, protection.mechanism
     if spec.reduction != "sum":
         return False
-    mechanism = mechanism_of(plan, spec)
     if value.integers is not None and mechanism.noised:
         integers, inside = value.integers, _inside(mechanism, spec)
         beyond = _largest(integers) > spec.grid.limit
@@ -231,12 +228,13 @@ def _place(key: ReleaseKey) -> bytes:
 
 
 def _content(
-    plan: Plan, spec: ValueSpec, secret: SecretKey | None, key: ReleaseKey, numbers: NDArray[Any]
+    protection: Protection, secret: SecretKey | None, key: ReleaseKey, numbers: NDArray[Any]
 ) -> bytes:
     """A fingerprint of a value that is noised, hidden or privately trained. Other values have none."""
     # Two versions of such a value under one draw of noise, or under one mask, would reveal their difference.
     # The ledger compares fingerprints and sends one version only.
-    if secret is None or (not plan.hidden and not mechanism_of(plan, spec).noised and spec.training is None):
+    plain = not (protection.plan.hidden or protection.noised or protection.spec.training is not None)
+    if secret is None or plain:
         return b""
     flat = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
     return long_fingerprint(secret, b"content" + _place(key), flat.data)

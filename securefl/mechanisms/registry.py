@@ -12,7 +12,6 @@ from functools import cache
 from typing import Final
 
 from securefl.algorithm.plan import NO_NOISE, Plan
-from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
 from securefl.core.reading import near
@@ -24,10 +23,8 @@ from securefl.mechanisms.mechanism import (
     KeyHolder,
     Kind,
     Local,
-    Mechanism,
-    NoNoise,
 )
-from securefl.mechanisms.outside import Outside, require_kind
+from securefl.mechanisms.outside import require_kind
 
 GROUP: Final = "securefl.mechanisms"
 OURS: Final[Mapping[str, Kind]] = {own.word: own for own in (Local, Distributed, Central, KeyHolder)}
@@ -79,7 +76,7 @@ def _from_outside(word: str) -> Kind:
 def require_mechanism(plan: Plan) -> Kind | None:
     """The factory of the mechanisms of a plan's word. None for no noise.
 
-    Every party calls it before it opens a ledger, and `mechanism_of` calls it before anything is charged or
+    Every party calls it before it opens a ledger, and `Protection` calls it before anything is charged or
     released.
 
     Raises:
@@ -99,32 +96,3 @@ def require_mechanism(plan: Plan) -> Kind | None:
             "sum does the key holder compute a number that it can add noise to."
         )
     return kind
-
-
-def mechanism_of(plan: Plan, spec: ValueSpec) -> Mechanism | Outside:
-    """The mechanism that noises this value under this plan.
-
-        >>> from securefl.algorithm import Plan, ValueSpec
-        >>> from securefl.mechanisms import mechanism_of
-        >>> plan = Plan(noise="local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1)
-        >>> one = {("record", "add-remove"): 1.0}
-        >>> step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity=one)
-        >>> bare = ValueSpec(name="x", reduction="sum", reveals="")
-        >>> mechanism_of(plan, step).noised, mechanism_of(plan, bare).noised
-        (True, False)
-
-    Args:
-        plan: the plan of the run.
-        spec: the value's spec. A value without a sensitivity for the plan's unit and adjacency is not noised.
-
-    Raises:
-        ConfigError: as for `require_mechanism`.
-    """
-    kind = require_mechanism(plan)
-    if kind is None or not spec.sensitivity.get((plan.unit, plan.adjacency), 0.0) > 0:
-        return NoNoise(plan, spec)
-    if spec.reduction == "none":  # no party sums it, so its client noises it
-        return Local(plan, spec)
-    if plan.noise in OURS:
-        return kind(plan, spec)
-    return Outside(plan.noise, kind, plan, spec)

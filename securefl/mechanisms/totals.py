@@ -13,7 +13,7 @@ from securefl.core.errors import LocalProtocolError
 from securefl.core.release import SERVER
 from securefl.core.wire import Header
 from securefl.dp.noise import Source
-from securefl.mechanisms.registry import mechanism_of
+from securefl.mechanisms.charges import Protection
 from securefl.storage.own_record import OwnRecord
 
 
@@ -23,7 +23,7 @@ def with_noise(plan: Plan, record: OwnRecord, ask: CohortQuery, answers: Answers
         return answers
     totals = dict(answers.totals)
     for question in ask.sums:
-        mechanism, total = mechanism_of(plan, question.spec), totals[question.spec.name]
+        mechanism, total = Protection(plan, question.spec).mechanism, totals[question.spec.name]
         if mechanism.total_by != SERVER:
             continue
         drawn = mechanism.total_noise(SERVER, question.size, [_source(record, question, total, header)])

@@ -15,7 +15,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.dp.calibration import check_delta
 from securefl.mechanisms.agreed import require_agreed, require_needed
-from securefl.mechanisms.charges import charge_of, events_of, open_to
+from securefl.mechanisms.charges import Protection, events_of
 from securefl.study.config import Arm, Study, place_of, placed
 from securefl.study.seeded import World
 from securefl.sums.registry import scheme_of
@@ -104,7 +104,7 @@ def _check_target(study: Study, plan: Plan, sent: Sequence[ValueSpec]) -> None:
     if target is None or all(spec.training is None for spec in sent):
         return
     for spec in sent:
-        if endless := open_to(plan, spec):
+        if endless := Protection(plan, spec).open_to:
             raise ConfigError(
                 f"[dpsgd] Expected every value to have a finite epsilon beside the target {target:g}, "
                 f"got {spec.name!r} of the arm without noise against the {' and the '.join(endless)}. Set "
@@ -115,7 +115,7 @@ def _check_target(study: Study, plan: Plan, sent: Sequence[ValueSpec]) -> None:
         spent = events_of(plan, sent, party, plan.max_rounds)
         for spec in sent:
             if spec.reduction == "sum":
-                spent[charge_of(plan, spec).by_party()[party]] += plan.max_retries
+                spent[Protection(plan, spec).charge().by_party()[party]] += plan.max_retries
         # The noise is scaled from that of other training. An event of another form could cost more.
         if (cost := running_epsilon(History.of(spent), plan.delta)) > target:
             raise ConfigError(
@@ -128,7 +128,7 @@ def _check_target(study: Study, plan: Plan, sent: Sequence[ValueSpec]) -> None:
 def _check_budget(plan: Plan, sent: Sequence[ValueSpec]) -> None:
     """Raises ConfigError for a value without noise under a budget, or a budget below the cost of round 1."""
     for spec in sent:
-        endless = open_to(plan, spec)
+        endless = Protection(plan, spec).open_to
         if plan.budget is not None and endless:
             raise ConfigError(
                 f"Expected noise on every value under a budget, got {spec.name!r} without noise, whose "

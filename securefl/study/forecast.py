@@ -21,8 +21,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import crafts, learns
-from securefl.mechanisms.charges import charge_of, events_of
-from securefl.mechanisms.registry import mechanism_of
+from securefl.mechanisms.charges import Protection, events_of
 from securefl.study.accounted import ALONE
 from securefl.study.composition import built, composition, require_known, sized
 from securefl.study.config import Arm, Study
@@ -190,8 +189,8 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[EpsilonPart]:
     """What training and each value take, training first. A value that costs nothing is left out."""
     trained: Counter[DpEvent] = Counter()
     for spec in sent:
-        charges = (charge_of(plan, spec), charge_of(plan, spec, trained=False))
-        if spec.training is not None and charges[0] != charges[1]:
+        protection = Protection(plan, spec)
+        if spec.training is not None and protection.charge() != protection.charge(trained=False):
             trained[spec.training] += spec.schedule.asked(plan.max_rounds) - spec.schedule.initial
     if trained:
         yield EpsilonPart(
@@ -201,14 +200,14 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[EpsilonPart]:
             epsilon=compose(trained, plan.delta),
         )
     for spec in sent:
-        own, often = charge_of(plan, spec, trained=False).by_party(), spec.schedule.asked(plan.max_rounds)
+        protection, often = Protection(plan, spec), spec.schedule.asked(plan.max_rounds)
+        own = protection.charge(trained=False).by_party()
         alone = max(compose({own[party]: often}, plan.delta) for party in _adversaries(plan))
-        noised = mechanism_of(plan, spec).noised
         if alone > 0:
             yield EpsilonPart(
                 name=spec.name,
                 releases=often,
-                noise_multiplier=plan.noise_multiplier if noised else None,
+                noise_multiplier=plan.noise_multiplier if protection.noised else None,
                 epsilon=alone,
             )
 

@@ -46,8 +46,8 @@ def test_other_words_of_the_card_are_found(
 
 
 def test_another_charge_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    none = charges.charge_of(*who_learns.composed(who_learns.CASES[-2]))
-    monkeypatch.setattr(charges, "charge_of", lambda plan, spec: none)
+    none = charges.Protection(*who_learns.composed(who_learns.CASES[-2])).charge()
+    monkeypatch.setattr(charges.Protection, "charge", lambda own: none)
     assert TEXTS["README.md"] != who_learns.filled("README.md", TEXTS["README.md"])
 
 

@@ -100,7 +100,7 @@ def test_the_rule_lets_prose_and_objects_be() -> None:
         "if plan.noise == NO_NOISE:\n    pass",
         "Plan(noise=self.noise)",
         'message = f"Expected noise among {words}, got {plan.noise!r}."',
-        "from securefl.mechanisms import mechanism_of",
+        "from securefl.mechanisms import Protection",
     )
     assert [source for source in allowed if violations(source, "securefl/elsewhere.py")] == []
 

@@ -26,7 +26,7 @@ from securefl.algorithm import ClientFunction, CohortQuery, Sum, Value, ValueSpe
 from securefl.core.keys import SecretKey
 from securefl.dp import Source
 from securefl.errors import ConfigError
-from securefl.mechanisms import charge_of, mechanism_of
+from securefl.mechanisms.charges import Protection
 from securefl.study import run_report
 from securefl.study.config import parse
 from securefl.study.session import run_study
@@ -279,16 +279,16 @@ def test_the_mechanism_draws_the_noise_that_it_charges() -> None:
     plan = Plan(
         noise="discrete-local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1
     )
-    mechanism = mechanism_of(plan, spec)
+    mechanism = Protection(plan, spec).mechanism
     noise = mechanism.client_noise(40_000, Source(SecretKey(b"a secret of the test's own".rjust(32))))
     assert noise is not None
     sigma = 2.0 / spec.grid.step
     low, high = stats.chi2.ppf([5e-10, 1 - 5e-10], len(noise))
     assert low < np.sum((noise / sigma) ** 2) < high
     assert stats.kstest(noise / sigma, "norm").pvalue > 1e-9
-    charge = charge_of(plan, spec).by_party()
+    charge = Protection(plan, spec).charge().by_party()
     gaussian = Plan(noise="local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1)
-    known = charge_of(gaussian, spec).by_party()
+    known = Protection(gaussian, spec).charge().by_party()
     for party in charge:
         ours, theirs = (compose({each[party]: 1}, 1e-5) for each in (charge, known))
         assert ours == pytest.approx(theirs, rel=1e-3)

@@ -39,18 +39,21 @@ from securefl.core.wire import Header, Limit
 from securefl.engine.exchange import Client, Server
 from securefl.linear.scheme import Asked, OpeningMachine
 from securefl.matching.profiles import Bounds, ProfileQuery, Variant
-from securefl.sums.encrypted.client import SumClient, input_digest, signed_input
-from securefl.sums.encrypted.key_holder import SumKeyHolder
 from securefl.sums.encrypted.messages import EncryptedInput, SumRequest
-from securefl.sums.encrypted.server import Blind, SumServer
+from securefl.sums.encrypted.scheme import (
+    AddingPart,
+    EncryptingPart,
+    OpeningPart,
+    input_digest,
+    signed_input,
+)
+from securefl.sums.opened import MakeRequest, OpenedClient, OpenedKeyHolder, OpenedServer
 from securefl.sums.scheme import Opened, Unopened
-from securefl.sums.two_server.client import PadClient
-from securefl.sums.two_server.key_holder import PadKeyHolder
 from securefl.sums.two_server.messages import PadReply
 
 NOBODY: Any = None
 """In place of a part that is not asked."""
-COUNTING: Any = SimpleNamespace(add=lambda name, total, message, sender: (total or 0) + 1)
+COUNTING: Any = SimpleNamespace(add=lambda total, message, sender: (total or 0) + 1, message_bytes=99)
 HEADER = Header(bytes(32), 1, 0, 0)
 PLACE = Header(bytes(32), 1, 1, 0)
 MODEL = np.zeros(2, np.float32)
@@ -558,8 +561,11 @@ ELSEWHERE = (
 
 class TestSumClient(Contract):
     header = PLACE
-    machine = SumClient(
-        identity=OWNERS[0], agreement=AGREED, signers=2, encrypt={"sum": lambda integers: b"ciphertext"}
+    machine = OpenedClient(
+        identity=OWNERS[0],
+        agreement=AGREED,
+        signers=2,
+        part=EncryptingPart({"sum": lambda integers: b"ciphertext"}),
     )
     good = ()
     bad = (("server", OpenReply(items=())), ("client-0001", OpenReply(items=())))
@@ -570,7 +576,7 @@ class TestSumClient(Contract):
         return {
             "begun": start,
             "entered": entered,
-            "closed": self.machine.provide(entered, ()).state,
+            "closed": self.machine.deadline(entered).state,
         }
 
     def answer(self, order: Any) -> Any:
@@ -578,13 +584,14 @@ class TestSumClient(Contract):
 
     def test_what_may_arrive_is_bounded_and_placed(self) -> None:
         for state in self.states().values():
-            assert self.machine.expects(state).header == PLACE
+            assert self.machine.expects(state).header == self.header
             assert not self.machine.expects(state).kinds
 
     def test_it_begins_on_record_and_then_encrypts(self) -> None:
         need = self.machine.begin().need
         assert isinstance(need.order, Begin)
-        assert (need.order.signers, need.order.context) == (2, AGREED.context)
+        assert need.order.signers == self.machine.signers
+        assert need.order.context == self.machine.agreement.context
         refused = self.machine.provide(self.machine.begin().state, None)
         assert (refused.out, refused.need, refused.result) == ((), None, "refused")
         working = self.machine.provide(self.machine.begin().state, SecretKey(bytes(32)))
@@ -595,13 +602,7 @@ class TestSumClient(Contract):
 
 class TestSumServer(Contract):
     header = PLACE
-    machine = SumServer(
-        agreement=AGREED,
-        least=2,
-        message_bytes=99,
-        reply_bytes=99,
-        part=COUNTING,
-    )
+    machine = OpenedServer(agreement=AGREED, least=2, part=AddingPart({"sum": COUNTING}, NOBODY))
     good = (("client-0000", sealed(0)), ("client-0001", sealed(1)), ("client-0002", sealed(2)))
     bad = (
         ("client-0000", sealed(1)),
@@ -636,8 +637,8 @@ class TestSumServer(Contract):
         }
 
     def answer(self, order: Any) -> Any:
-        if isinstance(order, Blind):
-            return "blind", dataclasses.replace(order.request, items=(b"item",))
+        if isinstance(order, MakeRequest):
+            return {}, SumRequest(items=(b"item",), **order.evidence)
         return {"sum": np.zeros(2)}
 
     def test_below_the_least_nothing_is_asked_of_the_key_holder(self) -> None:
@@ -664,7 +665,7 @@ class TestSumServer(Contract):
 
 class TestSumKeyHolder(Contract):
     header = PLACE
-    machine = SumKeyHolder(agreement=AGREED, least=2, most_bytes=999, part=NOBODY)
+    machine = OpenedKeyHolder(agreement=AGREED, least=2, part=OpeningPart(()))
     good = (("server", requested(0, 2)),)
     bad = (
         ("server", requested(0)),  # one below the least
@@ -689,11 +690,11 @@ class TestSumKeyHolder(Contract):
             "ready": start,
             "recording": recording.state,
             "opening": opening.state,
-            "replied": self.machine.provide(opening.state, (b"reply",)).state,
+            "replied": self.machine.provide(opening.state, OpenReply(items=(b"reply",))).state,
         }
 
     def answer(self, order: Any) -> Any:
-        return True if isinstance(order, RecordAct) else order.items
+        return True if isinstance(order, RecordAct) else OpenReply(items=order.request.items)
 
     def test_nothing_is_opened_before_it_is_on_record(self) -> None:
         step = self.machine.receive(self.machine.begin().state, *self.good[0])
@@ -751,26 +752,8 @@ SPOILT = two.signed(PADDED, 1, dataclasses.replace(two.padded(PADDED, 1), boxes=
 
 class TestPadClient(TestSumClient):
     header = PADDED.header
-    machine = PadClient(identity=two.identity(0), agreement=PADDED, signers=two.LEAST)
+    machine = two.client(PADDED, 0)
     bad = (("server", REPLY), ("client-0001", REPLY))
-
-    def states(self) -> dict[str, Any]:
-        start = self.machine.begin().state
-        entered = self.machine.provide(start, two.secret(0)).state
-        return {"begun": start, "entered": entered, "closed": self.machine.deadline(entered).state}
-
-    def test_what_may_arrive_is_bounded_and_placed(self) -> None:
-        for state in self.states().values():
-            assert self.machine.expects(state).header == PADDED.header
-            assert not self.machine.expects(state).kinds
-
-    def test_it_begins_on_record_and_then_encrypts(self) -> None:
-        need = self.machine.begin().need
-        assert isinstance(need.order, Begin)
-        assert (need.order.signers, need.order.context) == (two.LEAST, PADDED.context)
-        working = self.machine.provide(self.machine.begin().state, two.secret(0))
-        assert working.out == ()
-        assert isinstance(working.need.order, ComputeAndConceal)
 
 
 class TestPadServer(Contract):
@@ -811,7 +794,7 @@ class TestPadServer(Contract):
 
 class TestPadKeyHolder(Contract):
     header = PADDED.header
-    machine = PadKeyHolder(agreement=PADDED, least=two.LEAST, part=two.PART)
+    machine = OpenedKeyHolder(agreement=PADDED, least=two.LEAST, part=two.PART)
     good = (("server", EVERYBODYS),)
     bad = (
         ("server", two.requested(PADDED, two.EVERYBODY[: two.LEAST - 1])),

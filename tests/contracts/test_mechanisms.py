@@ -41,10 +41,10 @@ from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
 from securefl.mechanisms import registry
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.mechanism import Headroom, Local, Mechanism, NoNoise
 from securefl.mechanisms.protecting import protect
-from securefl.mechanisms.registry import OURS, kind_of, mechanism_of, names
+from securefl.mechanisms.registry import OURS, kind_of, names
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.composition import composition
@@ -133,7 +133,7 @@ def source(seed: str) -> Source:
 
 def draws(plan: Plan, spec: ValueSpec, clients: int) -> tuple[list[Integers], dict[str, Integers]]:
     """The noise of so many clients, and that of each party for the total; zeros where none is drawn."""
-    mechanism, none = mechanism_of(plan, spec), np.zeros(ENTRIES, np.int64)
+    mechanism, none = Protection(plan, spec).mechanism, np.zeros(ENTRIES, np.int64)
     own = [mechanism.client_noise(ENTRIES, source(f"client {k}")) for k in range(clients)]
     total = {party: mechanism.total_noise(party, ENTRIES, [source(party)]) for party in PARTIES}
     return [none if n is None else n for n in own], {p: none if n is None else n for p, n in total.items()}
@@ -141,7 +141,7 @@ def draws(plan: Plan, spec: ValueSpec, clients: int) -> tuple[list[Integers], di
 
 def unknown_noise(plan: Plan, spec: ValueSpec, party: str, cohort: int) -> Integers:
     """What is on a value that a party sees and does not know: fewest contributions, most that collude."""
-    fewest = max(plan.survivors(cohort), mechanism_of(plan, spec).min_contributions(cohort))
+    fewest = max(plan.survivors(cohort), Protection(plan, spec).mechanism.min_contributions(cohort))
     own, total = draws(plan, spec, fewest)
     of_others = sum(noise for drawer, noise in total.items() if drawer != party)
     if party == SERVER and not plan.hidden:  # before anybody has summed, or noised the sum
@@ -172,7 +172,7 @@ def require_gaussian(noise: Integers, sigma: float) -> None:
 
 
 def require_charge_bounds_noise(plan: Plan, spec: ValueSpec) -> None:
-    charge = charge_of(plan, spec)
+    charge = Protection(plan, spec).charge()
     for party in (SERVER, OTHERS):
         sigma = sigma_of(charge.by_party()[party], spec, plan)
         if sigma is not None:
@@ -183,7 +183,7 @@ def require_charge_bounds_noise(plan: Plan, spec: ValueSpec) -> None:
 
 def require_headroom(plan: Plan, spec: ValueSpec) -> None:
     """Noise of 13 deviations has its place, beside a value and beside a total."""
-    head = mechanism_of(plan, spec).headroom()
+    head = Protection(plan, spec).mechanism.headroom()
     [own], total = draws(plan, spec, 1)
     if head.share is not None:
         assert head.share >= 0.97 * TAIL * own.std(), "a share would be cut off"
@@ -194,7 +194,7 @@ def require_deviation(plan: Plan, spec: ValueSpec) -> None:
     for contributions in (1, 4, 9):
         own, total = draws(plan, spec, contributions)
         noise = (np.sum(own, axis=0) + sum(total.values())) * spec.grid.step
-        stated = mechanism_of(plan, spec).deviation(contributions)
+        stated = Protection(plan, spec).mechanism.deviation(contributions)
         low, high = stats.chi2.ppf([ALARM / 2, 1 - ALARM / 2], ENTRIES)
         assert low < np.sum((noise / stated) ** 2) < high
 
@@ -234,24 +234,24 @@ class TestContract:
 
     def test_its_charge_holds_in_smaller_and_larger_cohorts(self, word: str, scheme: str) -> None:
         plan = planned(word, scheme)
-        sigma = sigma_of(charge_of(plan, SPEC).others, SPEC, plan)
+        sigma = sigma_of(Protection(plan, SPEC).charge().others, SPEC, plan)
         assert sigma is not None
         for cohort in (6, 14):
-            fewest = max(plan.survivors(cohort), mechanism_of(plan, SPEC).min_contributions(cohort))
+            fewest = max(plan.survivors(cohort), Protection(plan, SPEC).mechanism.min_contributions(cohort))
             if fewest <= cohort:  # a smaller cohort than declared may hold too few for any sum
                 require_gaussian(unknown_noise(plan, SPEC, OTHERS, cohort), sigma)
 
     def test_its_charge_is_one_that_a_ledger_adds_up(self, word: str, scheme: str) -> None:
         plan = planned(word, scheme)
-        assert dump_charge(charge_of(plan, SPEC)) == dump_charge(charge_of(plan, SPEC))
+        assert dump_charge(Protection(plan, SPEC).charge()) == dump_charge(Protection(plan, SPEC).charge())
 
     def test_where_it_trusts_a_party_of_the_promise_nothing_is_bounded(self, word: str, scheme: str) -> None:
         plan = planned(word, scheme, adversaries=PARTIES)
-        mechanism = mechanism_of(plan, SPEC)
+        mechanism = Protection(plan, SPEC).mechanism
         assert (mechanism.charge() is None) == (word in TRUST)
         if word in TRUST:
             with pytest.raises(ConfigError, match="out of `adversaries`"):
-                charge_of(plan, SPEC)
+                Protection(plan, SPEC).charge()
 
     def test_its_noise_has_its_head_room(self, word: str, scheme: str) -> None:
         require_headroom(planned(word, scheme), SPEC)
@@ -268,30 +268,30 @@ class TestContract:
             assert abs(np.corrcoef(one, other)[0, 1]) < stats.norm.isf(ALARM / 2) / sqrt(ENTRIES)
 
     def test_the_party_that_it_names_draws_for_totals_and_no_other(self, word: str, scheme: str) -> None:
-        mechanism = mechanism_of(planned(word, scheme), SPEC)
+        mechanism = Protection(planned(word, scheme), SPEC).mechanism
         drawing = {p for p in PARTIES if mechanism.total_noise(p, 3, [source(p)]) is not None}
         assert drawing == ({mechanism.total_by} if mechanism.total_by else set())
 
     def test_it_says_what_each_party_learns(self, word: str, scheme: str) -> None:
-        mechanism = mechanism_of(planned(word, scheme), SPEC)
+        mechanism = Protection(planned(word, scheme), SPEC).mechanism
         said = {party: mechanism.learns(party) for party in PARTIES}
         assert said[SERVER]
         assert mechanism.total_by is None or said[mechanism.total_by]
         assert kind_of(word).legend
 
     def test_too_few_contributions_are_whole_numbers(self, word: str, scheme: str) -> None:
-        mechanism = mechanism_of(planned(word, scheme), SPEC)
+        mechanism = Protection(planned(word, scheme), SPEC).mechanism
         found = [mechanism.min_contributions(cohort) for cohort in range(1, 40)]
         assert all(type(n) is int and n >= 0 for n in found)
 
     def test_a_number_that_nobody_sums_is_noised_by_its_client(self, word: str, scheme: str) -> None:
-        assert type(mechanism_of(planned(word, scheme), replace(SPEC, reduction="none"))) is Local
+        assert type(Protection(planned(word, scheme), replace(SPEC, reduction="none")).mechanism) is Local
 
     def test_what_declares_no_sensitivity_is_not_noised(self, word: str, scheme: str) -> None:
         plan, bare = planned(word, scheme, non_private=("own",)), replace(SPEC, sensitivity={})
-        mechanism = mechanism_of(plan, bare)
+        mechanism = Protection(plan, bare).mechanism
         assert isinstance(mechanism, NoNoise)
-        assert charge_of(plan, bare) == NON_PRIVATE
+        assert Protection(plan, bare).charge() == NON_PRIVATE
         assert mechanism.client_noise(3, source("a")) is mechanism.total_noise(SERVER, 3, []) is None
 
 
@@ -408,7 +408,9 @@ def defect(**changes: Any) -> Any:
 
 def released(plan: Plan, value: int = 0) -> Any:
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
-    return protect(plan, SPEC, Value(integers=np.full(50, value), step=SPEC.grid.step), key=key, weight=1.0)
+    return protect(
+        Protection(plan, SPEC), Value(integers=np.full(50, value), step=SPEC.grid.step), key=key, weight=1.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -465,11 +467,11 @@ def test_a_participation_that_the_ledger_s_schedule_holds_is_taken(
 ) -> None:
     install(monkeypatch, defect(participation=most))
     plan = planned("twice", "clear", max_releases=held)
-    assert charge_of(plan, SPEC)
+    assert Protection(plan, SPEC).charge()
     assert (plan.terms().max_releases or {}).get("own", 0) <= (most or 0)
     if most is not None:
         with pytest.raises(ConfigError, match="that a ledger enforces"):
-            charge_of(replace(plan, max_releases={"own": 4}), SPEC)
+            Protection(replace(plan, max_releases={"own": 4}), SPEC).charge()
 
 
 @pytest.mark.parametrize(
@@ -571,7 +573,7 @@ def test_a_total_gets_noise_by_the_party_that_is_declared_or_is_not_told(
 ) -> None:
     install(monkeypatch, defect(**changes))
     with pytest.raises(LocalProtocolError, match=says):
-        mechanism_of(planned("twice", "clear"), SPEC).total_noise(party, 3, [source("a")])
+        Protection(planned("twice", "clear"), SPEC).mechanism.total_noise(party, 3, [source("a")])
 
 
 def test_noise_that_nobody_draws_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -587,13 +589,13 @@ def test_a_kind_without_what_a_plan_is_checked_by_is_refused(
 ) -> None:
     install(monkeypatch, defect(**changes))
     with pytest.raises(ConfigError, match="mechanism 'twice'"):
-        charge_of(planned("twice", "clear"), SPEC)
+        Protection(planned("twice", "clear"), SPEC).charge()
 
 
 def test_an_object_that_makes_no_mechanism_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, SimpleNamespace(legend="noise", mutual=False, total_by=None))
     with pytest.raises(ConfigError, match="mechanism 'twice'"):
-        charge_of(planned("twice", "clear"), SPEC)
+        Protection(planned("twice", "clear"), SPEC).charge()
 
 
 def test_a_mechanism_s_own_refusal_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -602,15 +604,15 @@ def test_a_mechanism_s_own_refusal_is_heard(monkeypatch: pytest.MonkeyPatch) -> 
 
     install(monkeypatch, defect(check=refuse))
     with pytest.raises(ConfigError, match="too coarse for it"):
-        charge_of(planned("twice", "clear"), SPEC)
+        Protection(planned("twice", "clear"), SPEC).charge()
 
 
 def test_a_mechanism_may_say_that_no_bound_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, defect(charge=lambda own: None))
     plan = planned("twice", "clear")
     with pytest.raises(ConfigError, match="non_private"):
-        charge_of(plan, SPEC)
-    assert charge_of(replace(plan, non_private=("own",)), SPEC) in (NON_PRIVATE, EXPOSED)
+        Protection(plan, SPEC).charge()
+    assert Protection(replace(plan, non_private=("own",)), SPEC).charge() in (NON_PRIVATE, EXPOSED)
 
 
 def test_an_empty_vector_has_empty_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -620,7 +622,7 @@ def test_an_empty_vector_has_empty_noise(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
     value = Value(integers=drawn, step=SPEC.grid.step)
-    assert protect(planned("twice", "clear"), SPEC, value, key=key, weight=1.0)._numbers.size == 0
+    assert protect(Protection(planned("twice", "clear"), SPEC), value, key=key, weight=1.0)._numbers.size == 0
 
 
 # Which word is whose ---------------------------------------------------------------------------------
@@ -629,7 +631,7 @@ def test_an_empty_vector_has_empty_noise(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_no_other_distribution_takes_the_place_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     contribution(monkeypatch, {"local": Twice, "none": Twice, "distributed": Twice})
     assert {word: kind_of(word) for word in OURS} == OURS
-    assert isinstance(mechanism_of(planned("none", "clear"), SPEC), NoNoise)
+    assert isinstance(Protection(planned("none", "clear"), SPEC).mechanism, NoNoise)
     assert names() == ("none", "local", "distributed", "central", "key-holder")
 
 
@@ -685,9 +687,9 @@ def test_a_plan_that_is_made_by_hand_is_refused_before_anything(
         ClientParty(plan, given, Ledger(":memory:", plan.terms()), Journal(), {}, rng=lambda *place: None)  # type: ignore[arg-type, return-value]
     if spec is not None:
         with pytest.raises(ConfigError, match=says):
-            charge_of(plan, spec)
+            Protection(plan, spec).charge()
         with pytest.raises(ConfigError, match=says):
-            mechanism_of(plan, spec)
+            _ = Protection(plan, spec).mechanism
 
 
 def test_a_study_says_the_nearest_word() -> None:

@@ -16,7 +16,7 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.queries import ByCount, ByDraws
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
@@ -77,7 +77,7 @@ class TestProtocol:
         asked = {spec.name for query, _ in spy.asks for spec in query.wants()}
         assert asked == set(names)
         for statistic in algorithm.contributions:
-            charge_of(of.privacy.plan(2), statistic.spec)
+            Protection(of.privacy.plan(2), statistic.spec).charge()
         assert {row[5] for row in rows(of, tmp_path / "run")} == asked
 
         with Checkpoint(checkpoint_file(arm_folder(tmp_path / "run", of.arms[0], 3))) as checkpoint:

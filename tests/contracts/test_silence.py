@@ -26,7 +26,7 @@ from securefl.core.release import OTHERS, SERVER
 from securefl.engine.party import computing
 from securefl.engine.party.computing import Computing
 from securefl.engine.party.contributing import Contributing
-from securefl.mechanisms.charges import charge_of, unbounded
+from securefl.mechanisms.charges import Protection, unbounded
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.seeded import World
@@ -134,7 +134,8 @@ def finite(of: Study, here: World) -> bool:
     """Whether all that the arm sends has a finite price against the other clients."""
     algorithm, plan = composition(of, of.arms[0], here)
     return not any(
-        unbounded([charge_of(plan, contribution.spec)], (OTHERS,)) for contribution in algorithm.contributions
+        unbounded([Protection(plan, contribution.spec).charge()], (OTHERS,))
+        for contribution in algorithm.contributions
     )
 
 

@@ -25,9 +25,9 @@ from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.results import collect
 from securefl.study.run_report import privacy_card
-from securefl.sums.encrypted import key_holder as keys
+from securefl.sums.encrypted import keys
 from securefl.sums.encrypted.parts import SumEncryptor
-from securefl.sums.two_server import client as padder
+from securefl.sums.two_server import scheme as padder
 
 
 def one(name: str, options: str, sum_: str, *, extra: str = "", **changes: Any) -> Study:

@@ -24,7 +24,7 @@ from securefl.algorithm import ValueSpec
 from securefl.core.keys import SecretKey
 from securefl.dp import Source
 from securefl.errors import BudgetExceeded, ConfigError
-from securefl.mechanisms import mechanism_of
+from securefl.mechanisms.charges import Protection
 from securefl.published.table import table_named
 from securefl.study.config import parse
 from securefl.study.session import run_study
@@ -119,7 +119,7 @@ def test_the_mechanism_noises_each_value() -> None:
     plan = Plan(
         noise="discrete-local", noise_multiplier=2.0, adjacency="add-remove", delta=1e-5, max_rounds=1
     )
-    mechanism = mechanism_of(plan, spec)
+    mechanism = Protection(plan, spec).mechanism
     assert mechanism.deviation(9) == 6.0
     noise = mechanism.client_noise(10_000, Source(SecretKey(b"a secret of the test's own".rjust(32))))
     assert noise is not None

@@ -44,16 +44,13 @@ from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Agreement, Question, Roster, Vector
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import Commitment, SecretKey
-from securefl.core.messages import REFUSED
+from securefl.core.messages import REFUSED, OpenReply
 from securefl.core.release import SERVER
 from securefl.core.wire import Header
 from securefl.storage.journal import Journal
-from securefl.sums.encrypted.client import input_digest, signed_input
-from securefl.sums.encrypted.key_holder import SumKeyHolder
 from securefl.sums.encrypted.messages import SumRequest
-
-NOBODY: Any = None
-"""In place of a part that is not asked."""
+from securefl.sums.encrypted.scheme import OpeningPart, input_digest, signed_input
+from securefl.sums.opened import OpenedKeyHolder
 
 
 def played(
@@ -291,7 +288,7 @@ class Holder:
 
     path: Path | str
     journal: Journal
-    machines: dict[bytes, tuple[SumKeyHolder, Any]] = field(default_factory=dict)
+    machines: dict[bytes, tuple[OpenedKeyHolder, Any]] = field(default_factory=dict)
     opened: dict[tuple[Any, ...], set[bytes]] = field(default_factory=dict)
     replies: dict[tuple[bytes, SumRequest], Any] = field(default_factory=dict)
 
@@ -304,7 +301,7 @@ class Holder:
             self._show(agreement, request)
 
     def _show(self, agreement: Agreement, request: SumRequest) -> None:
-        holder = SumKeyHolder(agreement=agreement, least=3, most_bytes=2**20, part=NOBODY)
+        holder = OpenedKeyHolder(agreement=agreement, least=3, part=OpeningPart(()))
         holder, state = self.machines.get(agreement.context, (holder, holder.begin().state))
         try:
             step = holder.receive(state, SERVER, request)
@@ -316,7 +313,8 @@ class Holder:
             if isinstance(order, RecordAct):
                 [answer] = self.journal.record([order])
             else:
-                answer = tuple(agreed.digest(b"opened", b"", item) for item in order.items)
+                items = tuple(agreed.digest(b"opened", b"", item) for item in order.request.items)
+                answer = OpenReply(items=items)
             step = holder.provide(step.state, answer)
         self.machines[agreement.context] = (holder, step.state)
         [envelope] = step.out

@@ -276,9 +276,9 @@ def _one_noise(patch: Patch) -> None:
 
     protect, first = contributing.protect, {}  # type: ignore[var-annotated]
 
-    def repeating(plan: Any, spec: Any, value: Any, *, key: Any, secret: Any, **given: Any) -> Any:
+    def repeating(protection: Any, value: Any, *, key: Any, secret: Any, **given: Any) -> Any:
         kept = first.setdefault((key.session, key.holder), secret)
-        return protect(plan, spec, value, key=key, secret=kept, **given)
+        return protect(protection, value, key=key, secret=kept, **given)
 
     patch.setattr(protecting, "_place", lambda key: key.name.encode())
     patch.setattr(contributing, "protect", repeating)

@@ -6,13 +6,13 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
+from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.distributed import Distributed
-from securefl.mechanisms.registry import mechanism_of
 
 
 def noised(plan: Plan, spec: ValueSpec) -> bool:
     """Whether any party noises these values."""
-    return mechanism_of(plan, spec).noised
+    return Protection(plan, spec).mechanism.noised
 
 
 def reach(plan: Plan, spec: ValueSpec) -> float:
@@ -27,12 +27,12 @@ def own_sigma(plan: Plan, spec: ValueSpec) -> float:
 
 def room(plan: Plan, spec: ValueSpec) -> int:
     """How far noise reaches beyond a total, in grid units."""
-    return mechanism_of(plan, spec).headroom().total
+    return Protection(plan, spec).mechanism.headroom().total
 
 
 def noise(plan: Plan, spec: ValueSpec, size: int, source: Source) -> Integers:
     """One draw for `size` grid integers, by the client or by the party that noises the total."""
-    mechanism = mechanism_of(plan, spec)
+    mechanism = Protection(plan, spec).mechanism
     drawn = mechanism.client_noise(size, source)
     if drawn is None and mechanism.total_by is not None:
         drawn = mechanism.total_noise(mechanism.total_by, size, [source])

@@ -252,10 +252,10 @@ def _zero_out(patch: pytest.MonkeyPatch, client: str) -> None:
 
     protect = contributing.protect
 
-    def emptied(plan: Any, spec: Any, value: Any, *, key: Any, **given: Any) -> Any:
+    def emptied(protection: Any, value: Any, *, key: Any, **given: Any) -> Any:
         if key.holder == client and value.integers is not None:
             value = replace(value, integers=np.zeros_like(value.integers))
-        return protect(plan, spec, value, key=key, **given)
+        return protect(protection, value, key=key, **given)
 
     patch.setattr(contributing, "protect", emptied)
 
@@ -273,7 +273,7 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
     from securefl.mechanisms import totals
     from securefl.storage.journal import Journal
     from securefl.study.backends import OneProcess
-    from securefl.sums.two_server.scheme import KeyHolderPart
+    from securefl.sums.two_server.scheme import PadsPart
 
     def drawn(*purpose: object) -> SecretKey:
         return SecretKey(hashlib.sha256(key + repr(purpose).encode()).digest())
@@ -309,7 +309,7 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
 
     patch.setattr(Computing, "_source", of_training)
     patch.setattr(
-        KeyHolderPart,
+        PadsPart,
         "_source",
         lambda part, question, asked: Source(
             drawn("key-holder", question.round, question.ask, question.again, question.name)

@@ -27,6 +27,7 @@ from securefl.core.errors import DataError
 from securefl.core.installed import entry_points
 from securefl.core.release import Adjacency, ReleaseKey, Unit
 from securefl.mechanisms import mechanism
+from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import protect
 from securefl.protocols.adds.contributions import FIRST, MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.feddrop import UNITS, DroppedUpdate
@@ -182,7 +183,7 @@ def noised(spec: ValueSpec, pair: Pair, value: Value, weight: float) -> Integers
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, spec.name)
     bare = replace(value, after_noise=None)
     with mock.patch.object(mechanism, "rounded", lambda *drawn: np.zeros(drawn[0], np.int64)):
-        numbers = protect(_plan(pair, spec.name), spec, bare, key=key, weight=weight)._numbers
+        numbers = protect(Protection(_plan(pair, spec.name), spec), bare, key=key, weight=weight)._numbers
     # a number leaves as a float: the integer times a power of two
     return np.asarray(numbers / spec.grid.step if spec.reduction == "none" else numbers).astype(np.int64)
 

@@ -22,12 +22,10 @@ from securefl.core.release import KEY_HOLDER, SERVER, Delivered
 from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header
 from securefl.storage.journal import Journal
+from securefl.sums.opened import Open, OpenedClient, OpenedKeyHolder, OpenedServer, Unbox
 from securefl.sums.two_server.agreement import Agreement, boxes_digest, signed_input, vectors_digest
-from securefl.sums.two_server.client import PadClient
-from securefl.sums.two_server.key_holder import AddPads, OpenBoxes, PadKeyHolder
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
-from securefl.sums.two_server.scheme import KeyHolderPart
-from securefl.sums.two_server.server import PadServer
+from securefl.sums.two_server.scheme import PaddingPart, PadsPart, UnpaddingPart
 from support.hidden_plans import hidden
 from support.tiny_secagg import entropy, identity, release, told
 
@@ -56,11 +54,9 @@ NOISED_SENDS = tuple(
 SERVER_KEY = AgreementKey(SecretKey(entropy("the server")(32)))
 
 
-def part(
-    label: str = "the key holder", plan: Plan = PLAN, specs: Sequence[ValueSpec] = SENDS
-) -> KeyHolderPart:
+def part(label: str = "the key holder", plan: Plan = PLAN, specs: Sequence[ValueSpec] = SENDS) -> PadsPart:
     own = SecretKey(entropy(label)(32))
-    return KeyHolderPart(own, plan, specs, AgreementKey(derived(own, b"boxes")))
+    return PadsPart(own, plan, specs, AgreementKey(derived(own, b"boxes")))
 
 
 PART = part()
@@ -73,7 +69,7 @@ def agreement(
     stage: int = 0,
     task: str = "task",
     plan: str = "plan",
-    holder: KeyHolderPart = PART,
+    holder: PadsPart = PART,
     vectors: tuple[Vector, ...] = VECTORS,
     **changed: Any,
 ) -> Agreement:
@@ -103,7 +99,7 @@ def secret(member: int, number: int = 1) -> SecretKey:
 
 def padded(of: Agreement, member: int, values: Mapping[str, Any] | None = None) -> Any:
     """What an honest client sends, as the server decodes it."""
-    machine = PadClient(identity=identity(member), agreement=of, signers=LEAST)
+    machine = client(of, member)
     step = machine.provide(machine.begin().state, secret(member, of.header.round))
     assert step.need is not None
     order = step.need.order
@@ -148,19 +144,19 @@ class Holder:
     """The key holder with its record; `opened` and `added` count how often its secrets were at work."""
 
     journal: Journal = field(default_factory=Journal)
-    part: KeyHolderPart = PART
+    part: PadsPart = PART
     opened: int = 0
     added: int = 0
 
-    def machine(self, of: Agreement) -> PadKeyHolder:
-        return PadKeyHolder(agreement=of, least=LEAST, part=self.part)
+    def machine(self, of: Agreement) -> OpenedKeyHolder:
+        return OpenedKeyHolder(agreement=of, least=LEAST, part=self.part)
 
     def asked(self, of: Agreement, what: PadRequest) -> PadReply:
         """A machine for the attempt, as after a restart, is shown one request."""
         machine = self.machine(of)
         return self.shown(machine, machine.begin().state, what)[1]
 
-    def shown(self, machine: PadKeyHolder, state: Any, what: PadRequest) -> tuple[Any, PadReply]:
+    def shown(self, machine: OpenedKeyHolder, state: Any, what: PadRequest) -> tuple[Any, PadReply]:
         step = machine.receive(state, SERVER, what)
         while step.need is not None:
             step = machine.provide(step.state, self.answer(step.need.order))
@@ -171,22 +167,27 @@ class Holder:
     def answer(self, order: Any) -> Any:
         if isinstance(order, RecordAct):
             return self.journal.record([order])[0]
-        assert isinstance(order, OpenBoxes | AddPads)
-        self.opened += isinstance(order, OpenBoxes)
-        self.added += isinstance(order, AddPads)
+        assert isinstance(order, Unbox | Open)
+        self.opened += isinstance(order, Unbox)
+        self.added += isinstance(order, Open)
         return order.run()
 
 
-def server(of: Agreement, least: int = LEAST) -> PadServer:
-    return PadServer(agreement=of, least=least, key=SERVER_KEY)
+def client(of: Agreement, member: int) -> OpenedClient:
+    return OpenedClient(identity=identity(member), agreement=of, signers=LEAST, part=PaddingPart())
 
 
-def collected(machine: PadServer, inputs: Mapping[int, PaddedInput]) -> Any:
+def server(of: Agreement, least: int = LEAST) -> OpenedServer:
+    return OpenedServer(agreement=of, least=least, part=UnpaddingPart(SERVER_KEY))
+
+
+def collected(machine: OpenedServer, inputs: Mapping[int, PaddedInput]) -> Any:
     """The step in which the server asks, after these inputs came; where some are missing, at the deadline."""
     step = machine.begin()
     for member, said in inputs.items():
         step = machine.receive(step.state, machine.agreement.roster.members[member].name, said)
-    return step if step.out or step.result else machine.deadline(step.state)
+    step = step if step.need else machine.deadline(step.state)
+    return machine.provide(step.state, step.need.order.run()) if step.need else step
 
 
 def summed(of: Agreement, inputs: Mapping[int, PaddedInput], holder: Holder, least: int = LEAST) -> Any:

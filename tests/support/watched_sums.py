@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, CohortQuery, Value, ValueSpec
+from securefl.algorithm.queries import Answers, CohortQuery, Value
 from securefl.core.release import Release, ReleaseKey
 from securefl.core.wire import Header
 from securefl.engine.inprocess import InProcess
 from securefl.engine.observer import Log
 from securefl.engine.party import contributing
+from securefl.mechanisms.charges import Protection
 
 
 class Watched:
@@ -39,8 +39,9 @@ class Watched:
         return answers, log
 
     def protect(
-        self, plan: Plan, spec: ValueSpec, value: Value, *, key: ReleaseKey, conceal: Any, **given: Any
+        self, protection: Protection, value: Value, *, key: ReleaseKey, conceal: Any, **given: Any
     ) -> Release:
+        plan, spec = protection.plan, protection.spec
         place = (key.round, key.stage, spec.name, int(key.holder[-4:]))
 
         def seen(integers: NDArray[np.int64]) -> Any:
@@ -48,7 +49,7 @@ class Watched:
             return conceal(integers)
 
         hidden = spec.reduction == "sum" and plan.hidden
-        release = self._protect(plan, spec, value, key=key, conceal=seen if hidden else conceal, **given)
+        release = self._protect(protection, value, key=key, conceal=seen if hidden else conceal, **given)
         if spec.reduction == "sum" and not plan.hidden:
             self._left[place] = release._numbers.astype(np.int64)
         return release

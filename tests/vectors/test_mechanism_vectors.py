@@ -17,8 +17,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
-from securefl.mechanisms.charges import charge_of, fewest_contributions
-from securefl.mechanisms.registry import mechanism_of
+from securefl.mechanisms.charges import Protection, fewest_contributions
 
 ROWS = json.loads((Path(__file__).parent / "mechanisms" / "figures.json").read_text(encoding="utf-8"))["rows"]
 
@@ -53,16 +52,16 @@ def as_before(row: dict[str, Any]) -> None:
     )
     source = Source(SecretKey(bytes(range(32))))
     figures: dict[str, Callable[[], Any]] = {
-        "charge": lambda: json.loads(dump_charge(charge_of(plan, spec))),
+        "charge": lambda: json.loads(dump_charge(Protection(plan, spec).charge())),
         "noise": lambda: noise(plan, spec, 4, source).tolist(),
-        "deviation": lambda: mechanism_of(plan, spec).deviation(7),
+        "deviation": lambda: Protection(plan, spec).mechanism.deviation(7),
         "fewest": lambda: [fewest_contributions(plan, cohort, [spec]) for cohort in (3, 10, 16, 40)],
         "room": lambda: room(plan, spec),
     }
     # Of a refusal the vectors have the sentence of their time, and sentences may be written better.
     stored = {name: without_sentence(row[name]) for name in figures if name in row}
     assert {name: without_sentence(told(figures[name])) for name in stored} == stored
-    assert mechanism_of(plan, spec).noised == ("noise" in stored)
+    assert Protection(plan, spec).mechanism.noised == ("noise" in stored)
 
 
 def test_the_vectors_are_of_every_case() -> None:

@@ -83,7 +83,7 @@ from securefl.secagg.packing import pack, unpack, word
 from securefl.secagg.quorum import sample_size, sampled
 from securefl.secagg.server_rounds import ServerState
 from securefl.secagg.shamir import combine, split
-from securefl.sums.encrypted.client import input_digest, signed_input
+from securefl.sums.encrypted.scheme import input_digest, signed_input
 
 STREAMS: dict[bytes, Random] = {}
 """The draws of the vectors, by the secret that a machine is given for them."""

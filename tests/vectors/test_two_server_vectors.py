@@ -27,12 +27,10 @@ from securefl.core.keys import Commitment, PublicKey, SecretKey, Share, Signatur
 from securefl.core.release import KEY_HOLDER, SERVER, Delivered, Release, ReleaseKey
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.core.wire import Header
+from securefl.sums.opened import OpenedClient, OpenedKeyHolder, OpenedServer
 from securefl.sums.two_server.agreement import Agreement, request_digest
-from securefl.sums.two_server.client import PadClient
-from securefl.sums.two_server.key_holder import PadKeyHolder
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
-from securefl.sums.two_server.scheme import KeyHolderPart
-from securefl.sums.two_server.server import PadServer
+from securefl.sums.two_server.scheme import PaddingPart, PadsPart, UnpaddingPart
 
 FILE = Path(__file__).parent / "two_server" / "sum.json"
 MEMBERS, LEAST = 4, 3
@@ -221,7 +219,7 @@ def identity(k: int) -> agreement.Identity:
     return agreement.Identity(f"client-{k:04d}", SigningKey(own[0]), AgreementKey(own[1]))
 
 
-PART = KeyHolderPart(
+PART = PadsPart(
     SecretKey(LASTING),
     Plan(
         delta=1e-5,
@@ -250,8 +248,10 @@ AGREED = Agreement(
 WHO = [f"client-{k:04d}" for k in range(MEMBERS)]
 
 
-def first_server() -> PadServer:
-    return PadServer(agreement=AGREED, least=LEAST, key=AgreementKey(SecretKey(SERVER_OWN)))
+def first_server() -> OpenedServer:
+    return OpenedServer(
+        agreement=AGREED, least=LEAST, part=UnpaddingPart(AgreementKey(SecretKey(SERVER_OWN)))
+    )
 
 
 def first_input(of: Any) -> Any:
@@ -276,7 +276,7 @@ def first_request(of: Any) -> PadRequest:
 
 
 def said_by_the_first(k: int) -> PaddedInput:
-    machine = PadClient(identity=identity(k), agreement=AGREED, signers=LEAST)
+    machine = OpenedClient(identity=identity(k), agreement=AGREED, signers=LEAST, part=PaddingPart())
     step = machine.provide(machine.begin().state, SecretKey(drawn("secret", k)))
     assert step.need is not None
     releases = tuple(
@@ -312,9 +312,11 @@ def test_the_first_gives_the_same_sum() -> None:
         assert [box.raw.hex() for box in mine.boxes] == one["boxes"]
         assert mine.signature.raw.hex() == one["signature"]
         step = server.receive(step.state, WHO[k], first_input(one))
+    assert step.need is not None
+    step = server.provide(step.state, step.need.order.run())
     request = step.out[0].message
     assert request_digest(AGREED, request).hex() == stored["request"]
-    holder = PadKeyHolder(agreement=AGREED, least=LEAST, part=PART)
+    holder = OpenedKeyHolder(agreement=AGREED, least=LEAST, part=PART)
     opening = holder.receive(holder.begin().state, SERVER, request)
     assert opening.need is not None
     seeds = opening.need.order.run()
@@ -344,7 +346,7 @@ def test_a_spoilt_request_is_refused_by_both(name: str) -> None:
     one = load()["refused by the key holder"][name]
     with pytest.raises(Refused):
         second.check_request(TERMS, LEAST, second.Request(**{key: raw(value) for key, value in one.items()}))
-    holder = PadKeyHolder(agreement=AGREED, least=LEAST, part=PART)
+    holder = OpenedKeyHolder(agreement=AGREED, least=LEAST, part=PART)
     with pytest.raises(RemoteProtocolError, match="server"):
         holder.receive(holder.begin().state, SERVER, first_request(one))
 
@@ -357,7 +359,7 @@ def test_a_bad_box_is_named_by_both(name: str) -> None:
     second.check_request(TERMS, LEAST, request)
     found = second.opened(TERMS, second.box_key(LASTING), request)
     assert [k for k, own in enumerate(found) if own is None] == [1]
-    holder = PadKeyHolder(agreement=AGREED, least=LEAST, part=PART)
+    holder = OpenedKeyHolder(agreement=AGREED, least=LEAST, part=PART)
     step = holder.receive(holder.begin().state, SERVER, first_request(plain(request)))
     assert step.need is not None
     named = holder.provide(step.state, step.need.order.run())

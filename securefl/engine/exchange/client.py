@@ -20,7 +20,7 @@ from securefl.core.newest import newest
 from securefl.core.release import SERVER, Release
 from securefl.core.wire import Header, Limit
 from securefl.mechanisms.agreed import require_agreed
-from securefl.mechanisms.registry import mechanism_of
+from securefl.mechanisms.charges import Protection
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Client:
                 f"number {number} in round {self.header.round}."
             )
         if not 0 <= order.again <= self.plan.max_retries or (
-            order.again and not mechanism_of(self.plan, spec).noised
+            order.again and not Protection(self.plan, spec).noised
         ):
             raise _refusal(
                 f"Expected at most {self.plan.max_retries} retries of {spec.name!r}, and only with noise: "

@@ -30,7 +30,7 @@ from securefl.engine.observer import Log
 from securefl.engine.party.computing import Computing, Records, Streams, Task, of_size, one_by_one
 from securefl.engine.party.contributing import Contributing
 from securefl.linear.scheme import LinearScheme
-from securefl.mechanisms.charges import bare
+from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.registry import require_mechanism
 from securefl.storage.journal import Journal
 from securefl.sums.registry import scheme_of
@@ -99,7 +99,7 @@ class ClientParty:
         self._ledger = ledger
         self._journal = journal
         self._numbers = {client_name(k): k for k in sorted(records)}
-        self._bare = {name for name, spec in self._sends.items() if bare(plan, spec)}
+        self._bare = {name for name, spec in self._sends.items() if Protection(plan, spec).bare}
         self._count_session = count_session
         self._scoring = scores
         self._most = most

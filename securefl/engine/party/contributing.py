@@ -26,7 +26,7 @@ from securefl.core.messages import Order, client_name
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER, Charge, Release, ReleaseKey
 from securefl.engine.observer import Log
 from securefl.engine.party.computing import Computing, Task, of_records, require_own_bounds
-from securefl.mechanisms.charges import charge_of, post_processed, unbounded
+from securefl.mechanisms.charges import Protection, unbounded
 from securefl.mechanisms.protecting import is_cut, protect
 from securefl.storage.journal import Journal
 from securefl.sums.registry import scheme_of
@@ -54,7 +54,9 @@ class Contributing:
         self._plan = plan
         self._contributions = contributions
         # Once: a contribution may make its spec anew at each look.
-        self._specs = {name: contribution.spec for name, contribution in contributions.items()}
+        self._protections = {
+            name: Protection(plan, contribution.spec) for name, contribution in contributions.items()
+        }
         self._ledger = ledger
         self._journal = journal
         self._log = log
@@ -122,13 +124,13 @@ class Contributing:
     def _speaks(self, task: Task, charges: Sequence[tuple[ReleaseKey, Charge]]) -> bool:
         """Whether the client must answer: others would learn from its silence what the plan hides."""
         # Under a model that the server crafts, silence compares a client's update with a number.
-        if self._plan.hidden and any(self._specs[name].reduction == "sum" for name in task.wants):
+        if self._plan.hidden and any(self._protections[name].spec.reduction == "sum" for name in task.wants):
             return True
         return not unbounded([charge for _, charge in charges], self._seeing(task))
 
     def _seeing(self, task: Task) -> set[str]:
         """The parties that see whether this client answers."""
-        asked = [self._specs[name] for name in task.wants]
+        asked = [self._protections[name].spec for name in task.wants]
         opens_scores = self._plan.scores != CLEAR
         opens = any(
             self._opens_sums if s.reduction == "sum" else opens_scores and s.reveals_encrypted for s in asked
@@ -178,10 +180,7 @@ class Contributing:
 
     def _charges(self, task: Task) -> list[tuple[ReleaseKey, Charge]]:
         trained = not task.order.order.initial
-        return [
-            (_key(task, name), charge_of(self._plan, self._specs[name], trained=trained))
-            for name in task.wants
-        ]
+        return [(_key(task, name), self._protections[name].charge(trained=trained)) for name in task.wants]
 
     def _asked(self, task: Task, name: str) -> Asked:
         """Which of the declared queries this is, and how many like it the ledger allows.
@@ -190,7 +189,7 @@ class Contributing:
         value has a `training` cost. Otherwise the server gains nothing by an initial query, and may repeat it
         if the answer was lost.
         """
-        order, spec = task.order.order, self._specs[name]
+        order, spec = task.order.order, self._protections[name].spec
         most = None
         if order.number:
             most = spec.schedule.extra
@@ -205,7 +204,7 @@ class Contributing:
 
     def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:
         """The secrets of noise and private training, by client. Empty if nothing is private or hidden."""
-        private = self._plan.noisy or any(spec.training is not None for spec in self._specs.values())
+        private = self._plan.noisy or any(own.spec.training is not None for own in self._protections.values())
         if not tasks or (not self._plan.hidden and not private):
             return {}
         at = tasks[0].header
@@ -245,12 +244,11 @@ class Contributing:
 
     def _spoken(self, task: Task, name: str, key: ReleaseKey, secret: SecretKey | None) -> Release:
         """The release of a client that must answer, even if its records cause an error."""
-        spec = self._specs[name]
         try:
             return self._protected(task, name, key, secret, speaks=True)
         except Exception as error:
             told = reason_of(error).told
-            paid = told != "charged" or post_processed(self._plan, spec)
+            paid = told != "charged" or self._protections[name].post_processed
             if not of_records(error) or (told != "records" and paid):
                 raise
             why = f"{type(error).__name__}: {error}"
@@ -274,14 +272,14 @@ class Contributing:
         *,
         speaks: bool = False,
     ) -> Release:
-        spec, weight = self._specs[name], self._weight(task, self._specs[name])
+        protection = self._protections[name]
+        weight = self._weight(task, protection.spec)
         if value is None:
             value = self.values.value(task, name, secret)
-            if is_cut(self._plan, spec, value, weight, speaks=speaks):
-                self._log.cut[client_name(task.client)] = _cut(spec)
+            if is_cut(protection, value, weight, speaks=speaks):
+                self._log.cut[client_name(task.client)] = _cut(protection.spec)
         return protect(
-            self._plan,
-            spec,
+            protection,
             value,
             key=key,
             weight=weight,

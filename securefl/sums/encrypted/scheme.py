@@ -1,189 +1,106 @@
-"""The encrypted sum scheme, and the parts of server and key holder in one attempt."""
+"""The encrypted sum scheme: what clients, server and key holder do differently from other opened sums."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Sum, ValueSpec
-from securefl.algorithm.weighing import Weights
-from securefl.core.agreement import Agreement, Directory, Identity, digest, fields, u32
+from securefl.algorithm.queries import Sum
+from securefl.core.agreement import Agreement, Directory, Identity, fields, tagged, u32
 from securefl.core.arrays import packed, unpacked
-from securefl.core.errors import RemoteProtocolError
-from securefl.core.machine import Machine
-from securefl.core.messages import OVERHEAD, REFUSED
-from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.hiding import Conceal, Concealed
+from securefl.core.keys import SecretKey
+from securefl.core.messages import OVERHEAD, REFUSED, OpenReply
+from securefl.core.release import KEY_HOLDER, SERVER, Delivered, Form, Release
 from securefl.core.wire import Header, Limit, decode, encode
 from securefl.he.keys import EncryptionKey, checked
 from securefl.he.parameters import STRONG
 from securefl.storage.own_record import Own, OwnRecord
-from securefl.sums.encrypted.client import SumClient
-from securefl.sums.encrypted.key_holder import MOST_INTEGERS, SumKeyHolder, SumKeys
-from securefl.sums.encrypted.messages import SumRequest
+from securefl.sums.encrypted.keys import MOST_INTEGERS, SumKeys
+from securefl.sums.encrypted.messages import EncryptedInput, SumRequest
 from securefl.sums.encrypted.parts import BlindedSum, Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
-from securefl.sums.encrypted.server import SumServer
-from securefl.sums.scheme import Attempt, Opened, Unopened, required_contributions
+from securefl.sums.opened import Evidence, Keys, OpenedScheme, OrderedAgreement
+from securefl.sums.scheme import Attempt
 
+_PHASE = "opening"
 _PURPOSE = b"encrypted sums"
 _REQUEST = "/request"
 """A key that no value has: names do not begin with a slash."""
 
 
-class Encrypted:
+class SumAgreement(OrderedAgreement):
+    """The agreement of one encrypted sum."""
+
+    scheme: ClassVar[bytes] = b"encrypted"
+
+
+class Encrypted(OpenedScheme):
     """`sum = "ckks"`: sums under the key holder's key. The server learns only the total."""
 
     key_holder_learns = "blinded integers, uniform to it"
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def agreement(self, attempt: Attempt, directory: Directory) -> OrderedAgreement:
+        _all_terms(attempt)  # raises ConfigError if a total fits no ciphertext
+        return super().agreement(attempt, directory)
 
-    def check(self, spec: ValueSpec, cohort: int) -> None:
-        usual = Weights.usual(self._plan, spec, cohort)
-        required_contributions(self._plan, [spec], cohort, usual)
+    def agreed(self, directory: Directory) -> type[SumAgreement]:
+        return SumAgreement
 
-    def clients(self, directory: Directory) -> EncryptedClients:
-        return EncryptedClients(self, directory)
+    def client_part(self, directory: Directory) -> Callable[[Attempt, bytes], EncryptingPart]:
+        keys = _pinned_key(directory)
 
-    def server(self, own: Own) -> EncryptedServer:
-        return EncryptedServer(self, own)
+        def part(attempt: Attempt, key: bytes) -> EncryptingPart:
+            public = keys(key)
+            return EncryptingPart(
+                {name: SumEncryptor(public, own).encrypt for name, own in _all_terms(attempt).items()}
+            )
 
-    def key_holder(self, own: Own) -> EncryptedKeyHolder:
-        return EncryptedKeyHolder(self, own)
+        return part
 
-    def agreement(self, attempt: Attempt, directory: Directory) -> SumAgreement:
-        """The agreement of an attempt, which each party computes for itself."""
-        return SumAgreement(
-            header=attempt.header,
-            roster=directory.roster(attempt.cohort),
-            vectors=attempt.vectors(),
-            plan=self._plan.digest(),
-            task=attempt.task,
-            weights=attempt.weights.encoded(),
-            ordered=attempt.ordered,
-        )
+    def server_part(self, own: Own) -> Callable[[Attempt, bytes], AddingPart]:
+        keys, signing = _pinned_key(own.directory), own.identity.signing
 
-    def enough(self, attempt: Attempt) -> int:
-        """The least number of clients in a total that is opened.
+        def part(attempt: Attempt, key: bytes) -> AddingPart:
+            public = keys(key)
+            evaluators = {n: SumEvaluator(public, t, signing) for n, t in _all_terms(attempt).items()}
+            return AddingPart(evaluators, own.record)
 
-        Raises ConfigError if the plan does not allow the attempt.
-        """
-        return required_contributions(self._plan, attempt.spec, len(attempt.cohort), attempt.weights)
+        return part
+
+    def key_holder_part(self, own: Own) -> KeyHolderParts:
+        return KeyHolderParts(own)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SumAgreement(Agreement):
-    """The agreement of one encrypted sum.
+@dataclass(frozen=True)
+class KeyHolderParts:
+    """The key holder's parts of a session. They share its keys."""
 
-    ordered: the size of the ordered cohort. The least number of clients in an opened total follows from it.
-    weights: the weights that the order states, encoded. The key holder receives both from the server only,
-        but no client signs others than those of its order.
-    """
-
-    ordered: int
-    weights: bytes
-
-    # In every attempt `ordered` follows from `weights`. An agreement made by other code binds both.
-    @property
-    def rules(self) -> bytes:
-        return digest(b"encrypted rules", b"", fields(u32(self.ordered), self.weights))
-
-
-class EncryptedClients:
-    """The clients' side: they encrypt under the key that the key holder signed."""
-
-    def __init__(self, scheme: Encrypted, directory: Directory) -> None:
-        self._scheme = scheme
-        self._directory = directory
-        self._keys = _PinnedKey(directory)
-
-    def machines(
-        self, attempt: Attempt, identities: Sequence[Identity], key: bytes
-    ) -> Mapping[str, Machine[Any]]:
-        enough, agreed = self._scheme.enough(attempt), self._scheme.agreement(attempt, self._directory)
-        public = self._keys.of(key)
-        encrypt = {name: SumEncryptor(public, own).encrypt for name, own in _all_terms(attempt).items()}
-        return {
-            identity.name: SumClient(identity=identity, agreement=agreed, signers=enough, encrypt=encrypt)
-            for identity in identities
-        }
-
-
-class EncryptedServer:
-    """The server's side: it adds ciphertexts and signs its requests."""
-
-    def __init__(self, scheme: Encrypted, own: Own) -> None:
-        self._scheme = scheme
-        self._own = own
-        self._keys = _PinnedKey(own.directory)
-
-    def check(self, attempt: Attempt) -> None:
-        self._scheme.enough(attempt)
-        _all_terms(attempt)
-
-    def machine(self, attempt: Attempt, key: bytes) -> SumServer:
-        enough, agreed = self._scheme.enough(attempt), self._scheme.agreement(attempt, self._own.directory)
-        public, signing = self._keys.of(key), self._own.identity.signing
-        evaluators = {name: SumEvaluator(public, own, signing) for name, own in _all_terms(attempt).items()}
-        size = sum(evaluator.message_bytes for evaluator in evaluators.values())
-        return SumServer(
-            agreement=agreed,
-            least=enough,
-            message_bytes=size,
-            reply_bytes=size,
-            part=ServerPart(evaluators, agreed, self._own.record),
-        )
-
-    def outcome(self, machine: Any, result: Opened | Unopened) -> Opened | Unopened:
-        return result
-
-
-class EncryptedKeyHolder:
-    """The key holder's side: its keys, and how many integers each has opened."""
-
-    def __init__(self, scheme: Encrypted, own: Own) -> None:
-        self._scheme = scheme
-        self._own = own
+    own: Own
 
     # Made at the first sum: a key costs time, and some sessions have no sum.
     @cached_property
     def _keys(self) -> SumKeys:
-        return SumKeys(self._own.record)
+        return SumKeys(self.own.record)
 
-    def machine(self, attempt: Attempt) -> tuple[SumKeyHolder, bytes]:
-        enough, agreed = self._scheme.enough(attempt), self._scheme.agreement(attempt, self._own.directory)
-        terms = list(_all_terms(attempt).values())
+    def __call__(self, attempt: Attempt) -> tuple[OpeningPart, bytes]:
+        terms, session = list(_all_terms(attempt).values()), attempt.header.session
         # Before a client encrypts: a key without room for this sum is replaced.
         self._keys.enter(attempt.header, sum(own.integers for own in terms))
-        pair, server = self._keys.pair, self._own.directory.server.identity
+        pair, server = self._keys.pair, self.own.directory.server.identity
         openers = tuple(SumOpener(pair, own, server, openings=self._keys.openings) for own in terms)
-        size = sum(opener.message_bytes for opener in openers)
-        holder = SumKeyHolder(
-            agreement=agreed,
-            least=enough,
-            most_bytes=size + 128 * (len(terms) + len(attempt.cohort)) + OVERHEAD,
-            part=KeyHolderPart(openers),
-        )
-        key = self._own.identity.vouch(_PURPOSE, attempt.header.session, pair.public.key.raw)
-        return holder, key
+        return OpeningPart(openers), self.own.identity.vouch(_PURPOSE, session, pair.public.key.raw)
 
 
-class _PinnedKey:
+def _pinned_key(directory: Directory) -> Callable[[bytes], EncryptionKey]:
     """The key holder's public key of the current attempt. Its signature is checked once."""
-
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
-        self._known: tuple[bytes, EncryptionKey] | None = None
-
-    def of(self, said: bytes) -> EncryptionKey:
-        if self._known is None or self._known[0] != said:
-            self._known = said, checked(STRONG, self._directory.vouched(_PURPOSE, said))
-        return self._known[1]
+    return lru_cache(maxsize=1)(lambda said: checked(STRONG, directory.vouched(_PURPOSE, said)))
 
 
 def _all_terms(attempt: Attempt) -> dict[str, SumTerms]:
@@ -209,8 +126,44 @@ def _terms(question: Sum, clients: int, header: Header) -> SumTerms:
     )
 
 
+def signed_input(agreement: Agreement, member: int, digest: bytes) -> bytes:
+    """The bytes that a client signs: the agreement, its number, and the digest of its ciphertexts."""
+    return tagged(b"encrypted", agreement.context, fields(u32(member), digest))
+
+
+def input_digest(sealed: Sequence[bytes]) -> bytes:
+    """SHA-256 over a client's ciphertexts, one per vector."""
+    return hashlib.sha256(fields(*sealed)).digest()
+
+
 @dataclass(frozen=True, eq=False)
-class ServerPart:
+class EncryptingPart:
+    """The clients' part: the encryption function of each vector, by name."""
+
+    encrypt: Mapping[str, Callable[[NDArray[np.int64]], bytes]]
+    form: ClassVar[Form] = "encrypted"
+
+    def conceal(self, agreed: Agreement, member: int, secret: SecretKey) -> dict[str, Conceal]:
+        return {vector.name: partial(_encrypted, self.encrypt[vector.name]) for vector in agreed.vectors}
+
+    def message(
+        self,
+        agreed: Agreement,
+        member: int,
+        secret: SecretKey,
+        releases: tuple[Release, ...],
+        own: Identity,
+    ) -> EncryptedInput:
+        text = signed_input(agreed, member, input_digest([release._sealed for release in releases]))
+        return EncryptedInput(releases=releases, signature=own.signing.sign(text))
+
+
+def _encrypted(encrypt: Callable[[NDArray[np.int64]], bytes], integers: NDArray[Any]) -> Concealed:
+    return Concealed("encrypted", sealed=encrypt(integers))
+
+
+@dataclass(frozen=True, eq=False)
+class AddingPart:
     """The server's arithmetic of one attempt, and its record of requests.
 
     Encryption is random, so the same request cannot be made twice. The server records it before it sends it:
@@ -218,39 +171,75 @@ class ServerPart:
     """
 
     evaluators: Mapping[str, SumEvaluator]
-    agreement: Agreement
     record: OwnRecord
+    phase: ClassVar[str] = _PHASE
+    reply: ClassVar[type[OpenReply]] = OpenReply
 
-    def add(self, name: str, total: Any, message: bytes, sender: str) -> Any:
-        return self.evaluators[name].add(total, message, sender=sender)
+    def limits(self, agreed: Agreement) -> dict[type[Any], Limit]:
+        size = sum(evaluator.message_bytes for evaluator in self.evaluators.values())
+        limit = Limit(size + OVERHEAD, len(agreed.vectors))
+        return {EncryptedInput: limit, OpenReply: limit}
 
-    def blind(
-        self, totals: Mapping[str, Any], request: SumRequest
+    def signed(self, agreed: Agreement, member: int, said: EncryptedInput) -> tuple[bytes, bytes]:
+        came: tuple[Any, ...] = said.releases
+        delivered: tuple[Delivered, ...] = came
+        names = [vector.name for vector in agreed.vectors]
+        if [(one.name, one.form, one.numbers.size) for one in delivered] != [
+            (name, "encrypted", 0) for name in names
+        ]:
+            raise CryptoError(f"Expected an encrypted vector for each of {names}, got others.")
+        digest = input_digest([one.sealed for one in delivered])
+        return digest, signed_input(agreed, member, digest)
+
+    def add(self, agreed: Agreement, total: Any, sender: str, said: Any) -> dict[str, Any]:
+        totals = total or {}
+        return {
+            one.name: self.evaluators[one.name].add(totals.get(one.name), one.sealed, sender=sender)
+            for one in said.releases
+        }
+
+    def request(
+        self, agreed: Agreement, totals: Mapping[str, Any], evidence: Evidence
     ) -> tuple[dict[str, BlindedSum], SumRequest]:
         """The pads, and the recorded request of this agreement."""
-        header = self.agreement.header
+        header = agreed.header
 
         def made() -> bytes:
             both = {name: self.evaluators[name].request(total) for name, total in totals.items()}
-            filled = replace(request, items=tuple(item for _, item in both.values()))
+            filled = SumRequest(items=tuple(item for _, item in both.values()), **evidence)
             # Request and pads in one entry: without its pads the server could not read an opened total.
             whole = np.frombuffer(encode(header, filled), dtype=np.uint8)
             return packed({_REQUEST: whole, **{name: own.pads for name, (own, _) in both.items()}})
 
-        stored = self.record.said(header, f"request {self.agreement.context.hex()}", made)
+        stored = self.record.said(header, f"request {agreed.context.hex()}", made)
         arrays = unpacked(stored)
         whole = arrays.pop(_REQUEST).tobytes()
-        most = Limit(len(whole), len(totals) + 3 * len(request.members))
+        most = Limit(len(whole), len(totals) + 3 * len(evidence["members"]))
         asked: SumRequest = decode(whole, header, {SumRequest: most}, SERVER)
         # From the recorded request: an interrupted run may have requested another set.
-        senders = self.agreement.roster.names(asked.members)
+        senders = agreed.roster.names(asked.members)
         return {name: BlindedSum(pads, senders) for name, pads in arrays.items()}, asked
 
-    def take(self, blinded: Any, replies: tuple[bytes, ...]) -> dict[str, NDArray[np.int64]] | None:
+    def read(self, agreed: Agreement, kept: Any, request: SumRequest, reply: OpenReply) -> Unblind | None:
+        if len(reply.items) != len(request.items):
+            raise CryptoError(f"Expected {len(request.items)} items, one a vector, got {len(reply.items)}.")
+        # One refusal is enough: a part of the totals is no answer to the query.
+        return None if REFUSED in reply.items else Unblind(self.evaluators, kept, reply.items)
+
+
+@dataclass(frozen=True)
+class Unblind:
+    """A work order of the server: subtract the pads."""
+
+    evaluators: Mapping[str, SumEvaluator]
+    blinded: Mapping[str, BlindedSum]
+    replies: tuple[bytes, ...]
+
+    def run(self) -> dict[str, NDArray[np.int64]] | None:
         try:
             return {
                 name: self.evaluators[name].unblind(own, reply, sender=KEY_HOLDER)
-                for (name, own), reply in zip(blinded.items(), replies, strict=True)
+                for (name, own), reply in zip(self.blinded.items(), self.replies, strict=True)
             }
         except RemoteProtocolError:
             # No party can tell whether the reply or a client's vector caused it.
@@ -258,13 +247,41 @@ class ServerPart:
 
 
 @dataclass(frozen=True, eq=False)
-class KeyHolderPart:
-    """The openers of one attempt, in the order of its vectors."""
+class OpeningPart:
+    """The openers of one attempt, in the order of its vectors.
+
+    The server can add other ciphertexts than the signed ones, and the key holder cannot see that.
+    """
 
     openers: tuple[SumOpener, ...]
+    phase: ClassVar[str] = _PHASE
+    boxed: ClassVar[bool] = False
 
-    def open(self, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        return tuple(_opened(opener, item) for opener, item in zip(self.openers, items, strict=False))
+    def limits(self, agreed: Agreement) -> dict[type[Any], Limit]:
+        items, members = len(agreed.vectors), len(agreed.roster.members)
+        size = sum(opener.message_bytes for opener in self.openers)
+        return {SumRequest: Limit(size + 128 * (items + members) + OVERHEAD, items + 3 * members)}
+
+    def complete(self, agreed: Agreement, request: SumRequest) -> bool:
+        return True
+
+    def signed(self, agreed: Agreement, request: SumRequest, place: int) -> bytes:
+        return signed_input(agreed, request.members[place], request.inputs[place].raw)
+
+    def digest(self, agreed: Agreement, request: SumRequest) -> bytes:
+        inputs = (one.raw for one in request.inputs)
+        parts = (agreed.context, u32(*request.members), fields(*inputs), fields(*request.items))
+        return hashlib.sha256(fields(*parts)).digest()
+
+    def unbox(self, agreed: Agreement, request: SumRequest) -> tuple[()]:
+        return ()
+
+    def open(self, agreed: Agreement, request: SumRequest, keys: Sequence[Keys]) -> OpenReply:
+        both = zip(self.openers, request.items, strict=False)
+        return OpenReply(items=tuple(_opened(opener, item) for opener, item in both))
+
+    def refusal(self, agreed: Agreement, request: SumRequest, bad: tuple[int, ...] = ()) -> OpenReply:
+        return OpenReply(items=(REFUSED,) * len(request.items))
 
 
 def _opened(opener: SumOpener, item: bytes) -> bytes:

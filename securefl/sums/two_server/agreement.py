@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
@@ -13,20 +13,17 @@ from securefl.core import agreement
 from securefl.core.agreement import fields, tagged, u32
 from securefl.core.errors import ConfigError
 from securefl.core.keys import PublicKey
+from securefl.sums.opened import OrderedAgreement
 from securefl.sums.two_server.messages import PadRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement(agreement.Agreement):
+class Agreement(OrderedAgreement):
     """The agreement of one two-server sum.
 
     Attributes:
         holder: the key holder's key (X25519), for which clients box the seeds of their pads.
         server: the server's key (X25519), for which the key holder seals its sum of pads.
-        ordered: the size of the ordered cohort. The least number of clients in an opened total follows from
-            it.
-        weights: the weights that the order states, encoded. The key holder receives both from the server
-            only, but no client signs others than those of its order.
 
     Both keys are pinned: they are part of the context, and so of every signature and every box. A box for
     another key holder belongs to another agreement.
@@ -38,8 +35,7 @@ class Agreement(agreement.Agreement):
 
     holder: PublicKey
     server: PublicKey
-    ordered: int
-    weights: bytes
+    scheme: ClassVar[bytes] = b"two-server"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,14 +47,9 @@ class Agreement(agreement.Agreement):
         for vector in self.vectors:
             vector.require_room(clients)
 
-    # In every attempt `ordered` follows from `weights`. An agreement made by other code binds both.
     @property
-    def rules(self) -> bytes:
-        return agreement.digest(
-            b"two-server rules",
-            b"",
-            fields(self.holder.raw, self.server.raw, u32(self.ordered), self.weights),
-        )
+    def pinned(self) -> tuple[bytes, ...]:
+        return self.holder.raw, self.server.raw
 
 
 def signed_input(agreed: agreement.Agreement, member: int, vectors: bytes, boxes: bytes) -> bytes:

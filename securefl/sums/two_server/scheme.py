@@ -1,4 +1,4 @@
-"""The two-server sum scheme, and the key holder's part in one attempt.
+"""The two-server sum scheme: what clients, server and key holder do differently from other opened sums.
 
 A client derives a seed for the attempt, and from the seed a pad, a pseudorandom vector. It sends its vector
 plus the pad to the server, and the seed in a box: encrypted for the key holder. The server adds up the padded
@@ -9,36 +9,60 @@ attempt, over fewer clients, may follow a failed one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
-from securefl.algorithm.weighing import Weights
 from securefl.core.agreement import Directory, Identity, Question, fields, u32
+from securefl.core.append_map import AppendMap
 from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError, CryptoError
-from securefl.core.keys import SecretKey
-from securefl.core.machine import Machine
-from securefl.core.release import KEY_HOLDER
-from securefl.core.signing import AgreementKey, seal
+from securefl.core.hiding import Conceal
+from securefl.core.keys import SecretKey, Share
+from securefl.core.messages import OVERHEAD, REFUSED
+from securefl.core.release import KEY_HOLDER, Delivered, Form, Release
+from securefl.core.signing import AgreementKey, seal, unseal
+from securefl.core.wire import Limit
 from securefl.dp.noise import Source
-from securefl.mechanisms.registry import mechanism_of
+from securefl.mechanisms.charges import Protection
+from securefl.secagg.masks import Words
+from securefl.secagg.packing import unpack
 from securefl.storage.own_record import Own
-from securefl.sums.scheme import Attempt, Opened, Unopened, required_contributions
-from securefl.sums.two_server.agreement import Agreement
-from securefl.sums.two_server.client import PadClient
-from securefl.sums.two_server.key_holder import PadKeyHolder, Seeds
-from securefl.sums.two_server.messages import PadRequest
-from securefl.sums.two_server.pads import opened, total_pads
-from securefl.sums.two_server.server import PadServer
+from securefl.sums.opened import Evidence, Keys, OpenedScheme, Unboxable
+from securefl.sums.scheme import Attempt
+from securefl.sums.two_server.agreement import (
+    Agreement,
+    boxes_digest,
+    request_digest,
+    signed_input,
+    vectors_digest,
+)
+from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
+from securefl.sums.two_server.pads import (
+    BOX_BYTES,
+    SEALING_BYTES,
+    Padder,
+    box,
+    opened,
+    pads_bytes,
+    pads_of,
+    seeds_of,
+    total_pads,
+    unpadded,
+)
+
+_PHASE = "pads"
+_MEMBER_BYTES = 128
+"""An upper bound for a member's number, digest and signature, with their lengths."""
 
 
-class TwoServer:
+class TwoServer(OpenedScheme):
     """`sum = "two-server"`: sums under pads. The key holder has the seeds of the pads and never the vectors.
 
     The keys of server and key holder are their pinned ones, so a party that restarts sends the same bytes.
@@ -46,105 +70,143 @@ class TwoServer:
 
     key_holder_learns = "seeds of pads, drawn without regard to any record"
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-
-    def check(self, spec: ValueSpec, cohort: int) -> None:
-        usual = Weights.usual(self._plan, spec, cohort)
-        required_contributions(self._plan, [spec], cohort, usual)
-
-    def clients(self, directory: Directory) -> TwoServerClients:
-        return TwoServerClients(self, directory)
-
-    def server(self, own: Own) -> TwoServerServer:
-        return TwoServerServer(self, own)
-
-    def key_holder(self, own: Own) -> TwoServerKeyHolder:
-        return TwoServerKeyHolder(self, own, self._plan)
-
-    def agreement(self, attempt: Attempt, directory: Directory) -> Agreement:
-        """The agreement of an attempt, which each party computes for itself.
-
-        Raises ConfigError if a total does not fit a word, or no key holder is pinned.
-        """
+    def agreed(self, directory: Directory) -> Callable[..., Agreement]:
         if directory.key_holder is None:
             raise ConfigError("Expected the pinned keys of a key holder, got none. Name the key holder.")
-        return Agreement(
-            header=attempt.header,
-            roster=directory.roster(attempt.cohort),
-            # The word must hold the noise too: a total that wraps around looks like any other.
-            vectors=attempt.vectors(lambda spec: mechanism_of(self._plan, spec).headroom().total),
-            plan=self._plan.digest(),
-            task=attempt.task,
-            holder=directory.key_holder.channel,
-            server=directory.server.channel,
-            weights=attempt.weights.encoded(),
-            ordered=attempt.ordered,
-        )
+        return partial(Agreement, holder=directory.key_holder.channel, server=directory.server.channel)
 
-    def enough(self, attempt: Attempt) -> int:
-        """The least number of clients in a total that is opened.
+    def headroom(self, spec: ValueSpec) -> int:
+        # The word must hold the noise too: a total that wraps around looks like any other.
+        return Protection(self._plan, spec).mechanism.headroom().total
 
-        Raises ConfigError if the plan does not allow the attempt.
-        """
-        return required_contributions(self._plan, attempt.spec, len(attempt.cohort), attempt.weights)
+    def client_part(self, directory: Directory) -> Callable[[Attempt, bytes], PaddingPart]:
+        return lambda attempt, key: PaddingPart()
 
+    def server_part(self, own: Own) -> Callable[[Attempt, bytes], UnpaddingPart]:
+        return lambda attempt, key: UnpaddingPart(own.identity.channel)
 
-@dataclass(frozen=True)
-class TwoServerClients:
-    """The clients' side."""
-
-    scheme: TwoServer
-    directory: Directory
-
-    def machines(
-        self, attempt: Attempt, identities: Sequence[Identity], key: bytes
-    ) -> Mapping[str, Machine[Any]]:
-        agreed, enough = self.scheme.agreement(attempt, self.directory), self.scheme.enough(attempt)
-        return {
-            identity.name: PadClient(identity=identity, agreement=agreed, signers=enough)
-            for identity in identities
-        }
-
-
-@dataclass(frozen=True)
-class TwoServerServer:
-    """The server's side: it has the padded vectors and never a seed."""
-
-    scheme: TwoServer
-    own: Own
-
-    def check(self, attempt: Attempt) -> None:
-        self.scheme.agreement(attempt, self.own.directory)
-        self.scheme.enough(attempt)
-
-    def machine(self, attempt: Attempt, key: bytes) -> PadServer:
-        agreed, enough = self.scheme.agreement(attempt, self.own.directory), self.scheme.enough(attempt)
-        return PadServer(agreement=agreed, least=enough, key=self.own.identity.channel)
-
-    def outcome(self, machine: Any, result: Opened | Unopened) -> Opened | Unopened:
-        return result
-
-
-@dataclass(frozen=True)
-class TwoServerKeyHolder:
-    """The key holder's side: it opens the boxes of seeds and never has a vector."""
-
-    scheme: TwoServer
-    own: Own
-    plan: Plan
-
-    def machine(self, attempt: Attempt) -> tuple[PadKeyHolder, bytes]:
-        agreed, enough = self.scheme.agreement(attempt, self.own.directory), self.scheme.enough(attempt)
-        secret = self.own.record.lasting(attempt.header.session)
+    def key_holder_part(self, own: Own) -> Callable[[Attempt], tuple[PadsPart, bytes]]:
+        secret = partial(own.record.lasting, own.directory.session)
         # No key of the attempt is returned: the agreement has the pinned ones.
-        part = KeyHolderPart(secret, self.plan, attempt.spec, self.own.identity.channel)
-        return PadKeyHolder(agreement=agreed, least=enough, part=part), b""
+        return lambda attempt: (PadsPart(secret(), self._plan, attempt.spec, own.identity.channel), b"")
+
+
+class PaddingPart:
+    """The clients' part. Its bytes follow from the recorded secret."""
+
+    form: ClassVar[Form] = "masked"
+
+    def conceal(self, agreed: Agreement, member: int, secret: SecretKey) -> dict[str, Conceal]:
+        padder = Padder(agreed, seeds_of(secret, agreed, member))
+        return {vector.name: partial(padder, number) for number, vector in enumerate(agreed.vectors)}
+
+    def message(
+        self,
+        agreed: Agreement,
+        member: int,
+        secret: SecretKey,
+        releases: tuple[Release, ...],
+        own: Identity,
+    ) -> PaddedInput:
+        # Derived again from the recorded secret: an attempt that is run again sends the same bytes.
+        seeds = seeds_of(secret, agreed, member)
+        boxes = tuple(box(secret, agreed, member, i, seed) for i, seed in enumerate(seeds))
+        vectors = vectors_digest([release._numbers for release in releases])
+        text = signed_input(agreed, member, vectors, boxes_digest([one.raw for one in boxes]))
+        return PaddedInput(releases=releases, boxes=boxes, signature=own.signing.sign(text))
+
+
+@dataclass(frozen=True)
+class Input:
+    """One member's input: a word for each value, and its boxes."""
+
+    vectors: tuple[Words, ...] = field(repr=False)
+    boxes: tuple[Share, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class KeyHolderPart:
+class UnpaddingPart:
+    """The server's part. It keeps each member's vectors, 4 bytes a value up to 32 bits and 8 above.
+
+    key: the key that the reply is sealed to.
+    """
+
+    key: AgreementKey
+    phase: ClassVar[str] = _PHASE
+    reply: ClassVar[type[PadReply]] = PadReply
+
+    def limits(self, agreed: Agreement) -> dict[type[Any], Limit]:
+        vectors, size, members = len(agreed.vectors), pads_bytes(agreed), len(agreed.roster.members)
+        return {
+            PaddedInput: Limit(size + BOX_BYTES * vectors + OVERHEAD, 2 * vectors),
+            # Pads or names: if vectors are short, the names of bad members are longer.
+            PadReply: Limit(max(size + SEALING_BYTES, 8 * members) + OVERHEAD, members),
+        }
+
+    def signed(self, agreed: Agreement, member: int, said: PaddedInput) -> tuple[bytes, bytes]:
+        came: tuple[Any, ...] = said.releases
+        delivered: tuple[Delivered, ...] = came
+        names = [vector.name for vector in agreed.vectors]
+        if [(one.name, one.form, one.sealed) for one in delivered] != [(n, "masked", b"") for n in names]:
+            raise CryptoError(f"Expected a padded vector for each of {names}, got others.")
+        boxes = [one.raw for one in said.boxes]
+        if list(map(len, boxes)) != [BOX_BYTES] * len(names):
+            raise CryptoError(f"Expected {len(names)} boxes of {BOX_BYTES} bytes each, got others.")
+        digest = vectors_digest([one.numbers for one in delivered])
+        return digest, signed_input(agreed, member, digest, boxes_digest(boxes))
+
+    def add(self, agreed: Agreement, total: Any, sender: str, said: Any) -> AppendMap[int, Input]:
+        both = zip(said.releases, agreed.vectors, strict=True)
+        read = tuple(unpack(one.numbers, vector.length, vector.bits) for one, vector in both)
+        inputs: AppendMap[int, Input] = AppendMap() if total is None else total
+        return inputs.having(agreed.roster.numbers[sender], Input(read, said.boxes))
+
+    def request(
+        self, agreed: Agreement, total: Mapping[int, Input], evidence: Evidence
+    ) -> tuple[Mapping[int, Input], PadRequest]:
+        boxes = tuple(one for member in evidence["members"] for one in total[member].boxes)
+        return total, PadRequest(boxes=boxes, **evidence)
+
+    def read(
+        self, agreed: Agreement, kept: Mapping[int, Input], request: PadRequest, reply: PadReply
+    ) -> TakePads | Unboxable | None:
+        asked = request_digest(agreed, request)
+        if reply.request != asked:
+            raise CryptoError("Expected a reply to our request, got one to another.")
+        if reply.bad:
+            if reply.pads:
+                raise CryptoError("Expected members of our request without pads, got pads beside them.")
+            return Unboxable(reply.bad)
+        if reply.pads == REFUSED:
+            return None
+        try:
+            pads = pads_of(agreed, unseal(self.key, reply.pads, asked))
+        except CryptoError:
+            raise CryptoError("Expected sums of pads, sealed to us for our request, got others.") from None
+        return TakePads(agreed, tuple(kept[member].vectors for member in request.members), tuple(pads))
+
+
+@dataclass(frozen=True)
+class TakePads:
+    """A work order of the server: add the vectors and subtract the sum of their pads."""
+
+    agreement: Agreement
+    inputs: tuple[tuple[Words, ...], ...] = field(repr=False)
+    pads: tuple[Words, ...] = field(repr=False)
+
+    def run(self) -> Mapping[str, NDArray[np.int64]]:
+        return {
+            vector.name: unpadded([one[i] for one in self.inputs], self.pads[i], vector.bits)
+            for i, vector in enumerate(self.agreement.vectors)
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class PadsPart:
     """The key holder's lasting secret, and the seals and noise derived from it under its own plan.
+
+    The server may subtract the pads from other vectors than the signed ones. It learns nothing by that, since
+    the pads of other clients are in no sum.
 
     spec: the specs of the summed values. key: the key for which clients box their seeds. `asked` in the
     methods is the digest of the server's request.
@@ -154,16 +216,38 @@ class KeyHolderPart:
     plan: Plan
     spec: Sequence[ValueSpec]
     key: AgreementKey
+    phase: ClassVar[str] = _PHASE
+    boxed: ClassVar[bool] = True
 
-    def open(self, agreed: Agreement, request: PadRequest) -> tuple[Seeds | None, ...]:
+    def limits(self, agreed: Agreement) -> dict[type[Any], Limit]:
+        members, vectors = len(agreed.roster.members), len(agreed.vectors)
+        most = members * ((BOX_BYTES + 4) * vectors + _MEMBER_BYTES) + OVERHEAD
+        return {PadRequest: Limit(most, members * (vectors + 3))}
+
+    def complete(self, agreed: Agreement, request: PadRequest) -> bool:
+        return len(request.boxes) == len(agreed.vectors) * len(request.members)
+
+    def signed(self, agreed: Agreement, request: PadRequest, place: int) -> bytes:
+        boxes = boxes_digest([one.raw for one in request.of(place)])
+        return signed_input(agreed, request.members[place], request.inputs[place].raw, boxes)
+
+    def digest(self, agreed: Agreement, request: PadRequest) -> bytes:
+        return request_digest(agreed, request)
+
+    def unbox(self, agreed: Agreement, request: PadRequest) -> tuple[Keys | None, ...]:
         return tuple(
             _opened(self.key, agreed, request, place, member) for place, member in enumerate(request.members)
         )
 
-    def pads(self, agreed: Agreement, asked: bytes, seeds: Sequence[Seeds]) -> bytes:
+    def open(self, agreed: Agreement, request: PadRequest, keys: Sequence[Keys]) -> PadReply:
         """The sealed sums of pads. The seal's secret is derived, so a restart sends the same bytes."""
-        summed = total_pads(agreed, seeds, self.noise(agreed, asked))
-        return seal(agreed.server, summed, asked, secret=derived(self.secret, b"two-server seals"))
+        asked = request_digest(agreed, request)
+        summed = total_pads(agreed, keys, self.noise(agreed, asked))
+        pads = seal(agreed.server, summed, asked, secret=derived(self.secret, b"two-server seals"))
+        return PadReply(request=asked, bad=(), pads=pads)
+
+    def refusal(self, agreed: Agreement, request: PadRequest, bad: tuple[int, ...] = ()) -> PadReply:
+        return PadReply(request=request_digest(agreed, request), bad=bad, pads=REFUSED)
 
     def noise(self, agreed: Agreement, asked: bytes) -> dict[str, NDArray[np.int64]]:
         """The plan's noise on each sum, by name, if the key holder adds it: one draw for each sum.
@@ -176,7 +260,7 @@ class KeyHolderPart:
         # A value that is constant in the session has one question in all rounds, so its noise is drawn once.
         questions = {question.name: question for question in agreed.openings}
         drawn = {}
-        for name, mechanism in ((own.name, mechanism_of(self.plan, own)) for own in self.spec):
+        for name, mechanism in ((own.name, Protection(self.plan, own).mechanism) for own in self.spec):
             if mechanism.total_by == KEY_HOLDER:
                 row = self._source(questions[name], asked)
                 drawn[name] = mechanism.total_noise(KEY_HOLDER, lengths[name], [row])
@@ -190,7 +274,7 @@ class KeyHolderPart:
 
 def _opened(
     key: AgreementKey, agreed: Agreement, request: PadRequest, place: int, member: int
-) -> Seeds | None:
+) -> Keys | None:
     try:
         return opened(key, agreed, member, request.of(place))
     except CryptoError:

@@ -23,7 +23,7 @@ from securefl.commands.ledger import ledger as ledger_command
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.dp.calibration import sigma
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 from securefl.study.config import parse
 
 BUDGETS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16)
@@ -52,7 +52,7 @@ def test_the_ledger_bears_it_too(tmp_path: Path, adaptive: bool) -> None:
             max_rounds=rounds,
         )
         with Ledger(tmp_path / f"{budget}.sqlite", terms) as ledger:
-            assert ledger.rounds_left("client-0000", [charge_of(plan, spec)]) == rounds
+            assert ledger.rounds_left("client-0000", [Protection(plan, spec).charge()]) == rounds
 
 
 SAMPLED = History(steps={(0.02, 1.1): 50})
@@ -141,17 +141,17 @@ def test_a_client_that_knows_its_own_share_sees_enough_noise(corrupt: float, hon
     plan = replace(SHARES, corrupt=corrupt)
     left = honest * own_sigma(plan, SHARED) ** 2
     assert sqrt(left - 4) / reach(plan, SHARED) == pytest.approx(3.0, rel=1e-12)
-    assert charge_of(plan, SHARED).others == GaussianDpEvent(3.0)
+    assert Protection(plan, SHARED).charge().others == GaussianDpEvent(3.0)
 
 
 def test_where_others_are_trusted_they_are_charged_with_what_they_see() -> None:
     plan = replace(SHARES, adversaries=("server", "key-holder"))
-    charge = charge_of(plan, SHARED)
+    charge = Protection(plan, SHARED).charge()
     assert charge.server == GaussianDpEvent(3.0)
     assert isinstance(charge.others, GaussianDpEvent)
     assert charge.others.noise_multiplier == pytest.approx(3.0 * sqrt(3 / 4), rel=1e-3)
     alone = replace(SHARED, cohort=1)
-    assert isinstance(charge_of(plan, alone).others, NonPrivateDpEvent)
+    assert isinstance(Protection(plan, alone).charge().others, NonPrivateDpEvent)
     with pytest.raises(ConfigError, match="more survivors"):
-        charge_of(SHARES, alone)
+        Protection(SHARES, alone).charge()
     assert compose({NonPrivateDpEvent(): 1}, 1e-5) == inf

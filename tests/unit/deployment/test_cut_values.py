@@ -27,6 +27,7 @@ from securefl.deployment.session_store import CUT
 from securefl.deployment.status import status
 from securefl.engine.party.computing import Computing
 from securefl.flower.exchange import relay
+from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import is_cut
 from securefl.study.attended import presences
 
@@ -144,4 +145,4 @@ def test_which_values_are_cut(
     plan: Plan, spec: dict[str, Any], value: Value, weight: float, speaks: bool, cut: bool
 ) -> None:
     declared = ValueSpec(**{**SUM, **spec})  # type: ignore[arg-type]
-    assert is_cut(plan, declared, value, weight, speaks=speaks) is cut
+    assert is_cut(Protection(plan, declared), value, weight, speaks=speaks) is cut

@@ -46,7 +46,7 @@ from securefl.deployment.party_setup import Made
 from securefl.deployment.roster import line_of
 from securefl.deployment.status import status
 from securefl.engine.party import contributing
-from securefl.mechanisms.charges import bare
+from securefl.mechanisms.charges import Protection
 from securefl.storage.counter import Counter
 from securefl.study.config import parse
 
@@ -65,10 +65,10 @@ def own(monkeypatch: pytest.MonkeyPatch) -> list[Vector]:
     """What the victim puts into its sums, as only its own machine knows it."""
     seen, protect = list[Vector](), contributing.protect
 
-    def noting(plan, spec, value, *, key, **more):  # type: ignore[no-untyped-def]
+    def noting(protection, value, *, key, **more):  # type: ignore[no-untyped-def]
         if key.holder == f"client-{VICTIM:04d}":
             seen.append(np.array(value.clear))
-        return protect(plan, spec, value, key=key, **more)
+        return protect(protection, value, key=key, **more)
 
     monkeypatch.setattr(contributing, "protect", noting)
     return seen
@@ -146,8 +146,10 @@ def test_sessions_whose_sums_are_noised_are_not_counted(tmp_path: Path) -> None:
 
 def test_a_sum_is_bare_unless_noise_holds_against_who_sees_it() -> None:
     of = made(MASKED)
-    assert [name for name, spec in of.spec.items() if bare(of.plan, spec)] == ["update"], "a count is public"
-    assert not bare(made(CLEAR).plan, of.spec["update"])
+    assert [name for name, spec in of.spec.items() if Protection(of.plan, spec).bare] == ["update"], (
+        "a count is public"
+    )
+    assert not Protection(made(CLEAR).plan, of.spec["update"]).bare
     one = {("record", "add-remove"): 1.0}
     step = ValueSpec(name="step", reduction="sum", reveals="", sensitivity=one, cohort=3)
     each = replace(step, reduction="none")
@@ -158,8 +160,8 @@ def test_a_sum_is_bare_unless_noise_holds_against_who_sees_it() -> None:
         ("central", (OTHERS,), True),  # the server sees the total of each session without it
     ):
         plan = replace(noised, noise=noise, adversaries=adversaries)
-        assert bare(plan, step) is found, noise
-        assert not bare(plan, each), "it is in no sum"
+        assert Protection(plan, step).bare is found, noise
+        assert not Protection(plan, each).bare, "it is in no sum"
 
 
 # Other ways to the same two sums ------------------------------------------------------------------

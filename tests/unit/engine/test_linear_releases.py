@@ -20,7 +20,7 @@ from securefl.core.linear import LinearBounds, LinearQuery, Range
 from securefl.core.release import ReleaseKey
 from securefl.engine.account import Account
 from securefl.engine.aggregator import SecureAggregator
-from securefl.mechanisms.charges import allotment
+from securefl.mechanisms.charges import Protection, allotment
 from securefl.mechanisms.protecting import protect
 
 VECTOR = np.array([0.5, -0.25, 0.75])
@@ -179,7 +179,7 @@ def test_no_client_lets_a_vector_out_without_a_number(scores: Any) -> None:
     )
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "vector")
     with pytest.raises(LocalProtocolError, match="max_releases"):
-        protect(plan, spec(None, reveals_encrypted=""), Value(hidden=VECTOR), key=key, weight=1.0)
+        protect(Protection(plan, spec(None, reveals_encrypted="")), Value(hidden=VECTOR), key=key, weight=1.0)
 
 
 @pytest.mark.parametrize("scores", ["pads", "ckks"])
@@ -234,7 +234,7 @@ def test_the_class_of_a_norm_above_the_bounds(noise: Any, told: str) -> None:
     value = Value(**given, after_noise=lambda sums: Value(hidden=5 * VECTOR))
     conceal = ConcealVector(BOUNDS, lambda hidden: pytest.fail("it left"))
     with pytest.raises(DataError, match="norm up to 1") as raised:
-        protect(plan, sent, value, key=key, weight=1.0, conceal=conceal)
+        protect(Protection(plan, sent), value, key=key, weight=1.0, conceal=conceal)
     assert reason_of(raised.value).told == told
 
 

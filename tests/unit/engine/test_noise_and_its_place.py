@@ -24,6 +24,7 @@ from securefl.core.wire import Header, Limit, encode
 from securefl.engine.calls import QueryCall, encode_call
 from securefl.engine.drive import Packet
 from securefl.engine.party.clients import ClientParty
+from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import protect
 from securefl.storage.journal import Journal
 
@@ -50,7 +51,7 @@ KEY = ReleaseKey("client-0000", bytes(32), 1, 2, 3, "own")
 
 def noised(key: ReleaseKey) -> bytes:
     value = Value(integers=np.zeros(50, np.int64), step=OWN.grid.step)
-    return protect(PLAN, OWN, value, key=key, weight=1.0, secret=SECRET)._numbers.tobytes()
+    return protect(Protection(PLAN, OWN), value, key=key, weight=1.0, secret=SECRET)._numbers.tobytes()
 
 
 @pytest.mark.parametrize(

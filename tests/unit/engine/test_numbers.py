@@ -29,7 +29,7 @@ from securefl.engine.calls import QueryCall, SumCall, decode_call, encode_call
 from securefl.engine.drive import Packet
 from securefl.engine.inprocess import InProcess, simulated
 from securefl.engine.party.clients import ClientParty
-from securefl.mechanisms.charges import charge_of, events_of
+from securefl.mechanisms.charges import Protection, events_of
 from securefl.storage.journal import Journal
 from securefl.study.privacy import PrivacySection
 
@@ -127,7 +127,7 @@ def test_further_asks_are_counted_over_a_restart_and_anew_in_another_session(tmp
     assert two.answers(place(2), "loss", number=3)
     assert not two.answers(place(3), "loss", number=1)
     key = ReleaseKey("client-0000", b"\x01" * 32, 1, 0, 0, "loss")
-    charge = charge_of(PLAN, LOSS)
+    charge = Protection(PLAN, LOSS).charge()
     assert two.ledger.reserve([(key, charge)], {key: Asked(number=1, most=3)}) == {}
 
 
@@ -265,8 +265,8 @@ def test_introductions_and_further_asks_are_charged_as_what_they_are() -> None:
     )
     assert spec.schedule.asked(5) == 10
     events = events_of(plan, [spec], SERVER, 5)
-    assert events[charge_of(plan, spec).server] == 8
-    assert events[charge_of(plan, spec, trained=False).server] == 2
+    assert events[Protection(plan, spec).charge().server] == 8
+    assert events[Protection(plan, spec).charge(trained=False).server] == 2
 
 
 def test_noise_is_calibrated_for_further_asks_too() -> None:

@@ -21,6 +21,7 @@ from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalPr
 from securefl.core.grid import Grid
 from securefl.core.release import ReleaseKey
 from securefl.engine.aggregator import SecureAggregator
+from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import protect
 
 EVERYBODY = (0, 1, 2, 3, 4)
@@ -183,7 +184,7 @@ def test_nothing_is_rounded_after_its_sensitivity_was_declared() -> None:
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "step")
 
     def release(x: np.ndarray[Any, Any], **given: Any) -> Any:
-        return protect(plan, tiny, Value(**given), key=key, weight=1.0)._numbers
+        return protect(Protection(plan, tiny), Value(**given), key=key, weight=1.0)._numbers
 
     floats = 0.5 * tiny.grid.step + np.array([-1, 1])[:, None] * np.full(10_000, 5e-9)
     with pytest.raises(LocalProtocolError, match="integers of the grid"):
@@ -206,9 +207,9 @@ def test_weights_move_integers_no_further_apart(weight: float) -> None:
     one = rng.integers(-GRID.limit, GRID.limit, 100_000)
     other = one + rng.integers(-3, 4, len(one))
     came = [
-        protect(plan, STEP, Value(integers=v, step=GRID.step), key=key, weight=weight)._numbers.astype(
-            np.int64
-        )
+        protect(
+            Protection(plan, STEP), Value(integers=v, step=GRID.step), key=key, weight=weight
+        )._numbers.astype(np.int64)
         for v in (one, other)
     ]
     assert (np.abs(came[0] - came[1]) <= np.abs(one - other)).all()

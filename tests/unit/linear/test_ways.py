@@ -13,7 +13,7 @@ from securefl.core.messages import OpenRequest
 from securefl.core.wire import Header, Limit
 from securefl.linear.registry import scheme_of
 from securefl.linear.scheme import OpeningMachine, Ready
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 
 SERVER = "server"
 MACHINE = OpeningMachine(
@@ -52,7 +52,7 @@ def test_a_profile_costs_the_same_whatever_hides_its_score() -> None:
             non_private=() if multiplier else ("profile",),
         )
         words = ("clear", "ckks", "pads")
-        charges = [charge_of(replace(plan, scores=word), spec) for word in words]  # type: ignore[arg-type]
+        charges = [Protection(replace(plan, scores=word), spec).charge() for word in words]  # type: ignore[arg-type]
         assert charges == charges[:1] * len(words)
 
 

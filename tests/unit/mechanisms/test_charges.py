@@ -21,20 +21,16 @@ from securefl.core.grid import Grid
 from securefl.core.release import PARTIES, Charge
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import (
+    Protection,
     allotment,
-    charge_of,
     endless,
     events_of,
     fewest_behind_an_entry,
     fewest_contributions,
-    open_to,
-    post_processed,
-    sparse,
     unbounded,
 )
 from securefl.mechanisms.distributed import Distributed
 from securefl.mechanisms.mechanism import Central, KeyHolder, Local, NoNoise
-from securefl.mechanisms.registry import mechanism_of
 
 FREE, GAUSS, ENDLESS = NoOpDpEvent(), GaussianDpEvent(3.0), NonPrivateDpEvent()
 TRAINING = GaussianDpEvent(7.0)
@@ -63,7 +59,7 @@ def allowed(plan: Plan) -> Plan:
 
 def refusal(plan: Plan, spec: ValueSpec = SUM) -> str:
     with pytest.raises(ConfigError) as error:
-        charge_of(plan, spec)
+        Protection(plan, spec).charge()
     return str(error.value)
 
 
@@ -81,39 +77,41 @@ def refusal(plan: Plan, spec: ValueSpec = SUM) -> str:
     ids=["local", "central", "key-holder", "distributed"],
 )
 def test_the_place_of_the_noise_says_against_whom_it_holds(plan: Plan, charge: Charge) -> None:
-    assert charge_of(plan, SUM) == charge
+    assert Protection(plan, SUM).charge() == charge
     for trained in (True, False):
-        assert charge_of(plan, SUM, trained=trained) == charge
+        assert Protection(plan, SUM).charge(trained=trained) == charge
     local = Charge(server=GAUSS, key_holder=FREE, others=GAUSS)
-    assert charge_of(plan, EACH) == local, "a client noises what nobody sums"
+    assert Protection(plan, EACH).charge() == local, "a client noises what nobody sums"
 
 
 @pytest.mark.parametrize("plan", [PLAN, CENTRAL, HOLDER, hidden(SHARED, 8, min_cohort_size=8)])
 def test_private_training_before_a_value_is_charged_with_it(plan: Plan) -> None:
-    own, both = charge_of(plan, SUM), charge_of(plan, TRAINED)
+    own, both = Protection(plan, SUM).charge(), Protection(plan, TRAINED).charge()
     assert both == Charge(
         server=ComposedDpEvent((own.server, TRAINING)),
         key_holder=own.key_holder,
         others=ComposedDpEvent((own.others, TRAINING)),
     )
-    assert charge_of(plan, TRAINED, trained=False) == own
+    assert Protection(plan, TRAINED).charge(trained=False) == own
 
 
 def test_training_alone_is_charged_where_the_value_costs_nothing() -> None:
     after = replace(TRAINED, depends_on="model", sensitivity={})
-    assert charge_of(BARE, after) == Charge(server=TRAINING, key_holder=FREE, others=TRAINING)
-    assert charge_of(BARE, after, trained=False) == NO_COST
+    assert Protection(BARE, after).charge() == Charge(server=TRAINING, key_holder=FREE, others=TRAINING)
+    assert Protection(BARE, after).charge(trained=False) == NO_COST
     still = replace(TRAINED, sensitivity={("record", "add-remove"): 0.0})
-    assert charge_of(BARE, still) == Charge(server=TRAINING, key_holder=FREE, others=TRAINING)
+    assert Protection(BARE, still).charge() == Charge(server=TRAINING, key_holder=FREE, others=TRAINING)
 
 
 def test_what_is_allowed_to_leave_unprotected_is_charged_as_that_whatever_was_trained() -> None:
-    assert charge_of(allowed(BARE), SUM) == charge_of(allowed(BARE), TRAINED) == NON_PRIVATE
+    assert (
+        Protection(allowed(BARE), SUM).charge() == Protection(allowed(BARE), TRAINED).charge() == NON_PRIVATE
+    )
     promised = allowed(replace(HOLDER, adversaries=PARTIES))
-    assert charge_of(promised, SUM) == charge_of(promised, TRAINED) == EXPOSED
-    assert charge_of(promised, replace(SUM, sensitivity={})) == NON_PRIVATE
-    assert charge_of(allowed(replace(CENTRAL, adversaries=PARTIES)), SUM) == NON_PRIVATE
-    assert charge_of(allowed(replace(HOLDER, adversaries=("key-holder",))), SUM) == EXPOSED
+    assert Protection(promised, SUM).charge() == Protection(promised, TRAINED).charge() == EXPOSED
+    assert Protection(promised, replace(SUM, sensitivity={})).charge() == NON_PRIVATE
+    assert Protection(allowed(replace(CENTRAL, adversaries=PARTIES)), SUM).charge() == NON_PRIVATE
+    assert Protection(allowed(replace(HOLDER, adversaries=("key-holder",))), SUM).charge() == EXPOSED
 
 
 def test_a_declared_zero_costs_nothing_and_a_value_that_reads_nothing_only_where_training_is_accounted() -> (
@@ -122,9 +120,9 @@ def test_a_declared_zero_costs_nothing_and_a_value_that_reads_nothing_only_where
     still = replace(SUM, sensitivity={("record", "add-remove"): 0.0, ("record", "replace-one"): 1.0})
     nothing = replace(SUM, sensitivity={}, depends_on="model")
     for plan in (PLAN, BARE, CENTRAL):
-        assert charge_of(plan, still) == charge_of(plan, nothing) == NO_COST
+        assert Protection(plan, still).charge() == Protection(plan, nothing).charge() == NO_COST
     other = replace(PLAN, adjacency="replace-one")
-    assert charge_of(other, still).server == GAUSS
+    assert Protection(other, still).charge().server == GAUSS
     assert "leave its client without noise" in refusal(other, nothing)
     client = replace(PLAN, unit="client", adjacency="zero-out")
     assert "leave its client without noise" in refusal(client, nothing)
@@ -133,17 +131,17 @@ def test_a_declared_zero_costs_nothing_and_a_value_that_reads_nothing_only_where
 def test_a_client_s_bound_holds_whatever_was_trained() -> None:
     client = replace(PLAN, unit="client", adjacency="zero-out")
     for more in ({}, {"training": TRAINING}, {"depends_on": "trained-state"}):
-        assert charge_of(client, replace(SUM, sensitivity=CLIENT, **more)).server == GAUSS  # type: ignore[arg-type]
+        assert Protection(client, replace(SUM, sensitivity=CLIENT, **more)).charge().server == GAUSS  # type: ignore[arg-type]
 
 
 def test_a_record_s_bound_does_not_hold_of_what_its_training_left() -> None:
-    assert charge_of(allowed(PLAN), replace(SUM, depends_on="trained-state")) == NON_PRIVATE
-    assert charge_of(PLAN, replace(TRAINED, depends_on="trained-state")).server == ComposedDpEvent(
+    assert Protection(allowed(PLAN), replace(SUM, depends_on="trained-state")).charge() == NON_PRIVATE
+    assert Protection(PLAN, replace(TRAINED, depends_on="trained-state")).charge().server == ComposedDpEvent(
         (GAUSS, TRAINING)
     )
     replacing = replace(allowed(PLAN), adjacency="replace-one")
-    assert charge_of(replacing, SUM).server == GAUSS
-    assert charge_of(replacing, TRAINED) == NON_PRIVATE
+    assert Protection(replacing, SUM).charge().server == GAUSS
+    assert Protection(replacing, TRAINED).charge() == NON_PRIVATE
 
 
 def test_whether_a_plan_adds_noise_to_a_value() -> None:
@@ -158,7 +156,7 @@ def test_whether_a_plan_adds_noise_to_a_value() -> None:
 def test_events_of_a_run_are_those_of_its_rounds_and_introductions() -> None:
     spec = replace(TRAINED, schedule=Schedule(period=2, initial=1, extra=3))
     once = replace(SUM, name="once", schedule=Schedule(once=True))
-    whole, alone = charge_of(PLAN, spec).server, charge_of(PLAN, SUM).server
+    whole, alone = Protection(PLAN, spec).charge().server, Protection(PLAN, SUM).charge().server
     # 5 in rounds and 3 further ones are trained before, the introduction is not
     assert events_of(PLAN, [spec, once], "server", 10) == Counter({whole: 8, alone: 1 + 1})
     assert events_of(PLAN, [spec], "key-holder", 10) == Counter({FREE: 9})
@@ -189,32 +187,32 @@ def test_discreteness_takes_its_four_off_where_it_is_seen() -> None:
     assert reach(SHARED, coarse) == 22
     total = (3 * 22) ** 2 + 4
     one = sqrt(total / 4 - 4) / 22
-    seen = charge_of(SHARED, coarse)
+    seen = Protection(SHARED, coarse).charge()
     assert seen.server.noise_multiplier == pytest.approx(one, rel=1e-14)  # type: ignore[attr-defined]
     assert seen.others == GAUSS
     adversaries = replace(SHARED, corrupt=0.0, adversaries=("server",))
-    seen = charge_of(adversaries, coarse)
+    seen = Protection(adversaries, coarse).charge()
     # 6 shares were sized to hold; another client knows one of them
     assert seen.others.noise_multiplier == pytest.approx(  # type: ignore[attr-defined]
         sqrt(5 * total / 6 - 4) / 22, rel=1e-14
     )
     corrupt = replace(SHARED, corrupt=0.25, adversaries=("server",))
-    assert charge_of(corrupt, coarse).others == GAUSS
+    assert Protection(corrupt, coarse).charge().others == GAUSS
 
 
 def test_another_client_that_knows_the_only_share_sees_the_value() -> None:
     """A cohort of 1, or of 2 of whom one may be lost: against the server alone the share is there."""
     adversaries = replace(ALONE, adversaries=("server",))
     for plan, cohort in ((adversaries, 1), (replace(adversaries, dropout=0.5), 2)):
-        seen = charge_of(plan, replace(SUM, cohort=cohort))
+        seen = Protection(plan, replace(SUM, cohort=cohort)).charge()
         assert seen.others == ENDLESS
         assert seen.server.noise_multiplier == pytest.approx(3.0, rel=1e-6)  # type: ignore[attr-defined]
-    assert charge_of(adversaries, replace(SUM, cohort=2)).others != ENDLESS
+    assert Protection(adversaries, replace(SUM, cohort=2)).charge().others != ENDLESS
 
 
 def test_a_hidden_sum_shows_the_server_the_total_and_a_clear_one_each_share() -> None:
-    assert charge_of(hidden(SHARED, 8, min_cohort_size=8), SUM).server == GAUSS
-    clear = charge_of(SHARED, SUM).server
+    assert Protection(hidden(SHARED, 8, min_cohort_size=8), SUM).charge().server == GAUSS
+    clear = Protection(SHARED, SUM).charge().server
     assert clear.noise_multiplier == pytest.approx(1.5, rel=1e-6)  # type: ignore[attr-defined]
 
 
@@ -223,14 +221,14 @@ def test_a_grid_has_room_for_a_value_and_its_share() -> None:
     farthest = reach(SHARED, SUM) + 13.0 * own_sigma(SHARED, SUM)
     least = ceil(farthest)
     for limit in (least, least + 1):
-        charge_of(SHARED, replace(SUM, grid=Grid(step=2.0**-10, bound=limit * 2.0**-10)))
+        Protection(SHARED, replace(SUM, grid=Grid(step=2.0**-10, bound=limit * 2.0**-10))).charge()
     narrow = replace(SUM, grid=Grid(step=2.0**-10, bound=(least - 1) * 2.0**-10))
     told = refusal(SHARED, narrow)
     assert told == (
         f"Expected 'own' and its share of the noise within {least - 1} grid units, got {farthest:.3g}: the "
         "bound would cut the noise off. Take a coarser grid, or less noise."
     )
-    charge_of(PLAN, narrow)  # local noise is cut as a whole, behind the release
+    Protection(PLAN, narrow).charge()  # local noise is cut as a whole, behind the release
 
 
 def test_a_grid_that_is_just_reached_has_room() -> None:
@@ -243,7 +241,7 @@ def test_a_grid_that_is_just_reached_has_room() -> None:
     for limit, fits in ((ceil(units + 13 * sigma), True), (ceil(units + 13 * sigma) - 1, False)):
         grid = Grid(step=1.0, bound=float(limit))
         if fits:
-            charge_of(plan, replace(spec, grid=grid))
+            Protection(plan, replace(spec, grid=grid)).charge()
         else:
             assert "the bound would cut the noise off" in refusal(plan, replace(spec, grid=grid))
 
@@ -325,9 +323,9 @@ def test_the_room_of_the_key_holder_s_noise() -> None:
 
 def test_the_place_is_the_client_for_what_nobody_sums() -> None:
     kinds = [Local, Distributed, Central, KeyHolder, NoNoise]
-    assert [type(mechanism_of(plan, SUM)) for plan in (PLAN, SHARED, CENTRAL, HOLDER, BARE)] == kinds
-    assert {type(mechanism_of(plan, EACH)) for plan in (PLAN, SHARED, CENTRAL, HOLDER)} == {Local}
-    assert type(mechanism_of(BARE, EACH)) is NoNoise
+    assert [type(Protection(plan, SUM).mechanism) for plan in (PLAN, SHARED, CENTRAL, HOLDER, BARE)] == kinds
+    assert {type(Protection(plan, EACH).mechanism) for plan in (PLAN, SHARED, CENTRAL, HOLDER)} == {Local}
+    assert type(Protection(BARE, EACH).mechanism) is NoNoise
 
 
 # What is told ------------------------------------------------------------------------------------
@@ -428,7 +426,7 @@ def test_an_endless_epsilon_has_its_reason(
 ) -> None:
     assert endless(plan, [spec]) == reason
     if parties is not None:
-        assert [p for p in open_to(plan, spec) if p != "key-holder"] == parties
+        assert [p for p in Protection(plan, spec).open_to if p != "key-holder"] == parties
 
 
 def test_reasons_stand_side_by_side_for_those_that_are_open_alone() -> None:
@@ -437,9 +435,9 @@ def test_reasons_stand_side_by_side_for_those_that_are_open_alone() -> None:
     assert endless(both, [SUM, other]) == "the own leaves without noise; the other leaves without noise"
     partly = replace(PLAN, non_private=("other",))
     assert endless(partly, [SUM, replace(other, sensitivity={})]).startswith("one record moves the other")
-    assert open_to(HOLDER, SUM) == []
-    assert open_to(CENTRAL, SUM) == []
-    assert open_to(allowed(replace(HOLDER, adversaries=PARTIES)), SUM) == list(PARTIES)
+    assert Protection(HOLDER, SUM).open_to == []
+    assert Protection(CENTRAL, SUM).open_to == []
+    assert Protection(allowed(replace(HOLDER, adversaries=PARTIES)), SUM).open_to == list(PARTIES)
     client = replace(allowed(BARE), unit="client", adjacency="zero-out")
     trained = replace(SUM, sensitivity=CLIENT, depends_on="trained-state")
     assert endless(client, [trained]) == "the own leaves without noise"
@@ -457,15 +455,15 @@ def test_reasons_stand_side_by_side_for_those_that_are_open_alone() -> None:
 def test_zeros_travel_where_a_length_would_tell_of_records() -> None:
     packed = replace(SUM, packed=True)
     bare = replace(PLAN, noise="none", noise_multiplier=0.0, non_private=frozenset({"own"}))
-    assert not sparse(PLAN, packed)
-    assert sparse(bare, packed)
-    assert not sparse(bare, SUM)
-    assert not sparse(hidden(bare, 8, min_cohort_size=8), packed)
+    assert not Protection(PLAN, packed).sparse
+    assert Protection(bare, packed).sparse
+    assert not Protection(bare, SUM).sparse
+    assert not Protection(hidden(bare, 8, min_cohort_size=8), packed).sparse
 
 
 def test_silence_tells_if_any_party_that_sees_it_has_a_finite_epsilon() -> None:
     bare = replace(PLAN, noise="none", noise_multiplier=0.0, non_private=frozenset({"own"}))
-    charges = [charge_of(PLAN, SUM), charge_of(bare, SUM)]
+    charges = [Protection(PLAN, SUM).charge(), Protection(bare, SUM).charge()]
     assert not unbounded(charges[:1], PARTIES)
     assert unbounded(charges, ("server", "others"))
     assert not unbounded([], ("server",))
@@ -480,8 +478,8 @@ def test_a_run_is_allotted_every_release_that_it_may_make() -> None:
     noised = replace(PLAN, max_rounds=5, max_retries=2)
     asked = allotment(noised, [replace(TRAINED, schedule=Schedule(initial=2))])
     assert asked == {
-        dump_charge(charge_of(noised, TRAINED)): 5 + 2,
-        dump_charge(charge_of(noised, TRAINED, trained=False)): 2 + 2,
+        dump_charge(Protection(noised, TRAINED).charge()): 5 + 2,
+        dump_charge(Protection(noised, TRAINED).charge(trained=False)): 2 + 2,
     }
     assert list(allotment(replace(noised, max_releases={"own": 6}), [SUM]).values()) == [6]
 
@@ -491,7 +489,7 @@ def test_an_allotment_has_what_costs_something_and_may_happen() -> None:
     assert [*allotment(plan, [replace(SUM, sensitivity={("record", "add-remove"): 0.0})])] == []
     assert list(allotment(plan, [TRAINED]).values()) == [5 + 2]
     introduced = allotment(plan, [replace(TRAINED, schedule=Schedule(period=0, initial=1))])
-    assert dict(introduced) == {dump_charge(charge_of(plan, TRAINED, trained=False)): 1 + 2}
+    assert dict(introduced) == {dump_charge(Protection(plan, TRAINED).charge(trained=False)): 1 + 2}
     limited = replace(SUM, reduction="none", sensitivity={}, schedule=Schedule(max_releases=3))
     assert list(allotment(plan, [limited]).values()) == [3]
     # A ledger counts noised releases alone against the schedule.
@@ -502,17 +500,17 @@ def test_an_allotment_has_what_costs_something_and_may_happen() -> None:
 def test_what_is_computed_from_an_accounted_model_is_post_processed() -> None:
     client = replace(BARE, unit="client", adjacency="zero-out")
     asked = [(PLAN, SUM), (BARE, SUM), (BARE, TRAINED), (client, TRAINED)]
-    assert [post_processed(*own) for own in asked] == [True, False, True, False]
+    assert [Protection(*own).post_processed for own in asked] == [True, False, True, False]
 
 
 def test_a_value_without_noise_has_no_charge_of_noise_and_no_deviation() -> None:
-    for bare in (mechanism_of(BARE, SUM), mechanism_of(PLAN, replace(SUM, sensitivity={}))):
+    for bare in (Protection(BARE, SUM).mechanism, Protection(PLAN, replace(SUM, sensitivity={})).mechanism):
         assert (bare.charge(), bare.deviation(5)) == (None, 0.0)
 
 
 def test_a_party_draws_the_noise_of_its_own_mechanism_alone() -> None:
     for plan, by in ((CENTRAL, "server"), (HOLDER, "key-holder"), (PLAN, None), (SHARED, None)):
-        drawn = {one: mechanism_of(plan, SUM).total_noise(one, 3, [Source()]) for one in PARTIES}
+        drawn = {one: Protection(plan, SUM).mechanism.total_noise(one, 3, [Source()]) for one in PARTIES}
         assert [one for one, noise in drawn.items() if noise is not None] == [by] * (by is not None)
 
 
@@ -524,10 +522,12 @@ def test_a_sensitivity_is_that_of_the_plans_adjacency() -> None:
 
 def test_silence_tells_one_party_though_another_sees_everything() -> None:
     """Central noise: the server knows the totals, and silence would tell the others uncharged."""
-    charge = charge_of(CENTRAL, SUM)
+    charge = Protection(CENTRAL, SUM).charge()
     assert (charge.server, charge.others) == (ENDLESS, GAUSS)
     assert unbounded([charge], ("server",))
-    assert unbounded([charge_of(CENTRAL, TRAINED)], ("server",)), "training beside it bounds nothing"
+    assert unbounded([Protection(CENTRAL, TRAINED).charge()], ("server",)), (
+        "training beside it bounds nothing"
+    )
     assert not unbounded([charge], ("others",))
     assert not unbounded([charge], ("server", "others"))
 
@@ -539,6 +539,6 @@ def test_noise_on_a_value_whose_weight_moves_with_the_record_is_refused() -> Non
     words: dict[str, Any] = {"noise": "local", "noise_multiplier": 1.0, "delta": 1e-5, "max_rounds": 1}
     plan = Plan(**words, adjacency="add-remove", weights={"step": "counts"})
     with pytest.raises(ConfigError, match="public_num_examples"):
-        charge_of(plan, spec)
+        Protection(plan, spec).charge()
     for remedy in ({"public_num_examples": 100}, {"weights": {}}, {"adjacency": "replace-one"}):
-        assert isfinite(compose({charge_of(replace(plan, **remedy), spec).server: 1}, 1e-5))
+        assert isfinite(compose({Protection(replace(plan, **remedy), spec).charge().server: 1}, 1e-5))

@@ -24,9 +24,8 @@ from securefl.core.keys import SecretKey
 from securefl.core.linear import LinearBounds, Range
 from securefl.core.release import Release, ReleaseKey
 from securefl.dp.noise import Source
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import is_cut, protect
-from securefl.mechanisms.registry import mechanism_of
 
 BOUNDED = {("record", "add-remove"): 1.0}
 GRID = Grid(step=2.0**-10, bound=64.0)
@@ -50,18 +49,18 @@ INTEGERS = np.arange(-50, 50) * 7
 
 def released(plan: Plan, spec: ValueSpec = SUM, integers: Any = INTEGERS, **given: Any) -> Release:
     parts = {"key": KEY, "weight": 1.0, "secret": SECRET} | given
-    return protect(plan, spec, Value(integers=integers, step=spec.grid.step), **parts)
+    return protect(Protection(plan, spec), Value(integers=integers, step=spec.grid.step), **parts)
 
 
 @pytest.mark.parametrize("trained", [True, False])
 @pytest.mark.parametrize("plan", [PLAN, BARE, replace(PLAN, noise="central", adversaries=("others",))])
 def test_the_charge_follows_from_the_plan_and_not_from_the_value(plan: Plan, trained: bool) -> None:
-    spec = replace(SUM, training=charge_of(PLAN, SUM).server)
+    spec = replace(SUM, training=Protection(PLAN, SUM).charge().server)
     charges = {
         released(plan, spec, integers, trained=trained).charge
         for integers in (INTEGERS, 0 * INTEGERS, -3 * INTEGERS)
     }
-    assert charges == {charge_of(plan, spec, trained=trained)}
+    assert charges == {Protection(plan, spec).charge(trained=trained)}
 
 
 def test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged() -> None:
@@ -99,9 +98,12 @@ def test_a_hidden_number_leaves_sealed_or_not_at_all() -> None:
     value = Value(hidden=np.array([1.0, 2.0]), clear=np.array([3.0]))
     parts: dict[str, Any] = {"key": KEY, "weight": 1.0}
     with pytest.raises(LocalProtocolError, match="function that conceals"):
-        protect(plan, asked, value, **parts)
+        protect(Protection(plan, asked), value, **parts)
     came = protect(
-        plan, asked, value, conceal=lambda hidden: Concealed("encrypted", sealed=hidden.tobytes()), **parts
+        Protection(plan, asked),
+        value,
+        conceal=lambda hidden: Concealed("encrypted", sealed=hidden.tobytes()),
+        **parts,
     )
     assert (came.form, came._numbers.tolist()) == ("encrypted", [3.0])
     assert came._sealed == value.hidden.tobytes()
@@ -109,7 +111,7 @@ def test_a_hidden_number_leaves_sealed_or_not_at_all() -> None:
 
 def test_a_vector_leaves_under_a_declared_number_of_releases_and_its_scheme_sees_it_empty_too() -> None:
     with pytest.raises(LocalProtocolError, match="max_releases"):
-        protect(BARE, EACH, Value(hidden=np.ones(2)), key=KEY, weight=1.0)
+        protect(Protection(BARE, EACH), Value(hidden=np.ones(2)), key=KEY, weight=1.0)
     asked: list[int] = []
 
     def conceal(vector: Any) -> Concealed:
@@ -117,7 +119,7 @@ def test_a_vector_leaves_under_a_declared_number_of_releases_and_its_scheme_sees
         return Concealed("encrypted", sealed=b"box")
 
     plan = replace(BARE, scores="ckks")
-    protect(plan, EACH, Value(clear=np.ones(1)), key=KEY, weight=1.0, conceal=conceal)
+    protect(Protection(plan, EACH), Value(clear=np.ones(1)), key=KEY, weight=1.0, conceal=conceal)
     assert asked == [0]
 
 
@@ -126,7 +128,12 @@ def test_a_vector_leaves_under_a_declared_number_of_releases_and_its_scheme_sees
 def test_a_number_that_is_not_finite_is_not_sent(part: str, bad: float) -> None:
     whole = {"clear": np.ones(2), "hidden": np.ones(2), part: np.array([1.0, bad])}
     with pytest.raises(DataError):
-        protect(BARE, replace(EACH, schedule=Schedule(max_releases=1)), Value(**whole), key=KEY, weight=1.0)
+        protect(
+            Protection(BARE, replace(EACH, schedule=Schedule(max_releases=1))),
+            Value(**whole),
+            key=KEY,
+            weight=1.0,
+        )
 
 
 @pytest.mark.parametrize("noised", [False, True])
@@ -136,7 +143,7 @@ def test_a_sum_that_is_no_value_is_a_public_reason_after_noise_alone(noised: boo
 
     value = Value(integers=INTEGERS, step=GRID.step, after_noise=refuse)
     with pytest.raises(DataError) as refused:
-        protect(PLAN if noised else BARE, EACH, value, key=KEY, weight=1.0)
+        protect(Protection(PLAN if noised else BARE, EACH), value, key=KEY, weight=1.0)
     assert isinstance(refused.value, Abstains) is noised
 
 
@@ -197,7 +204,7 @@ def test_integers_of_another_grid_than_the_specifications_are_refused(
     """A record moves integers of step 2^-10 by 2^10. Noise that is sized for 2^-6 is 16 times too small."""
     value = Value(integers=INTEGERS, step=float(step))
     with pytest.raises(LocalProtocolError) as refused:
-        protect(plan, declared, value, key=KEY, weight=1.0)
+        protect(Protection(plan, declared), value, key=KEY, weight=1.0)
     assert repr(float(step)) in str(refused.value)
     assert repr(GRID.step) in str(refused.value)
 
@@ -210,8 +217,8 @@ def test_a_grid_whose_step_is_no_power_of_two_goes_through(step: float) -> None:
     rows = 100 * np.random.default_rng(0).normal(size=(40, 5))
     one, other = Value.summed(rows, spec.grid, 20.0), Value.summed(rows[1:], spec.grid, 20.0)
     moved = np.linalg.norm((one.integers - other.integers).astype(np.float64))  # type: ignore[operator]
-    assert moved <= mechanism_of(PLAN, spec).sensitivity_on_grid  # type: ignore[attr-defined]
-    came = protect(BARE, spec, one, key=KEY, weight=1.0)._numbers
+    assert moved <= Protection(PLAN, spec).mechanism.sensitivity_on_grid  # type: ignore[attr-defined]
+    came = protect(Protection(BARE, spec), one, key=KEY, weight=1.0)._numbers
     np.testing.assert_allclose(came * step, one.floats(), atol=step)
 
 
@@ -284,7 +291,12 @@ def test_a_share_of_noise_has_its_room_beside_the_largest_value(sign: int) -> No
     assert abs(came.mean()) < 5 * sigma / np.sqrt(4000)
     assert came.std() == pytest.approx(sigma, rel=0.06)
     told = [
-        is_cut(SHARED, wide, Value(integers=np.array([sign * at]), step=wide.grid.step), weight, speaks=False)
+        is_cut(
+            Protection(SHARED, wide),
+            Value(integers=np.array([sign * at]), step=wide.grid.step),
+            weight,
+            speaks=False,
+        )
         for at, weight in ((inside, 1.0), (inside + 1, 1.0), (inside + 1, 0.5))
     ]
     assert told == [False, True, False], "its owner is told of the cut"
@@ -322,7 +334,7 @@ def test_a_client_that_may_not_be_silent_sends_a_cut_value_on_every_grid(dtype: 
     """A float32 cannot represent this bound: rounded up, the cut value would be refused as too large."""
     spec = ValueSpec(name="own", reduction="sum", reveals="it", grid=Grid(step=0.1, bound=0.7))
     value = Value(clear=np.array([5.0, -5.0, 0.25], dtype))
-    came = protect(BARE, spec, value, key=KEY, weight=weight, speaks=True)
+    came = protect(Protection(BARE, spec), value, key=KEY, weight=weight, speaks=True)
     assert came._numbers.tolist() == [round(7 * weight), -round(7 * weight), round(2.5 * weight)]
 
 
@@ -344,10 +356,10 @@ def test_each_mechanism_draws_the_noise_that_it_charges(noise: str) -> None:
 def test_a_value_that_is_noised_is_whole_numbers_before() -> None:
     """Floats that are rounded after clipping are longer than their bound: nothing leaves."""
     with pytest.raises(LocalProtocolError):
-        protect(PLAN, SUM, Value(clear=np.ones(3)), key=KEY, weight=1.0, secret=SECRET)
+        protect(Protection(PLAN, SUM), Value(clear=np.ones(3)), key=KEY, weight=1.0, secret=SECRET)
     with pytest.raises(LocalProtocolError):
-        protect(PLAN, EACH, Value(clear=np.ones(3)), key=KEY, weight=1.0, secret=SECRET)
-    assert protect(BARE, SUM, Value(clear=np.ones(3)), key=KEY, weight=1.0)._numbers.size == 3
+        protect(Protection(PLAN, EACH), Value(clear=np.ones(3)), key=KEY, weight=1.0, secret=SECRET)
+    assert protect(Protection(BARE, SUM), Value(clear=np.ones(3)), key=KEY, weight=1.0)._numbers.size == 3
 
 
 @pytest.mark.parametrize("noised", [False, True])
@@ -368,7 +380,7 @@ def test_a_vector_outside_the_bounds_of_its_query_is_not_sent(noised: bool) -> N
         own = Value(hidden=np.array(hidden), clear=np.array(clear))
         sums = Value(integers=np.zeros(3, np.int64), step=asked.grid.step, after_noise=lambda sums: own)
         value = sums if noised else own
-        protect(plan, asked, value, key=KEY, weight=1.0, conceal=ConcealVector(bounds, hide))
+        protect(Protection(plan, asked), value, key=KEY, weight=1.0, conceal=ConcealVector(bounds, hide))
 
     for wrong in (([2.0, 2.0], [1.0]), ([1.0], [1.0]), ([1.0, 1.0], []), ([1.0, 1.0], [1.0, 1.0])):
         with pytest.raises(Abstains if noised else DataError):
@@ -379,6 +391,8 @@ def test_a_vector_outside_the_bounds_of_its_query_is_not_sent(noised: bool) -> N
 
 
 def test_a_mechanism_says_the_deviation_of_a_total() -> None:
-    assert mechanism_of(CENTRAL, SUM).deviation(9) == 3.0, "drawn once"
-    assert mechanism_of(PLAN, SUM).deviation(9) == 9.0, "drawn by each client: variances add up"
-    assert mechanism_of(SHARED, SUM).deviation(3) == pytest.approx(3.0, rel=1e-4), "three shares are enough"
+    assert Protection(CENTRAL, SUM).mechanism.deviation(9) == 3.0, "drawn once"
+    assert Protection(PLAN, SUM).mechanism.deviation(9) == 9.0, "drawn by each client: variances add up"
+    assert Protection(SHARED, SUM).mechanism.deviation(3) == pytest.approx(3.0, rel=1e-4), (
+        "three shares are enough"
+    )

@@ -29,7 +29,7 @@ from securefl.core.streams import client_stream, stream
 from securefl.core.wire import Header
 from securefl.dp.noise import Source
 from securefl.engine.inprocess import simulated
-from securefl.mechanisms.charges import fewest_contributions
+from securefl.mechanisms.charges import Protection, fewest_contributions
 from securefl.mechanisms.protecting import protect
 from securefl.protocols.contributions import Sampling, Update, bounded
 from securefl.study.composition import composition
@@ -226,7 +226,7 @@ def test_a_sum_beyond_the_grid_is_clipped_and_not_refused() -> None:
     limit, far = OWN.grid.limit, np.iinfo(np.int64)
     integers = np.array([limit + 1, -limit - 9, 3 * limit // 8, far.max, 0, far.min])
     value = Value(integers=integers, step=OWN.grid.step)
-    released = protect(plan, OWN, value, key=key, weight=1.0)
+    released = protect(Protection(plan, OWN), value, key=key, weight=1.0)
     np.testing.assert_allclose(released._numbers * OWN.grid.step, [8.0, -8.0, 3.0, 8.0, 0.0, -8.0], atol=0.1)
 
 
@@ -291,7 +291,7 @@ def test_the_grid_cuts_no_share_of_noise_off() -> None:
         return Concealed("masked", np.zeros(1, np.uint8))
 
     most = Value(integers=np.full(4000, OWN.grid.limit), step=OWN.grid.step)
-    protect(SHARES, OWN, most, key=key, weight=1.0, conceal=mask)
+    protect(Protection(SHARES, OWN), most, key=key, weight=1.0, conceal=mask)
     sigma = 0.5 * 2**10 / np.sqrt(3)  # of 4 clients, without one's own
     assert np.std(seen[0]) == pytest.approx(sigma, rel=0.06)
 
@@ -312,7 +312,7 @@ def test_weights_only_shorten_what_is_noised(weight: float) -> None:
     integers = np.array([3, -7, 5, 1, -1])
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "update")
     value = Value(integers=integers, step=spec.grid.step)
-    released = protect(plan, spec, value, key=key, weight=weight)
+    released = protect(Protection(plan, spec), value, key=key, weight=weight)
     assert np.array_equal(released._numbers, np.trunc(weight * integers))
 
 

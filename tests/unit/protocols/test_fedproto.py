@@ -17,7 +17,7 @@ from support.trained_bodies import context, run, study, world
 from securefl.algorithm.clients import State
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import OTHERS
-from securefl.mechanisms.charges import charge_of, unbounded
+from securefl.mechanisms.charges import Protection, unbounded
 from securefl.protocols.class_sums import GRID, Clipping
 from securefl.protocols.fedproto import FedProto, OwnModels, Prototypes, Pull, nearest, prototypes
 from securefl.study.arm import arm_folder, checkpoint_file
@@ -249,7 +249,7 @@ CLIENT = {"unit": '"client"', "adjacency": '"zero-out"', "non_private": "[]"}
 def endless(of: Study) -> bool:
     """Whether epsilon against other clients is infinite."""
     algorithm, plan = composition(of, of.arms[0], world())
-    return unbounded([charge_of(plan, algorithm.contributions[0].spec)], (OTHERS,))
+    return unbounded([Protection(plan, algorithm.contributions[0].spec).charge()], (OTHERS,))
 
 
 def test_epsilon_is_infinite_for_a_record_and_finite_for_a_client() -> None:

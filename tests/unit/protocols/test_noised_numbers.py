@@ -26,7 +26,7 @@ from securefl.core.release import ReleaseKey
 from securefl.core.streams import stream
 from securefl.dp.moments import Losses, Moments
 from securefl.matching.profiles import Anchor, Bounds, Variant
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import protect
 from securefl.protocols.contributions import Loss, Size, size_sends
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
@@ -155,7 +155,7 @@ def test_no_more_profiles_than_the_noise_was_made_for(tmp_path: Path) -> None:
     (profile,) = (
         s.spec for s in of.arms[0].options.build(world(of).problem).contributions if s.spec.name == "profile"
     )
-    charge = charge_of(plan, profile)
+    charge = Protection(plan, profile).charge()
     with Ledger(tmp_path / "ledger.sqlite", terms) as ledger:
         keys = [ReleaseKey("a", bytes(32), number, 0, 0, "profile") for number in range(4)]
         assert not any(ledger.reserve([(key, charge)]) for key in keys[:3])
@@ -311,7 +311,7 @@ def released(plan: Plan, spec: ValueSpec, sums: NDArray[np.int64], number: int) 
 
     key = ReleaseKey("client-0000", bytes(32), number, 0, 0, spec.name)
     value = Value(integers=sums, step=spec.grid.step, after_noise=then)
-    protect(plan, spec, value, key=key, weight=1.0)
+    protect(Protection(plan, spec), value, key=key, weight=1.0)
     return seen[0]
 
 
@@ -321,7 +321,7 @@ def test_what_is_charged_as_noised_must_be_something_to_noise() -> None:
     plan = Plan(adjacency="add-remove", delta=1e-5, max_rounds=1, noise="local", noise_multiplier=3.0)
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
     with pytest.raises(LocalProtocolError, match="of the grid for 'own'"):
-        protect(plan, spec, Value(clear=np.array([5.0])), key=key, weight=1.0)
+        protect(Protection(plan, spec), Value(clear=np.array([5.0])), key=key, weight=1.0)
 
 
 @pytest.mark.parametrize("name", ["fedprof", "active_fl"])

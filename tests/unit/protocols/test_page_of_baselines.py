@@ -11,7 +11,7 @@ from support.tiny_study import world
 
 from securefl.core.errors import ConfigError
 from securefl.core.release import OTHERS
-from securefl.mechanisms.charges import charge_of, unbounded
+from securefl.mechanisms.charges import Protection, unbounded
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.packaged import packaged
@@ -33,7 +33,9 @@ def finite(of: Study) -> bool:
         algorithm, plan = composition(of, of.arms[0], world(of))
     except ConfigError:
         return False
-    return not any(unbounded([charge_of(plan, own.spec)], (OTHERS,)) for own in algorithm.contributions)
+    return not any(
+        unbounded([Protection(plan, own.spec).charge()], (OTHERS,)) for own in algorithm.contributions
+    )
 
 
 def test_all_of_them_stand_there() -> None:

@@ -17,7 +17,7 @@ from securefl.accounting.events import History, dump_event, load_event, steps_ev
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import ConfigError, UnsupportedEvent
 from securefl.dp.calibration import multiplier_beside
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
@@ -116,7 +116,7 @@ def test_the_first_exchange_costs_no_training() -> None:
     algorithm, plan = composition(of, of.arms[0], world(of))
     (spec,) = [statistic.spec for statistic in algorithm.contributions]
     assert spec.depends_on == "records"
-    first, later = charge_of(plan, spec, trained=False), charge_of(plan, spec)
+    first, later = Protection(plan, spec).charge(trained=False), Protection(plan, spec).charge()
     assert first.server == GaussianDpEvent(plan.noise_multiplier)
     assert later.server == ComposedDpEvent((GaussianDpEvent(plan.noise_multiplier), STEPS))
     assert later.key_holder == NoOpDpEvent()

@@ -29,7 +29,7 @@ from securefl.dp.calibration import (
     training_noise,
 )
 from securefl.engine.privacy_card import learns
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
@@ -78,8 +78,8 @@ def test_a_ledger_states_the_target_and_never_more(name: str, tmp_path: Path) ->
         retries = plan.max_retries if spec.reduction == "sum" else 0
         assert plan.max_releases[spec.name] == spec.schedule.asked(4) + retries
         often = plan.max_releases[spec.name] - spec.schedule.initial
-        worst[charge_of(plan, spec).others] += often
-        worst[charge_of(plan, spec, trained=False).others] += spec.schedule.initial
+        worst[Protection(plan, spec).charge().others] += often
+        worst[Protection(plan, spec).charge(trained=False).others] += spec.schedule.initial
     assert 0.98 * 2.0 <= compose(+worst, plan.delta) <= 2.0
 
 

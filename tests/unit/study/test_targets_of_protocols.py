@@ -20,7 +20,7 @@ from securefl.accounting.composition import compose
 from securefl.accounting.events import NO_COST, steps_event
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
-from securefl.mechanisms.charges import charge_of, events_of
+from securefl.mechanisms.charges import Protection, events_of
 from securefl.study.composition import composition, sized
 from securefl.study.config import Study, parse
 from securefl.study.seeded import World
@@ -71,7 +71,7 @@ def test_a_client_of_fltrust_is_charged_once_a_round_whether_it_is_trusted_or_no
     algorithm, plan = composition(of, of.arms[0], here)
     scored, summed = (own.spec for own in algorithm.contributions)
     assert events_of(plan, [scored], "server", ROUNDS) == {scored.training: ROUNDS}
-    assert charge_of(plan, summed) == NO_COST
+    assert Protection(plan, summed).charge() == NO_COST
 
 
 def test_trials_beyond_the_last_round_are_not_paid_for(here: World) -> None:

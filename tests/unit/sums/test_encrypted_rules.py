@@ -22,21 +22,23 @@ from securefl.core.keys import Commitment, SecretKey
 from securefl.core.release import SERVER, Release, ReleaseKey
 from securefl.core.wire import Header, decode, encode
 from securefl.storage.journal import Journal
-from securefl.sums.encrypted.client import SumClient, input_digest
-from securefl.sums.encrypted.key_holder import SumKeyHolder
 from securefl.sums.encrypted.messages import SumRequest
-from securefl.sums.encrypted.scheme import Encrypted, SumAgreement
+from securefl.sums.encrypted.scheme import (
+    Encrypted,
+    EncryptingPart,
+    OpeningPart,
+    input_digest,
+)
+from securefl.sums.opened import OpenedClient, OpenedKeyHolder, OrderedAgreement
 from securefl.sums.scheme import Attempt
 
 PARTIES = session(ORDERED, journal=Journal(random=entropy("rules")))
 PLACE = Header(bytes(32), 1, 1, 0)
 WAY = Encrypted(replace(PLAN, sum="ckks"))
 TOLD = Weights((2, 2, 1, 1, 1, 1), whole=8)
-NOBODY: Any = None
-"""In place of a part that is not asked."""
 
 
-def agreement(weights: Weights = TOLD) -> SumAgreement:
+def agreement(weights: Weights = TOLD) -> OrderedAgreement:
     """What a party makes of the attempt that heard of these weights."""
     attempt = Attempt(
         header=PLACE,
@@ -51,11 +53,10 @@ def agreement(weights: Weights = TOLD) -> SumAgreement:
     return WAY.agreement(attempt, PARTIES.directory)
 
 
-def signature(of: SumAgreement, name: str, sealed: bytes) -> Any:
+def signature(of: OrderedAgreement, name: str, sealed: bytes) -> Any:
     """Of a client whose order led to this agreement, on its ciphertext."""
-    machine = SumClient(
-        identity=PARTIES.identities[name], agreement=of, signers=4, encrypt={"own": lambda integers: sealed}
-    )
+    part = EncryptingPart({"own": lambda integers: sealed})
+    machine = OpenedClient(identity=PARTIES.identities[name], agreement=of, signers=4, part=part)
     step = machine.provide(machine.begin().state, SecretKey(bytes(32)))
     assert step.need is not None
     hidden = step.need.order.conceal["own"](np.zeros(SIZE, np.int64))
@@ -71,7 +72,7 @@ def signature(of: SumAgreement, name: str, sealed: bytes) -> Any:
     return envelope.message.signature
 
 
-def asked(holder: SumAgreement, clients: SumAgreement) -> Any:
+def asked(holder: OrderedAgreement, clients: OrderedAgreement) -> Any:
     """What the key holder wants to do when it is asked for a sum of clients under their agreement."""
     sealed = [f"the ciphertext of {name}".encode() for name in EVERYBODY]
     request = SumRequest(
@@ -81,7 +82,7 @@ def asked(holder: SumAgreement, clients: SumAgreement) -> Any:
         inputs=tuple(Commitment(input_digest([one])) for one in sealed),
         signatures=tuple(signature(clients, *one) for one in zip(EVERYBODY, sealed, strict=True)),
     )
-    machine = SumKeyHolder(agreement=holder, least=4, most_bytes=2**16, part=NOBODY)
+    machine = OpenedKeyHolder(agreement=holder, least=4, part=OpeningPart(()))
     state = machine.begin().state
     came = decode(encode(PLACE, request), PLACE, machine.expects(state).kinds, SERVER)
     step = machine.receive(state, SERVER, came)

@@ -18,7 +18,7 @@ from support.tiny_study import world
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.engine.privacy_card import learns
-from securefl.mechanisms.charges import bare
+from securefl.mechanisms.charges import Protection
 from securefl.study.composition import composition
 
 WORDS = {"sum": '"masked"', "noise": '"local"', "dropout": "0.0", "corrupt": "0.0", "min_cohort_size": "5"}
@@ -34,7 +34,7 @@ def made(epsilon: str) -> tuple[Plan, list[ValueSpec]]:
 @pytest.mark.parametrize("epsilon", HUGE)
 def test_its_sessions_are_counted(epsilon: str) -> None:
     plan, specs = made(epsilon)
-    assert any(bare(plan, spec) for spec in specs)
+    assert any(Protection(plan, spec).bare for spec in specs)
 
 
 @pytest.mark.parametrize("epsilon", HUGE)
@@ -47,7 +47,7 @@ def test_its_card_says_what_a_crafted_model_reads(epsilon: str) -> None:
 
 def test_noise_that_hides_something_is_noise() -> None:
     plan, specs = made("50")
-    assert not any(bare(plan, spec) for spec in specs)
+    assert not any(Protection(plan, spec).bare for spec in specs)
     assert "crafts the model" not in learns(plan, specs, "server")
 
 

@@ -116,10 +116,10 @@ def test_nor_between_parties_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """Folders of six clients with keys, ledgers, journals and draws of their own."""
     seen, protect = list[Any](), contributing.protect
 
-    def noting(plan: Any, spec: Any, value: Any, *, key: Any, **more: Any) -> Any:
+    def noting(protection: Any, value: Any, *, key: Any, **more: Any) -> Any:
         if key.holder == f"client-{sessions.VICTIM:04d}":
             seen.append(np.array(value.clear))
-        return protect(plan, spec, value, key=key, **more)
+        return protect(protection, value, key=key, **more)
 
     def lying(self: Any, query: Any, header: Any, transport: Any, scores: Any) -> Any:
         return _lie(self, query, header, transport, scores, f"client-{sessions.VICTIM:04d}")

@@ -25,7 +25,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
 from securefl.engine import privacy_card
-from securefl.mechanisms.charges import charge_of, open_to
+from securefl.mechanisms.charges import Protection
 from securefl.protocols.adds.contributions import Map
 from securefl.protocols.adds.subnet_search import Search
 from securefl.study.composition import composition
@@ -171,9 +171,9 @@ def test_maps_leave_with_noise_and_in_the_clear() -> None:
     noised = {"noise": '"distributed"', "epsilon": "8.0", "unit": '"client"', "adjacency": '"zero-out"'}
     of = study("adds", "rate = 0.1", non_private="[]", **noised)
     plan, specs = composed(replace(of, local=replace(of.local, update_bound=1.0)))
-    assert [open_to(plan, spec) for spec in specs] == [[], []]
+    assert [Protection(plan, spec).open_to for spec in specs] == [[], []]
     plan, specs = composed(parse(text('[[arm]]\nname = "x"\nprotocol = "adds"\nfraction = 1.0\n')))
-    assert all(SERVER in open_to(plan, spec) for spec in specs)
+    assert all(SERVER in Protection(plan, spec).open_to for spec in specs)
 
 
 def test_a_foreign_map_is_refused_by_its_client() -> None:
@@ -182,12 +182,13 @@ def test_a_foreign_map_is_refused_by_its_client() -> None:
     plan, _ = composed(study("fedavg"))
     plan = replace(plan, non_private=("own",))
     with pytest.raises(ConfigError, match="own map"):
-        charge_of(plan, foreign)
-    assert charge_of(plan, replace(foreign, form="real")) == charge_of(
-        plan, replace(foreign, form="discrete")
+        Protection(plan, foreign).charge()
+    assert (
+        Protection(plan, replace(foreign, form="real")).charge()
+        == Protection(plan, replace(foreign, form="discrete")).charge()
     )
     clear = replace(plan, sum="clear")
-    assert charge_of(clear, foreign) == charge_of(plan, replace(foreign, form="real"))
+    assert Protection(clear, foreign).charge() == Protection(plan, replace(foreign, form="real")).charge()
 
 
 # Entries of one contributor, and the card -----------------------------------------------------------

@@ -19,7 +19,7 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 from securefl.protocols.class_sums import GRID
 from securefl.protocols.fedlog.bodies import Trained
 from securefl.protocols.fedlog.head import Prior, solve
@@ -87,7 +87,7 @@ def test_a_private_mechanisms_body_moves_too_and_is_paid_for(monkeypatch: pytest
     assert max(moved("dp-sgd")) > np.sqrt(2)
     problem = replace(world().problem, private=DPSGD_CONFIG)
     (made,) = FedLog(body="dp-sgd").build(problem).contributions
-    charge = charge_of(replace(PLAN, noise="local"), made.spec)
+    charge = Protection(replace(PLAN, noise="local"), made.spec).charge()
     assert charge.server == ComposedDpEvent((GaussianDpEvent(3.0), DPSGD_CONFIG.event))
 
 

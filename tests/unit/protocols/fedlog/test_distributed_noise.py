@@ -16,7 +16,7 @@ from support.trained_bodies import PLAN, run, study, world
 from securefl.accounting.events import NON_PRIVATE
 from securefl.core.errors import ConfigError
 from securefl.dp.noise import Source
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 from securefl.protocols.class_sums import GRID, Statistic
 from securefl.protocols.fedlog.options import FedLog
 from securefl.study.composition import composition
@@ -39,20 +39,20 @@ def test_honest_shares_add_up_to_the_promised_noise() -> None:
 
 
 def test_a_server_that_sums_in_the_clear_is_charged_with_what_it_sees() -> None:
-    charge = charge_of(PLAN, spec())
+    charge = Protection(PLAN, spec()).charge()
     assert charge.others.noise_multiplier == 3.0
     assert charge.server.noise_multiplier == pytest.approx(3.0 / np.sqrt(6), rel=1e-3)
     assert charge.server.noise_multiplier <= 3.0 / np.sqrt(6)
     private = FedLog(body="private").build(world().problem).contributions[0].spec
-    assert charge_of(replace(PLAN, non_private=("statistic",)), private) == NON_PRIVATE
+    assert Protection(replace(PLAN, non_private=("statistic",)), private).charge() == NON_PRIVATE
 
 
 def test_a_grid_that_is_too_coarse_is_refused_before_anything_runs() -> None:
     with pytest.raises(ConfigError, match="too coarse"):
-        charge_of(replace(PLAN, noise_multiplier=0.03), spec())
+        Protection(replace(PLAN, noise_multiplier=0.03), spec()).charge()
     with pytest.raises(ConfigError, match="at least 4 grid units"):
-        charge_of(replace(PLAN, noise_multiplier=0.1), replace(spec(), cohort=2500))
-    charge_of(replace(PLAN, noise_multiplier=0.1), spec())
+        Protection(replace(PLAN, noise_multiplier=0.1), replace(spec(), cohort=2500)).charge()
+    Protection(replace(PLAN, noise_multiplier=0.1), spec()).charge()
 
 
 def distributed(dropout: float, extra: str = "") -> Study:

@@ -21,7 +21,7 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 from securefl.protocols.class_sums import GRID, Clipping, Statistic
 from securefl.protocols.fedlog.bodies import Public
 from securefl.protocols.fedlog.options import FedLog
@@ -106,16 +106,16 @@ PLAN = Plan(adjacency="add-remove", delta=1e-5, max_rounds=1, noise="local", noi
 
 def test_charges_follow_from_where_the_noise_is() -> None:
     spec = statistic(Clipping()).spec
-    local = charge_of(PLAN, spec)
+    local = Protection(PLAN, spec).charge()
     assert (local.server, local.others) == (GaussianDpEvent(3.0), GaussianDpEvent(3.0))
     trusting = replace(PLAN, noise="central", adversaries=("others",))
-    central = charge_of(trusting, spec)
+    central = Protection(trusting, spec).charge()
     assert (central.server, central.others) == (NonPrivateDpEvent(), GaussianDpEvent(3.0))
     with pytest.raises(ConfigError, match="for the server that draws it"):
-        charge_of(replace(PLAN, noise="central"), spec)
+        Protection(replace(PLAN, noise="central"), spec).charge()
     with pytest.raises(ConfigError, match="one client moves it"):
-        charge_of(replace(PLAN, unit="client", adjacency="zero-out"), spec)
-    assert charge_of(replace(PLAN, noise="none", non_private=("statistic",)), spec) == NON_PRIVATE
+        Protection(replace(PLAN, unit="client", adjacency="zero-out"), spec).charge()
+    assert Protection(replace(PLAN, noise="none", non_private=("statistic",)), spec).charge() == NON_PRIVATE
 
 
 def test_noise_has_the_claimed_deviation() -> None:

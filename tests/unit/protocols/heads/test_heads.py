@@ -13,7 +13,7 @@ from support.tiny_heads import study, world
 from support.tiny_study import plain, spied, with_privacy
 
 from securefl.core.errors import ConfigError
-from securefl.mechanisms.registry import mechanism_of
+from securefl.mechanisms.charges import Protection
 from securefl.protocols.heads import options, solvers, statistic_spec
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
@@ -77,7 +77,7 @@ def test_the_solver_knows_the_noise_that_is_in_the_total(where: str, tmp_path: P
     _, statistic = statistic_spec(made.blocks, made.bounding)
     exact = sum(statistic(made.features(x), np.asarray(y)).floats() for x, y in here.records)
     noise = answers.totals["statistic"].value - exact
-    wanted = mechanism_of(plan, made.spec).deviation(len(asked.cohort))
+    wanted = Protection(plan, made.spec).mechanism.deviation(len(asked.cohort))
     assert np.sqrt(np.mean(noise**2)) == pytest.approx(wanted, rel=0.07)
     assert spy.states[-1].memory["variance"][0] == pytest.approx(wanted**2)
 
@@ -113,7 +113,7 @@ def test_noise_of_two_exchanges_adds_up(tmp_path: Path) -> None:
     answered = sum(len(answers.survivors) for _, answers in lost.asks)
     assert len(lost.asks) > 1
     assert lost.states[-1].memory["variance"][0] == pytest.approx(
-        mechanism_of(plan, made.spec).deviation(answered) ** 2
+        Protection(plan, made.spec).mechanism.deviation(answered) ** 2
     )
 
 

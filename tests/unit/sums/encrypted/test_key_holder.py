@@ -23,12 +23,10 @@ from securefl.core.messages import REFUSED, OpenReply
 from securefl.core.release import SERVER
 from securefl.core.wire import Header
 from securefl.storage.journal import Journal
-from securefl.sums.encrypted.client import input_digest, signed_input
-from securefl.sums.encrypted.key_holder import OpenTotals, SumKeyHolder
 from securefl.sums.encrypted.messages import SumRequest
+from securefl.sums.encrypted.scheme import OpeningPart, input_digest, signed_input
+from securefl.sums.opened import Open, OpenedKeyHolder
 
-NOBODY: Any = None
-"""In place of a part that is not asked."""
 SESSION = hashlib.sha256(b"a session").digest()
 MEMBERS, LEAST = 6, 4
 EVERYBODY = tuple(range(MEMBERS))
@@ -65,6 +63,11 @@ def signed(of: Agreement, member: int, digest: bytes, by: int | None = None) -> 
     return signer.signing.sign(signed_input(of, member, digest))
 
 
+def machine_of(of: Agreement) -> OpenedKeyHolder:
+    """Its machine for an attempt. No key is at work here, so no opener is asked."""
+    return OpenedKeyHolder(agreement=of, least=LEAST, part=OpeningPart(()))
+
+
 @dataclass
 class Holder:
     """The key holder with its record; `decrypted` counts how often its key was at work."""
@@ -74,19 +77,20 @@ class Holder:
 
     def asked(self, of: Agreement, what: SumRequest) -> OpenReply:
         """A machine for the attempt, as after a restart, is shown one request."""
-        machine = SumKeyHolder(agreement=of, least=LEAST, most_bytes=2**20, part=NOBODY)
+        machine = machine_of(of)
         return self.shown(machine, machine.begin().state, what)[1]
 
-    def shown(self, machine: SumKeyHolder, state: Any, what: SumRequest) -> tuple[Any, OpenReply]:
+    def shown(self, machine: OpenedKeyHolder, state: Any, what: SumRequest) -> tuple[Any, OpenReply]:
         step = machine.receive(state, SERVER, what)
         while step.need is not None:
             order = step.need.order
             if isinstance(order, RecordAct):
                 step = machine.provide(step.state, self.journal.record([order])[0])
                 continue
-            assert isinstance(order, OpenTotals)
-            self.decrypted.append(order.items)
-            step = machine.provide(step.state, tuple(hashlib.sha256(item).digest() for item in order.items))
+            assert isinstance(order, Open)
+            self.decrypted.append(order.request.items)
+            items = tuple(hashlib.sha256(item).digest() for item in order.request.items)
+            step = machine.provide(step.state, OpenReply(items=items))
         [envelope] = step.out
         assert envelope.to == (SERVER,)
         return step.state, envelope.message
@@ -144,7 +148,7 @@ def test_a_restart_opens_the_same_total_again(tmp_path: Path) -> None:
 def test_one_machine_answers_one_request() -> None:
     """A doubled request costs nothing; another one is the server's fault."""
     of, holder = agreement(), Holder(Journal())
-    machine = SumKeyHolder(agreement=of, least=LEAST, most_bytes=2**20, part=NOBODY)
+    machine = machine_of(of)
     state, first = holder.shown(machine, machine.begin().state, request(of))
     state, again = holder.shown(machine, state, request(of))
     assert again == first
@@ -288,6 +292,6 @@ def test_signatures_of_one_attempt_do_not_stand_for_another_set(holder: Holder) 
 
 
 def test_only_the_server_asks(holder: Holder) -> None:
-    machine = SumKeyHolder(agreement=agreement(), least=LEAST, most_bytes=2**20, part=NOBODY)
+    machine = machine_of(agreement())
     with pytest.raises(RemoteProtocolError, match="from the server"):
         machine.receive(machine.begin().state, "client-0001", request(agreement()))

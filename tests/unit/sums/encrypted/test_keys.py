@@ -10,8 +10,8 @@ from securefl.core.release import KEY_HOLDER
 from securefl.core.wire import Header
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
-from securefl.sums.encrypted import key_holder as keys
-from securefl.sums.encrypted.key_holder import SumKeys
+from securefl.sums.encrypted import keys
+from securefl.sums.encrypted.keys import SumKeys
 
 PLACE = Header(bytes(32), 1, 1, 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hmac
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +31,7 @@ from support.tiny_two_server import (
     VECTORS,
     Holder,
     agreement,
+    client,
     collected,
     expected,
     integers,
@@ -54,15 +56,14 @@ from securefl.core.release import KEY_HOLDER, SERVER, ReleaseKey
 from securefl.core.signing import seal, unseal
 from securefl.core.wire import Header, decode, encode
 from securefl.dp.noise import Source
-from securefl.mechanisms.charges import charge_of
+from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import protect
 from securefl.secagg.packing import unpack
 from securefl.storage.journal import Journal
+from securefl.sums.opened import Open
 from securefl.sums.scheme import Opened, Unopened
 from securefl.sums.two_server import TwoServer
 from securefl.sums.two_server.agreement import Agreement, request_digest
-from securefl.sums.two_server.client import PadClient
-from securefl.sums.two_server.key_holder import AddPads
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.pads import BOX_BYTES, Padder, box, opened, pads_of, seeds_of, total_pads
 
@@ -217,7 +218,7 @@ def elsewhere(of: Agreement) -> tuple[Share, ...]:
     """Boxes of this context that another key holder could open."""
     own, other = secret(1), part("another").key.public
     seeds = seeds_of(own, of, 1)
-    shifted = Lying(**{name: getattr(of, name) for name in of.__dataclass_fields__} | {"holder": other})
+    shifted = Lying(**{own.name: getattr(of, own.name) for own in dataclasses.fields(of)} | {"holder": other})
     shifted.__dict__["context"] = of.context
     return tuple(box(own, shifted, 1, number, seed) for number, seed in enumerate(seeds))
 
@@ -694,7 +695,7 @@ def test_a_restart_between_record_and_answer(at: str, tmp_path: Path) -> None:
     assert isinstance(step.need.order, RecordAct)
     if at != "before the record":
         step = machine.provide(step.state, holder.answer(step.need.order))
-        assert isinstance(step.need.order, AddPads)
+        assert isinstance(step.need.order, Open)
     if at == "after the pads":
         holder.answer(step.need.order)
     holder.journal.close()
@@ -760,7 +761,7 @@ def test_no_key_ever_seals_two_replies() -> None:
 
 def test_a_client_says_nothing_without_its_record_and_its_releases() -> None:
     of = agreement()
-    machine = PadClient(identity=identity(0), agreement=of, signers=LEAST)
+    machine = client(of, 0)
     begun = machine.begin()
     assert begun.need is not None
     assert (begun.need.order.signers, begun.need.order.context) == (LEAST, of.context)
@@ -773,7 +774,7 @@ def test_a_client_says_nothing_without_its_record_and_its_releases() -> None:
     late = machine.deadline(entered.state)
     assert late.result == "missed"
     assert machine.provide(late.state, ()).out == ()
-    with pytest.raises(LocalProtocolError, match="one padded release"):
+    with pytest.raises(LocalProtocolError, match="one release"):
         machine.provide(entered.state, ())
     with pytest.raises(LocalProtocolError, match="secret of this attempt"):
         machine.provide(begun.state, ())
@@ -919,24 +920,23 @@ def test_the_client_adds_no_noise_where_the_key_holder_does() -> None:
     values = np.arange(-5, 6)
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 1, "update")
     came = protect(
-        NOISED,
-        NOISED_SENDS[0],
+        Protection(NOISED, NOISED_SENDS[0]),
         Value(integers=values, step=NOISED_SENDS[0].grid.step),
         key=key,
         weight=1.0,
         conceal=hide,
     )
     np.testing.assert_array_equal(given[0], values)
-    assert came.charge == charge_of(NOISED, NOISED_SENDS[0])
+    assert came.charge == Protection(NOISED, NOISED_SENDS[0]).charge()
 
 
 def test_its_charge_is_the_noises_for_all_but_the_key_holder() -> None:
-    charge = charge_of(NOISED, NOISED_SENDS[0])
+    charge = Protection(NOISED, NOISED_SENDS[0]).charge()
     assert charge.server == charge.others
     assert repr(charge.server) == "GaussianDpEvent(noise_multiplier=3.0)"
     assert repr(charge.key_holder) == "NonPrivateDpEvent()"
     with pytest.raises(ConfigError, match="for the key holder"):
-        charge_of(replace(NOISED, adversaries=("server", "key-holder", "others")), NOISED_SENDS[0])
+        Protection(replace(NOISED, adversaries=("server", "key-holder", "others")), NOISED_SENDS[0]).charge()
 
 
 @pytest.mark.parametrize("trained", [False, True])
@@ -944,20 +944,22 @@ def test_an_exception_by_name_costs_no_less_against_the_key_holder(trained: bool
     """It could take its noise off all the same: epsilon 0 against it would be a promise."""
     asked = replace(NOISED, adversaries=("server", "key-holder", "others"), non_private=("update",))
     spec = replace(NOISED_SENDS[0], training=GaussianDpEvent(5.0)) if trained else NOISED_SENDS[0]
-    assert {repr(event) for event in charge_of(asked, spec).by_party().values()} == {"NonPrivateDpEvent()"}
+    assert {repr(event) for event in Protection(asked, spec).charge().by_party().values()} == {
+        "NonPrivateDpEvent()"
+    }
     bare = replace(asked, noise="none", noise_multiplier=0.0)
-    assert repr(charge_of(bare, NOISED_SENDS[0]).key_holder) == "NoOpDpEvent()"
+    assert repr(Protection(bare, NOISED_SENDS[0]).charge().key_holder) == "NoOpDpEvent()"
 
 
 @pytest.mark.parametrize("how", ["clear", "masked", "ckks"])
 def test_no_other_sum_has_a_key_holder_that_adds_noise(how: Any) -> None:
     with pytest.raises(ConfigError, match='sum = "two-server" with noise = "key-holder"'):
-        charge_of(replace(NOISED, sum=how), NOISED_SENDS[0])
+        Protection(replace(NOISED, sum=how), NOISED_SENDS[0]).charge()
 
 
 def test_numbers_beside_the_sums_are_noised_by_their_client() -> None:
     per_client = ValueSpec(
         name="count", reduction="none", reveals="it", sensitivity=NOISED_SENDS[0].sensitivity
     )
-    charge = charge_of(NOISED, per_client)
+    charge = Protection(NOISED, per_client).charge()
     assert repr(charge.key_holder) == "NoOpDpEvent()"
