@@ -138,8 +138,8 @@ def coordinate(
 
     With --flower the command submits a packaged app to the SuperLink. The app runs the rounds with the keys
     in FOLDER, and ends with this command. The SuperLink runs on this machine, as this user. Each party has a
-    node: flower-supernode --node-config 'party="client-0001" socket="/srv/b/run/party.sock"' ...
-    If another user serves the party, its node names that user too: user="party-b".
+    node: flower-supernode --node-config 'securefl-party="client-0001" securefl-socket="/srv/b.sock"' ...
+    If another user serves the party, its node names that user too: securefl-user="party-b".
     """
     from securefl.deployment.coordinator import others_of, run_deployed
     from securefl.deployment.folder import STUDY

@@ -87,8 +87,8 @@ def test_a_flower_federation_whose_relays_are_another_user(pinned: bool, root: P
         assert [party.recv() for party in parties] == list(PARTIES)
 
         def node(name: str, message: Message) -> Message:
-            config = {"party": name, "socket": str(root / name / "run" / "party.sock")}
-            user = {"user": str(PARTIES[name])} if pinned else {}
+            config = {"securefl-party": name, "securefl-socket": str(root / name / "run" / "party.sock")}
+            user = {"securefl-user": str(PARTIES[name])} if pinned else {}
             relay.send((message, config | user))
             reply: Message = relay.recv()
             return reply

@@ -15,7 +15,7 @@ from support.residents import Deployment
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.core.wire import Header
+from securefl.core.wire import Header, Limit
 from securefl.deployment import party as sessions
 from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.messages import (
@@ -46,7 +46,7 @@ def begun() -> Deployment:
 def far(deployment: Deployment) -> Turn:
     """A call to a place far ahead: after it, every honest call would come too late."""
     place = Header(deployment.session, 10**6, 0, 0)
-    return Turn.of(call=encode_call(place, QueryCall(most_bytes=999, most_elements=9)))
+    return Turn.of(call=encode_call(place, QueryCall(most=Limit(999, 9))))
 
 
 def opened(data: bytes) -> SignedTurn:
