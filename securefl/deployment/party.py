@@ -240,11 +240,6 @@ class PartySession:
         if why := self._barred(session):
             raise RemoteProtocolError(why, sender=SERVER)
         if not known:
-            if self._newest(session):
-                raise ConfigError(
-                    "Expected a session that the diary knows, got one in which the ledger or the journal has "
-                    "acts: the diary is from a backup. Restore the folder from one backup."
-                )
             # Written before the party acts in the session. Otherwise, after a crash, it would take the
             # session for a new one and run its rounds again.
             self.diary.enter(session, study)

@@ -14,6 +14,8 @@ from securefl.core.errors import ConfigError
 from securefl.deployment.party_setup import Made
 from securefl.deployment.roster import parse
 
+STATED = "--unit record --adjacency replace-one --delta 1e-4 --budget inf"
+
 
 @pytest.fixture(autouse=True)
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +88,7 @@ def test_where_nobody_can_answer_a_question_says_what_to_do(monkeypatch: pytest.
 
 
 def test_terms_that_the_holder_states_are_not_asked_for_and_hold() -> None:
-    stated = "--unit record --adjacency replace-one --delta 1e-4 --budget inf"
-    assert call(f"init p study.toml --client 0 {stated}").exit_code == 0
+    assert call(f"init p study.toml --client 0 {STATED}").exit_code == 0
     for other, said in (("--budget 8", "budget = inf in place of 8"), ("--delta 1e-6", "delta = 0.0001")):
         with pytest.raises(ConfigError, match=said):
             call(f"init q study.toml --client 1 {other}", "y\n")
@@ -135,9 +136,13 @@ def test_terms_of_which_some_are_stated_are_asked_for() -> None:
     assert not Path("p").exists()
 
 
-def test_an_acceptance_is_told_before_it_is_agreed_to() -> None:
-    """`accepts_kept_state` of an arm is in the plan that a holder agrees to, and in its folder."""
+@pytest.mark.parametrize(("words", "said"), [("", "y\n"), ("--yes", None), (STATED, None)])
+def test_what_leaves_without_noise_and_what_is_accepted_is_told(words: str, said: str | None) -> None:
+    """Whatever there is to ask. `accepts_kept_state` of an arm is in the plan that a holder agrees to."""
     Path("study.toml").write_text(MASKED.replace('"fedavg"', '"lg_fedavg"') + "\naccepts_kept_state = true\n")
-    asked = call("init p study.toml --client 0", "y\n")
-    assert "The server may open single ones of them" in asked.stderr
+    done = call(f"init p study.toml --client 0 {words}", said)
+    assert done.exit_code == 0, done.output
+    for told in (done.stdout, done.stderr) if said else (done.stdout,):
+        assert "(accepts_kept_state)" in told
+        assert "without noise" in told
     assert call("status p --json").exit_code == 0

@@ -229,33 +229,15 @@ def fail(*anything: object, **named: object) -> None:
     raise DataError("Expected room on the disk, got none.")
 
 
-def test_a_ledger_from_a_backup_is_refused_alone_too(tmp_path: Path) -> None:
+def test_a_file_that_is_lost_is_not_begun_anew(tmp_path: Path) -> None:
     enrolled(tmp_path)
     home = tmp_path / "client-0000"
-    copied(home, tmp_path / "backup")
-    played(tmp_path)
-    for name in ("ledger.sqlite", "ledger.sqlite-head"):
-        shutil.copy(tmp_path / "backup" / name, home / name)
-    with pytest.raises(DataError, match="older copy"), folders.opened(home):
-        pass
     (home / "ledger.sqlite").unlink()
     with pytest.raises(DataError, match="got none"), folders.opened(home):
         pass
     assert not (home / "ledger.sqlite").exists()
     with pytest.raises(DataError, match="got none"):
         status(home)
-
-
-def test_a_file_from_a_backup_is_refused_without_its_note_too(tmp_path: Path) -> None:
-    enrolled(tmp_path, MASKED)
-    home = tmp_path / "client-0000"
-    copied(home, tmp_path / "backup")
-    played(tmp_path, MASKED)
-    for file in home.glob("ledger.sqlite*"):
-        file.unlink()
-    shutil.copy(tmp_path / "backup" / "ledger.sqlite", home)
-    with pytest.raises(DataError, match="older copy"), folders.opened(home):
-        pass
 
 
 def test_what_a_request_costs_does_not_grow_with_the_sessions(

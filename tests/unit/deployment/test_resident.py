@@ -224,16 +224,6 @@ def test_a_call_before_any_session_is_refused() -> None:
         assert deployment.residents["client-0000"].answer(data) == REFUSED
 
 
-def test_a_diary_of_a_backup_is_refused() -> None:
-    deployment = Deployment(CLEAR)
-    deployment.enter(TODAY)
-    deployment.query(1)
-    deployment.files["client-0001"].diary = SessionStore()
-    deployment.start("client-0001")
-    assert "client-0001" not in deployment.enter(TODAY)
-    assert "from a backup" in deployment.why("client-0001")
-
-
 def test_a_party_that_is_not_enrolled_is_refused() -> None:
     deployment = Deployment(CLEAR)
     with pytest.raises(ConfigError, match="not enrolled"):
