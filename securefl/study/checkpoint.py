@@ -65,10 +65,12 @@ _MODULUS = 2**256
 
 
 def rounds_in(path: Path) -> int:
-    """The number of finished rounds in a checkpoint. Only reads, also while another process runs rounds.
+    """The number of finished rounds in a checkpoint, 0 without a file. Only reads, also during a run.
 
     Raises DataError if the file is damaged or of another version.
     """
+    if not path.is_file():
+        return 0
     with explaining(path, KIND):
         return read(path, lambda db: _rounds(db, path))
 
