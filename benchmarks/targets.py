@@ -21,7 +21,7 @@ from securefl.study.world import build
 
 OPTIONS = {
     "active_fl": "loss_bound = 3.0",
-    "adds": "fewest = 4",
+    "adds": "min_clients_per_entry = 4",
     "cs_fl": "sparsity = 0.01",
     "fedbabu": "fine_tune_epochs = 1",
     "fedcor": "warm_up = 1\ninterval = 1\nloss_bound = 3.0",
@@ -86,7 +86,7 @@ def row(name: str) -> tuple[str, str, str, str]:
         return name, "refused", "–", "–"
     specs = [own.spec for own in algorithm.contributions if own.spec.training is not None]
     steps = sum(
-        plan.max_releases[s.name] * s.training.count - s.initial_queries * s.training.count for s in specs
+        plan.max_releases[s.name] * s.training.count - s.schedule.initial * s.training.count for s in specs
     )
     noise = f"{specs[0].training.event.event.noise_multiplier:g}" if specs else "–"
     run, _ = played(study, study.arms[0], world)

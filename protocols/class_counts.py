@@ -34,6 +34,7 @@ from securefl.algorithm import (
     Floats,
     Grid,
     Population,
+    Schedule,
     State,
     Sum,
     Value,
@@ -51,7 +52,7 @@ COUNTS: Final = ValueSpec(
     form="real",
     reads_state="none",
     on_model=False,
-    once=True,
+    schedule=Schedule(once=True),
     bounded_by={"client": "`client_bound` in its arm, and noise"},
     grid=Grid(step=1.0, bound=2.0**20),
 )

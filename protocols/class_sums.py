@@ -26,6 +26,7 @@ from securefl.algorithm import (
     Contribution,
     Floats,
     Grid,
+    Schedule,
     State,
     Unit,
     Value,
@@ -57,9 +58,9 @@ _CLIPS = {"unit-l2": "unit norm", "bounded": "bounded features", "none": "featur
 class Featurizer(Protocol):
     """Turns a client's records into features, with a body that may be trained before.
 
-    `initial_queries`: the number of initial queries, which clients answer before anything is trained.
-    `training`: the cost of each training, if it is accounted. `once`: the body is never trained, so its
-    features never change. `reads_state`: as in `ValueSpec`.
+    `schedule`: its initial queries, which clients answer before anything is trained, and `once` if the body
+    is never trained, so that its features never change. `training`: the cost of each training, if it is
+    accounted. `reads_state`: as in `ValueSpec`.
     """
 
     @property
@@ -69,13 +70,10 @@ class Featurizer(Protocol):
     def reads_state(self) -> Literal["unknown", "none", "unbound"]: ...
 
     @property
-    def initial_queries(self) -> int: ...
+    def schedule(self) -> Schedule: ...
 
     @property
     def training(self) -> DpEvent | None: ...
-
-    @property
-    def once(self) -> bool: ...
 
     def fit(self, context: ClientContext) -> Fit | None:
         """The training of the body for this round's statistic. None if the body is not trained."""
@@ -285,7 +283,7 @@ class Statistic:
             problem: with the plan of the run.
             centres: reads class means from a broadcast.
         """
-        if self.body.once or problem.planned is None:
+        if self.body.schedule.once or problem.planned is None:
             return self
         plan = problem.planned((self.spec,))
         bare = plan.hidden and not mechanism_of(plan, self.spec).noised
@@ -296,7 +294,7 @@ class Statistic:
         """The server's side of counts that are a value of their own."""
         if self.centres is None:
             return None
-        counts = replace(COUNTS, initial_queries=self.body.initial_queries)
+        counts = replace(COUNTS, schedule=replace(COUNTS.schedule, initial=self.body.schedule.initial))
         return Counting(Counts(self.classes, counts), self.centres, GRID)
 
     @property
@@ -330,8 +328,7 @@ class Statistic:
             reads_state=body.reads_state,
             training=body.training,
             bounded_by=self.bounded_by,
-            initial_queries=body.initial_queries,
-            once=body.once,
+            schedule=body.schedule,
             sensitivity={} if self.centres else self._own[0].sensitivity,
         )
 

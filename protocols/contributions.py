@@ -7,7 +7,7 @@ client unchanged.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Final, Literal
 
@@ -20,6 +20,7 @@ from securefl.algorithm import (
     Floats,
     Grid,
     PerClient,
+    Schedule,
     Unit,
     Value,
     ValueSpec,
@@ -52,8 +53,7 @@ SIZE = ValueSpec(
     reads_state="none",
     on_model=False,
     sensitivity={("record", "replace-one"): 1.0, ("record", "add-remove"): 1.0},
-    period=0,
-    initial_queries=1,
+    schedule=Schedule(period=0, initial=1),
 )
 COUNT = ValueSpec(
     name="count",
@@ -63,7 +63,7 @@ COUNT = ValueSpec(
     depends_on="model",
     reads_state="none",
     on_model=False,
-    once=True,
+    schedule=Schedule(once=True),
     sensitivity={
         ("record", "add-remove"): 0.0,
         ("record", "replace-one"): 0.0,
@@ -92,20 +92,19 @@ class Sampling:
     """How a protocol draws the cohort of one sum, as far as it is known before the run.
 
     cohort: the least number of clients that the server asks, 0 if it is unknown.
-    extra_queries: the number of queries in a run beyond one in each round.
+    extra: the number of queries in a run beyond one in each round.
     weighs, draws: as in `ValueSpec`.
     """
 
     cohort: int = 0
-    extra_queries: int = 0
+    extra: int = 0
     weighs: Literal["equal", "draws", "counts"] = "equal"
     draws: int = 0
 
     def of(self, spec: ValueSpec) -> ValueSpec:
         """The value's spec with this sampling."""
-        return replace(
-            spec, cohort=self.cohort, extra_queries=self.extra_queries, weighs=self.weighs, draws=self.draws
-        )
+        schedule = replace(spec.schedule, extra=self.extra)
+        return replace(spec, cohort=self.cohort, schedule=schedule, weighs=self.weighs, draws=self.draws)
 
 
 UNSAMPLED: Final = Sampling()
@@ -243,20 +242,16 @@ class Loss:
     no held-out record.
 
     bound: a record's largest loss, public. Without it the mean has no sensitivity and cannot be noised.
-    period, initial_queries, extra_queries: the number of queries, as in `ValueSpec`.
+    schedule: when it is queried.
     """
 
     problem: Problem
     bound: float | None = None
-    period: int = 1
-    initial_queries: int = 0
-    extra_queries: int = 0
+    schedule: Schedule = field(default_factory=Schedule)
 
     @property
     def spec(self) -> ValueSpec:
-        spec = replace(
-            LOSS, period=self.period, initial_queries=self.initial_queries, extra_queries=self.extra_queries
-        )
+        spec = replace(LOSS, schedule=self.schedule)
         return spec if self.bound is None else replace(spec, sensitivity=_OF_LOSSES, grid=GRID)
 
     def compute(self, context: ClientContext) -> Value:

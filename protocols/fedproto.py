@@ -55,6 +55,7 @@ from securefl.algorithm import (
     Floats,
     Population,
     RoundResult,
+    Schedule,
     State,
     Sum,
     Unit,
@@ -167,9 +168,8 @@ class OwnModels:
     lamda: float
     depends_on: Literal["records", "trained-state"] = "trained-state"
     reads_state: Literal["none", "unbound"] = "unbound"
-    initial_queries: int = 0
+    schedule: Schedule = field(default_factory=Schedule)
     training: DpEvent | None = None
-    once: bool = False
 
     def fit(self, context: ClientContext) -> Fit:
         problem = self.bodies.of(context.client)

@@ -47,16 +47,17 @@ from securefl.algorithm import (
     PerClient,
     Population,
     RoundResult,
+    Schedule,
     State,
     Sum,
     Unit,
     Value,
     ValueSpec,
 )
-from securefl.core.ranges import Count, Fraction, Positive, Ranged
+from securefl.core.ranges import Count, Positive
 from securefl.errors import ConfigError, DataError
 from securefl.linear import LinearBounds, LinearQuery
-from securefl.protocols.averaging import Uniform, cohort_size
+from securefl.protocols.averaging import Options, Uniform, cohort_size
 from securefl.protocols.client_state import digest_of, made_in, require_made_in
 from securefl.protocols.contributions import UPDATE
 from securefl.training import Learnt, Problem
@@ -85,7 +86,7 @@ DIRECTION: Final = ValueSpec(
     reveals_encrypted="the cosine of its model update with the server's own (if that lies: one entry)",
     depends_on="trained-state",
     reads_state="none",
-    max_releases="schedule",
+    schedule=Schedule(max_releases="schedule"),
 )
 UNIT_UPDATE: Final = replace(
     UPDATE,
@@ -349,7 +350,7 @@ class Trusting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FLTrust(Ranged):
+class FLTrust(Options):
     """Options of FLTrust.
 
     fraction: C; K = ceil(C N) clients a round. The paper takes all.
@@ -364,7 +365,6 @@ class FLTrust(Ranged):
     100
     """
 
-    fraction: Fraction
     root: Count = 100
     learning_rate: Positive = 1.0
 

@@ -8,7 +8,7 @@ paper assumes a fixed phi, and gives no guarantee for such a statistic (specific
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import nan
 from typing import Any, Literal, Protocol
@@ -19,7 +19,7 @@ from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from securefl.algorithm import ClientContext, ClientState, Device, Evaluation, Float32s, Floats
+from securefl.algorithm import ClientContext, ClientState, Device, Evaluation, Float32s, Floats, Schedule
 from securefl.errors import DataError
 from securefl.protocols.class_sums import Featurizer, class_means
 from securefl.protocols.client_state import kept_values
@@ -49,9 +49,8 @@ class Public:
     problem: Problem
     activation: Bounded | None
     depends_on: Literal["records", "trained-state"] = "records"
-    initial_queries: int = 0
+    schedule: Schedule = field(default_factory=lambda: Schedule(once=True))
     training: DpEvent | None = None
-    once: bool = True
 
     @property
     def reads_state(self) -> Literal["unknown", "none"]:
@@ -95,8 +94,7 @@ class Trained:
     apart: float = 0.0
     prior: Prior = PAPER
     reads_state: Literal["none", "unbound"] = "unbound"
-    initial_queries: int = 1
-    once: bool = False
+    schedule: Schedule = field(default_factory=lambda: Schedule(initial=1))
 
     @property
     def depends_on(self) -> Literal["records", "trained-state"]:

@@ -75,7 +75,7 @@ class Heads:
     ) -> Generator[CohortQuery, Answers, RoundResult]:
         if (counting := self.statistic.counting) is not None:
             state = yield from counting.late(state, population)
-        for initial in range(self.body.initial_queries if number == 1 else 0):
+        for initial in range(self.body.schedule.initial if number == 1 else 0):
             state = self._learn(state, (yield self._ask(state, population, initial + 1)))
         asked = self._ask(state, population)
         answers = (yield asked) if asked.cohort else NOBODY
@@ -88,7 +88,7 @@ class Heads:
         if (counting := self.statistic.counting) is not None:
             return counting.query(state, population, question, initial)
         sent, cohort = state.broadcast, population.everyone()
-        if self.body.once:
+        if self.body.schedule.once:
             sent, cohort = sent[:0], absent(state.memory["counted"], population)
         return CohortQuery(cohort=cohort, broadcast=sent, sums=(question,), initial=initial)
 
@@ -97,7 +97,7 @@ class Heads:
             return state
         state, summed = self.statistic.learn(state, answers)
         total = summed.ravel()
-        if self.body.once:
+        if self.body.schedule.once:
             total = total + state.memory["sum"]
             state = state.remember(counted=including(state.memory["counted"], answers.survivors))
         # The head is solved from the float32 values that the server broadcasts, so all have the same head.

@@ -21,6 +21,7 @@ from securefl.algorithm import (
     Float32s,
     Floats,
     PerClient,
+    Schedule,
     Unit,
     Value,
     ValueSpec,
@@ -99,7 +100,7 @@ def profile_spec(
         bounds: public bounds on the profile, to which it is clipped after the noise.
         variant: the part of a profile that is concealed if scores are encrypted.
         refresh: the number of rounds from one profile of a client to its next one.
-        max_releases: the most profiles that leave a client, as in `ValueSpec`.
+        max_releases: the most profiles that leave a client, as in `Schedule`.
 
     Returns:
         The specification, with the name "profile", and a function of the outputs of the profiled layer,
@@ -135,9 +136,7 @@ def _spec(
         sensitivity={} if clip is None else _CLIPPED,
         bounded_by={"record": "`clip` in its arm, and noise"},
         grid=GRID,
-        period=refresh,
-        initial_queries=1,
-        max_releases=max_releases,
+        schedule=Schedule(period=refresh, initial=1, max_releases=max_releases),
         spread=True,
     )
 
@@ -198,7 +197,7 @@ class RepresentationProfile:
     The server learns a score of it, and the variances too with the variant "mean-only".
 
     clip, refresh: as in the options.
-    max_releases: as in `ValueSpec`.
+    max_releases: as in `Schedule`.
     """
 
     problem: Problem

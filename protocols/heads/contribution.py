@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import Adjacency, ClientContext, Floats, Unit, Value, ValueSpec
+from securefl.algorithm import Adjacency, ClientContext, Floats, Schedule, Unit, Value, ValueSpec
 from securefl.core.ranges import Range, Ranged
 from securefl.dp import clipping
 from securefl.errors import DataError
@@ -214,7 +214,7 @@ class Statistic:
     def spec(self) -> ValueSpec:
         """The description of the statistic, with its sensitivities."""
         own = self.blocks, self.bounding, self.client_bound, self.problem.clients, self.reveals
-        spec = replace(statistic_spec(*own)[0], once=True, reads_state="none")
+        spec = replace(statistic_spec(*own)[0], schedule=Schedule(once=True), reads_state="none")
         return with_model(spec, self.problem)
 
     def features(self, x: NDArray[Any]) -> Floats:

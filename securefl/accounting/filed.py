@@ -159,7 +159,7 @@ class ReleaseTable:
         what, remedy = (
             ("initial queries", "Query it in a round, where its training is charged.")
             if asked.initial
-            else ("extra queries", "Query it once a round, or declare more (`extra_queries`).")
+            else ("extra queries", "Query it once a round, or declare more (`Schedule.extra`).")
         )
         return BudgetExceeded(
             f"{key.holder}: expected at most {asked.most} declared {what} of {key.name!r}, got one more "

@@ -17,6 +17,7 @@ from securefl.algorithm.queries import CohortQuery as CohortQuery
 from securefl.algorithm.queries import Float32s as Float32s
 from securefl.algorithm.queries import Floats as Floats
 from securefl.algorithm.queries import PerClient as PerClient
+from securefl.algorithm.queries import Schedule as Schedule
 from securefl.algorithm.queries import Sum as Sum
 from securefl.algorithm.queries import Total as Total
 from securefl.algorithm.queries import Value as Value

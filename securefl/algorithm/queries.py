@@ -31,14 +31,72 @@ ClientState = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When a value is queried in a run, and how many releases of it may leave a client.
+
+        >>> from securefl.algorithm import Schedule
+        >>> schedule = Schedule(period=2, initial=1)
+        >>> schedule.due(2), schedule.asked(10)  # in rounds 2, 4, ..., 10, and once before round 1
+        (True, 6)
+
+    Attributes:
+        period: it is queried in rounds that are multiples of this. 0: in no round.
+        initial: the number of initial queries for it in a run, before anything is trained.
+        extra: the number of further queries for it in a run, beyond the one in each round that is a multiple
+            of `period`. The extra queries of one round are numbered 1, 2 and so on. Each is charged like the
+            round's own query.
+        once: the value does not change in a session, because it depends neither on the broadcast nor on
+            trained state, and the records stay the same. Each client sends it in one sum only: two sums over
+            cohorts that differ in one client would reveal that client's value.
+        max_releases: for a value that answers linear queries, the most releases of one client over all
+            rounds, attempts and sessions, noised or not. The client's ledger enforces it. "schedule": as many
+            as one run's queries (`asked`). Each release is one linear equation in the client's vector, so as
+            many releases as the vector has hidden entries can reveal all of it. None for all other values.
+
+    Raises:
+        LocalProtocolError: a number is no whole number from 0, or `max_releases` none from 1.
+    """
+
+    period: int = 1
+    initial: int = 0
+    extra: int = 0
+    once: bool = False
+    max_releases: int | Literal["schedule"] | None = None
+
+    def __post_init__(self) -> None:
+        least = {"period": 0, "initial": 0, "extra": 0}
+        if self.max_releases not in (None, "schedule"):
+            least["max_releases"] = 1
+        for name, low in least.items():
+            if type(value := getattr(self, name)) is not int or value < low:
+                raise LocalProtocolError(
+                    f"Expected `{name}` of a schedule as a whole number from {low}, got {value!r}."
+                )
+
+    def due(self, number: int) -> bool:
+        """Whether the value is queried in the round of this number, from 1."""
+        return bool(self.period) and number % self.period == 0
+
+    def asked(self, rounds: int) -> int:
+        """The most queries for it that reach one client in a run of this many rounds."""
+        if self.once:
+            return 1
+        return (rounds // self.period if self.period else 0) + self.initial + self.extra
+
+    def most_releases(self, rounds: int) -> int | None:
+        """The most releases of one client in this many rounds. None if it answers no linear query."""
+        return self.asked(rounds) if self.max_releases == "schedule" else self.max_releases
+
+
+@dataclass(frozen=True, kw_only=True)
 class ValueSpec:
     """The spec of one value that clients send: its name, its reduction, and what bounds it.
 
-        >>> from securefl.algorithm import ValueSpec
-        >>> step = ValueSpec(name="step", reduction="sum", reveals="a step", initial_queries=1, period=2,
-        ...              sensitivity={("record", "add-remove"): 1.0})
-        >>> step.due(2), step.asked(10)  # in rounds 2, 4, ..., 10, and once before round 1
-        (True, 6)
+        >>> from securefl.algorithm import Grid, ValueSpec
+        >>> step = ValueSpec(name="step", reduction="sum", reveals="a step", grid=Grid(bound=8.0),
+        ...                  sensitivity={("record", "add-remove"): 1.0})
+        >>> step.grid.bound, step.schedule.period
+        (8.0, 1)
 
     Attributes:
         name: its name in the ledger and in `[privacy] non_private`.
@@ -70,30 +128,19 @@ class ValueSpec:
         sensitivity: L2 sensitivity by (unit, adjacency), in the value's own unit. Unbounded for an absent
             pair.
         bounded_by: by unit, the option of a study that bounds it, as words that follow "take" in a refusal.
-        period: it is queried in rounds that are multiples of this. 0: in no round.
-        initial_queries: the number of initial queries for it in a run, before anything is trained.
-        extra_queries: the number of further queries for it in a run, beyond the one in each round that is a
-            multiple of `period`. The extra queries of one round are numbered 1, 2 and so on. Each is charged
-            like the round's own query.
-        once: the value does not change in a session, because it depends neither on the broadcast nor on
-            trained state, and the records stay the same. Each client sends it in one sum only: two sums over
-            cohorts that differ in one client would reveal that client's value.
         cohort: the least number of clients in a query for its sum. 0 if that is unknown beforehand.
         grid: the integers on which sums are taken.
+        schedule: when it is queried, and how many releases of it may leave a client.
         weighs: how orders weight its values in a sum. A client refuses an order that weights them otherwise,
             and an order with weights that `Plan.weights` does not name.
         draws: the number of draws of clients for one weighted sum of it. 0 if the protocol does not state it.
         packed: whether a sum in the clear travels without its zeros. In hidden sums zeros would reveal part
             of the value, so they travel.
-        max_releases: for a value that answers linear queries, the most releases of one client over all
-            rounds, attempts and sessions, noised or not. The client's ledger enforces it. "schedule": as many
-            as one run's queries (`asked`). Each release is one linear equation in the client's vector, so as
-            many releases as the vector has hidden entries can reveal all of it. None for all other values.
         spread: whether its queries have a bound on the spread of their weights (`LinearBounds.spread`).
 
     Raises:
-        LocalProtocolError: `max_releases` is set on a sum or is no whole number from 1, it is missing on a
-            number that can be encrypted, or a number per client is `packed`.
+        LocalProtocolError: a sum declares `max_releases`, a number that can be encrypted declares none, or a
+            number per client is `packed`.
         ConfigError: the name has characters that cannot be printed safely.
     """
 
@@ -110,44 +157,24 @@ class ValueSpec:
     sensitivity: Mapping[tuple[Unit, Adjacency], float] = field(default_factory=dict)
     bounded_by: Mapping[Unit, str] = field(default_factory=dict)
     grid: Grid = field(default_factory=Grid)
-    period: int = 1
-    initial_queries: int = 0
-    extra_queries: int = 0
-    once: bool = False
+    schedule: Schedule = field(default_factory=Schedule)
     cohort: int = 0
     weighs: Literal["equal", "draws", "counts"] = "equal"
     draws: int = 0
     packed: bool = False
-    max_releases: int | Literal["schedule"] | None = None
     spread: bool = False
 
     def __post_init__(self) -> None:
         require_legible(self.name, "the name of a value")
         if self.packed and self.reduction != "sum":
             raise LocalProtocolError(f"Expected a sum if `packed`, got {self.name!r}, one number a client.")
-        most = self.max_releases
-        if most is None:
-            if self.reduction == "none" and self.reveals_encrypted:
-                raise undeclared(self.name)
-        elif self.reduction != "none" or (most != "schedule" and (type(most) is not int or most < 1)):
+        most = self.schedule.max_releases
+        if most is not None and self.reduction == "sum":
             raise LocalProtocolError(
-                f'Expected `max_releases` as a whole number from 1, or "schedule", of one number a client, '
-                f"got {most!r} of {self.name!r} ({self.reduction!r})."
+                f"Expected `max_releases` of one number a client alone, got {most!r} of a sum, {self.name!r}."
             )
-
-    def due(self, number: int) -> bool:
-        """Whether it is queried in the round of this number, from 1."""
-        return bool(self.period) and number % self.period == 0
-
-    def asked(self, rounds: int) -> int:
-        """The most queries for it that reach one client in a run of this many rounds."""
-        if self.once:
-            return 1
-        return (rounds // self.period if self.period else 0) + self.initial_queries + self.extra_queries
-
-    def most_releases(self, rounds: int) -> int | None:
-        """The most releases of one client in this many rounds. None if it answers no linear query."""
-        return self.asked(rounds) if self.max_releases == "schedule" else self.max_releases
+        if most is None and self.reduction == "none" and self.reveals_encrypted:
+            raise undeclared(self.name)
 
 
 def undeclared(name: str) -> LocalProtocolError:
@@ -273,7 +300,7 @@ class PerClient:
     most: float = np.inf
 
     def __post_init__(self) -> None:
-        if self.query is not None and self.spec.max_releases is None:
+        if self.query is not None and self.spec.schedule.max_releases is None:
             raise undeclared(self.spec.name)
 
     def lengths(self) -> tuple[int, int]:

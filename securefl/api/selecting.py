@@ -11,7 +11,7 @@ import numpy as np
 
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import CohortQuery, PerClient, Value, ValueSpec
+from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Value, ValueSpec
 from securefl.api.arguments import number, whole
 from securefl.api.ledgers import RECORDS, ledger_of
 from securefl.api.vectors import named
@@ -22,7 +22,6 @@ from securefl.core.release import PARTIES
 from securefl.dp.moments import MeanVariance
 from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.privacy_card import learns
-from securefl.linear.registry import encrypts_baseline
 from securefl.matching import Options, Profile
 from securefl.matching.profiles import Anchor, Bounds
 
@@ -122,12 +121,11 @@ def select_by_profile(
         reveals="its whole profile",
         reveals_encrypted="one score, its profile's divergence from the baseline",
         on_model=False,
-        max_releases=max_releases,
+        schedule=Schedule(max_releases=max_releases),
         spread=True,
     )
     plan = Plan(
         scores=scores,
-        encrypted_baseline=encrypts_baseline(scores, parameters),
         unit="client",
         adjacency="zero-out",
         # A score has no noise, so epsilon is infinite at every delta.

@@ -82,7 +82,7 @@ class Account:
         wants = [
             (spec.name, charge_of(self._plan, spec))
             for spec in self._contributions.values()
-            if spec.due(number) and not (spec.once and number > 1)
+            if spec.schedule.due(number) and not (spec.schedule.once and number > 1)
         ]
         names, retired, known = tuple(name for name, _ in wants), set[int](), self._refused
         self._refused = {}
@@ -99,7 +99,7 @@ class Account:
     def _spent(self, counts: Counts, names: Sequence[str]) -> bool:
         """Whether a client with these counts has made all releases that one of these values allows."""
         for name in names:
-            most = self._contributions[name].most_releases(self._plan.max_rounds)
+            most = self._contributions[name].schedule.most_releases(self._plan.max_rounds)
             if most is not None and sum(n for (own, _), n in counts if own == name) >= most:
                 return True
         return False

@@ -11,7 +11,7 @@ A call names clients by one bit for each client of the run, and draws only if so
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
@@ -20,7 +20,6 @@ import numpy as np
 from securefl.algorithm.queries import Sum, ValueSpec
 from securefl.algorithm.weighing import Weights
 from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.core.linear import LinearBounds, Range
 from securefl.core.messages import Cohort
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit, decode, encode, message, peek
@@ -62,73 +61,41 @@ def _if_many(draws: Sequence[int]) -> tuple[int, ...]:
     return tuple(draws) if max(draws, default=1) > 1 else ()
 
 
-@message("query-call", sender="server")
+@message("query-call", sender="server", version=2)
 @dataclass(frozen=True, kw_only=True)
 class QueryCall:
     """Starts an exchange of orders, numbers and sums in the clear.
 
     Attributes:
-        most_bytes, most_elements: the limits of the exchange's orders and broadcasts.
-        names, hidden, runs, ranges, bounds, cohort: the public parameters of encrypted numbers
-            (`linear.Questions`): of `LinearBounds` the hidden length, the count of each run of clear
-            entries, low and high of each, and the other eight numbers. Without names, no number is encrypted.
-        weight_runs, weight_ranges: of the same bounds, the ranges of the hidden weights.
-        weights: the digests of the queries' weights, if the scheme binds numbers to them.
+        most: the limits of the exchange's orders and broadcasts.
+        asked: the public parameters of encrypted numbers. None: no number is encrypted.
         members, draws: of the cohort of hidden sums, which the order names by its digest. Without members,
             no sum is hidden. Without draws, each member was drawn once.
         key: the key holder's reply to its own call, which holds its key. Empty in that call.
+
+    Raises:
+        ConfigError: encrypted numbers of fewer than no client.
     """
 
-    most_bytes: int
-    most_elements: int
-    names: tuple[str, ...] = ()
-    hidden: int = 0
-    runs: tuple[int, ...] = ()
-    ranges: tuple[float, ...] = ()
-    bounds: tuple[float, ...] = ()
-    weight_runs: tuple[int, ...] = ()
-    weight_ranges: tuple[float, ...] = ()
-    weights: tuple[bytes, ...] = ()
-    cohort: int = 0
+    most: Limit
+    asked: Questions | None = None
     members: bytes = b""
     draws: tuple[int, ...] = ()
     key: bytes = b""
+
+    def __post_init__(self) -> None:
+        if self.asked is not None and self.asked.cohort < 0:
+            raise ConfigError(f"Expected a number of clients, got {self.asked.cohort}.")
 
     @classmethod
     def of(
         cls, most: Limit, asked: Questions | None, key: bytes = b"", cohort: Cohort | None = None
     ) -> QueryCall:
-        told = cls(
-            most_bytes=most.bytes,
-            most_elements=most.elements,
-            members=b"" if cohort is None else bits_of(cohort.members),
-            draws=() if cohort is None else _if_many(cohort.draws),
-        )
-        if asked is None:
-            return told
-        own = asked.bounds
-        return replace(
-            told,
-            names=asked.names,
-            hidden=own.hidden_length,
-            runs=tuple(run.count for run in own.clear),
-            ranges=tuple(end for run in own.clear for end in (run.low, run.high)),
-            weight_runs=tuple(run.count for run in own.weights),
-            weight_ranges=tuple(end for run in own.weights for end in (run.low, run.high)),
-            weights=asked.weights,
-            bounds=(
-                own.norm,
-                own.weight_norm,
-                own.row_norm,
-                own.product,
-                own.scale,
-                own.least,
-                own.most,
-                own.spread,
-            ),
-            cohort=asked.cohort,
-            key=key,
-        )
+        """The call for these encrypted numbers, under this key, and for hidden sums over this cohort."""
+        if cohort is None:
+            return cls(most=most, asked=asked, key=key)
+        members, draws = bits_of(cohort.members), _if_many(cohort.draws)
+        return cls(most=most, asked=asked, members=members, draws=draws, key=key)
 
     def hidden_cohort(self) -> Cohort | None:
         """The cohort of hidden sums, or None if no sum is hidden.
@@ -142,43 +109,8 @@ class QueryCall:
             return Cohort(members=members, draws=self.draws or (1,) * len(members))
         except ConfigError as error:
             raise RemoteProtocolError(
-                f"Expected a call for hidden sums, got another: {error}", sender=SERVER
+                f"Expected a call for hidden sums over a cohort, got one over none: {error}", sender=SERVER
             ) from None
-
-    def questions(self) -> Questions | None:
-        """The encrypted numbers' public parameters, or None if no number is encrypted.
-
-        Raises RemoteProtocolError if they are not valid.
-        """
-        if not self.names:
-            return None
-        try:
-            # A ConfigError would blame this party's own configuration, but the server made the call.
-            if self.cohort < 0:
-                raise ConfigError(f"Expected a cohort, got {self.cohort}.")
-            norm, weight_norm, row_norm, product, scale, least, most, spread = self.bounds
-            bounds = LinearBounds(
-                hidden_length=self.hidden,
-                clear=_ranges(self.runs, self.ranges),
-                weights=_ranges(self.weight_runs, self.weight_ranges),
-                norm=norm,
-                weight_norm=weight_norm,
-                row_norm=row_norm,
-                product=product,
-                scale=scale,
-                least=least,
-                most=most,
-                spread=spread,
-            )
-            return Questions(self.names, bounds, self.cohort, self.weights)
-        except (ConfigError, ValueError) as error:
-            raise RemoteProtocolError(
-                f"Expected a call for scores, got another: {error}", sender=SERVER
-            ) from None
-
-
-def _ranges(runs: tuple[int, ...], ends: tuple[float, ...]) -> tuple[Range, ...]:
-    return tuple(Range(*run) for run in zip(runs, ends[::2], ends[1::2], strict=True))
 
 
 @message("sum-call", sender="server")

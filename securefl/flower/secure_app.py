@@ -36,14 +36,12 @@ from securefl.storage.files import folder_at
 PARTY: Final = "securefl-party"
 SOCKET: Final = "securefl-socket"
 USER: Final = "securefl-user"
-"""Keys of a node's `--node-config`: the party that it relays for, that party's socket, and its user."""
+"""Keys of a node's `--node-config`: the party that it relays for, that party's socket, and the user who
+serves it, by name or number; by default the relay's own."""
 LOCAL: Final = "securefl-local"
 """The record of an app's state with the integers and booleans of its model, which stay local."""
 PARTIES: Final = "securefl.parties"
 """The key of a run config for a simulation's folder of parties."""
-IN_ENVIRONMENT: Final = ("SECUREFL_PARTY", "SECUREFL_SOCKET")
-USER_IN_ENVIRONMENT: Final = "SECUREFL_USER"
-"""The same in the environment of a node."""
 Beside = Callable[[Context], tuple[str, Path]]
 """Gives the party that a node relays for, and the party's socket."""
 _log = logger(__name__)
@@ -52,34 +50,20 @@ _log = logger(__name__)
 def by_context(context: Context) -> tuple[str, Path]:
     """The party that a node relays for, and its socket.
 
-    They stand in the node's configuration, or in the environment of the node's processes. A simulated node
-    has neither: its party is that of its partition, in the folder of the run (`simulated`).
+    They stand in the node's configuration. A simulated node has neither: its party is that of its partition,
+    in the folder of the run (`simulated`).
 
     Raises ConfigError if the node names no party, or the folder is another user's.
     """
-    said = (
-        [context.node_config.get(key) for key in (PARTY, SOCKET)],
-        [os.environ.get(key) for key in IN_ENVIRONMENT],
-    )
-    for name, path in said:
-        if isinstance(name, str) and isinstance(path, str):
-            return name, Path(path)
-    if any(one is not None for pair in said for one in pair) or _partition(context) is None:
+    name, path = (context.node_config.get(key) for key in (PARTY, SOCKET))
+    if isinstance(name, str) and isinstance(path, str):
+        return name, Path(path)
+    if name is not None or path is not None or _partition(context) is None:
         raise ConfigError(
-            f"Expected {PARTY} and {SOCKET} in the node's configuration, or {' and '.join(IN_ENVIRONMENT)} "
-            f"in its environment, got {sorted(context.node_config)}. Start the node with --node-config "
-            f'\'{PARTY}="client-0000" {SOCKET}="/run/.../party.sock"\'.'
+            f"Expected {PARTY} and {SOCKET} in the node's configuration, got {sorted(context.node_config)}. "
+            f'Start the node with --node-config \'{PARTY}="client-0000" {SOCKET}="/run/.../party.sock"\'.'
         )
     return _in_simulation(context)
-
-
-def _user(context: Context) -> int:
-    """The number of the party's user: that of the node's configuration or environment, or the relay's own.
-
-    Raises ConfigError if this machine has no such user.
-    """
-    said = context.node_config.get(USER, os.environ.get(USER_IN_ENVIRONMENT, os.getuid()))
-    return user_of(str(said))
 
 
 def _partition(context: Context) -> int | None:
@@ -130,7 +114,7 @@ def own_folder(path: Path, *, make: bool = False) -> None:
         )
 
 
-def secure(inner: ClientApp, *, beside: Beside = by_context, patience: float = 3600.0) -> ClientApp:
+def secure(inner: ClientApp, *, beside: Beside = by_context) -> ClientApp:
     """Wrap a ClientApp, so that its results leave the node only through the node's party.
 
         >>> from flwr.clientapp import ClientApp
@@ -148,7 +132,6 @@ def secure(inner: ClientApp, *, beside: Beside = by_context, patience: float = 3
         inner: has train and evaluate functions as for Flower's FedAvg. It returns one ArrayRecord in the
             layout of the received one, and one MetricRecord with the number of examples.
         beside: gives the party that the node relays for, and its socket.
-        patience: seconds for one request, training included.
 
     Returns:
         The wrapped app. After an error it replies with one constant error, and the reason is in the node's
@@ -156,7 +139,7 @@ def secure(inner: ClientApp, *, beside: Beside = by_context, patience: float = 3
 
     Raises nothing.
     """
-    return _SecureApp(inner, beside, patience)
+    return _SecureApp(inner, beside)
 
 
 def inner_of(app: object) -> ClientApp | None:
@@ -167,9 +150,9 @@ def inner_of(app: object) -> ClientApp | None:
 class _SecureApp(ClientApp):
     """The wrapped app. Flower calls it with every message of every type, so no message bypasses it."""
 
-    def __init__(self, inner: ClientApp, beside: Beside, patience: float) -> None:
+    def __init__(self, inner: ClientApp, beside: Beside) -> None:
         super().__init__()
-        self.inner, self._beside, self._patience = inner, beside, patience
+        self.inner, self._beside = inner, beside
 
     def __call__(self, message: Message, context: Context) -> Message:
         if message.metadata.message_type == SIMULATION and _partition(context) is not None:
@@ -179,14 +162,15 @@ class _SecureApp(ClientApp):
 
     def _party(self, context: Context) -> tuple[str, Path, int]:
         try:
-            return (*self._beside(context), _user(context))
+            user = user_of(str(context.node_config.get(USER, os.getuid())))
+            return (*self._beside(context), user)
         except Exception as error:
             # Logged and not raised, because Flower sends an exception's text to the server.
             _log.warning("Expected a party beside this node: %s", error)
             return "", Path(os.devnull), os.getuid()
 
     def _asked(self, path: Path, user: int, request: bytes, message: Message, context: Context) -> bytes:
-        with reached(path, timeout=self._patience, user=user) as line:
+        with reached(path, timeout=message.metadata.ttl, user=user) as line:
 
             def query(frame: bytes) -> bytes:
                 line.send(frame)

@@ -13,63 +13,31 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from signal import SIGTERM
 from threading import Thread
 from time import monotonic, sleep
 from typing import Any, Final
 
-from flwr.app import Context, Error, Message
+from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from securefl.core.errors import ConfigError
-from securefl.core.logs import logger
-from securefl.deployment.connection import send
 from securefl.deployment.coordinator import run_deployed
-from securefl.deployment.peers import user_of
-from securefl.flower.exchange import CODE, UNANSWERED, GridExchange, relay
+from securefl.flower.exchange import GridExchange
+from securefl.flower.secure_app import secure
 from securefl.flower.submitting import EVENTS, SHOWN, STOP, TALK, held
 from securefl.storage.folder_lock import alone
 from securefl.study.interruption import Interrupted, Told
 from securefl.training import single_thread
 
-PARTY: Final = "party"
-SOCKET: Final = "socket"
-USER: Final = "user"
-"""The node config's words for the party that a node stands for, its socket, and the user who serves it."""
 _GRACE: Final = 10.0
-_log = logger(__name__)
 
 
-# On a site ----------------------------------------------------------------------------------------------
+client_app = secure(ClientApp())
+"""The app of a site. Its inner app has no function, since the parties of a study train by themselves."""
 
-client_app = ClientApp()
-
-
-@client_app.query("securefl_hello")
-@client_app.query("securefl_frame")
-def pass_on(message: Message, context: Context) -> Message:
-    """Relay a message to the party of this node, which its node config names: `party`, `socket` and `user`.
-
-    user: by name or number; by default the relay's own.
-    """
-    name, path = (context.node_config.get(key) for key in (PARTY, SOCKET))
-    if not name or not path:
-        # Not raised: Flower sends the text of an exception to the server.
-        _log.warning("Expected %s and %s in the node config, got none: no answer.", PARTY, SOCKET)
-        return Message(Error(CODE, UNANSWERED), reply_to=message)
-    try:
-        user = user_of(str(context.node_config.get(USER, os.getuid())))
-    except ConfigError as error:
-        _log.warning("%s in the node config: %s", USER, error)
-        return Message(Error(CODE, UNANSWERED), reply_to=message)
-    ask = partial(send, Path(str(path)), timeout=message.metadata.ttl, user=user)
-    return relay(message, str(name), ask)
-
-
-# Beside the command, as a run of Flower -------------------------------------------------------------------
 
 server_app = ServerApp()
 

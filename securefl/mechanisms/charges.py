@@ -58,8 +58,8 @@ def events_of(plan: Plan, sent: Sequence[ValueSpec], party: str, rounds: int) ->
     """The events of one client's releases to a party, if it takes part in every round and initial query."""
     events: Counter[DpEvent] = Counter()
     for spec in sent:
-        events[charge_of(plan, spec).by_party()[party]] += spec.asked(rounds) - spec.initial_queries
-        events[charge_of(plan, spec, trained=False).by_party()[party]] += spec.initial_queries
+        events[charge_of(plan, spec).by_party()[party]] += spec.schedule.asked(rounds) - spec.schedule.initial
+        events[charge_of(plan, spec, trained=False).by_party()[party]] += spec.schedule.initial
     return +events  # a Counter's plus drops the events that occur 0 times
 
 
@@ -71,8 +71,8 @@ def allotment(plan: Plan, sent: Sequence[ValueSpec]) -> Counter[str]:
     found: Counter[str] = Counter()
     for spec in sent:
         max_retries = plan.max_retries if spec.reduction == "sum" else 0
-        rounds = max(0, spec.asked(plan.max_rounds) - spec.initial_queries)
-        if (limit := spec.most_releases(plan.max_rounds)) is not None:
+        rounds = max(0, spec.schedule.asked(plan.max_rounds) - spec.schedule.initial)
+        if (limit := spec.schedule.most_releases(plan.max_rounds)) is not None:
             rounds = min(rounds, limit)
         # The ledger refuses more noised releases of a name than were calibrated for.
         most = (
@@ -84,7 +84,7 @@ def allotment(plan: Plan, sent: Sequence[ValueSpec]) -> Counter[str]:
             (charge_of(plan, spec), rounds and min(rounds + max_retries, most)),
             (
                 charge_of(plan, spec, trained=False),
-                spec.initial_queries and spec.initial_queries + max_retries,
+                spec.schedule.initial and spec.schedule.initial + max_retries,
             ),
         ):
             if charge != NO_COST:

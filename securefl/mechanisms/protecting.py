@@ -104,7 +104,7 @@ def protect(
             hidden = _concealed(spec, conceal, told.astype(np.int64))
     else:
         value = _number(mechanism, spec, value, source)
-        if value.hidden.size and spec.max_releases is None:
+        if value.hidden.size and spec.schedule.max_releases is None:
             raise undeclared(spec.name)
         told = np.concatenate([value.hidden, value.clear])
         # A scheme that expects a hidden part gets none in the clear: it refuses an empty one.

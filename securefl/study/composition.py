@@ -140,7 +140,9 @@ def _check_budget(plan: Plan, sent: Sequence[ValueSpec]) -> None:
         return
     for party in plan.adversaries:
         # Without extra queries: an algorithm spreads those over the run.
-        first = events_of(plan, [replace(spec, extra_queries=0) for spec in sent], party, 1)
+        first = events_of(
+            plan, [replace(spec, schedule=replace(spec.schedule, extra=0)) for spec in sent], party, 1
+        )
         if not within(first, plan.delta, plan.budget):
             cost = compose(first, plan.delta)
             raise ConfigError(

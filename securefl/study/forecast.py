@@ -172,7 +172,10 @@ def _spent(
 ) -> Iterator[Counter[DpEvent]]:
     """The events after some rounds, against each of these parties."""
     # Only the algorithm knows when extra queries come. They are assumed evenly over the schedule.
-    by_then = [replace(s, extra_queries=ceil(s.extra_queries * rounds / plan.max_rounds)) for s in sent]
+    extra = [ceil(s.schedule.extra * rounds / plan.max_rounds) for s in sent]
+    by_then = [
+        replace(s, schedule=replace(s.schedule, extra=own)) for s, own in zip(sent, extra, strict=True)
+    ]
     return (events_of(plan, by_then, party, rounds) for party in parties)
 
 
@@ -189,7 +192,7 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[EpsilonPart]:
     for spec in sent:
         charges = (charge_of(plan, spec), charge_of(plan, spec, trained=False))
         if spec.training is not None and charges[0] != charges[1]:
-            trained[spec.training] += spec.asked(plan.max_rounds) - spec.initial_queries
+            trained[spec.training] += spec.schedule.asked(plan.max_rounds) - spec.schedule.initial
     if trained:
         yield EpsilonPart(
             name="training",
@@ -198,7 +201,7 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[EpsilonPart]:
             epsilon=compose(trained, plan.delta),
         )
     for spec in sent:
-        own, often = charge_of(plan, spec, trained=False).by_party(), spec.asked(plan.max_rounds)
+        own, often = charge_of(plan, spec, trained=False).by_party(), spec.schedule.asked(plan.max_rounds)
         alone = max(compose({own[party]: often}, plan.delta) for party in _adversaries(plan))
         noised = mechanism_of(plan, spec).noised
         if alone > 0:
@@ -262,8 +265,8 @@ def _rehearsed(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) 
     # Only the first round has initial queries and key exchanges.
     rounds = min(2, study.study.rounds)
     # A value whose one query is none of a regular round, and no initial one.
-    at_end = (spec for spec in sent if spec.once and not (spec.period or spec.initial_queries))
-    if ends := study.study.rounds > 2 and any(at_end):
+    times = [spec.schedule for spec in sent]
+    if ends := study.study.rounds > 2 and any(t.once and not (t.period or t.initial) for t in times):
         rounds = 3
     # With a lane's share of the workers, as in the run.
     study = replace(study, runtime=study.runtime.lane(lanes(study)))

@@ -95,7 +95,7 @@ class Attempt:
             ask=self.initial,
             again=self.again,
             number=self.number,
-            once=spec.once,
+            once=spec.schedule.once,
             sum_bound=most,
         )
 

@@ -38,7 +38,8 @@ class Histories:
     """Two rounds of an arm. `seen` has the two outcomes of every value of client 0, by name."""
 
     def __init__(self, protocol: str, options: str, **privacy: str) -> None:
-        arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n{options.replace("fewest = 6", "fewest = 1")}\n'
+        options = options.replace("min_clients_per_entry = 6", "")
+        arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n{options}\n'
         written = text(arm, clients=7 if privacy else 3, non_private=SENT)
         of = parse(with_privacy(written.replace("hidden = [8]", "hidden = [8, 8]"), privacy))
         self.world = world(of)
@@ -158,7 +159,7 @@ def test_what_does_not_change_is_no_part_of_a_value_of_each_round(protocol: str,
     followed = hiding((protocol, options)) | {"sum": '"masked"', "secagg": '"semi-honest"'}
     found = Histories(protocol, options, **followed)
     for name, part in found.parts.items():
-        if part.spec.once:
+        if part.spec.schedule.once:
             assert name not in found.own or len(found.own[name]) <= 1
         elif part.spec.form == "real" and part.spec.reduction == "sum":
             rounds = np.stack(found.own[name])

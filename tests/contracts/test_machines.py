@@ -18,7 +18,7 @@ from support.hidden_plans import hidden
 from support.tiny_orders import order
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import CohortQuery, PerClient, Sum, ValueSpec
+from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Sum, ValueSpec
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Agreement, Identity, Roster, Vector
 from securefl.core.errors import RemoteProtocolError
@@ -37,8 +37,7 @@ from securefl.core.messages import (
 from securefl.core.release import Delivered
 from securefl.core.wire import Header, Limit
 from securefl.engine.exchange import Client, Server
-from securefl.linear.opener import KeyHolder
-from securefl.linear.scheme import Asked
+from securefl.linear.scheme import Asked, OpeningMachine
 from securefl.matching.profiles import Bounds, ProfileQuery, Variant
 from securefl.sums.encrypted.client import SumClient, input_digest, signed_input
 from securefl.sums.encrypted.key_holder import SumKeyHolder
@@ -62,7 +61,7 @@ ASK = CohortQuery(
     sums=(Sum(ValueSpec(name="sum", reduction="sum", reveals="it", weighs="draws"), 2),),
     per_client=(
         PerClient(
-            ValueSpec(name="profile", reduction="none", reveals="it", max_releases=1),
+            ValueSpec(name="profile", reduction="none", reveals="it", schedule=Schedule(max_releases=1)),
             ProfileQuery(np.ones(1), np.ones(1)).linear(Variant.FULL, Bounds()),
         ),
     ),
@@ -484,7 +483,7 @@ class TestServerOfClaims:
 
 
 class TestKeyHolder(Contract):
-    machine = KeyHolder(header=HEADER, most=Limit(999, 99), open_=NOBODY, report=NOBODY)
+    machine = OpeningMachine(header=HEADER, most=Limit(999, 99), open_=NOBODY, report=NOBODY)
     good = (("server", OpenRequest(items=(b"a", b"b"))),)
     bad = (
         ("client-0000", OpenRequest(items=(b"a",))),

@@ -40,7 +40,7 @@ def deployed(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
         for name in set(names) - {"server"}:
             register(own, name)
             path = short_path / "parties" / name / "run" / "party.sock"
-            config = f'party="{name}" socket="{path}"'
+            config = f'securefl-party="{name}" securefl-socket="{path}"'
             supernode(own, name, port, config, app="securefl.flower.studies:client_app")
         yield own
 

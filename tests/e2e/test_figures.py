@@ -133,15 +133,6 @@ def test_what_encryption_adds() -> None:
         ]
 
 
-def test_what_bindings_add() -> None:
-    kept = json.loads((RESULTS / "encryption_overhead.json").read_text(encoding="utf-8"))["bindings"]
-    rows = cells("What bindings add")
-    assert [row[0].split(" ")[0] for row in rows] == list(kept)
-    for row, shares in zip(rows, kept.values(), strict=True):
-        assert row[1:] == [f"{100 * share:.2f} %" for share in shares.values()]
-        assert max(shares.values()) <= 0.01
-
-
 def test_matching() -> None:
     kept = json.loads((RESULTS / "matching.json").read_text(encoding="utf-8"))["rows"]
     # The section's other table has no ratio: its openings were measured in a run of their own.

@@ -26,7 +26,16 @@ from numpy.typing import NDArray
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientContext, ClientFunction, Contribution
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import ByCount, ByDraws, CohortQuery, PerClient, Sum, Value, ValueSpec
+from securefl.algorithm.queries import (
+    ByCount,
+    ByDraws,
+    CohortQuery,
+    PerClient,
+    Schedule,
+    Sum,
+    Value,
+    ValueSpec,
+)
 from securefl.algorithm.weighing import Weights
 from securefl.core.acts import RecordAct, entering
 from securefl.core.agreement import Agreement, Directory, Identity
@@ -48,7 +57,7 @@ from securefl.engine.party import clients as party_module
 from securefl.engine.party.clients import ClientParty
 from securefl.protocols import fltrust
 from securefl.protocols.adds import contributions as adds
-from securefl.protocols.adds.options import Adds
+from securefl.protocols.adds.part import Adds
 from securefl.protocols.client_state import digest_of
 from securefl.protocols.compression import download, moved
 from securefl.protocols.fedavg import FedAvg
@@ -178,7 +187,7 @@ def _weighed() -> System:
 
 
 def _constant() -> System:
-    part = toy("count", lambda context: context.x.mean(0), once=True, on_model=False)
+    part = toy("count", lambda context: context.x.mean(0), schedule=Schedule(once=True), on_model=False)
     return System("constant", (part,), (np.zeros(1, np.float32),))
 
 

@@ -4,6 +4,7 @@ A message is a frozen dataclass marked with `message`. Its bytes are
 
     "SFL" version | kind | kind version | session | round | attempt | stage | field | field ...
 
+A field that is another message, or a frozen dataclass, is encoded in place: its fields, one after the other.
 The numbers of an array begin at a multiple of their size. Zero bytes fill the gap before them.
 """
 

@@ -18,11 +18,26 @@ from typing import Any, TypeVar, get_origin
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
+from securefl.core.errors import (
+    LocalProtocolError,
+    RemoteProtocolError,
+    SecureFLError,
+    UnaccountedRelease,
+)
 from securefl.core.formats import VERSION
 from securefl.core.release import Delivered, Permit, Release
 from securefl.core.text_safety import is_legible
-from securefl.core.wire.kinds import KEYS, Header, Limit, WireType, element, scalar
+from securefl.core.wire.kinds import (
+    KEYS,
+    Header,
+    Limit,
+    WireType,
+    element,
+    fields_of,
+    is_nested,
+    optional,
+    scalar,
+)
 
 _NAME = b"SFL"
 MAGIC = _NAME + bytes([VERSION])
@@ -40,10 +55,8 @@ _Read = Callable[["_Reader"], Any]
 
 def encode(header: Header, body: Any, permit: Permit | None = None) -> bytes:
     """Return the bytes of `body`. Raises `UnaccountedRelease` if a release is outside the permit."""
-    spec: WireType = body.__wire__
-    out: _Parts = [_head(spec, header)]
-    for name, write in _fields(body.__class__, _writer):
-        write(out, getattr(body, name), permit)
+    out: _Parts = [_head(body.__wire__, header)]
+    _write_fields(body.__class__, out, body, permit)
     return b"".join(out)
 
 
@@ -63,8 +76,8 @@ def _begun(kind: str, version: int, session: bytes, *place: int) -> bytes:
 
 @cache
 def _fields(cls: Any, how: Callable[[Any], T]) -> tuple[tuple[str, T], ...]:
-    """Return the fields of a message class with the writer or reader of each. Cached, one lookup a class."""
-    return tuple((name, how(hint)) for name, hint in cls.__wire__.fields)
+    """Return the fields of a class with the writer or reader of each. Cached, one lookup a class."""
+    return tuple((name, how(hint)) for name, hint in fields_of(cls))
 
 
 @lru_cache(maxsize=256)
@@ -87,6 +100,10 @@ def _writer(hint: Any) -> _Write:
         return _WRITERS[hint]
     if hint in KEYS:
         return partial(_write_key, hint)
+    if (kind := optional(hint)) is not None:
+        return partial(_write_optional, kind)
+    if is_nested(hint):
+        return partial(_write_fields, hint)
     return partial(_write_declared, scalar(hint))
 
 
@@ -103,6 +120,19 @@ def _tuple_writer(hint: Any) -> _Write:
             item(out, one, permit)
 
     return write
+
+
+def _write_fields(kind: Any, out: _Parts, value: Any, permit: Permit | None) -> None:
+    if value.__class__ is not kind:  # the fields that a subclass adds would be lost
+        raise LocalProtocolError(f"Expected a {kind.__name__}, got a {type(value).__name__}.")
+    for name, write in _fields(kind, _writer):
+        write(out, getattr(value, name), permit)
+
+
+def _write_optional(kind: type[Any], out: _Parts, value: Any, permit: Permit | None) -> None:
+    out.append(_pack("B", value is not None))
+    if value is not None:
+        _write_fields(kind, out, value, permit)
 
 
 def _write_block(out: _Parts, value: bytes, layout: str = "I") -> None:
@@ -288,11 +318,10 @@ def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
         if len(data) > most.bytes:
             raise _Bad(f"a {spec.kind!r} has at most {most.bytes} bytes here, this one has {len(data)}")
         reader = _Reader(data, len(head), most.elements)
-        fields = _fields(cls, _reader)  # type: ignore[arg-type]  # a class is hashable
-        values = {name: read(reader) for name, read in fields}
+        body: T = _read_fields(cls, reader)
         if reader.left:
             raise _Bad(f"{reader.left} bytes follow the last field")
-        return cls(**values)
+        return body
     kind, version, came = _read_header(_Reader(data))
     if came != header:
         raise _Bad(f"it belongs at {came.place()} of its session, not at {header.place()} of this one")
@@ -306,6 +335,10 @@ def _reader(hint: Any) -> _Read:
         return _tuple_reader(element(hint))
     if hint in KEYS:
         return lambda reader: hint(reader.block())
+    if (kind := optional(hint)) is not None:
+        return partial(_read_optional, kind)
+    if is_nested(hint):
+        return partial(_read_fields, hint)
     return _READERS.get(hint) or partial(_read_declared, scalar(hint))
 
 
@@ -316,6 +349,22 @@ def _tuple_reader(hint: Any) -> _Read:
         return lambda reader: tuple([hint(one) for one in reader.blocks(reader.count())])
     item = _reader(hint)
     return lambda reader: tuple([item(reader) for _ in range(reader.count())])
+
+
+def _read_fields(kind: Any, reader: _Reader) -> Any:
+    values = {name: read(reader) for name, read in _fields(kind, _reader)}
+    try:
+        return kind(**values)
+    except (SecureFLError, TypeError, ValueError, ArithmeticError) as error:
+        # The sender chose the values, so it is blamed, and not this party's configuration.
+        raise _Bad(f"no {kind.__name__} has these fields: {error}") from None
+
+
+def _read_optional(kind: Any, reader: _Reader) -> Any:
+    (there,) = reader.unpack("B")
+    if there > 1:
+        raise _Bad(f"expected 0 or 1 in front of a {kind.__name__} that may be missing, {there} came")
+    return _read_fields(kind, reader) if there else None
 
 
 def _read_declared(kind: Any, reader: _Reader) -> NDArray[Any]:

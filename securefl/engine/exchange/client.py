@@ -139,11 +139,11 @@ class Client:
         """
         initial, number = order.initial, order.number
         if initial:
-            due = number == 0 and 0 < initial <= spec.initial_queries
+            due = number == 0 and 0 < initial <= spec.schedule.initial
         elif number:
-            due = 0 < number <= spec.extra_queries
+            due = 0 < number <= spec.schedule.extra
         else:
-            due = spec.due(self.header.round)
+            due = spec.schedule.due(self.header.round)
         if not due:
             raise _refusal(
                 f"Expected {spec.name!r} to be asked for as declared, got initial {initial}, "

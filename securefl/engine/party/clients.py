@@ -186,13 +186,13 @@ class ClientParty:
         )
 
     def _asked(self, header: Header, call: QueryCall, own: Sequence[int]) -> dict[str, Machine[Any]]:
-        if call.most_bytes > self._most.bytes or call.most_elements > self._most.elements:
+        if call.most.bytes > self._most.bytes or call.most.elements > self._most.elements:
             raise RemoteProtocolError(
                 f"Expected orders and broadcasts of at most {self._most.bytes} bytes, got a call for "
-                f"{call.most_bytes}.",
+                f"{call.most.bytes}.",
                 sender=SERVER,
             )
-        asked, conceal = call.questions(), dict[str, Mapping[str, ConcealVector]]()
+        asked, conceal = call.asked, dict[str, Mapping[str, ConcealVector]]()
         if asked is not None and self._scores is None:
             raise RemoteProtocolError(
                 "Expected open numbers, as the plan says, got a call for others.", sender=SERVER
@@ -213,7 +213,7 @@ class ClientParty:
                 header=header,
                 plan=self._plan,
                 contributions=self._sends,
-                most=Limit(call.most_bytes, call.most_elements),
+                most=call.most,
                 cohort=cohort,
                 conceal=conceal.get(client_name(k), {}),
             )

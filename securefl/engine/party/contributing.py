@@ -193,14 +193,14 @@ class Contributing:
         order, spec = task.order.order, self._specs[name]
         most = None
         if order.number:
-            most = spec.extra_queries
+            most = spec.schedule.extra
         elif order.initial and spec.training is not None:
-            most = spec.initial_queries
+            most = spec.schedule.initial
         return Asked(
             initial=order.initial,
             number=order.number,
             most=most,
-            max_releases=spec.most_releases(self._plan.max_rounds),
+            max_releases=spec.schedule.most_releases(self._plan.max_rounds),
         )
 
     def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:

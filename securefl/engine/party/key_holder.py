@@ -85,12 +85,11 @@ class KeyHolderParty:
         try:
             if isinstance(call, SumCall):
                 return self._of_sum(header, call)
-            asked = call.questions()
-            if self._scores is None or asked is None:
+            if self._scores is None or call.asked is None:
                 raise RemoteProtocolError(
                     "Expected a call for encrypted numbers, got one for open numbers.", sender=SERVER
                 )
-            return self._scores.machine(asked, header)
+            return self._scores.machine(call.asked, header)
         except (ConfigError, CryptoError) as error:
             raise RemoteProtocolError(
                 f"Expected a call of this plan, got another: {error}", sender=SERVER

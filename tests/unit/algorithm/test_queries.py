@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securefl.algorithm.clients import Population
-from securefl.algorithm.queries import ByDraws, CohortQuery, PerClient, Sum, ValueSpec
+from securefl.algorithm.queries import ByDraws, CohortQuery, PerClient, Schedule, Sum, ValueSpec
 from securefl.core.errors import LocalProtocolError
 from securefl.core.linear import LinearBounds, LinearQuery
 
@@ -53,7 +53,14 @@ def test_a_linear_query_declares_its_releases() -> None:
     own = LinearQuery(bounds, np.ones(2))
     with pytest.raises(LocalProtocolError):
         PerClient(LOSS, own)
-    PerClient(replace(LOSS, max_releases=1), own)
+    PerClient(replace(LOSS, schedule=Schedule(max_releases=1)), own)
+
+
+@pytest.mark.parametrize("name", ["period", "initial", "extra"])
+@pytest.mark.parametrize("number", [-1, 1.0, True])
+def test_a_schedule_counts_in_whole_numbers(name: str, number: Any) -> None:
+    with pytest.raises(LocalProtocolError, match=name):
+        Schedule(**{name: number})
 
 
 def test_a_number_is_finite_and_in_its_range() -> None:

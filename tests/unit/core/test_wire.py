@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import GenericAlias
 from typing import Any, TypeVar
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from support.tiny_orders import order
 
 from securefl.accounting.events import NON_PRIVATE
-from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
+from securefl.core.agreement import Identity
+from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError, UnaccountedRelease
 from securefl.core.keys import PublicKey, SecretKey, Share, Signature
 from securefl.core.messages import Broadcast, ContributionMessage, OpenReply, OpenRequest, Order
 from securefl.core.release import Delivered, Release, ReleaseKey
@@ -42,6 +44,11 @@ class Keys:
 class NewerOrder:
     wants: tuple[str, ...]
     weight: float
+
+
+def made(name: str, *, frozen: bool = True, **hints: Any) -> Any:
+    """A dataclass of these fields."""
+    return dataclass(frozen=frozen)(type(name, (), {"__annotations__": hints}))
 
 
 def release() -> Release:
@@ -78,7 +85,7 @@ def release() -> Release:
     ids=str,
 )
 def test_a_client_message_with_a_bare_field_is_not_even_defined(hint: Any) -> None:
-    body = dataclass(frozen=True)(type("Leak", (), {"__annotations__": {"value": hint}}))
+    body = made("Leak", value=hint)
     with pytest.raises(LocalProtocolError, match=r"Leak\.value"):
         message("leak", version=1, sender="client")(body)
 
@@ -98,7 +105,7 @@ def test_a_bare_field_is_not_inherited_either() -> None:
 
 @pytest.mark.parametrize("hint", [tuple[int, float], tuple[()], tuple[int]], ids=str)
 def test_only_tuples_of_one_type_are_messages(hint: Any) -> None:
-    body = dataclass(frozen=True)(type("Odd", (), {"__annotations__": {"value": hint}}))
+    body = made("Odd", value=hint)
     with pytest.raises(LocalProtocolError, match=r"tuple\[T, ...\]"):
         message("odd", version=1, sender="server")(body)
 
@@ -326,9 +333,7 @@ class _Alias:
 def test_arrays_are_declared_by_any_numpy(array: Any) -> None:
     """`NDArray[...]` is np.ndarray[...] up to numpy 2.4, and an alias of it from 2.5 on."""
     hints = {"one": array[np.float32], "some": tuple[array[np.floating], ...], "any": array[Any]}
-    body: Any = message("arrays", version=1, sender="server")(
-        dataclass(frozen=True)(type("Arrays", (), {"__annotations__": hints}))
-    )
+    body: Any = message("arrays", version=1, sender="server")(made("Arrays", **hints))
     ours = body(np.ones(2, np.float32), (np.zeros(1, np.float32), np.ones((1, 2))), np.arange(3))
     theirs: Any = decode(encode(HERE, ours), HERE, {body: MANY}, "the server")
     np.testing.assert_equal(vars(theirs), vars(ours))
@@ -337,15 +342,12 @@ def test_arrays_are_declared_by_any_numpy(array: Any) -> None:
             encode(HERE, wrong)
 
 
-@pytest.mark.parametrize("hint", [list[np.float32], np.ndarray, bool], ids=str)
-def test_a_field_of_another_type_is_neither_written_nor_read(hint: Any) -> None:
-    body: Any = message("odd", version=1, sender="server")(
-        dataclass(frozen=True)(type("Odd", (), {"__annotations__": {"value": hint}}))
-    )
-    begun = encode(HERE, message("odd", version=1, sender="server")(dataclass(type("Odd", (), {})))())
-    for wrong in (lambda: encode(HERE, body([1])), lambda: decode(begun, HERE, {body: MANY}, "the server")):
-        with pytest.raises(LocalProtocolError):
-            wrong()
+@pytest.mark.parametrize(
+    "hint", [list[np.float32], np.ndarray, bool, SecretKey, Identity, int | None, tuple[bool, ...]], ids=str
+)
+def test_a_field_of_a_type_without_an_encoding_is_not_even_defined(hint: Any) -> None:
+    with pytest.raises(LocalProtocolError, match="has an encoding"):
+        message("odd", version=1, sender="server")(made("Odd", value=hint))
 
 
 def test_decoded_arrays_do_not_write_into_the_message() -> None:
@@ -353,6 +355,139 @@ def test_decoded_arrays_do_not_write_into_the_message() -> None:
     got = decode(data, HERE, {Broadcast: MANY}, "server")
     with pytest.raises(ValueError, match="read-only"):
         got.model[0] = 2.0
+
+
+# Messages inside messages --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    count: int
+    values: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        if self.count != len(self.values):
+            raise ConfigError(f"Expected {self.count} values, got {len(self.values)}.")
+
+
+@message("outer", sender="server")
+@dataclass(frozen=True)
+class Outer:
+    word: str
+    run: Run
+    more: tuple[Run, ...]
+    last: Order | None
+
+
+@message("plain", sender="server")  # a name as long: numbers begin at a multiple of their size
+@dataclass(frozen=True)
+class Flat:
+    """The same fields as those of an `Outer` with one run more, one after the other."""
+
+    word: str
+    count: int
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Endless:
+    inner: tuple[Endless, ...]
+
+
+OUTER = Outer("odd", Run(2, np.ones(2)), (Run(0, np.zeros(0)), Run(1, np.ones(1))), ORDER)
+
+
+def body_of(data: bytes, kind: bytes) -> bytes:
+    return data[len(MAGIC) + 1 + len(kind) + 2 + 32 + 8 :]
+
+
+@pytest.mark.parametrize("outer", [OUTER, replace(OUTER, more=(), last=None)], ids=["all", "no last"])
+def test_a_message_stands_in_another_as_its_fields(outer: Outer) -> None:
+    data = encode(HERE, outer)
+    begin = body_of(encode(HERE, Flat("odd", 2, np.ones(2))), b"plain")
+    assert body_of(data, b"outer").startswith(begin)
+    assert data.endswith(b"\1" + body_of(encode(HERE, ORDER), b"order") if outer.last else b"\0")
+    got = decode(data, HERE, {Outer: MANY}, "server")
+    np.testing.assert_equal(encode(HERE, got), data)
+    assert (got.last, len(got.more)) == (outer.last, len(outer.more))
+
+
+def test_bytes_that_are_cut_or_changed_anywhere_are_refused_or_another_message() -> None:
+    data = encode(HERE, OUTER)
+    for end in range(len(data)):
+        with pytest.raises(RemoteProtocolError):
+            decode(data[:end], HERE, {Outer: MANY}, "server")
+    for place in range(len(data)):
+        for byte in (0, 1, 2, 255):
+            changed = data[:place] + bytes([byte]) + data[place + 1 :]
+            with suppress(RemoteProtocolError):
+                assert encode(HERE, decode(changed, HERE, {Outer: MANY}, "server")) == changed
+
+
+def test_the_elements_of_nested_tuples_count_with_the_others() -> None:
+    data, held = encode(HERE, OUTER), 2 + len(ORDER.wants) + len(ORDER.sums)
+    assert decode(data, HERE, {Outer: Limit(len(data), held)}, "server").last == ORDER
+    with pytest.raises(RemoteProtocolError, match="at most 0 more"):
+        decode(data, HERE, {Outer: Limit(len(data), held - 1)}, "server")
+
+
+def test_values_that_the_inner_class_refuses_are_the_sender_s_fault() -> None:
+    data, bad = encode(HERE, OUTER), Run(2, np.ones(2))
+    object.__setattr__(bad, "count", 3)
+    assert decode(data, HERE, {Outer: MANY}, "server").run.count == 2
+    with pytest.raises(RemoteProtocolError, match="Expected 3 values, got 2") as refused:
+        decode(encode(HERE, replace(OUTER, run=bad)), HERE, {Outer: MANY}, "server")
+    assert refused.value.sender == "server"
+
+
+def test_what_is_no_message_of_the_field_is_not_encoded() -> None:
+    class Wider(Run):
+        pass
+
+    for wrong in (Wider(0, np.zeros(0)), OUTER, None, 3):
+        with pytest.raises(LocalProtocolError, match="Expected a Run"):
+            encode(HERE, replace(OUTER, run=wrong))  # type: ignore[arg-type]
+
+
+def nested(depth: int, inner: Any = int) -> Any:
+    for _ in range(depth):
+        inner = made("Deep", value=inner)
+    return inner
+
+
+@pytest.mark.parametrize(
+    "hint", [nested(5), Endless, GenericAlias(tuple, (nested(5), ...))], ids=["deep", "endless", "tuple"]
+)
+def test_a_message_nested_too_deep_is_not_even_defined(hint: Any) -> None:
+    with pytest.raises(LocalProtocolError, match="nested too deep"):
+        message("deep", sender="server")(made("Outermost", value=hint))
+    assert message("deep", sender="server")(made("Outermost", value=nested(4)))
+
+
+@pytest.mark.parametrize(
+    ("sender", "inner"),
+    [
+        ("client", made("Inner", key=PublicKey, count=int)),
+        ("client", made("Inner", values=NDArray[np.float64])),
+        ("client", made("Inner", release=Release)),
+        ("server", made("Inner", releases=tuple[Release, ...])),
+        ("server", made("Inner", frozen=False, word=str)),
+        ("server", made("Inner", secret=SecretKey)),
+        ("server", made("Inner", pair=tuple[int, float])),
+    ],
+    ids=["count", "array", "release", "releases", "not frozen", "secret", "pair"],
+)
+@pytest.mark.parametrize("around", [lambda one: one, lambda one: tuple[one, ...], lambda one: one | None])
+def test_what_a_message_may_not_have_it_may_not_have_inside(around: Any, sender: Any, inner: Any) -> None:
+    with pytest.raises(LocalProtocolError):
+        message("leak", sender=sender)(made("Leak", value=around(inner)))
+
+
+def test_a_client_may_send_keys_in_a_message_inside() -> None:
+    inner = made("Inner", key=PublicKey, shares=tuple[Share, ...])
+    body = message("pairs", sender="client")(made("Pairs", pairs=tuple[inner, ...]))  # type: ignore[valid-type]
+    ours = body((inner(PublicKey(b"a"), (Share(b"b"),)), inner(PublicKey(b"c"), ())))
+    assert decode(encode(HERE, ours), HERE, {body: MANY}, "client-0001") == ours
 
 
 LENGTHS = st.lists(st.integers(0, 40), max_size=6)

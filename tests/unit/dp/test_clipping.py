@@ -62,9 +62,9 @@ def test_the_grid_puts_rows_no_further_apart_than_their_spread() -> None:
         beside = row + rng.normal(size=m) * rng.choice([0.1, 1.0, 100.0])
         rows = np.rint([row, beside])
         one, other = clipping.to_grid(rows, 1.0, limit)
-        extra_queries = np.linalg.norm(one - other) - np.linalg.norm(rows[0] - rows[1])
-        assert extra_queries <= clipping.spread(m, limit)
-        farthest = max(farthest, float(extra_queries))
+        moved = np.linalg.norm(one - other) - np.linalg.norm(rows[0] - rows[1])
+        assert moved <= clipping.spread(m, limit)
+        farthest = max(farthest, float(moved))
     assert farthest > 0.1, "without truncation it would be 0"
 
 

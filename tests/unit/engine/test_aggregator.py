@@ -16,7 +16,7 @@ from securefl.accounting.ledger import Ledger
 from securefl.accounting.shared import account_of
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import ByCount, CohortQuery, PerClient, Sum, Value, ValueSpec
+from securefl.algorithm.queries import ByCount, CohortQuery, PerClient, Schedule, Sum, Value, ValueSpec
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.dp.calibration import sigma
@@ -229,7 +229,11 @@ def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Pa
         return Value(hidden=parts.hidden)
 
     spec = ValueSpec(
-        name="profile", reduction="none", reveals="its profile", reveals_encrypted="a score", max_releases=1
+        name="profile",
+        reduction="none",
+        reveals="its profile",
+        reveals_encrypted="a score",
+        schedule=Schedule(max_releases=1),
     )
     baseline = own(np.random.default_rng(4).normal(size=(40, LENGTH)))
     per_client = PerClient(spec, linear_query(baseline, anchor, Bounds()))

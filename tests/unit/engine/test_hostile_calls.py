@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
+from support.any_calls import AnyCall, AnyQuestions, any_bounds
 from support.four_clients import CLIENTS, PLACE, SENDS, SESSION, SIZE, records, sum_call
 from support.hidden_plans import hidden
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
+from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Sum, Value, ValueSpec
 from securefl.core.errors import RemoteProtocolError
+from securefl.core.linear import Range
 from securefl.core.messages import Broadcast, Order
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import SIGNATURE_BYTES
@@ -28,7 +30,7 @@ from securefl.engine.drive import Driver, Packet
 from securefl.engine.inprocess import InProcess, simulated
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
-from securefl.linear import ckks, padded
+from securefl.linear import scheme
 from securefl.linear.registry import scheme_of
 from securefl.linear.scheme import Questions
 from securefl.matching.profiles import Anchor, Bounds, Variant, linear_query
@@ -38,7 +40,11 @@ from securefl.sums.two_server.messages import PadRequest
 
 LENGTH = 4
 PROFILE = ValueSpec(
-    name="profile", reduction="none", reveals="it", reveals_encrypted="a score", max_releases=9
+    name="profile",
+    reduction="none",
+    reveals="it",
+    reveals_encrypted="a score",
+    schedule=Schedule(max_releases=9),
 )
 LOSS = ValueSpec(name="loss", reduction="none", reveals="it")
 OPEN = Plan(delta=1e-5, max_rounds=9, non_private=("own", "profile", "loss"), corrupt=0.2, dropout=0.2)
@@ -104,7 +110,7 @@ def test_a_call_for_an_introduction_with_a_number_is_refused(how: Any, wrong: An
 
 
 def test_kinds_of_profiles_without_end_do_not_fill_the_key_holder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ckks, "MOST_KINDS", 2)
+    monkeypatch.setattr(scheme, "MOST_KINDS", 2)
     whole, _ = engine(replace(OPEN, scores="ckks"))
     for number in (1, 2):
         at = replace(PLACE, round=number)
@@ -123,13 +129,15 @@ def test_sizes_at_the_ends_of_a_float_cost_the_call_and_no_process(how: Any) -> 
     whole, party = engine(replace(OPEN, scores=how))
     good, refused = scores(), 0
     key = holder(whole).call([KEY_HOLDER], encode_call(PLACE, good))
+    assert good.asked is not None
+    declared = any_bounds(replace(good.asked.bounds, weights=()))
     for number, (norm, weight_norm, product) in enumerate(itertools.product(ENDS, repeat=3), 2):
         at = replace(PLACE, round=number)
-        sizes = (norm, weight_norm, 1.0, product, *good.bounds[4:])
-        call = replace(good, bounds=sizes, weight_runs=(), weight_ranges=(), key=key)
+        bounds = replace(declared, norm=norm, weight_norm=weight_norm, row_norm=1.0, product=product)
+        call = AnyCall(asked=AnyQuestions(names=("profile",), bounds=bounds, weights=(bytes(32),)), key=key)
         for one, name in ((holder(whole), KEY_HOLDER), (party, "client-0000")):
             try:
-                one.call([name], encode_call(at, call))
+                one.call([name], encode(at, call))
             except RemoteProtocolError:
                 refused += 1
     assert refused > len(ENDS) ** 3
@@ -137,7 +145,7 @@ def test_sizes_at_the_ends_of_a_float_cost_the_call_and_no_process(how: Any) -> 
 
 def test_a_parcel_that_comes_before_the_drive_began_is_lost() -> None:
     _, party = engine(OPEN)
-    party.call(["client-0000"], encode_call(PLACE, QueryCall(most_bytes=999, most_elements=9)))
+    party.call(["client-0000"], encode_call(PLACE, QueryCall(most=Limit(999, 9))))
     assert party.drive is not None
     order = replace(FOR_ONE, wants=("own",))
     assert party.drive.deliver(Packet(SERVER, "client-0000", encode(PLACE, order))) == []
@@ -155,7 +163,7 @@ def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> Non
         reveals="it",
         depends_on="model",
         training=GaussianDpEvent(1.0),
-        initial_queries=1,
+        schedule=Schedule(initial=1),
     )
     plan = replace(OPEN, unit="record", adjacency="add-remove", non_private=())
     gives, journal = [ClientFunction(trained, lambda context: Value(clear=np.ones(1)))], Journal()
@@ -168,7 +176,7 @@ def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> Non
         rng = lambda number, client, query: np.random.default_rng(0)  # noqa: E731
         party = ClientParty(plan, gives, ledger, journal, {0: records()[0]}, rng=rng)
         party.enter(directory)
-        call = QueryCall(most_bytes=10**6, most_elements=99)
+        call = QueryCall(most=Limit(10**6, 99))
         at = drive(party, "client-0000", PLACE, encode_call(PLACE, call))
         order = replace(FOR_ONE, wants=("own",), initial=initial)
         for one in (order, Broadcast(model=np.zeros(2, np.float32), names=(), arrays=())):
@@ -181,9 +189,10 @@ def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> Non
 # A server that lies to a client about scores --------------------------------------------------------
 
 
-def scores(length: int = LENGTH, variant: str = "full", **changes: Any) -> QueryCall:
-    kind = Questions(("profile",), Bounds().linear(length, Variant(variant)), CLIENTS, (bytes(32),))
-    return replace(QueryCall.of(Limit(10**6, 10**4), kind), **changes)
+def scores(length: int = LENGTH, variant: str = "full", key: bytes = b"", **changes: Any) -> QueryCall:
+    bounds = Bounds().linear(length, Variant(variant))
+    kind = Questions(("profile",), replace(bounds, **changes.pop("bounds", {})), CLIENTS, (bytes(32),))
+    return QueryCall.of(Limit(10**6, 10**4), replace(kind, **changes), key)
 
 
 def asked(
@@ -192,7 +201,7 @@ def asked(
     """What a client answers to this call, under the key that the key holder said for it."""
     whole, party = engine(replace(OPEN, scores=how))
     key = holder(whole).call([KEY_HOLDER], encode_call(PLACE, call))
-    told = QueryCall(most_bytes=10**6, most_elements=10**4) if bare else replace(call, key=key)
+    told = QueryCall(most=Limit(10**6, 10**4)) if bare else replace(call, key=key)
     at = drive(party, "client-0000", PLACE, encode_call(PLACE, told))
     order = replace(FOR_ONE, wants=wants)
     for one in (order, Broadcast(model=np.zeros(2, np.float32), names=(), arrays=())):
@@ -214,8 +223,8 @@ def test_a_client_that_is_called_without_a_key_does_not_tell_its_profile(how: An
         (("profile",), {"length": LENGTH + 1}),
         (("profile",), {"variant": "mean-only"}),
         (("loss",), {"names": ("loss",)}),
-        (("profile",), {"weight_runs": (), "weight_ranges": ()}),
-        (("profile",), {"weight_runs": (2 * LENGTH + 1,), "weight_ranges": (-1e9, 1e9)}),
+        (("profile",), {"bounds": {"weights": ()}}),
+        (("profile",), {"bounds": {"weights": (Range(2 * LENGTH + 1, -1e9, 1e9),)}}),
     ],
     ids=[
         "another length",
@@ -313,11 +322,11 @@ def signs(whole: InProcess, purpose: bytes, lie: Callable[[bytes], bytes]) -> No
 )
 def test_a_signed_key_that_is_none_costs_the_numbers_and_no_process(how: Any, lie: Any) -> None:
     whole, _ = engine(replace(OPEN, scores=how))
-    kind = scores().questions()
+    kind = scores().asked
     assert kind is not None
     way = whole.server._scoring
-    purpose = ckks._purpose(way.terms(kind.bounds)) if isinstance(way, ckks.Ckks) else padded._PURPOSE
-    signs(whole, purpose, lie)
+    assert way is not None
+    signs(whole, way.purpose(way.terms(kind.bounds, PLACE)), lie)
     baseline = linear_query(
         MeanVariance(np.zeros(LENGTH), np.ones(LENGTH), 9),
         Anchor(np.zeros(LENGTH), np.ones(LENGTH)),
@@ -380,12 +389,12 @@ def test_a_bad_call_does_not_end_the_ask_at_hand() -> None:
     """Else a server could have a value computed a second time, from what the first computing kept."""
     _, party = engine(MASKED)
     names = list(party.names)
-    party.call(names, encode_call(PLACE, QueryCall(most_bytes=9, most_elements=9)))
+    party.call(names, encode_call(PLACE, QueryCall(most=Limit(9, 9))))
     party._contributing.values._news[0] = {"seen": np.ones(1)}
-    huge = QueryCall(most_bytes=2**40, most_elements=9)
+    huge = QueryCall(most=Limit(2**40, 9))
     with pytest.raises(RemoteProtocolError, match="at most"):
         party.call(names, encode_call(replace(PLACE, stage=1), huge))
     assert party.kept == {}
     party.drive.results[names[0]] = "answered"
-    party.call(names, encode_call(replace(PLACE, stage=1), QueryCall(most_bytes=9, most_elements=9)))
+    party.call(names, encode_call(replace(PLACE, stage=1), QueryCall(most=Limit(9, 9))))
     assert set(party.kept) == {0}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import CohortQuery, PerClient, Value, ValueSpec
+from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Value, ValueSpec
 from securefl.core.abstaining import Reason, reason_of
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
 from securefl.core.hiding import ConcealVector
@@ -39,7 +39,7 @@ def spec(most: Any, **changes: Any) -> ValueSpec:
         "reveals": "its vector",
         "reveals_encrypted": "a number",
         "on_model": False,
-        "max_releases": most,
+        "schedule": Schedule(max_releases=most),
     }
     return ValueSpec(**declared | changes)
 
@@ -142,9 +142,10 @@ def test_a_ledger_of_releases_that_nobody_limited_is_held_to_the_number_now(tmp_
 
 
 def test_the_schedule_s_number_is_what_a_run_asks_for() -> None:
-    assert spec("schedule", period=2, initial_queries=1, extra_queries=3).most_releases(10) == 5 + 1 + 3
-    assert spec(4).most_releases(10) == 4
-    assert ValueSpec(name="loss", reduction="none", reveals="it").most_releases(10) is None
+    often = Schedule(period=2, initial=1, extra=3, max_releases="schedule")
+    assert often.most_releases(10) == often.asked(10) == 5 + 1 + 3
+    assert Schedule(max_releases=4).most_releases(10) == 4
+    assert Schedule().most_releases(10) is None
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,10 @@ def test_a_norm_that_its_records_made_too_large_reaches_nobody(tmp_path: Path, s
 @pytest.mark.parametrize(("noise", "told"), [("none", "records"), ("local", "charged")])
 def test_the_class_of_a_norm_above_the_bounds(noise: Any, told: str) -> None:
     """It follows from the vector; of a noised one it is post-processing, which the charge covers."""
-    words: dict[str, Any] = {"max_releases": 1, "sensitivity": {("client", "zero-out"): 1.0}}
+    words: dict[str, Any] = {
+        "schedule": Schedule(max_releases=1),
+        "sensitivity": {("client", "zero-out"): 1.0},
+    }
     sent = ValueSpec(name="vector", reduction="none", reveals="it", reveals_encrypted="a number", **words)
     plan = replace(PLAN, noise=noise, noise_multiplier=float(noise == "local"), max_rounds=1)
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "vector")

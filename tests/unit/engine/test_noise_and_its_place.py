@@ -15,12 +15,12 @@ from support.tiny_secagg import entropy
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Value, ValueSpec
+from securefl.algorithm.queries import Schedule, Value, ValueSpec
 from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
 from securefl.core.messages import Broadcast, Order
 from securefl.core.release import SERVER, ReleaseKey
-from securefl.core.wire import Header, encode
+from securefl.core.wire import Header, Limit, encode
 from securefl.engine.calls import QueryCall, encode_call
 from securefl.engine.drive import Packet
 from securefl.engine.party.clients import ClientParty
@@ -35,8 +35,7 @@ OWN = ValueSpec(
     sensitivity=BOUNDED,
     training=GaussianDpEvent(2.0),
     grid=Grid(step=2.0**-10, bound=64.0),
-    initial_queries=2,
-    extra_queries=2,
+    schedule=Schedule(initial=2, extra=2),
 )
 PLAN = Plan(
     adjacency="add-remove", delta=1e-5, max_rounds=9, noise="local", noise_multiplier=3.0, max_retries=3
@@ -116,7 +115,7 @@ def trained(told: Order, model: Broadcast = MODEL, at: Header = PLACE) -> dict[s
         rng=lambda *_: np.random.default_rng(0),
     )
     party.enter(parties.directory)
-    party.call([CLIENT], encode_call(at, QueryCall(most_bytes=10**6, most_elements=99)))
+    party.call([CLIENT], encode_call(at, QueryCall(most=Limit(10**6, 99))))
     assert party.drive is not None
     party.drive.begin()
     for message in (told, model):
@@ -133,7 +132,7 @@ def own_order(**changes: Any) -> Order:
 QUESTIONS: dict[str, dict[str, int]] = {
     "put anew": {"again": 1},
     "and once more": {"again": 2},
-    "extra_queries": {"number": 1},
+    "extra": {"number": 1},
     "and further": {"number": 2},
     "an introduction": {"initial": 1},
     "and another": {"initial": 2},

@@ -17,13 +17,13 @@ from securefl.accounting.events import steps_event
 from securefl.accounting.ledger import Asked, Ledger
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
+from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Sum, Value, ValueSpec
 from securefl.core.agreement import Vector
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.messages import Broadcast
 from securefl.core.release import SERVER, ReleaseKey
 from securefl.core.streams import client_stream, stream
-from securefl.core.wire import Header, encode
+from securefl.core.wire import Header, Limit, encode
 from securefl.dp.noise import Source
 from securefl.engine.calls import QueryCall, SumCall, decode_call, encode_call
 from securefl.engine.drive import Packet
@@ -34,12 +34,14 @@ from securefl.storage.journal import Journal
 from securefl.study.privacy import PrivacySection
 
 SESSION = bytes(32)
-STEP = ValueSpec(name="step", reduction="sum", reveals="a step", depends_on="trained-state", extra_queries=2)
+STEP = ValueSpec(
+    name="step", reduction="sum", reveals="a step", depends_on="trained-state", schedule=Schedule(extra=2)
+)
 LOSS = ValueSpec(
-    name="loss", reduction="none", reveals="a loss", period=0, initial_queries=1, extra_queries=3
+    name="loss", reduction="none", reveals="a loss", schedule=Schedule(period=0, initial=1, extra=3)
 )
 PLAN = Plan(delta=1e-5, max_rounds=9, non_private=("step", "loss"), corrupt=0.0)
-CALL = QueryCall(most_bytes=10**6, most_elements=99)
+CALL = QueryCall(most=Limit(10**6, 99))
 Seen = list[tuple[int, int, int, float, float]]
 
 
@@ -180,7 +182,7 @@ def test_a_claimed_introduction_of_a_trained_value_costs_one_of_the_declared() -
     trained = replace(
         STEP,
         training=steps_event(0.5, 0.4, 100),
-        initial_queries=1,
+        schedule=replace(STEP.schedule, initial=1),
         sensitivity={("record", "add-remove"): 1},
     )
     plan = replace(PLAN, adjacency="add-remove", noise="none", non_private=("step", "loss"))
@@ -255,14 +257,13 @@ def test_introductions_and_further_asks_are_charged_as_what_they_are() -> None:
     spec = replace(
         STEP,
         training=training,
-        initial_queries=2,
-        extra_queries=3,
+        schedule=Schedule(initial=2, extra=3),
         sensitivity={("record", "add-remove"): 1.0},
     )
     plan = Plan(
         delta=1e-5, max_rounds=5, noise="local", noise_multiplier=2.0, adjacency="add-remove", corrupt=0.0
     )
-    assert spec.asked(5) == 10
+    assert spec.schedule.asked(5) == 10
     events = events_of(plan, [spec], SERVER, 5)
     assert events[charge_of(plan, spec).server] == 8
     assert events[charge_of(plan, spec, trained=False).server] == 2
@@ -281,8 +282,10 @@ def test_noise_is_calibrated_for_further_asks_too() -> None:
         non_private=(),
         epsilon=1.0,
     )
-    noised = replace(LOSS, sensitivity={("record", "replace-one"): 1.0}, initial_queries=0)
-    more = replace(noised, extra_queries=30)
+    noised = replace(
+        LOSS, sensitivity={("record", "replace-one"): 1.0}, schedule=replace(LOSS.schedule, initial=0)
+    )
+    more = replace(noised, schedule=replace(noised.schedule, extra=30))
     assert section.plan(4, [noised]).max_releases == {"loss": 3}
     assert section.plan(4, [more]).noise_multiplier > section.plan(4, [noised]).noise_multiplier
 

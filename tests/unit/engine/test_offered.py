@@ -16,7 +16,7 @@ from securefl.accounting.events import NO_COST, steps_event
 from securefl.accounting.ledger import Asked, Ledger, Terms
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
+from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Sum, Value, ValueSpec
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.core.release import ReleaseKey
@@ -33,7 +33,9 @@ STEP = ValueSpec(
     grid=GRID,
     cohort=5,
 )
-TRAINED = replace(STEP, training=steps_event(0.5, 0.4, 100), depends_on="trained-state", initial_queries=2)
+TRAINED = replace(
+    STEP, training=steps_event(0.5, 0.4, 100), depends_on="trained-state", schedule=Schedule(initial=2)
+)
 PLAN = hidden(
     Plan(
         dropout=0.2,
@@ -72,12 +74,12 @@ def query(spec: ValueSpec, cohort: tuple[int, ...] = EVERYBODY, **more: Any) -> 
         {"cohort": 3},
         {"grid": Grid()},
         {"training": None},
-        {"initial_queries": 99},
-        {"extra_queries": 99},
-        {"once": True},
+        {"schedule": Schedule(initial=99)},
+        {"schedule": Schedule(extra=99)},
+        {"schedule": Schedule(once=True)},
         {"name": "another"},
     ],
-    ids=lambda other: next(iter(other)),
+    ids=str,
 )
 @pytest.mark.parametrize("plan", [PLAN, CENTRAL], ids=["distributed", "central"])
 def test_another_description_is_refused_and_costs_nothing(tmp_path: Path, plan: Plan, other: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.any_calls import AnyBounds, AnyCall, AnyQuestions, AnyRange
 from support.four_clients import (
     ASK,
     CLEAR,
@@ -152,7 +153,7 @@ def test_a_broadcast_beyond_the_partys_own_bound_is_refused_before_it_comes() ->
     party = client(CLEAR)
     whole = InProcess(server(CLEAR), [party])
     whole.query(replace(ASK, cohort=(0,)), PLACE)
-    huge = QueryCall(most_bytes=2**31, most_elements=9)
+    huge = QueryCall(most=Limit(2**31, 9))
     with pytest.raises(RemoteProtocolError, match="at most 1073741824 bytes"):
         party.call(party.names, encode_call(Header(SESSION, 2, 0, 0), huge))
 
@@ -160,43 +161,37 @@ def test_a_broadcast_beyond_the_partys_own_bound_is_refused_before_it_comes() ->
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"hidden": 0},
-        {"hidden": -1},
-        {"runs": (1, 1)},
-        {"runs": (0,)},
-        {"ranges": (1.0,)},
-        {"ranges": (2.0, 1.0)},
-        {"ranges": (np.nan, 1.0)},
-        {"ranges": (0.0, np.inf)},
-        {"bounds": (1.0,)},
-        {"bounds": (np.nan,) * 8},
-        {"bounds": (1.0, 1.0, 1.0, np.inf, 1.0, 0.0, 1.0, 8.0)},
-        {"bounds": (1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 8.0)},
-        {"bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 8.0)},
-        {"bounds": (1.0, 1.0, 1.0, 1.0, 1.0, np.nan, 1.0, 8.0)},
-        {"bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, np.inf, 0.5)},
-        {"bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, np.inf, np.nan)},
-        {"cohort": -1},
+        {"hidden_length": 0},
+        {"hidden_length": -1},
+        {"clear": (AnyRange(count=0),)},
+        {"clear": (AnyRange(count=-(2**63)),)},
+        {"clear": (AnyRange(low=2.0),)},
+        {"clear": (AnyRange(low=np.nan),)},
+        {"clear": (AnyRange(high=np.inf),)},
+        {"weights": (AnyRange(count=3),)},
+        {"norm": np.nan},
+        {"product": np.inf},
+        {"scale": 0.0},
+        {"most": 0.0},
+        {"least": np.nan},
+        {"spread": 0.5},
+        {"spread": np.nan},
+        None,
     ],
+    ids=str,
 )
 def test_a_call_for_scores_that_nobody_could_make_is_refused(wrong: Any) -> None:
-    good: dict[str, Any] = {
-        "most_bytes": 99,
-        "most_elements": 9,
-        "names": ("p",),
-        "hidden": 2,
-        "runs": (1,),
-        "ranges": (0.0, 1.0),
-        "bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, np.inf, 8.0),
-        "cohort": 3,
-    }
-    assert QueryCall(**good).questions() is not None
-    with pytest.raises(RemoteProtocolError):
-        QueryCall(**{**good, **wrong}).questions()
+    good, cohort = AnyCall(asked=AnyQuestions()), 3 if wrong else -1
+    header, call = decode_call(encode(ATTEMPT, good), SESSION, (0, 0, 0))
+    assert (header, encode(header, call)) == (ATTEMPT, encode(ATTEMPT, good))
+    bad = AnyCall(asked=AnyQuestions(bounds=AnyBounds(**wrong or {}), cohort=cohort))
+    with pytest.raises(RemoteProtocolError) as refused:
+        decode_call(encode(ATTEMPT, bad), SESSION, (0, 0, 0))
+    assert refused.value.sender == SERVER
 
 
 def test_a_call_is_read_as_it_was_encode_call() -> None:
-    for one in (sum_call(), QueryCall(most_bytes=1, most_elements=2, key=b"k")):
+    for one in (sum_call(), QueryCall(most=Limit(1, 2), key=b"k")):
         assert decode_call(encode_call(ATTEMPT, one), SESSION, (0, 0, 0)) == (ATTEMPT, one)
 
 
@@ -329,12 +324,12 @@ def test_what_was_made_in_a_session_that_was_left_is_not_kept() -> None:
     (party,) = whole._clients
     assert isinstance(party, ClientParty)
     place, names = Header(SESSION, 1, 0, 1), list(party.names)
-    party.call(names, encode_call(place, QueryCall(most_bytes=9999, most_elements=99)))
+    party.call(names, encode_call(place, QueryCall(most=Limit(9999, 99))))
     assert party.drive is not None
     party.drive.begin()
     for k, name in enumerate(names):
-        for message in (clear_orders_of(ASK)[k], broadcast_of(ASK)):
-            party.drive.deliver(Packet(SERVER, name, encode(place, message)))
+        for told in (clear_orders_of(ASK)[k], broadcast_of(ASK)):
+            party.drive.deliver(Packet(SERVER, name, encode(place, told)))
     party.drive.work()
     assert party._directory is not None
     party.enter(replace(party._directory, session=b"\x01" * 32))

@@ -9,7 +9,7 @@ import pytest
 from support.hidden_plans import hidden
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import ValueSpec
+from securefl.algorithm.queries import Schedule, ValueSpec
 from securefl.engine.privacy_card import learns
 
 OWN = ValueSpec(name="own", reduction="sum", reveals="its vector", form="real")
@@ -87,9 +87,7 @@ def test_the_card_says_how_many_linear_functions_of_a_vector_there_are(most: Any
         reduction="none",
         reveals="its vector",
         reveals_encrypted="a score",
-        period=2,
-        initial_queries=1,
-        max_releases=most,
+        schedule=Schedule(period=2, initial=1, max_releases=most),
     )
     plan = Plan(delta=1e-5, max_rounds=8, non_private=("own",))
     assert learns(plan, [own], "server") == "of each client its vector"

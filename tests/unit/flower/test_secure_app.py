@@ -112,7 +112,7 @@ def counted(count: Any) -> Callable[[RecordDict], RecordDict]:
 
 
 def raising(content: RecordDict) -> RecordDict:
-    raise ValueError("record 7 is 0.25")
+    raise ValueError("record 7 is a quarter")
 
 
 BAD = {
@@ -143,7 +143,7 @@ def test_a_client_whose_app_returns_no_update_is_left_out(change: Any, tmp_path:
     np.testing.assert_allclose(vector(result), mean_of(0, 2), atol=1e-6)
     why = []
     for k in range(CLIENTS):
-        with closing(SessionStore(socket_of(tmp_path, client_name(k)).parent / "diary.sqlite")) as diary:
+        with closing(SessionStore(socket_of(tmp_path, client_name(k)).parent / "ledger.sqlite")) as diary:
             why.append([entry.text for entry in diary.refusals()])
     assert [len(own) for own in why] == [0, 1, 0], "its owner reads why, and nobody else does"
 
@@ -214,7 +214,7 @@ def test_an_app_without_its_party_says_one_constant_text(tmp_path: Path) -> None
 def test_an_apps_own_words_never_reach_the_server(tmp_path: Path) -> None:
     def nothing_of_it(double: Any) -> None:
         assert double.came
-        assert not any(b"0.25" in one or b"record 7" in one for one in double.came)
+        assert not any(b"a quarter" in one or b"record 7" in one for one in double.came)
 
     run(tmp_path, [inner(0), inner(1, raising), inner(2)], look=nothing_of_it)
 

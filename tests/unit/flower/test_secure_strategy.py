@@ -231,26 +231,18 @@ def test_a_folder_of_another_user_is_refused(passing: Path) -> None:
         own_folder(folder, make=True)
 
 
-def test_a_node_names_its_party_in_its_configuration_or_its_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_node_names_its_party_in_its_configuration() -> None:
     said = {"securefl-party": "client-0001", "securefl-socket": "/run/a"}
     simulated_too = {**said, "partition-id": 3, "num-partitions": 4}
     for config in (said, simulated_too):
         assert by_context(Context(1, 2, dict(config), RecordDict(), {})) == ("client-0001", Path("/run/a"))
-    empty = Context(1, 2, {}, RecordDict(), {})
     for half in (
         {"securefl-party": "client-0001"},
         {"securefl-socket": "/x", "partition-id": 1, "num-partitions": 2},
         {},
     ):
-        with pytest.raises(ConfigError, match="PARTY and SECUREFL_SOCKET"):
+        with pytest.raises(ConfigError, match="securefl-party and securefl-socket"):
             by_context(Context(1, 2, dict(half), RecordDict(), {}))
-    monkeypatch.setenv("SECUREFL_PARTY", "client-0002")
-    with pytest.raises(ConfigError, match="SECUREFL_SOCKET"):
-        by_context(empty)
-    monkeypatch.setenv("SECUREFL_SOCKET", "/run/b")
-    assert by_context(empty) == ("client-0002", Path("/run/b"))
 
 
 # A deployment -------------------------------------------------------------------------------------------
@@ -363,11 +355,14 @@ def test_a_wrapped_app_takes_its_own_user_unless_it_is_told_another(
     monkeypatch.setattr("securefl.flower.secure_app.reached", reached)
     app = secure(ClientApp(), beside=lambda context: ("client-0000", passing / "s"))
     message = Message(content=wrapped(b"a frame"), dst_node_id=1, message_type=exchange.FRAME, ttl=1.0)
-    for config in ({}, {"securefl-user": "1001"}, {"securefl-user": "nobody-of-this-name"}):
+    for config in (
+        {},
+        {"securefl-user": 1001},
+        {"securefl-user": "root"},
+        {"securefl-user": "nobody-of-this-name"},
+    ):
         app(message, Context(1, 1, config, RecordDict(), {}))
-    monkeypatch.setenv("SECUREFL_USER", "1002")
-    app(message, Context(1, 1, {}, RecordDict(), {}))
-    assert asked == [("s", os.getuid()), ("s", 1001), ("null", os.getuid()), ("s", 1002)]
+    assert asked == [("s", os.getuid()), ("s", 1001), ("s", 0), ("null", os.getuid())]
 
 
 def test_a_node_whose_folder_others_may_write_names_no_party(passing: Path) -> None:

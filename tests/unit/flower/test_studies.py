@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import stat
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -23,6 +20,7 @@ from httpx import ConnectError
 from support.coordinated import Federation, federation
 from support.grid_double import GridDouble, silent
 from support.party_folders import CLEAR, MASKED, enrolled, made
+from support.started import Started
 
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
@@ -33,8 +31,7 @@ from securefl.deployment.party_setup import Made
 from securefl.deployment.status import status
 from securefl.flower import studies, submitting
 from securefl.flower.exchange import FRAME, UNANSWERED, GridExchange, relay
-from securefl.flower.records import wrapped
-from securefl.flower.studies import pass_on, play, server_app
+from securefl.flower.studies import client_app, play, server_app
 from securefl.flower.submitting import APP, STOP, TALK, Submitted, follow, submit, talking
 from securefl.storage.folder_lock import alone
 from securefl.study.attended import presences
@@ -367,7 +364,7 @@ def test_a_process_of_a_run_that_cannot_look_ends_soon_after_its_command(tmp_pat
     """Flower may be trying to reach a dead SuperLink, for ever, with the server's folder held."""
     program = "from pathlib import Path; from securefl.flower import studies; studies._GRACE = 0.0; "
     program += f"studies._ending(Path({str(tmp_path / 'gone')!r}))"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 1
+    assert Started("-c", program).wait() == 1
 
 
 def test_a_first_request_to_stop_lets_the_round_finish(tmp_path: Path) -> None:
@@ -445,26 +442,8 @@ def test_every_word_of_the_run_config_has_a_default_in_the_app(tmp_path: Path) -
 
 def test_a_node_without_a_party_answers_with_the_constant_text() -> None:
     message = Message(RecordDict(), 1, FRAME)
-    reply = pass_on(message, Context(1, 1, {}, RecordDict(), {}))
+    reply = client_app(message, Context(1, 1, {}, RecordDict(), {}))
     assert reply.error.reason == UNANSWERED
-
-
-def test_a_node_takes_its_own_user_unless_it_is_told_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-
-    def noted(path: Path, request: bytes, **given: Any) -> bytes:
-        asked.append(given["user"])
-        return request
-
-    monkeypatch.setattr(studies, "send", noted)
-    place = {"party": "client-0000", "socket": "/srv/party.sock"}
-    message = Message(content=wrapped(b"a frame"), dst_node_id=1, message_type=FRAME, ttl=1.0)
-    for said in ({}, {"user": 1001}, {"user": "1002"}, {"user": "root"}):
-        pass_on(message, Context(1, 1, {**place, **said}, RecordDict(), {}))
-    assert asked == [os.getuid(), 1001, 1002, 0]
-    reply = pass_on(message, Context(1, 1, {**place, "user": "nobody-of-this-name"}, RecordDict(), {}))
-    assert reply.error.reason == UNANSWERED
-    assert len(asked) == 4
 
 
 def test_the_app_by_itself_names_the_command() -> None:

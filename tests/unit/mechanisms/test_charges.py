@@ -15,7 +15,7 @@ from support.noises import noised, own_sigma, reach, room
 from securefl.accounting.composition import compose
 from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, dump_charge
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import ValueSpec
+from securefl.algorithm.queries import Schedule, ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.release import PARTIES, Charge
@@ -156,13 +156,13 @@ def test_whether_a_plan_adds_noise_to_a_value() -> None:
 
 
 def test_events_of_a_run_are_those_of_its_rounds_and_introductions() -> None:
-    spec = replace(TRAINED, period=2, initial_queries=1, extra_queries=3)
-    once = replace(SUM, name="once", once=True)
+    spec = replace(TRAINED, schedule=Schedule(period=2, initial=1, extra=3))
+    once = replace(SUM, name="once", schedule=Schedule(once=True))
     whole, alone = charge_of(PLAN, spec).server, charge_of(PLAN, SUM).server
     # 5 in rounds and 3 further ones are trained before, the introduction is not
     assert events_of(PLAN, [spec, once], "server", 10) == Counter({whole: 8, alone: 1 + 1})
     assert events_of(PLAN, [spec], "key-holder", 10) == Counter({FREE: 9})
-    never = replace(SUM, period=0)
+    never = replace(SUM, schedule=Schedule(period=0))
     assert events_of(PLAN, [never], "server", 10) == Counter()
     assert dict(events_of(PLAN, [never], "server", 10)) == {}
 
@@ -474,11 +474,11 @@ def test_silence_tells_if_any_party_that_sees_it_has_a_finite_epsilon() -> None:
 def test_a_run_is_allotted_every_release_that_it_may_make() -> None:
     """Rounds, extra queries and retries at their charge, and initial queries without that of the training."""
     plan = replace(allowed(BARE), max_rounds=5, max_retries=2)
-    spec = replace(SUM, sensitivity={}, extra_queries=1)
+    spec = replace(SUM, sensitivity={}, schedule=Schedule(extra=1))
     assert list(allotment(plan, [spec]).values()) == [5 + 1 + 2]
     assert list(allotment(plan, [replace(spec, reduction="none")]).values()) == [5 + 1]
     noised = replace(PLAN, max_rounds=5, max_retries=2)
-    asked = allotment(noised, [replace(TRAINED, initial_queries=2)])
+    asked = allotment(noised, [replace(TRAINED, schedule=Schedule(initial=2))])
     assert asked == {
         dump_charge(charge_of(noised, TRAINED)): 5 + 2,
         dump_charge(charge_of(noised, TRAINED, trained=False)): 2 + 2,
@@ -490,9 +490,9 @@ def test_an_allotment_has_what_costs_something_and_may_happen() -> None:
     plan = replace(allowed(PLAN), max_rounds=5, max_retries=2)
     assert [*allotment(plan, [replace(SUM, sensitivity={("record", "add-remove"): 0.0})])] == []
     assert list(allotment(plan, [TRAINED]).values()) == [5 + 2]
-    introduced = allotment(plan, [replace(TRAINED, period=0, initial_queries=1)])
+    introduced = allotment(plan, [replace(TRAINED, schedule=Schedule(period=0, initial=1))])
     assert dict(introduced) == {dump_charge(charge_of(plan, TRAINED, trained=False)): 1 + 2}
-    limited = replace(SUM, reduction="none", sensitivity={}, max_releases=3)
+    limited = replace(SUM, reduction="none", sensitivity={}, schedule=Schedule(max_releases=3))
     assert list(allotment(plan, [limited]).values()) == [3]
     # A ledger counts noised releases alone against the schedule.
     bare = replace(SUM, sensitivity={})

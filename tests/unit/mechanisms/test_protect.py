@@ -15,7 +15,7 @@ from support.noises import noise as mechanisms_noise
 from support.noises import own_sigma
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Value, ValueSpec
+from securefl.algorithm.queries import Schedule, Value, ValueSpec
 from securefl.core.abstaining import Abstains
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.grid import Grid
@@ -95,7 +95,7 @@ def test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all(how: Any, noise: A
 
 
 def test_a_hidden_number_leaves_sealed_or_not_at_all() -> None:
-    plan, asked = replace(BARE, scores="ckks"), replace(EACH, max_releases=1)
+    plan, asked = replace(BARE, scores="ckks"), replace(EACH, schedule=Schedule(max_releases=1))
     value = Value(hidden=np.array([1.0, 2.0]), clear=np.array([3.0]))
     parts: dict[str, Any] = {"key": KEY, "weight": 1.0}
     with pytest.raises(LocalProtocolError, match="function that conceals"):
@@ -126,7 +126,7 @@ def test_a_vector_leaves_under_a_declared_number_of_releases_and_its_scheme_sees
 def test_a_number_that_is_not_finite_is_not_sent(part: str, bad: float) -> None:
     whole = {"clear": np.ones(2), "hidden": np.ones(2), part: np.array([1.0, bad])}
     with pytest.raises(DataError):
-        protect(BARE, replace(EACH, max_releases=1), Value(**whole), key=KEY, weight=1.0)
+        protect(BARE, replace(EACH, schedule=Schedule(max_releases=1)), Value(**whole), key=KEY, weight=1.0)
 
 
 @pytest.mark.parametrize("noised", [False, True])
@@ -354,7 +354,7 @@ def test_a_value_that_is_noised_is_whole_numbers_before() -> None:
 def test_a_vector_outside_the_bounds_of_its_query_is_not_sent(noised: bool) -> None:
     """A longer vector could wrap, and a clear value more would say more than the score."""
     plan = replace(PLAN if noised else BARE, scores="ckks")
-    asked = replace(EACH, max_releases=1)
+    asked = replace(EACH, schedule=Schedule(max_releases=1))
     bounds = LinearBounds(
         hidden_length=2, clear=(Range(1, -2.0, 2.0),), norm=2.0, weight_norm=2.0, row_norm=2.0, product=4.0
     )

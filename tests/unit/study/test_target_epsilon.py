@@ -76,10 +76,10 @@ def test_a_ledger_states_the_target_and_never_more(name: str, tmp_path: Path) ->
     worst: Counter[DpEvent] = Counter()
     for spec in (own.spec for own in algorithm.contributions):
         retries = plan.max_retries if spec.reduction == "sum" else 0
-        assert plan.max_releases[spec.name] == spec.asked(4) + retries
-        often = plan.max_releases[spec.name] - spec.initial_queries
+        assert plan.max_releases[spec.name] == spec.schedule.asked(4) + retries
+        often = plan.max_releases[spec.name] - spec.schedule.initial
         worst[charge_of(plan, spec).others] += often
-        worst[charge_of(plan, spec, trained=False).others] += spec.initial_queries
+        worst[charge_of(plan, spec, trained=False).others] += spec.schedule.initial
     assert 0.98 * 2.0 <= compose(+worst, plan.delta) <= 2.0
 
 

@@ -22,6 +22,6 @@ def test_training_costs_as_much_as_all_other_noised_values() -> None:
     (spec,) = [own.spec for own in algorithm.contributions]
     assert spec.training is not None
     releases = plan.max_releases[spec.name]
-    training = compose({spec.training: releases - spec.initial_queries}, plan.delta)
+    training = compose({spec.training: releases - spec.schedule.initial}, plan.delta)
     noised = epsilon_of(plan.noise_multiplier, plan.delta, releases=releases, sensitivity=1.0)
     assert training == pytest.approx(noised, rel=5e-3)

@@ -80,7 +80,7 @@ def test_trials_beyond_the_last_round_are_not_paid_for(here: World) -> None:
     counts = {}
     for rounds in (1, 2, 3, 6, 200):
         algorithm = of.arms[0].options.build(replace(here.problem, rounds=rounds))
-        counts[rounds] = {own.spec.name: own.spec.asked(rounds) for own in algorithm.contributions}
+        counts[rounds] = {own.spec.name: own.spec.schedule.asked(rounds) for own in algorithm.contributions}
     assert [counts[r]["update"] for r in counts] == [1, 2, 4, 10, 250]
     assert [counts[r]["loss"] for r in counts] == [1, 2, 4, 10, 102]
 
@@ -132,7 +132,7 @@ class _Contribution:
         if spec.training is None:
             return spec
         training = self.options.charge(spec.training)
-        return replace(spec, training=training, extra_queries=self.options.extra)
+        return replace(spec, training=training, schedule=replace(spec.schedule, extra=self.options.extra))
 
 
 @settings(max_examples=12)

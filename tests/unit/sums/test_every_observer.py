@@ -17,7 +17,7 @@ import pytest
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import ByCount, ByDraws, CohortQuery, Sum, Value, ValueSpec
+from securefl.algorithm.queries import ByCount, ByDraws, CohortQuery, Schedule, Sum, Value, ValueSpec
 from securefl.algorithm.weighing import Weights, admits, require_allowed
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.wire import Header
@@ -134,7 +134,10 @@ def test_a_cohort_that_leaves_one_other_is_refused_and_one_more_client_is_the_re
 
 @pytest.mark.parametrize(
     "spec",
-    [OWN, replace(ALONE, once=True), replace(ALONE, initial_queries=1), replace(ALONE, extra_queries=1)],
+    [
+        OWN,
+        *(replace(ALONE, schedule=s) for s in (Schedule(once=True), Schedule(initial=1), Schedule(extra=1))),
+    ],
     ids=["of a model", "once", "before the rounds", "within the round"],
 )
 @pytest.mark.parametrize("how", ["masked", "two-server", "ckks"])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.algorithm.clients import ClientContext
-from securefl.algorithm.queries import ClientState
+from securefl.algorithm.queries import ClientState, Schedule
 from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.moments import STEP, Losses, Moments
@@ -112,7 +112,7 @@ class Fixed:
 
     depends_on: Literal["records", "trained-state"] = "records"
     reads_state: Literal["none", "unbound"] = "none"
-    initial_queries = 0
+    schedule = Schedule()
     once = True
     training: DpEvent | None = None
 

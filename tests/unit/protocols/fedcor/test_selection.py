@@ -101,11 +101,11 @@ def test_what_it_asks_is_what_it_declares(problem: Problem) -> None:
     of, clients = selection(problem), Clients()
     played(of, 20, clients)
     losses = [query for query in clients.asks if query.per_client]
-    (loss, _) = (contribution.spec for contribution in of.contributions)
-    assert len(losses) == loss.extra_queries == 7
-    assert (loss.asked(20), loss.initial_queries, loss.due(1)) == (7, 0, False)
-    assert of.update.spec.extra_queries == 2
-    assert of.update.spec.asked(20) == 22
+    (loss, _) = (contribution.spec.schedule for contribution in of.contributions)
+    assert len(losses) == loss.extra == 7
+    assert (loss.asked(20), loss.initial, loss.due(1)) == (7, 0, False)
+    assert of.update.spec.schedule.extra == 2
+    assert of.update.spec.schedule.asked(20) == 22
 
 
 def test_the_warm_up_draws_the_cohorts_of_uniform_selection(problem: Problem) -> None:
