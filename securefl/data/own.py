@@ -194,6 +194,11 @@ def _dataset(
         found = arrays_of(part, own, features, where, unusable)
         x, y, clients = found.x, found.y, found.clients
     else:
+        if whose and layout.client_column is not None and part.clients is None:
+            raise DataError(
+                f"{where}: expected the client of each record as {layout.client_column!r}, which "
+                "client_column names, got none. Leave client_column out, or bring it."
+            )
         x, y = _cast(part, layout, where, unusable)
         if whose and part.clients is not None:
             import pandas as pd
@@ -201,11 +206,6 @@ def _dataset(
             # A record without a client is usable: the clients' list decides over it.
             cell = Cell(where, layout.client_column or "clients", False, unusable=set() if lenient else None)
             clients = clients_of(pd.Series(part.clients), cell)
-        elif whose and layout.client_column is not None:
-            raise DataError(
-                f"{where}: expected the client of each record as {layout.client_column!r}, which "
-                "client_column names, got none. Leave client_column out, or bring it."
-            )
     if rows := sorted(unusable or ()):
         x[rows], y[rows] = np.nan, -1 if layout.count else np.nan
     return Dataset(name=name, x=x, y=y, classes=layout.count or 0, lenient=lenient), clients

@@ -7,7 +7,7 @@ declarations and names alone: no statistic of records.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -121,10 +121,12 @@ class Schema:
             "targets": [one.words() for one in self.targets],
             "labels": list(self.labels),
             "network": self.network,
-            "features": None if self.features is None else asdict(self.features),
+            "features": None,
         }
-        if self.scaling is not None:
-            found["scaling"] = {key: list(values) for key, values in asdict(self.scaling).items()}
+        if (own := self.features) is not None:
+            found["features"] = {"word": own.word, "name": own.name, "about": own.about}
+        if (by := self.scaling) is not None:
+            found["scaling"] = {"mean": list(by.mean), "deviation": list(by.deviation)}
         return found
 
     @classmethod

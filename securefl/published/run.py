@@ -96,11 +96,11 @@ def standing(table: Table, folder: Path) -> Standing:
     """
     require_own(table, folder)
     played = [
-        (rounds_in(path) if path.is_file() else 0, part.study.study.rounds)
+        (rounds_in(checkpoint_file(arm_folder(home, arm, seed))), part.study.study.rounds)
         for part in table.parts
+        for home in [_home(folder, part)]
         for arm in part.study.arms
         for seed in part.study.study.seeds
-        for path in [checkpoint_file(arm_folder(_home(folder, part), arm, seed))]
     ]
     done = sum(rounds >= whole for rounds, whole in played)
     return Standing(done=done, of=len(played), begun=any(rounds for rounds, _ in played))

@@ -24,7 +24,7 @@ from securefl.storage.files import folder_at, subfolder
 from securefl.storage.journal import Journal
 from securefl.storage.private_folder import ARMS, private_folder
 from securefl.study import checkpoint as rounds
-from securefl.study.checkpoint import Checkpoint, Stands, require_all, stands_of
+from securefl.study.checkpoint import Checkpoint, ResumePoint, require_all, resume_point
 from securefl.study.config import Arm, Study, slug
 from securefl.study.seeded import World
 
@@ -76,7 +76,7 @@ def is_personal(records: Sequence[Mapping[str, Any]]) -> bool:
 
 @dataclass(frozen=True)
 class ArmRun:
-    """A finished arm under one seed, and the records of all its rounds (see `run.Turn`)."""
+    """A finished arm under one seed, and the records of all its rounds (see `run.RoundRunner`)."""
 
     arm: Arm
     world: World
@@ -102,7 +102,7 @@ class Saved:
     journal: Journal
     state: State | None
     records: list[dict[str, Any]]
-    stands: list[Stands]
+    stands: list[ResumePoint]
 
     @contextmanager
     def one_commit(self) -> Iterator[None]:
@@ -153,11 +153,11 @@ def opened(
 
 def _resumed(
     checkpoint: Checkpoint, ledger: Ledger, clients: int
-) -> tuple[State | None, list[dict[str, Any]], list[Stands]]:
+) -> tuple[State | None, list[dict[str, Any]], list[ResumePoint]]:
     """The state (None before round 1) and all records from the checkpoint, checked against the ledger."""
     state, records = checkpoint.load()
     with checkpoint.explaining(), decoding():
-        stands = [stands_of(record, clients) for record in records]
+        stands = [resume_point(record, clients) for record in records]
     if stands:
         require_all(ledger, stands[-1])
     return state, records, stands

@@ -19,7 +19,7 @@ from securefl.engine.inprocess import simulated
 from securefl.linear.registry import scheme_of as linear_scheme_of
 from securefl.linear.scheme import LinearScheme
 from securefl.storage.journal import Journal
-from securefl.study.checkpoint import Stands
+from securefl.study.checkpoint import ResumePoint
 from securefl.study.config import Arm, Study
 from securefl.study.lying import with_lies
 from securefl.study.seeded import World
@@ -44,7 +44,7 @@ class ArmContext:
     journal: Journal
     nonce: bytes
     kept: Mapping[int, ClientState]
-    stands: Sequence[Stands]
+    stands: Sequence[ResumePoint]
 
     @property
     def scores(self) -> LinearScheme | None:

@@ -65,10 +65,12 @@ _MODULUS = 2**256
 
 
 def rounds_in(path: Path) -> int:
-    """The number of finished rounds in a checkpoint. Only reads, also while another process runs rounds.
+    """The number of finished rounds in a checkpoint, 0 without a file. Only reads, also during a run.
 
     Raises DataError if the file is damaged or of another version.
     """
+    if not path.is_file():
+        return 0
     with explaining(path, KIND):
         return read(path, lambda db: _rounds(db, path))
 
@@ -227,7 +229,7 @@ Figures = Mapping[str, tuple[tuple[int, ...], tuple[float, ...]]]
 
 
 @dataclass(frozen=True)
-class Stands:
+class ResumePoint:
     """The part of a round's record that a resumed run needs.
 
     proven_cheaters, retired, figures: those that are new in this round.
@@ -244,7 +246,7 @@ class Stands:
     ended: bool
 
 
-def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
+def resume_point(record: Mapping[str, Any], clients: int) -> ResumePoint:
     """Read a round's record. An invalid record raises an error of any type."""
     named = {n: tuple(map(int, record[n])) for n in ("proven_cheaters", "retired", "selected", "answered")}
     figures = {str(n): (tuple(map(int, k)), tuple(map(float, v))) for n, (k, v) in record["figures"].items()}
@@ -264,7 +266,7 @@ def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
     Seen.of(record["seen"])
     if (record["accuracy"], record["loss"]) != (None, None):  # both are None if models were not tested
         float(record["accuracy"]), float(record["loss"])
-    return Stands(
+    return ResumePoint(
         number=int(record["round"]),
         head=Head(int(record["ledger"]["count"]), bytes.fromhex(record["ledger"]["head"])),
         epsilon={party: float(spent) for party, spent in record["epsilon"].items()},
@@ -277,7 +279,7 @@ def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
     )
 
 
-def require_all(ledger: Ledger, stands: Stands) -> None:
+def require_all(ledger: Ledger, stands: ResumePoint) -> None:
     """Raises DataError if the ledger holds less than it did when this round ended."""
     # The hash chain shows a loss. The epsilons show one even if the chain was rewritten.
     ledger.require(stands.head)

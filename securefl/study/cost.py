@@ -211,66 +211,38 @@ class Preset:
     law: DeviceLaw
 
 
+def _preset(
+    snr: float,
+    watts: float,
+    bits: int,
+    cycles: float,
+    epochs: float,
+    megabytes: float | None,
+    ghz: tuple[float, float],
+    mhz: tuple[float, float],
+) -> Preset:
+    """A row of the papers' tables: the constants of `CostModel`, and the law of the devices."""
+    model = CostModel(
+        snr=snr,
+        transmit_watts=watts,
+        bits_per_sample=bits,
+        cycles_per_bit=cycles,
+        epochs=epochs,
+        model_megabytes=megabytes,
+    )
+    return Preset(model=model, law=DeviceLaw(ghz=ghz, mhz=mhz))
+
+
 PRESETS: Final[Mapping[PresetName, Preset]] = {
     # GasTurbine in v1, Table 4. The 5 MB are not in the text: its tables fit them.
-    "gas_turbine_v1": Preset(
-        model=CostModel(
-            snr=100.0,
-            transmit_watts=0.5,
-            bits_per_sample=11 * 8 * 4,
-            cycles_per_bit=300,
-            epochs=2,
-            model_megabytes=5.0,
-        ),
-        law=DeviceLaw(ghz=(0.5, 0.1), mhz=(0.5, 0.1)),
-    ),
+    "gas_turbine_v1": _preset(100.0, 0.5, 11 * 8 * 4, 300, 2, 5.0, ghz=(0.5, 0.1), mhz=(0.5, 0.1)),
     # GasTurbine in v2, Table 2. The 2 MB are not in the text: its Table 3 fits them.
-    "gas_turbine_v2": Preset(
-        model=CostModel(
-            snr=decibel(7),
-            transmit_watts=0.75,
-            bits_per_sample=11 * 8 * 4,
-            cycles_per_bit=300,
-            epochs=2,
-            model_megabytes=2.0,
-        ),
-        law=DeviceLaw(ghz=(0.5, 0.1), mhz=(0.7, 0.1)),
-    ),
+    "gas_turbine_v2": _preset(decibel(7), 0.75, 11 * 8 * 4, 300, 2, 2.0, ghz=(0.5, 0.1), mhz=(0.7, 0.1)),
     # EMNIST digits in v1, Table 4. The 10 MB are not in the text: its Table 3 fits them.
-    "emnist_v1": Preset(
-        model=CostModel(
-            snr=100.0,
-            transmit_watts=0.5,
-            bits_per_sample=28 * 28 * 8,
-            cycles_per_bit=400,
-            epochs=5,
-            model_megabytes=10.0,
-        ),
-        law=DeviceLaw(ghz=(1.0, 0.1), mhz=(1.0, 0.1)),
-    ),
+    "emnist_v1": _preset(100.0, 0.5, 28 * 28 * 8, 400, 5, 10.0, ghz=(1.0, 0.1), mhz=(1.0, 0.1)),
     # EMNIST digits in v2, Table 2. The 3 MB are not in the text: the energy of its Table 4 fits them.
-    "emnist_v2": Preset(
-        model=CostModel(
-            snr=decibel(10),
-            transmit_watts=0.75,
-            bits_per_sample=28 * 28 * 8,
-            cycles_per_bit=400,
-            epochs=5,
-            model_megabytes=3.0,
-        ),
-        law=DeviceLaw(ghz=(1.0, 0.2), mhz=(1.0, 0.3)),
-    ),
+    "emnist_v2": _preset(decibel(10), 0.75, 28 * 28 * 8, 400, 5, 3.0, ghz=(1.0, 0.2), mhz=(1.0, 0.3)),
     # CIFAR-10 in v2, Table 2. The paper states no model size. Training takes longer than the messages, so
     # real bytes are counted.
-    "cifar10_v2": Preset(
-        model=CostModel(
-            snr=decibel(10),
-            transmit_watts=0.75,
-            bits_per_sample=32 * 32 * 3 * 8,
-            cycles_per_bit=400,
-            epochs=6,
-            model_megabytes=None,
-        ),
-        law=DeviceLaw(ghz=(3.0, 0.4), mhz=(2.0, 0.2)),
-    ),
+    "cifar10_v2": _preset(decibel(10), 0.75, 32 * 32 * 3 * 8, 400, 6, None, ghz=(3.0, 0.4), mhz=(2.0, 0.2)),
 }

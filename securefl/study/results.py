@@ -276,7 +276,7 @@ def _aggregation(arm: Arm) -> str:
 def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
     """The number of finished rounds of an arm and seed in a run folder; `sys.maxsize` if budgets ended it."""
     path = checkpoint_file(arm_folder(folder, arm, seed))
-    if not path.is_file() or not rounds_in(path):
+    if not rounds_in(path):
         return 0
     with Checkpoint(path) as checkpoint:
         records = checkpoint.load()[1]

@@ -107,7 +107,9 @@ def told(study: Study, folder: Path, tell: Tell, fresh: Tell | None) -> Tell:
     """A function that calls `tell` for every round. For rounds that are not on record in the folder when this
     is called, it also calls `fresh` and writes to the log."""
     pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
-    begun = {(arm.name, seed): _on_record(folder, arm, seed) for arm, seed in pairs}
+    begun = {
+        (arm.name, seed): rounds_in(checkpoint_file(arm_folder(folder, arm, seed))) for arm, seed in pairs
+    }
     followed = {(arm.name, seed): Followed() for arm, seed in pairs}
 
     def telling(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
@@ -131,11 +133,6 @@ def logged(say: Callable[[str], None]) -> Callable[[str], None]:
         say(line)
 
     return both
-
-
-def _on_record(folder: Path, arm: Arm, seed: int) -> int:
-    path = checkpoint_file(arm_folder(folder, arm, seed))
-    return rounds_in(path) if path.is_file() else 0
 
 
 def _note(study: Study, arm: Arm, seed: int, record: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ from securefl.study import cost
 from securefl.study.accounted import allotted, reserve
 from securefl.study.arm import ArmRun, made_folder, opened
 from securefl.study.backends import ArmContext, Backend, OneProcess
-from securefl.study.checkpoint import Checkpoint, Figures, Stands, require_new
+from securefl.study.checkpoint import Checkpoint, Figures, ResumePoint, require_new
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
 from securefl.study.interruption import Interruption, Stop
@@ -81,7 +81,7 @@ def run_arm(
             own = allotted(study, arm, world.seed, (algorithm, plan), ledger.identity)
             reserve(study, plan, world.marks.records, [own])
         last = last or study.study.rounds
-        turn = Turn(
+        turn = RoundRunner(
             study, arm, world, algorithm, plan, ledger, checkpoint, journal, saved.stands, backend, last
         )
         state = saved.state or algorithm.start()
@@ -102,7 +102,7 @@ def run_arm(
     return ArmRun(arm, world, records)
 
 
-class Turn:
+class RoundRunner:
     """Runs single rounds of one arm, and makes their records for the observer."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Turn:
         ledger: Ledger,
         checkpoint: Checkpoint,
         journal: Journal,
-        stands: Sequence[Stands],
+        stands: Sequence[ResumePoint],
         backend: Backend,
         last: int,
     ) -> None:

@@ -175,9 +175,9 @@ def _fastest() -> str | None:
 def _watch(patch: pytest.MonkeyPatch, seen: Seen, broadcast: Callable[[Sent], Sent] | None) -> None:
     from securefl.engine.drive import Driver
     from securefl.engine.inprocess import InProcess
-    from securefl.study.run import Turn
+    from securefl.study.run import RoundRunner
 
-    read, query, play = Driver._read, InProcess.query, Turn.play
+    read, query, play = Driver._read, InProcess.query, RoundRunner.play
 
     def reading(drive: Driver, parcel: Any, expects: Any) -> Any:
         body = read(drive, parcel, expects)
@@ -194,14 +194,14 @@ def _watch(patch: pytest.MonkeyPatch, seen: Seen, broadcast: Callable[[Sent], Se
         _note_answers(seen, place, question, answers)
         return answers, log
 
-    def playing(turn: Turn, number: int, state: Any) -> Any:
+    def playing(turn: RoundRunner, number: int, state: Any) -> Any:
         played = play(turn, number, state)
         seen.models[(number, 99), "model"] = np.asarray(played[0].broadcast, np.float64)
         return played
 
     patch.setattr(Driver, "_read", reading)
     patch.setattr(InProcess, "query", asking)
-    patch.setattr(Turn, "play", playing)
+    patch.setattr(RoundRunner, "play", playing)
 
 
 def _note(seen: Seen, header: Any, parcel: Any, body: Any) -> None:

@@ -15,7 +15,7 @@ from securefl.accounting.ledger import Ledger
 from securefl.core.messages import client_name
 from securefl.engine.account import Account
 from securefl.study.arm import arm_folder
-from securefl.study.checkpoint import Checkpoint, stands_of
+from securefl.study.checkpoint import Checkpoint, resume_point
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 
@@ -49,7 +49,7 @@ def account_of(of: Study, records: list[dict[str, Any]]) -> Account:
         {contribution.spec.name: contribution.spec for contribution in algorithm.contributions},
         of.data.clients,
     )
-    account.restore(stands_of(record, of.data.clients).charged for record in records)
+    account.restore(resume_point(record, of.data.clients).charged for record in records)
     return account
 
 

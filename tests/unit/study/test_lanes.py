@@ -26,7 +26,7 @@ from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Arm, RuntimeSection, Study
 from securefl.study.interruption import Interrupted, Interruption
-from securefl.study.run import Turn
+from securefl.study.run import RoundRunner
 from securefl.study.session import run_study
 
 ROUNDS = 3
@@ -113,14 +113,14 @@ def check_told(told: Told) -> None:
 
 def in_round(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[str, bool], None]) -> None:
     """Call `do` before this round. It is told the arm, and whether this process is a lane."""
-    play = Turn.play
+    play = RoundRunner.play
 
-    def playing(self: Turn, at: int, state: Any) -> Any:
+    def playing(self: RoundRunner, at: int, state: Any) -> Any:
         if at == number:
             do(self._arm.name, os.getpid() != HERE)
         return play(self, at, state)
 
-    monkeypatch.setattr(Turn, "play", playing)
+    monkeypatch.setattr(RoundRunner, "play", playing)
 
 
 @pytest.mark.parametrize("workers", [2, 9])

@@ -22,7 +22,7 @@ from securefl.storage.private_folder import RUN, note_format
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.interruption import Interrupted, Interruption
-from securefl.study.run import Turn, run_arm
+from securefl.study.run import RoundRunner, run_arm
 from securefl.sweep import on_ray
 from securefl.sweep.cells import Cell, Sweep, parse_sweep
 from securefl.sweep.on_ray import packed, put
@@ -128,14 +128,14 @@ def of_cell(folder: Path, cell: Cell) -> tuple[bytes, list[dict[str, Any]], list
 
 def losing(monkeypatch: pytest.MonkeyPatch, times: int, rate: float = 0.1) -> None:
     """Lose the worker of a cell in its round 2, so many times."""
-    play, left = Turn.play, iter(range(times))
+    play, left = RoundRunner.play, iter(range(times))
 
-    def playing(self: Turn, number: int, state: Any) -> Any:
+    def playing(self: RoundRunner, number: int, state: Any) -> Any:
         if self._study.local.learning_rate == rate and number == 2 and next(left, None) is not None:
             raise Lost
         return play(self, number, state)
 
-    monkeypatch.setattr(Turn, "play", playing)
+    monkeypatch.setattr(RoundRunner, "play", playing)
 
 
 @pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 3])
@@ -174,14 +174,14 @@ def test_a_cell_that_loses_every_worker_stops_no_other(
 def test_a_cell_that_fails_stops_no_other_and_says_where_its_traceback_is(
     ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play = Turn.play
+    play = RoundRunner.play
 
-    def playing(self: Turn, number: int, state: Any) -> Any:
+    def playing(self: RoundRunner, number: int, state: Any) -> Any:
         if self._study.local.learning_rate == 0.1:
             raise ZeroDivisionError("a defect")
         return play(self, number, state)
 
-    monkeypatch.setattr(Turn, "play", playing)
+    monkeypatch.setattr(RoundRunner, "play", playing)
     sweep = parse_sweep(text(FEDAVG) + CELLS)
     failed = swept(sweep, tmp_path)
     assert "private/error.txt" in failed["learning_rate = 0.1"]
@@ -208,13 +208,13 @@ def test_a_cell_goes_on_from_the_rounds_that_are_here(
     shutil.copytree(tmp_path / "killed", home)
     assert (home / "ledger.sqlite-wal").stat().st_size > 0
     rounds: list[int] = []
-    play = Turn.play
+    play = RoundRunner.play
 
-    def playing(self: Turn, number: int, state: Any) -> Any:
+    def playing(self: RoundRunner, number: int, state: Any) -> Any:
         rounds.append(number)
         return play(self, number, state)
 
-    monkeypatch.setattr(Turn, "play", playing)
+    monkeypatch.setattr(RoundRunner, "play", playing)
     assert swept(sweep, tmp_path) == {}
     assert rounds == [2, 3]
     assert len(of_cell(folder, cell)[1]) == 3
