@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,6 @@ from securefl.algorithm import (
     ValueSpec,
 )
 from securefl.protocols.parts import absent, including
-from securefl.training import Problem
 
 Centres = Callable[[Float32s], Floats]
 """The class means of a broadcast, (C, width): nan for a class without one, and for all before the first."""
@@ -78,11 +77,6 @@ def on_grid(centres: Floats, grid: Grid) -> NDArray[np.int64]:
     """Class means (C, width) in steps of the grid, 0 for nan. Client and server round alike."""
     steps = np.rint(np.nan_to_num(centres) / grid.step)
     return np.clip(steps, -grid.limit, grid.limit).astype(np.int64)
-
-
-def uncounted(problem: Problem) -> dict[str, NDArray[Any]]:
-    """The memory of a state before a client is counted."""
-    return {"counts": np.zeros(problem.outputs), "counted": np.zeros(problem.clients)}
 
 
 @dataclass(frozen=True, eq=False)

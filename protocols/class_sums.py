@@ -20,14 +20,11 @@ from torch import nn
 
 from securefl.algorithm import (
     Adjacency,
-    Answers,
     ClientContext,
     ClientState,
-    Contribution,
     Floats,
     Grid,
     Schedule,
-    State,
     Unit,
     Value,
     ValueSpec,
@@ -298,22 +295,9 @@ class Statistic:
         return Counting(Counts(self.classes, counts), self.centres, GRID)
 
     @property
-    def contributions(self) -> tuple[Contribution, ...]:
-        """The statistic, and the counts if they are a value of their own."""
-        return (self,) if self.counting is None else (self, self.counting.counts)
-
-    @property
     def size(self) -> int:
         """The number of entries."""
         return self.classes * (self.width + (self.centres is None))
-
-    def learn(self, state: State, answers: Answers) -> tuple[State, Floats]:
-        """The state with counts that came apart, and the opened sum with its counts, (C, 1 + width)."""
-        found = answers.totals[self.spec.name].value.reshape(self.classes, -1)
-        if self.counting is None:
-            return state, found
-        state = self.counting.learn(state, answers)
-        return state, self.counting.whole(state, answers, found)
 
     @cached_property
     def _own(self) -> tuple[ValueSpec, Callable[[Floats, NDArray[np.integer[Any]]], Value]]:

@@ -31,7 +31,7 @@ Heterogeneous Clients. AAAI 2022.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -44,28 +44,22 @@ from torch import Tensor, nn
 
 from securefl.algorithm import (
     Algorithm,
-    Answers,
     ClientContext,
     ClientState,
-    CohortQuery,
-    Contribution,
     Device,
     Evaluation,
     Float32s,
     Floats,
-    Population,
-    RoundResult,
     Schedule,
     State,
-    Sum,
     Unit,
 )
 from securefl.core.ranges import Probability, Ranged, Weight
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.class_counts import uncounted
 from securefl.protocols.class_sums import Clipping, Statistic, class_means
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import ClientBound
+from securefl.protocols.one_sum import OneSum
 from securefl.protocols.personal import each_on_its_own
 from securefl.training import Learnt, Problem, evaluate
 from securefl.training.fit import Fit, Fitted, usable
@@ -75,7 +69,6 @@ from securefl.training.task import Bodies
 _NEVER: Final = -1e30
 """The score of a class without a prototype: below that of any distance."""
 _BOUNDED_BY: Mapping[Unit, str] = {"client": "`client_bound` in its arm, and noise"}
-_NOBODY = Answers(survivors=(), totals={}, per_client={})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +100,7 @@ class FedProto(Ranged):
         statistic = Statistic(
             own, self.clip, problem.outputs, width, problem.clients, self.client_bound, _BOUNDED_BY
         )
-        return Prototypes(problem, own, statistic.counts_apart(problem, own.centres))
+        return Prototypes(problem, statistic.counts_apart(problem, own.centres), own)
 
 
 # Prototypes --------------------------------------------------------------------------------------
@@ -228,34 +221,15 @@ class OwnModels:
 
 
 @dataclass(frozen=True, eq=False)
-class Prototypes:
+class Prototypes(OneSum):
     """The server's rounds: all clients train and send their statistics, and the class means go down."""
 
-    problem: Problem
     own: OwnModels
-    statistic: Statistic
 
-    @property
-    def contributions(self) -> tuple[Contribution, ...]:
-        return self.statistic.contributions
-
-    def start(self) -> State:
-        return State(np.zeros(0, np.float32), uncounted(self.problem) if self.statistic.counting else {})
-
-    def round(
-        self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[CohortQuery, Answers, RoundResult]:
-        question = Sum(self.statistic.spec, self.statistic.size)
-        query = CohortQuery(cohort=population.everyone(), broadcast=state.broadcast, sums=(question,))
-        if (counting := self.statistic.counting) is not None:
-            state = yield from counting.late(state, population)
-            query = counting.query(state, population, question)
-        answers = (yield query) if query.cohort else _NOBODY
-        if answers.survivors:
-            state, total = self.statistic.learn(state, answers)
-            before = state.broadcast if state.broadcast.size else np.zeros(total.size, np.float32)
-            state = State(prototypes(total, before.reshape(total.shape)).ravel(), state.memory)
-        return RoundResult(state=state, drawn=dict.fromkeys(query.cohort, 1), survivors=answers.survivors)
+    def learn(self, state: State, total: Floats, survivors: int) -> State:
+        before = state.broadcast if state.broadcast.size else np.zeros(total.size, np.float32)
+        shape = (self.problem.outputs, -1)
+        return State(prototypes(total.reshape(shape), before.reshape(shape)).ravel(), state.memory)
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         # There is no common model to test: each client's own model is tested on records like its own.

@@ -5,7 +5,7 @@ The server asks for the sum of the clients' sufficient statistics. The head maxi
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -14,36 +14,27 @@ import numpy as np
 
 from securefl.algorithm import (
     Algorithm,
-    Answers,
     ClientState,
-    CohortQuery,
-    Contribution,
     Device,
     Evaluation,
     Float32s,
     Floats,
-    Population,
-    RoundResult,
     State,
-    Sum,
 )
 from securefl.core.ranges import Probability, Ranged, Weight
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.class_counts import uncounted
 from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.protocols.contributions import ClientBound
 from securefl.protocols.fedlog.bodies import Body, Public, Trained, means_of
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
-from securefl.protocols.parts import absent, including
+from securefl.protocols.one_sum import OneSum
 from securefl.training import Learnt, Problem
 from securefl.training.heads import last_dense, output_layer
 from securefl.training.task import Bodies
 
-NOBODY = Answers(survivors=(), totals={}, per_client={})
-
 
 @dataclass(frozen=True, eq=False)
-class Heads:
+class Heads(OneSum):
     """In every round the clients' statistics are summed. The head maximises the posterior of the sum.
 
     The server broadcasts the sum itself. Every client solves it for the same head, and in FedLog-C reads the
@@ -54,55 +45,12 @@ class Heads:
     and later rounds ask only the clients that were absent.
     """
 
-    problem: Problem
     body: Body
-    statistic: Statistic
     prior: Prior = PAPER
 
-    @property
-    def contributions(self) -> tuple[Contribution, ...]:
-        return self.statistic.contributions
-
-    def start(self) -> State:
-        size = self.problem.outputs * (1 + self.statistic.width)
-        counted = uncounted(self.problem)
-        if self.statistic.counting is None:
-            del counted["counts"]
-        return State(np.zeros(0, np.float32), {"sum": np.zeros(size), **counted})
-
-    def round(
-        self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[CohortQuery, Answers, RoundResult]:
-        if (counting := self.statistic.counting) is not None:
-            state = yield from counting.late(state, population)
-        for initial in range(self.body.schedule.initial if number == 1 else 0):
-            state = self._learn(state, (yield self._ask(state, population, initial + 1)))
-        asked = self._ask(state, population)
-        answers = (yield asked) if asked.cohort else NOBODY
-        state = self._learn(state, answers)
-        return RoundResult(state=state, drawn=dict.fromkeys(asked.cohort, 1), survivors=answers.survivors)
-
-    def _ask(self, state: State, population: Population, initial: int = 0) -> CohortQuery:
-        """The query to all, or to those that are not in the sum yet if the statistic is constant."""
-        question = Sum(self.statistic.spec, self.statistic.size)
-        if (counting := self.statistic.counting) is not None:
-            return counting.query(state, population, question, initial)
-        sent, cohort = state.broadcast, population.everyone()
-        if self.body.schedule.once:
-            sent, cohort = sent[:0], absent(state.memory["counted"], population)
-        return CohortQuery(cohort=cohort, broadcast=sent, sums=(question,), initial=initial)
-
-    def _learn(self, state: State, answers: Answers) -> State:
-        if not answers.survivors:
-            return state
-        state, summed = self.statistic.learn(state, answers)
-        total = summed.ravel()
-        if self.body.schedule.once:
-            total = total + state.memory["sum"]
-            state = state.remember(counted=including(state.memory["counted"], answers.survivors))
+    def learn(self, state: State, total: Floats, survivors: int) -> State:
         # The head is solved from the float32 values that the server broadcasts, so all have the same head.
         found = total.astype(np.float32)
-        state = state.remember(sum=total)
         try:
             self._head(found)
         except DataError:  # the noise outweighs the records: the head stays
@@ -182,7 +130,7 @@ class FedLog(Ranged):
         body = self._body(problem)
         statistic = Statistic(body, self.clip, problem.outputs, width, problem.clients, self.client_bound)
         centres = partial(means_of, problem.outputs, width)
-        return Heads(problem, body, statistic.counts_apart(problem, centres), self.prior)
+        return Heads(problem, statistic.counts_apart(problem, centres), body, self.prior)
 
     def _body(self, problem: Problem) -> Body:
         activation = self.clip.activation()

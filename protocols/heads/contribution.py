@@ -217,6 +217,12 @@ class Statistic:
         spec = replace(statistic_spec(*own)[0], schedule=Schedule(once=True), reads_state="none")
         return with_model(spec, self.problem)
 
+    @property
+    def size(self) -> int:
+        return self.blocks.size
+
+    counting = None
+
     def features(self, x: NDArray[Any]) -> Floats:
         """Records (n, ...) as projected features (n, k), not yet bounded."""
         return body_features(self.problem.module(self.problem.initial), x, self.projection)

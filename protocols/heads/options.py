@@ -11,7 +11,7 @@ dropout that shares of noise are sized for.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isqrt
 from typing import Annotated, Any, Literal
@@ -22,16 +22,12 @@ from scipy.special import logsumexp
 
 from securefl.algorithm import (
     Algorithm,
-    Answers,
     ClientState,
-    CohortQuery,
     Device,
     Evaluation,
+    Float32s,
     Floats,
-    Population,
-    RoundResult,
     State,
-    Sum,
 )
 from securefl.core.logs import logger
 from securefl.core.ranges import Count, Range, Ranged
@@ -41,61 +37,37 @@ from securefl.protocols.contributions import ClientBound
 from securefl.protocols.heads.blocks import Blocks, grid_of
 from securefl.protocols.heads.contribution import Bounding, Statistic
 from securefl.protocols.heads.solvers import Kind, solve
-from securefl.protocols.parts import absent, including
+from securefl.protocols.one_sum import OneSum
 from securefl.training import Learnt, Problem
 from securefl.training.heads import Bounded, Projection, output_layer, with_head
 from securefl.training.learnt import common
 
 _log = logger(__name__)
-NOBODY = Answers(survivors=(), totals={}, per_client={})
 
 
 @dataclass(frozen=True, eq=False)
-class ClosedForm:
+class ClosedForm(OneSum):
     """The clients' sums are added once. The server solves the total for a linear head, and broadcasts it.
 
     Later rounds ask only the clients that were absent. If a client drops out, the head is that of the other
     clients' records.
     """
 
-    problem: Problem
     statistic: Statistic
     head: Kind
-    strength: float | None = None
+    strength: float | None
 
     @property
-    def contributions(self) -> tuple[Statistic, ...]:
-        return (self.statistic,)
+    def initial(self) -> Float32s:
+        blocks = self.statistic.blocks
+        return np.zeros(blocks.classes * (1 + blocks.width), np.float32)
 
     def start(self) -> State:
-        blocks = self.statistic.blocks
-        return State(
-            np.zeros(blocks.classes * (1 + blocks.width), np.float32),
-            {
-                "sum": np.zeros(blocks.size),
-                "counted": np.zeros(self.problem.clients),
-                "variance": np.zeros(1),
-            },
-        )
+        return super().start().remember(variance=np.zeros(1))
 
-    def round(
-        self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[CohortQuery, Answers, RoundResult]:
-        cohort = absent(state.memory["counted"], population)
-        question = Sum(self.statistic.spec, self.statistic.blocks.size)
-        asked = CohortQuery(cohort=cohort, broadcast=state.broadcast[:0], sums=(question,))
-        answers = (yield asked) if cohort else NOBODY
-        state = self._learn(state, answers)
-        return RoundResult(state=state, drawn=dict.fromkeys(cohort, 1), survivors=answers.survivors)
-
-    def _learn(self, state: State, answers: Answers) -> State:
-        if not answers.survivors:
-            return state
-        memory = state.memory
-        total = memory["sum"] + answers.totals["statistic"].value
-        variance = memory["variance"] + self._deviation(len(answers.survivors)) ** 2
-        counted = including(memory["counted"], answers.survivors)
-        state = state.remember(sum=total, variance=variance, counted=counted)
+    def learn(self, state: State, total: Floats, survivors: int) -> State:
+        variance = state.memory["variance"] + self._deviation(survivors) ** 2
+        state = state.remember(variance=variance)
         try:
             parts = self.statistic.blocks.parts(total, float(np.sqrt(variance[0])))
             head = solve(self.head, parts, self.strength)
