@@ -128,10 +128,57 @@ class GridExchange:
         answers = self._asked(HELLO, posted, min(_PATIENCE, self._entering / 2))
         return {int(node): _name(content) for node, content in answers.items()}
 
+    def partitions(self, patience: float) -> int:
+        """The number of nodes of a simulation, asked of one node after the other until one says it.
+
+        Raises ConfigError if none has said it within `patience` seconds.
+        """
+        end = self._clock() + patience
+        while True:
+            for node in self._grid.get_node_ids():
+                posted = {"a node": (node, RecordDict({_RECORD: ConfigRecord({})}))}
+                content = self._asked(SIMULATION, posted, min(_PATIENCE, patience)).get("a node")
+                record = content.get(_RECORD) if content else None
+                count = record.get(_COUNT) if isinstance(record, ConfigRecord) else None
+                if type(count) is int and 1 <= count <= _MOST_NODES:
+                    return count
+            if self._clock() >= end:
+                raise ConfigError(
+                    f"Expected a simulated node that runs a secured app, got none within {patience:g} s. "
+                    "Wrap the ClientApp, `app = secure(app)`. In a deployment name the server's folder in "
+                    "the run config, securefl.server."
+                )
+            self._pause(_PAUSE)
+
     def _asked(
         self, kind: str, posted: Mapping[str, tuple[int, RecordDict]], deadline: float
     ) -> dict[str, RecordDict]:
-        return asked(self._grid, kind, posted, deadline=deadline, clock=self._clock, pause=self._pause)
+        """Send each node its content. Returns the contents of the replies in time, by the same names."""
+        end = self._clock() + deadline
+        waiting: dict[str, str] = {}
+        for name, (node, content) in posted.items():
+            # One at a time: Flower leaves messages that it could not send out of its list of ids, and one
+            # message that is too large fails all others of its list.
+            message = Message(content, node, kind, ttl=deadline)
+            waiting |= {sent: name for sent in self._grid.push_messages([message]) if sent}
+        replies: dict[str, RecordDict] = {}
+        # A loop of our own, because Flower's polls only every three seconds.
+        while waiting:
+            for sent, who in list(waiting.items()):
+                reply = _pulled(self._grid, sent, who)
+                if reply is None:
+                    continue
+                del waiting[sent]
+                if reply.has_error():
+                    _log.warning("%s: its node answered with Flower's error %d", who, reply.error.code)
+                elif reply.has_content():
+                    replies[who] = reply.content
+            if not waiting or self._clock() >= end:
+                break
+            self._pause(_POLL)
+        for name in waiting.values():
+            _log.warning("%s: no answer within %g s", name, deadline)
+        return replies
 
     def _replies(self, requests: Mapping[str, bytes], deadline: float) -> dict[str, bytes]:
         nodes = self.nodes
@@ -143,43 +190,6 @@ class GridExchange:
             except RemoteProtocolError as error:
                 _log.warning("%s: %s", name, error)
         return replies
-
-
-def asked(
-    grid: Grid,
-    kind: str,
-    posted: Mapping[str, tuple[int, RecordDict]],
-    *,
-    deadline: float,
-    clock: Callable[[], float] = monotonic,
-    pause: Callable[[float], None] = sleep,
-) -> dict[str, RecordDict]:
-    """Send each node its content. Returns the contents of the replies in time, by the same names."""
-    end = clock() + deadline
-    waiting: dict[str, str] = {}
-    for name, (node, content) in posted.items():
-        # One at a time: Flower leaves messages that it could not send out of its list of ids, and one
-        # message that is too large fails all others of its list.
-        message = Message(content, node, kind, ttl=deadline)
-        waiting |= {sent: name for sent in grid.push_messages([message]) if sent}
-    replies: dict[str, RecordDict] = {}
-    # A loop of our own, because Flower's polls only every three seconds.
-    while waiting:
-        for sent, who in list(waiting.items()):
-            reply = _pulled(grid, sent, who)
-            if reply is None:
-                continue
-            del waiting[sent]
-            if reply.has_error():
-                _log.warning("%s: its node answered with Flower's error %d", who, reply.error.code)
-            elif reply.has_content():
-                replies[who] = reply.content
-        if not waiting or clock() >= end:
-            break
-        pause(_POLL)
-    for name in waiting.values():
-        _log.warning("%s: no answer within %g s", name, deadline)
-    return replies
 
 
 def _pulled(grid: Grid, sent: str, who: str) -> Message | None:
@@ -218,37 +228,6 @@ _COUNT = "nodes"
 def counted(nodes: int) -> RecordDict:
     """A simulated node's reply: the number of all nodes."""
     return RecordDict({_RECORD: ConfigRecord({_COUNT: nodes})})
-
-
-def partitions(
-    grid: Grid,
-    *,
-    deadline: float,
-    clock: Callable[[], float] = monotonic,
-    pause: Callable[[float], None] = sleep,
-) -> int:
-    """The number of nodes of a simulation, asked of one node after the other until one says it.
-
-    Raises ConfigError if none has said it within `deadline` seconds.
-    """
-    end = clock() + deadline
-    while True:
-        for node in grid.get_node_ids():
-            posted = {"a node": (node, RecordDict({_RECORD: ConfigRecord({})}))}
-            content = asked(
-                grid, SIMULATION, posted, deadline=min(_PATIENCE, deadline), clock=clock, pause=pause
-            )
-            record = content["a node"].get(_RECORD) if content else None
-            count = record.get(_COUNT) if isinstance(record, ConfigRecord) else None
-            if type(count) is int and 1 <= count <= _MOST_NODES:
-                return count
-        if clock() >= end:
-            raise ConfigError(
-                f"Expected a simulated node that runs a secured app, got none within {deadline:g} s. Wrap "
-                "the ClientApp, `app = secure(app)`. In a deployment name the server's folder in the run "
-                "config, securefl.server."
-            )
-        pause(_PAUSE)
 
 
 def _name(content: RecordDict) -> str:

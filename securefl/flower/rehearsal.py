@@ -1,7 +1,7 @@
 """A rehearsal of a Flower app: what would be refused, before any message is sent.
 
 The app's own code runs in this process. Its server runs up to the start of its strategy, and one client
-trains and evaluates once. The findings follow from the same checks as in a run: `admitted`, `Layout`, `Task`,
+trains and evaluates once. The findings follow from the same checks as in a run: `served`, `Layout`, `Task`,
 `Updates.check` and `Updates.vector`.
 """
 
