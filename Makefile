@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # many processes start in the tests, and each would compile all it imports
 
-.PHONY: demo test test-data test-docs slow hosts mutants mutants-list gpu package check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
+.PHONY: demo test test-data test-docs slow restless hosts mutants mutants-list gpu package check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,12 @@ test-data: $(VENV)/.tested  ## the tests that `make test` skipped without the da
 
 slow: $(VENV)/.tested  ## the tests marked slow
 	$(BIN)/pytest -n 2 -m slow
+
+TIMES ?= 20
+restless: $(VENV)/.tested  ## the fifty tests that hang most on time, beside a busy loop on each core: make restless [TIMES=20]
+	@busy=; for core in $$(seq $$(nproc)); do yes >/dev/null & busy="$$busy $$!"; done; trap 'kill $$busy' EXIT; \
+	red=0; for time in $$(seq $(TIMES)); do $(BIN)/pytest -q -n 0 -m "not slow" @tests/restless.txt || red=$$((red + 1)); done; \
+	echo "$$red of $(TIMES) runs red"; exit $$red
 
 # Rounding differs between processors. The last of these hosts is a double: its products round by the number of rows.
 HOSTS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=avx512 ONEDNN_MAX_CPU_ISA=AVX2 \
@@ -66,7 +72,6 @@ check: $(VENV)/.tested  ## lint, format, types; and how the house stands, as a r
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python tools/house.py
 	$(BIN)/python tools/files_touched.py
 	@$(BIN)/python tools/weigh.py | grep -E '^room|above$$' || true
 
@@ -81,7 +86,7 @@ $(LOWEST)/.installed: pyproject.toml  # 6 GB: a torch this old comes with its CU
 check-lowest: $(LOWEST)/.installed  ## the tests of single modules, with the oldest packages that pyproject.toml allows
 	$(LOWEST)/bin/pytest -n 2 -m "not slow" -W default tests/unit tests/contracts tests/vectors
 
-# Outside of the checkout, where `make clean` leaves it: ~/.cache/securefl/check-newest and uv's cache, some 20 GB with CUDA.
+# Outside of the checkout, where `make clean` leaves it: uv's cache, some 20 GB with CUDA.
 # A CPU build of torch in the folder that PIP_FIND_LINKS names spares them.
 check-newest: $(VENV)/.tested  ## the wheel with the newest packages, on each of Python 3.11 to 3.13, or ON=3.11 alone
 	$(BIN)/python tools/newest.py $(ON)

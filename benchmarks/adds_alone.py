@@ -47,7 +47,7 @@ def packaged() -> dict[str, Any]:
 def study(classes: int, weight: float) -> Study:
     table = packaged()
     table.pop("sweep")
-    for key, value in {**ALONE, "data.partition.per_client": classes, "arm.weight": weight}.items():
+    for key, value in {**ALONE, "data.partition.per_client": classes, "arm.fixed_lambda": weight}.items():
         put(table, key, value)
     return parse(tomli_w.dumps(table))
 
@@ -80,7 +80,7 @@ def alone(classes: int, seed: int, weight: float) -> dict[str, float]:
 def lines() -> Iterator[dict[str, Any]]:
     grid = packaged()["sweep"]["grid"]
     for classes in grid["data.partition.per_client"]:
-        for weight in grid["arm.weight"]:
+        for weight in grid["arm.fixed_lambda"]:
             found = pd.DataFrame([alone(classes, seed, weight) for seed in SEEDS])
             means = {str(name): round(float(value), 4) for name, value in found.mean().items()}
             deviation = round(float(found["accuracy"].std()), 4)

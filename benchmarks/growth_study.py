@@ -9,9 +9,9 @@ import numpy as np
 
 from securefl.algorithm.clients import Algorithm, ClientContext, Contribution, Device, Evaluation
 from securefl.algorithm.queries import Float32s, Value, ValueSpec
-from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.averaging import Averaging
 from securefl.protocols.contributions import Sampling, update_sends
-from securefl.protocols.parts import Whole
+from securefl.protocols.parts import Part
 from securefl.study import world
 from securefl.study.config import Arm, Study, parse
 from securefl.study.cost import PRESETS
@@ -74,7 +74,7 @@ class Constant:
 
 
 @dataclass(frozen=True, eq=False)
-class Nothing(Whole):
+class Nothing(Part):
     """The part of a model that is averaged: as large as a model, and never tested."""
 
     @property
@@ -93,13 +93,7 @@ class Growing:
     fraction: float
 
     def build(self, problem: Problem) -> Algorithm:
-        return Averaging(
-            problem=problem,
-            selection=Uniform(),
-            fraction=self.fraction,
-            aggregation="partial",
-            part=Nothing(problem),
-        )
+        return Averaging(problem=problem, fraction=self.fraction, part=Nothing(problem))
 
 
 def made(clients: int, share: float, kind: str) -> tuple[Study, Arm, world.World]:

@@ -17,18 +17,17 @@ DOCS = Path(__file__).parents[1] / "docs"
 ASKED = "--write" in sys.argv
 
 
-def keep(name: str, found: dict[str, Any] | pd.DataFrame) -> None:
-    """Write the figures of benchmarks/NAME.py with its command, as JSON or as CSV, where that was asked.
+def keep(name: str, found: dict[str, Any] | pd.DataFrame, *about: str, command: str = "") -> None:
+    """Write the figures of benchmarks/NAME.py with their command, as JSON or as CSV, where that was asked.
 
-    Figures of other names that the JSON has are kept.
+    about: further lines of the head of a CSV. command: another one than that of the name.
     """
-    command = f"python benchmarks/{name}.py --write"
+    command = f"python benchmarks/{command or f'{name}.py'} --write"
     if ASKED and isinstance(found, pd.DataFrame):
-        write_csv(RESULTS / f"{name}.csv", found, [command])
+        write_csv(RESULTS / f"{name}.csv", found, [command, *about])
     elif ASKED:
-        path = RESULTS / f"{name}.json"
-        older = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        files.write(path, json.dumps({"command": command, **older, **found}, indent=1) + "\n")
+        text = json.dumps({"command": command, **found}, indent=1)
+        files.write(RESULTS / f"{name}.json", text + "\n")
 
 
 def read(name: str) -> pd.DataFrame:

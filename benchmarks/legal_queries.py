@@ -34,7 +34,6 @@ from securefl.core.linear import LinearBounds, LinearQuery
 from securefl.he.parameters import COMPACT, STRONG
 from securefl.linear import words
 from securefl.linear.pad_terms import COVER, PadTerms
-from securefl.linear.pads import form, weights_of
 from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Bounds, Variant
 
@@ -278,7 +277,7 @@ def residual(
         found = _multiples(terms, near, 2**power)
         if found is not None:
             found[victim] += remainder
-            if form(from_whole(found, terms.word_bits), terms) is None:
+            if terms.form(from_whole(found, terms.word_bits)) is None:
                 return found
     return None
 
@@ -324,7 +323,7 @@ def modular(search: Search, terms: PadTerms, *, count: int, powers: Sequence[int
     own = vectors[:, search.victim]
     middle, best = float(search.covariance[search.victim, search.victim] ** 0.5), 1.0
     centre = float(search.population.mean[search.victim])
-    base = whole(weights_of(query_of(search.bounds, search.sharpest), terms))
+    base = whole(terms.encoded(query_of(search.bounds, search.sharpest)))
     for power in powers:
         for shift in range(power):
             remainder = 2 ** (power - 1 - shift)
@@ -430,7 +429,7 @@ def lattices(*, count: int, length: int = 6) -> dict[str, float]:
     bounds = Bounds(spread=2.5).linear(length, Variant.MEAN_ONLY)
     search = Search(Population.usual(length), Variant.MEAN_ONLY, bounds, steps=50, starts=1)
     terms = PadTerms(bounds=bounds, context=b"")
-    base = whole(weights_of(query_of(bounds, search.sharpest), terms))
+    base = whole(terms.encoded(query_of(bounds, search.sharpest)))
     # The remainder is such that a mean of 8 deviations stays below the modulus.
     tried = (
         residual(terms, base, search.victim, power, 2 ** max(0, power - 4 - terms.data_bits))

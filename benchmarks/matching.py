@@ -25,21 +25,21 @@ import tenseal as ts
 from kept import keep
 from tally import Tally
 
+from securefl.core.agreement import u32
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
-from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.he.ring import Ring
-from securefl.linear.checked import CheckedKeyHolder, CheckedServer, Declared, Question
+from securefl.linear import checked, pads, words
+from securefl.linear.checked import CheckedAnswerer, product_of, signed
 from securefl.linear.checks import Checks
-from securefl.linear.encryptor import Encryptor, admitted
-from securefl.linear.evaluator import LinearEvaluator
-from securefl.linear.opener import Opener
+from securefl.linear.encrypted import LinearEvaluator, Opener
+from securefl.linear.encryptor import Encryptor
 from securefl.linear.pad_terms import PadTerms
-from securefl.linear.pads import PadKeyHolder, PadServer, mask
+from securefl.linear.pads import PadAnswerer, mask
 from securefl.linear.terms import LinearTerms
+from securefl.linear.turn import Declared, QueryKeyHolder, QueryServer
 from securefl.matching.profiles import (
     VARIANCE_FLOOR,
     Anchor,
@@ -54,7 +54,7 @@ from securefl.matching.profiles import (
 Q = 84
 TIGHT = Bounds(mean=16, variance_high=64, weight=16)
 SIGNING = SigningKey.generate()
-ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
+ANCHOR, NOTHING = Anchor(np.zeros(Q), np.ones(Q)), np.zeros(0)
 ROLES = ("before", "waits", "server", "holder")
 
 
@@ -96,7 +96,7 @@ class System:
 
 
 class EncryptedBaseline(System):
-    """One packed ciphertext a client, multiplied by an encrypted baseline, and opened without checks."""
+    """One packed ciphertext a client, multiplied by an encrypted baseline; the key holder reads the score."""
 
     def __init__(self, name: str, clients: int) -> None:
         super().__init__(name, clients)
@@ -112,10 +112,9 @@ class EncryptedBaseline(System):
     def run(self, owners: list[MeanVariance]) -> None:
         (own,), spend = owners, self.tally.spend
         message = self.encrypted(self.client, own)
-        blinded = spend("server", lambda: self.evaluator.match(message, self.weights))
-        reply = spend("holder", lambda: self.opener.open(blinded.request))
-        score = spend("server", lambda: self.evaluator.unblind(blinded, reply))
-        self.add(owners, [score.value], up=len(message), between=len(blinded.request) + len(reply))
+        request = spend("server", lambda: self.evaluator.addressed(message, self.weights))
+        score = spend("holder", lambda: self.opener.read(request))
+        self.add(owners, [score.value], up=len(message), between=len(request))
 
 
 class CheckedOpenings(System):
@@ -126,43 +125,46 @@ class CheckedOpenings(System):
         self.batch = clients
         self.terms = LinearTerms(parameters=parameters, bounds=self.linear, scores=4 * clients)
         self.checks = Checks(terms=self.terms, context=b"benchmark")
-        self.keys, self.ring = KeyPair.generate(parameters), Ring(parameters)
+        self.keys = KeyPair.generate(parameters)
         self.client, self.signing = Encryptor(self.keys.public, self.terms), SigningKey.generate()
-        self.tag = gate.tag("ciphertext", self.keys.public.session, self.terms.digest())
 
     def begin(self) -> None:
-        declared = self.tally.spend("server", lambda: Declared.of(self.query, self.checks, "p", self.ring))
-        key = self.keys.public.session
-        self.asked = Question(checks=self.checks, key=key, name="p", told=declared.told)
-        self.server = CheckedServer(self.asked, 0, declared, SIGNING)
-        self.key_holder = CheckedKeyHolder(
-            self.keys,
-            self.checks,
-            ("p",),
-            self.clients,
-            SIGNING.public,
-            lambda number: (str(number), self.signing.public),
-            Openings(),
-            self.ring,
+        self.declared = self.tally.spend("server", lambda: Declared.of(self.query, self.checks, "p"))
+        self.key = self.keys.public.session
+        self.asked = self.declared.question(self.key)
+        self.server = QueryServer(self.declared, 0, SIGNING, self.key)
+        answerer = CheckedAnswerer(
+            self.keys, lambda number: (str(number), self.signing.public), Openings(), _fail
         )
+        self.key_holder = QueryKeyHolder(self.checks, ("p",), self.clients, SIGNING.public, answerer)
 
     def run(self, owners: list[MeanVariance]) -> None:
         spend, messages = self.tally.spend, []
         for at, own in enumerate(owners):
             made = self.encrypted(self.client, own)
             messages.append(
-                spend("waits", lambda at=at, made=made: self.asked.signed(made, str(at), self.signing))
+                spend("waits", lambda at=at, made=made: signed(self.asked, made, str(at), self.signing))
             )
-        arrived = [spend("server", lambda own=own: self._admit(*own)) for own in enumerate(messages)]
+        arrived = [spend("server", lambda own=own: self._arrived(*own)) for own in enumerate(messages)]
         request = spend("server", lambda: self.server.request(arrived))
-        reply = spend("holder", lambda: self.key_holder.open(request, report=_fail))
-        opened = spend("server", lambda: self.server.opened(arrived, reply, sender="key-holder"))
-        scores = [(one * self.terms.unit + self.query.offset) / self.linear.scale for one in opened]
+        reply = spend("holder", lambda: self.key_holder.open(request))
+        scores = spend("server", lambda: scores_of(self.server, arrived, reply))
         self.add(owners, scores, up=sum(map(len, messages)), between=len(request) + len(reply))
 
-    def _admit(self, number: int, message: bytes) -> Any:
-        admitted(message[:-64], self.tag, self.terms, sender="client")
-        return self.server.admit(message, number, str(number), self.signing.public)
+    def _arrived(self, number: int, message: bytes) -> Any:
+        name, public = str(number), self.signing.public
+        came = checked.admit(message, self.checks, self.key, sender="client")
+        own = product_of(came, self.declared, self.asked, name, public, sender="client")
+        return self.declared.arrived(u32(number) + came.signature + came.c1, own, NOTHING, name)
+
+
+def scores_of(server: QueryServer, arrived: list[Any], reply: bytes) -> list[float]:
+    opened = server.opened(arrived, reply, sender="key-holder")
+    return [
+        server.score(one, value).value
+        for one, value in zip(arrived, opened, strict=True)
+        if value is not None
+    ]
 
 
 def _fail(sender: str, why: str) -> None:
@@ -179,25 +181,29 @@ class Pads(System):
         self.agreement = AgreementKey.generate()
 
     def begin(self) -> None:
-        self.key_holder = PadKeyHolder(self.agreement, self.terms, ("profile",), self.clients, SIGNING.public)
-        self.server = self.tally.spend(
-            "server", lambda: PadServer(self.terms, 0, "profile", SIGNING, self.query)
-        )
+        answerer = PadAnswerer(self.agreement)
+        self.key_holder = QueryKeyHolder(self.terms, ("profile",), self.clients, SIGNING.public, answerer)
+        self.declared = self.tally.spend("server", lambda: Declared.of(self.query, self.terms, "profile"))
+        self.server = QueryServer(self.declared, 0, SIGNING)
 
     def run(self, owners: list[MeanVariance]) -> None:
-        spend, size = self.tally.spend, self.terms.word_bytes
-        masked = [spend("waits", lambda own=own: self._masked(own)) for own in owners]
-        request = spend("server", lambda: self.server.request(masked))
+        spend = self.tally.spend
+        messages = [spend("waits", lambda own=own: self._masked(own)) for own in owners]
+        arrived = spend("server", lambda: [self._arrived(one) for one in messages])
+        request = spend("server", lambda: self.server.request(arrived))
         reply = spend("holder", lambda: self.key_holder.open(request))
-        words = [reply[at : at + size] for at in range(0, len(reply), size)]
-        pairs = list(zip(masked, words, strict=True))
-        scores = spend("server", lambda: [self.server.score(*pair).value for pair in pairs])
-        up = sum(len(one.packed) + 64 for one in masked)  # and its seal
+        scores = spend("server", lambda: scores_of(self.server, arrived, reply))
+        up = sum(len(one) + 64 for one in messages)  # and its seal
         self.add(owners, scores, up=up, between=len(request) + len(reply))
 
-    def _masked(self, own: MeanVariance) -> Any:
-        split, told = self.split(own), self.server.told
-        return mask(split.hidden, split.clear, self.terms, "profile", told, self.agreement.public)
+    def _masked(self, own: MeanVariance) -> bytes:
+        told = self.declared.told
+        return mask(self.split(own).hidden, self.terms, "profile", told, self.agreement.public)
+
+    def _arrived(self, message: bytes) -> Any:
+        masked = pads.admit(message, self.terms, sender="client")
+        own = words.product(masked.words, self.declared.factors)
+        return self.declared.arrived(masked.fresh.raw, own, NOTHING, "client")
 
 
 class ElementWise(System):

@@ -22,20 +22,23 @@ A contestant whose packages its interpreter lacks is left out, and named.
 
 from __future__ import annotations
 
-import argparse
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 
 import numpy as np
+import pandas as pd
+from contestants.ours import work_of
 from contestants.players import PLAIN, SHARED, Player, Times, facts, joined, rotated
 from contestants.turns import Cell
+from kept import keep
 from numpy.typing import NDArray
 
-HERE = Path(__file__).parent
+from securefl.training.task import Problem
+
 TOLERANCE = 1e-5
 """Largest difference of an entry after one round: securefl rounds to a grid, and all sum in another order."""
 WARM_UP = 1
@@ -110,67 +113,48 @@ def _short(value: float) -> float:
 
 
 def played(
-    players: Sequence[Player], cell: Cell, path: Path
-) -> tuple[dict[str, list[Times]], dict[str, NDArray[np.float32]]]:
+    players: Sequence[Player], cell: Cell, folder: Path
+) -> tuple[dict[str, list[Times]], dict[str, NDArray[np.float32]], Problem]:
     """Every contestant's rounds in turn: their times without those to warm up, and the models in the end."""
+    work, world = work_of(cell, folder / "work.npz")
+    work.write()
     for player in players:
-        player.query(cell=asdict(cell), work=str(path))
+        player.query(cell=asdict(cell), work=str(work.path))
     times: dict[str, list[Times]] = {player.name: [] for player in players}
     for _, player in rotated(players, cell.rounds):
         times[player.name].append(player.round())
     models = {player.name: np.load(player.query(model=True)["model"]) for player in players}
-    return {name: own[WARM_UP:] for name, own in times.items()}, models
+    return {name: own[WARM_UP:] for name, own in times.items()}, models, world.problem
 
 
 def agreeing(players: Sequence[Player], cell: Cell, folder: Path) -> None:
     """Show that all do the same work. Exits if a model is further than TOLERANCE from the plain loop's."""
-    from contestants.ours import work_of
-
-    work, _ = work_of(cell, folder / "work.npz")
-    work.write()
-    _, models = played(players, cell, work.path)
-    moved = np.abs(models[PLAIN] - work.initial).max()
+    _, models, problem = played(players, cell, folder)
+    apart = {name: float(np.abs(model - models[PLAIN]).max()) for name, model in models.items()}
+    moved = np.abs(models[PLAIN] - problem.initial).max()
     print(f"{cell.name}: the plain loop's model moved by up to {moved:.2e}; the others differ from it by")
-    for name, model in models.items():
-        apart = np.abs(model - models[PLAIN]).max()
-        if name != PLAIN:
-            print(f"    {name}: {apart:.1e}")
-        if not apart <= TOLERANCE:
-            raise SystemExit(f"Expected the same model from {name}, within {TOLERANCE:g}, got {apart:.1e}.")
+    print(pd.Series(apart).map("{:.1e}".format).to_string())
+    if far := [name for name, own in apart.items() if not own <= TOLERANCE]:
+        raise SystemExit(f"Expected the same model from {', '.join(far)}, within {TOLERANCE:g}.")
 
 
 def timed(players: Sequence[Player], cell: Cell, folder: Path) -> list[Row]:
-    from contestants.ours import work_of
-
-    began = perf_counter()
-    work, world = work_of(cell, folder / "work.npz")
-    work.write()
     here = [player for player in players if player.name != SHARED or cell.kind == "lenet5"]
-    times, models = played(here, cell, work.path)
-    losses = {name: world.problem.evaluate(model).loss for name, model in models.items()}
-    rows = [row(cell, name, times, losses[name]) for name in times]
-    print(f"\n{cell.name}: {rows[0].rounds} rounds, {perf_counter() - began:.0f} s with the set-up")
-    for one in rows:
-        print(
-            f"    {one.contestant:14}{one.cpu_ms:>9.2f} ms CPU{one.wall_ms:>9.2f} ms wall"
-            f"{one.over_plain:>8.2f} x plain   test loss {one.loss:.3f}",
-            flush=True,
-        )
+    times, models, problem = played(here, cell, folder)
+    rows = [row(cell, name, times, problem.evaluate(models[name]).loss) for name in times]
+    print(pd.DataFrame(rows).to_string(index=False), flush=True)
     return rows
 
 
 def table(found: Sequence[Row]) -> str:
     """The rows as docs/results.md has them: contestants down, cells across."""
-    cells = list(dict.fromkeys(one.cell for one in found))
-    names = list(dict.fromkeys(one.contestant for one in found))
+    cells = dict.fromkeys(one.cell for one in found)
     at = {(one.contestant, one.cell): one for one in found}
     lines = [["", *cells], ["---"] * (1 + len(cells))]
     lines.append([f"{PLAIN}, ms", *(_digits(at[PLAIN, cell].cpu_ms) for cell in cells)])
-    for name in names:
-        if name != PLAIN:
-            rows = [at.get((name, cell)) for cell in cells]
-            ratios = ("-" if one is None else f"{one.over_plain:.2f}" for one in rows)
-            lines.append([f"{name} / {PLAIN}", *ratios])
+    for name in dict.fromkeys(one.contestant for one in found if one.contestant != PLAIN):
+        ratios = (f"{at[name, cell].over_plain:.2f}" if (name, cell) in at else "-" for cell in cells)
+        lines.append([f"{name} / {PLAIN}", *ratios])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -178,23 +162,7 @@ def _digits(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
-def keep(rows: Sequence[Row], lines: Sequence[str]) -> None:
-    import pandas as pd
-
-    from securefl.report.tables import write_csv
-
-    table = pd.DataFrame([asdict(row) for row in rows], dtype=object)
-    write_csv(HERE / "results" / "peers.csv", table, ["python benchmarks/peers.py --write", *lines])
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="two cells, few rounds")
-    parser.add_argument("--write", action="store_true", help="keep the figures")
-    chosen = parser.parse_args()
-    began = perf_counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         players = joined(folder)
@@ -203,15 +171,13 @@ def main() -> None:
             print(*about, sep="\n")
             for cell in (MLP, LENET):
                 agreeing(players, whole(cell), folder)
-            rows = []
-            for cell in QUICK if chosen.quick else CELLS:
-                rows += timed(players, cell, folder)
+            cells = QUICK if "--quick" in sys.argv else CELLS
+            rows = [own for cell in cells for own in timed(players, cell, folder)]
         finally:
             for player in players:
                 player.close()
-    print(f"\n{table(rows)}\n\n{perf_counter() - began:.0f} s")
-    if chosen.write:
-        keep(rows, about)
+    print(f"\n{table(rows)}")
+    keep("peers", pd.DataFrame(rows, dtype=object), *about)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from securefl.study.world import build
 
 OPTIONS = {
     "active_fl": "loss_bound = 3.0",
-    "adds": "fewest = 4",
+    "adds": "min_clients_per_entry = 4",
     "cs_fl": "sparsity = 0.01",
     "fedbabu": "fine_tune_epochs = 1",
     "fedcor": "warm_up = 1\ninterval = 1\nloss_bound = 3.0",

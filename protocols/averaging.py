@@ -34,13 +34,16 @@ from securefl.algorithm import (
     Sum,
     sample_without_replacement,
 )
+from securefl.core.ranges import Fraction, Range, Ranged
 from securefl.errors import ConfigError
 from securefl.protocols.contributions import COUNT, Count, Sampling, ask_size
-from securefl.protocols.parts import Part, Whole
+from securefl.protocols.parts import Part
 from securefl.training import Learnt, Problem
 
 __all__ = [
     "Averaging",
+    "Options",
+    "Range",
     "Replace",
     "Selection",
     "ServerUpdate",
@@ -84,17 +87,39 @@ def known_or_mean(sizes: Floats) -> Floats:
     return np.where(np.isnan(sizes), known.mean() if known.size else 1.0, sizes)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options(Ranged):
+    """Options of a protocol that draws a share of the clients: the keys of its arm, with ranges in types.
+
+    fraction: C; K = ceil(C N) clients a round.
+
+    Raises ValueError for an option out of its range.
+
+    >>> from dataclasses import dataclass
+    >>> from typing import Annotated
+    >>> from securefl.protocols.averaging import Options, Range
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Mine(Options):
+    ...     own: Annotated[float, Range("[0, 1]")] = 0.5
+    >>> Mine(fraction=0.1, own=2.0)
+    Traceback (most recent call last):
+    ValueError: Expected own in [0, 1], got 2.0.
+    """
+
+    fraction: Fraction
+
+
 # The four parts ---------------------------------------------------------------------------------
 
 
-class Selection(Protocol):
-    """How a system chooses the clients of a round.
+class Selection:
+    """How a system chooses the clients of a round. It overrides `draw`, and what else it needs.
 
     `contributions` are the clients' contributions that the choice reads. `watch` has the numbers that every
     client is asked for once, and the cohort in every round, with public arrays for them. `choose` may yield
-    further queries before it ends in the cohort and the state, in which it remembers the answers. `count` is
-    the size of the cohort, and `number` is the round's. A query that is repeated within a round has a number
-    of its own (`CohortQuery.number`).
+    further queries before it ends in the cohort and the state, in which it remembers the answers. By default
+    it asks nothing and takes the cohort of `draw`. `count` is the size of the cohort, and `number` is the
+    round's. A query that is repeated within a round has a number of its own (`CohortQuery.number`).
 
     Raises nothing when it is made. `choose` may raise ConfigError if `count` is above the number of clients.
 
@@ -109,21 +134,29 @@ class Selection(Protocol):
     """
 
     @property
-    def contributions(self) -> tuple[Contribution, ...]: ...
+    def contributions(self) -> tuple[Contribution, ...]:
+        return ()
 
-    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]: ...
+    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
+        return (), {}
 
     def choose(
         self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
-    ) -> Chosen: ...
+    ) -> Chosen:
+        yield from ()
+        return self.draw(state, population, count, rng), state
+
+    def draw(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
+        """The cohort of a choice that asks nothing."""
+        raise NotImplementedError
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         """The numbers behind the choice for an observer of a study, by name, float64 (N,)."""
-        ...
+        return {}
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Selection):
     """Uniform selection: every set of K clients is as likely as any other.
 
     With fixed batches, every set of batches is.
@@ -135,25 +168,14 @@ class Uniform:
     ()
     """
 
-    contributions: tuple[Contribution, ...] = ()
-
-    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
-        return (), {}
-
-    def choose(
-        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
-    ) -> Chosen:
-        yield from ()
+    def draw(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
         chances = population.among(np.zeros(population.clients))
         if (batch := population.fixed_batch) == 1:
-            return sample_without_replacement(chances, count, rng), state
+            return sample_without_replacement(chances, count, rng)
         # A batch that lacks one of its clients is left out.
         together = chances[: len(chances) // batch * batch].reshape(-1, batch).sum(1)
         drawn = sample_without_replacement(together, min(count // batch, len(together)), rng)
-        return {k: 1 for b in drawn for k in range(b * batch, (b + 1) * batch)}, state
-
-    def figures(self, state: State) -> Mapping[str, Floats]:
-        return {}
+        return {k: 1 for b in drawn for k in range(b * batch, (b + 1) * batch)}
 
 
 class ServerUpdate(Protocol):
@@ -222,7 +244,7 @@ class Averaging:
     clients one by one.
 
     >>> import numpy as np
-    >>> from securefl.protocols.averaging import Averaging, Uniform
+    >>> from securefl.protocols.averaging import Averaging
     >>> from securefl.training import LocalTraining, ModelConfig
     >>> from securefl.training.task import Problem
     >>> local = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=8)
@@ -230,15 +252,15 @@ class Averaging:
     ...     model=ModelConfig(kind="mlp"), local=local, kind="classification", shape=(4,), outputs=2,
     ...     clients=2, records=30, server_x=np.zeros((2, 4)), server_y=np.zeros(2, np.int64), seed=0
     ... )
-    >>> averaging = Averaging(problem=problem, selection=Uniform(), fraction=0.5, aggregation="partial")
+    >>> averaging = Averaging(problem=problem, fraction=0.5)
     >>> averaging.start().broadcast.shape == problem.initial.shape
     True
     """
 
     problem: Problem
-    selection: Selection
     fraction: float
-    aggregation: Aggregation
+    selection: Selection = Uniform()
+    aggregation: Aggregation = "partial"
     server: ServerUpdate = Replace()
     part: Part | None = None
     """The part of the model that is averaged. By default all of it."""
@@ -249,7 +271,7 @@ class Averaging:
 
     @property
     def averaged(self) -> Part:
-        return self.part or Whole(self.problem)
+        return self.part or Part(self.problem)
 
     @property
     def _sums(self) -> tuple[Contribution, ...]:

@@ -9,15 +9,16 @@ from typing import Annotated, Literal
 import numpy as np
 
 from securefl.algorithm import Algorithm, Contribution, Floats, PerClient, Population, Schedule, State
-from securefl.core.ranges import Decay, Fraction, Positive, Range, Ranged, Weight
+from securefl.core.ranges import Decay, Positive, Range, Weight
 from securefl.protocols.averaging import (
     Adam,
     Averaging,
-    Chosen,
+    Cohort,
     Momentum,
+    Options,
     Replace,
     Scaled,
-    Uniform,
+    Selection,
     cohort_size,
     known_or_mean,
 )
@@ -28,7 +29,7 @@ from securefl.training import Problem
 
 
 @dataclass(frozen=True, eq=False)
-class BySize:
+class BySize(Selection):
     """Selects by K independent draws with probability n_k / n (Scheme I of Li et al. 2020)."""
 
     problem: Problem
@@ -37,37 +38,26 @@ class BySize:
     def contributions(self) -> tuple[Contribution, ...]:
         return (Size(self.problem),)
 
-    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
-        return (), {}
-
-    def choose(
-        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
-    ) -> Chosen:
-        yield from ()
+    def draw(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
         # Log-weights, in which -inf marks a client that must not be drawn.
         log_sizes = np.log(known_or_mean(state.memory["size"]))
         chances = population.among(log_sizes)
-        return admitted(lambda: with_replacement(chances, count, rng), population.admits), state
-
-    def figures(self, state: State) -> Mapping[str, Floats]:
-        return {}
+        return admitted(lambda: with_replacement(chances, count, rng), population.admits)
 
 
 Scheme = Literal["I", "II"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvgRP(Ranged):
+class FedAvgRP(Options):
     """FedAvg-RP (Li et al. 2020).
 
-    fraction: C; K = ceil(C N) clients a round.
     scheme: "II" draws K clients uniformly without replacement, and w + sum (N / K) p_k (w_k - w) is the next
         model, p_k = n_k / n. "I" draws K with replacement and probability p_k, and takes their plain mean.
         FedProf compares with "II". Both have the mean of full participation. In "II" the weights of one round
         sum to 1 on average only, unless all clients have as many records.
     """
 
-    fraction: Fraction
     scheme: Scheme = "II"
 
     def build(self, problem: Problem) -> Algorithm:
@@ -75,7 +65,6 @@ class FedAvgRP(Ranged):
             # Clients apply the weight n_k / n. N / K is the same for all, so the server applies it.
             return Averaging(
                 problem=problem,
-                selection=Uniform(),
                 fraction=self.fraction,
                 aggregation="full",
                 server=Scaled(factor=problem.clients / cohort_size(self.fraction, problem.clients)),
@@ -84,21 +73,18 @@ class FedAvgRP(Ranged):
             problem=problem,
             selection=BySize(problem),
             fraction=self.fraction,
-            aggregation="partial",
             replacement=True,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProx(Ranged):
+class FedProx(Options):
     """FedProx (Li et al., MLSys 2020): FedAvg-RP with mu/2 |w - w_t|^2 in the local loss.
 
-    fraction: C; K = ceil(C N) clients a round.
     mu: the weight of the term that keeps a client's model near the broadcast one. 0 is FedAvg-RP.
     scheme: as in FedAvg-RP: "I" draws clients with replacement by their sizes, "II" uniformly without.
     """
 
-    fraction: Fraction
     mu: Weight = 0.1
     scheme: Scheme = "II"
 
@@ -111,64 +97,43 @@ class FedProx(Ranged):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAdam(Ranged):
+class FedAdam(Options):
     """FedAdam: uniform selection, plain mean, server Adam ("with momentum" in FedProf v2, Table 1).
 
-    fraction: C; K = ceil(C N) clients a round.
     learning_rate: of the server's Adam, which takes the mean update for its gradient.
     beta1, beta2: the decay of Adam's first and second moments.
     """
 
-    fraction: Fraction
     learning_rate: Positive = 1e-3
     beta1: Decay = 0.9
     beta2: Decay = 0.999
 
     def build(self, problem: Problem) -> Algorithm:
         adam = Adam(learning_rate=self.learning_rate, beta1=self.beta1, beta2=self.beta2)
-        return Averaging(
-            problem=problem,
-            selection=Uniform(),
-            fraction=self.fraction,
-            aggregation="partial",
-            server=adam,
-        )
+        return Averaging(problem=problem, fraction=self.fraction, server=adam)
 
 
 @dataclass(frozen=True)
-class FirstCome:
+class FirstCome(Selection):
     """Selects the K fastest clients. Those of the last round come last (CFCFM, Wu et al. 2021)."""
 
-    contributions: tuple[Contribution, ...] = ()
-
-    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
-        return (), {}
-
-    def choose(
-        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
-    ) -> Chosen:
-        yield from ()
+    def draw(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
         # Negated twice: `among` gives retired clients -inf, and here they must count as the slowest.
         last = np.isin(np.arange(population.clients), state.memory["cohort"]).astype(np.float64)
-        return first_come(-population.among(-population.seconds), last, count), state
-
-    def figures(self, state: State) -> Mapping[str, Floats]:
-        return {}
+        return first_come(-population.among(-population.seconds), last, count)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CFCFM(Ranged):
+class CFCFM(Options):
     """CFCFM: the K clients whose updates would arrive first are merged, with full aggregation.
 
     The order is that of the devices at an equal number of records, which is public. A true time of arrival
     tells a client's number of records. In the paper all clients train, and late updates are thrown away. Here
     the server does not ask clients that would be late, which saves their energy and changes no result.
 
-    fraction: C; K = ceil(C N) clients a round.
     stale: as in FedAvg, whose full aggregation it has.
     """
 
-    fraction: Fraction
     stale: bool = field(default=False, metadata={"words": with_stale})
 
     def build(self, problem: Problem) -> Algorithm:
@@ -182,18 +147,15 @@ class CFCFM(Ranged):
 
 
 @dataclass(frozen=True, eq=False)
-class ByLoss:
+class ByLoss(Selection):
     """Selects by the valuation sqrt(n_k) * loss_k, of each client's newest loss (Goetz et al. 2019)."""
 
     problem: Problem
-    excluded: float
-    temperature: float
-    explored: float
-    loss_bound: float | None = None
+    options: ActiveFL
 
     @property
     def _loss(self) -> Loss:
-        return Loss(self.problem, self.loss_bound, Schedule(initial=1))
+        return Loss(self.problem, self.options.loss_bound, Schedule(initial=1))
 
     @property
     def contributions(self) -> tuple[Contribution, ...]:
@@ -202,31 +164,26 @@ class ByLoss:
     def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
         return (self._loss.query,), {}
 
-    def choose(
-        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
-    ) -> Chosen:
-        yield from ()
+    def draw(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
         # the paper's valuation: sqrt(n_k) times the mean loss
         valuations = np.sqrt(known_or_mean(state.memory[SIZE.name])) * state.memory[LOSS.name]
-        drawn = by_valuation(
+        return by_valuation(
             population.among(valuations),
             count,
-            excluded=self.excluded,
-            temperature=self.temperature,
-            explored=self.explored,
+            excluded=self.options.excluded,
+            temperature=self.options.temperature,
+            explored=self.options.explored,
             rng=rng,
         )
-        return drawn, state
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         return {"loss": state.memory[LOSS.name]}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActiveFL(Ranged):
+class ActiveFL(Options):
     """Active federated learning (Goetz et al. 2019): alpha_1 0.75, alpha_2 0.01, alpha_3 0.1.
 
-    fraction: C; K = ceil(C N) clients a round.
     excluded: alpha_1, the share of the clients, those of the lowest valuations, that have no chance by it.
     temperature: alpha_2, the factor on valuations in the softmax of the chances.
     explored: alpha_3, the share of the cohort that is drawn uniformly.
@@ -235,7 +192,6 @@ class ActiveFL(Ranged):
     loss_bound: largest loss of a record; larger ones are clipped. Without it losses cannot be noised.
     """
 
-    fraction: Fraction
     excluded: Decay = 0.75
     temperature: Weight = 0.01
     explored: Annotated[float, Range("[0, 1]")] = 0.1
@@ -243,11 +199,9 @@ class ActiveFL(Ranged):
     loss_bound: LossBound = None
 
     def build(self, problem: Problem) -> Algorithm:
-        selection = ByLoss(problem, self.excluded, self.temperature, self.explored, self.loss_bound)
         return Averaging(
             problem=problem,
-            selection=selection,
+            selection=ByLoss(problem, self),
             fraction=self.fraction,
-            aggregation="partial",
             server=Momentum(beta=self.momentum) if self.momentum else Replace(),
         )

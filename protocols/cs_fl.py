@@ -49,9 +49,9 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from securefl.algorithm import Adjacency, Algorithm, Float32s, Floats, Grid, Unit, Value, ValueSpec
-from securefl.core.ranges import Fraction, Positive, Ranged
+from securefl.core.ranges import Fraction, Positive
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.averaging import cohort_size
+from securefl.protocols.averaging import Options, cohort_size
 from securefl.protocols.compression import CompressedAveraging, entries, thresholded
 from securefl.protocols.contributions import bounded
 from securefl.training import Problem
@@ -68,10 +68,9 @@ _SIGNS: Final = Grid(step=2.0**-10, bound=2.0**14)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CSFL(Ranged):
+class CSFL(Options):
     """Options of CS-FL.
 
-    fraction: C; K = ceil(C N) clients a round.
     measurements: the length of a sketch, as a share of the model's values.
     sparsity: share of the entries that are sketched.
     signs: whether the signs of a sketch are sent in its place (1-bit CS-FL).
@@ -79,7 +78,6 @@ class CSFL(Ranged):
     vote_rate: how far each value of the model moves along the majority of the votes.
     """
 
-    fraction: Fraction
     measurements: Fraction = 0.1
     sparsity: Fraction = 0.005
     signs: bool = False

@@ -5,22 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from securefl.algorithm import Algorithm
-from securefl.core.ranges import Fraction, Ranged
-from securefl.protocols.averaging import Aggregation, Averaging, Uniform, aggregated
+from securefl.protocols.averaging import Aggregation, Averaging, Options, aggregated
 from securefl.protocols.stale import check_stale, part_of, with_stale
 from securefl.training import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Ranged):
+class FedAvg(Options):
     """Options of FedAvg.
 
-    fraction: C; K = ceil(C N) clients a round.
     aggregation: "full" keeps the old model for absent clients, "partial" is the mean over the selected.
     stale: under full aggregation, absent clients count with the model of their last training (SAFA's cache).
     """
 
-    fraction: Fraction
     aggregation: Aggregation = field(default="full", metadata={"words": aggregated})
     stale: bool = field(default=False, metadata={"words": with_stale})
 
@@ -31,7 +28,6 @@ class FedAvg(Ranged):
     def build(self, problem: Problem) -> Algorithm:
         return Averaging(
             problem=problem,
-            selection=Uniform(),
             fraction=self.fraction,
             aggregation=self.aggregation,
             part=part_of(problem, self.stale),

@@ -29,8 +29,6 @@ from securefl.algorithm import (
     ClientState,
     CohortQuery,
     Contribution,
-    Device,
-    Evaluation,
     Float32s,
     Grid,
     Population,
@@ -39,25 +37,17 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
-from securefl.core.ranges import Count, Fraction, Ranged
+from securefl.core.ranges import Count, Fraction
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import Sampling, to_fit
-from securefl.protocols.parts import Gathering, Part
-from securefl.protocols.personal import (
-    HeadAlone,
-    Personal,
-    SharedLayers,
-    accuracies,
-    by_model,
-    each_on_its_own,
-)
-from securefl.training import Learnt, Problem
+from securefl.protocols.parts import Gathering
+from securefl.protocols.personal import HeadAlone, SharedLayers
+from securefl.training import Problem
 from securefl.training.fit import Fit, Fitted, usable, with_model
 from securefl.training.fitting import fitted
 from securefl.training.heads import last_dense, output_layer, places
-from securefl.training.task import Bodies
 
 TUNED: Final = ValueSpec(
     name="tuned",
@@ -76,7 +66,7 @@ TUNED: Final = ValueSpec(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedBABU(Ranged):
+class FedBABU(Options):
     """Options of FedBABU.
 
     fraction: C; K = ceil(C N) clients a round. All clients fine-tune at the end.
@@ -96,40 +86,39 @@ class FedBABU(Ranged):
                 "Expected a model that [dpsgd] trains as it is, since clients fine-tune it without noise, "
                 f"got one with changed layers: {problem.changes[0]}. Take a model without such layers."
             )
-        shared = SharedLayers(layers=1, side="body")
-        common = Personal(Bodies(problem), shared, under_fixed_head, keeps=False)
-        part: Part = common
         if self.fine_tuned == "head":
             output_layer(problem.layers, problem.outputs)  # raises the error of another head
-        if self.fine_tuned != "never":
-            part = FixedHead(common, Tuned(common, self.fine_tuned, self.fine_tune_epochs))
-        return Averaging(
-            problem=problem,
-            selection=Uniform(),
-            fraction=self.fraction,
-            aggregation="partial",
-            part=part,
-        )
+        return Averaging(problem=problem, fraction=self.fraction, part=FixedHead(problem, options=self))
 
 
-def under_fixed_head(problem: Problem, context: ClientContext, start: Float32s) -> Fit:
-    """The training of the body under the head of the start."""
-    return replace(to_fit(problem, context, start), under_head=True)
-
-
-@dataclass(frozen=True, eq=False)
-class FixedHead:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FixedHead(SharedLayers):
     """The body is shared, under a head that is the same for all clients. At the end all clients fine-tune."""
 
-    common: Personal
-    tuned: Tuned
+    reads_state = "none"
+    options: FedBABU
 
-    @property
-    def initial(self) -> Float32s:
-        return self.common.initial
+    def under_head(self, broadcast: Float32s) -> Float32s:
+        """The whole model (d,): a body under the fixed head."""
+        return super().model(0, broadcast, {})
+
+    def fit(self, context: ClientContext) -> Fit:
+        start = self.under_head(context.broadcast)
+        return replace(to_fit(self.problem, context, start), under_head=True)
+
+    def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
+        return super().split(context, trained)[0], None
+
+    def model(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
+        """The client's model (d,), fine-tuned if the run has ended."""
+        return kept_values(kept, "tuned", self.under_head(shared))
+
+    def common(self, shared: Float32s) -> Float32s | None:
+        return None if self.options.fine_tuned == "never" else self.under_head(shared)
 
     def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
-        return (*self.common.contributions(sampling), self.tuned)
+        tuned = () if self.options.fine_tuned == "never" else (Tuned(self),)
+        return (*super().contributions(sampling), *tuned)
 
     def gather(
         self,
@@ -138,77 +127,49 @@ class FixedHead:
         rng: np.random.Generator,
         contributions: Sequence[Contribution],
     ) -> Gathering:
-        step, answers = yield from self.common.gather(query, population, rng, contributions)
-        if population.last:
+        step, answers = yield from super().gather(query, population, rng, contributions)
+        if population.last and len(contributions) > 1:
             body = query.broadcast if step is None else (query.broadcast + step).astype(np.float32)
-            everyone = population.everyone()
-            yield CohortQuery(cohort=everyone, broadcast=body, number=1, sums=(Sum(self.tuned.spec, 1),))
+            tuned = Sum(contributions[1].spec, 1)
+            yield CohortQuery(cohort=population.everyone(), broadcast=body, number=1, sums=(tuned,))
         return step, answers
-
-    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        problem = self.common.bodies.problem
-        found = each_on_its_own(
-            devices, by_model(lambda client, kept: (problem, self._own(client, shared, kept)))
-        )
-        first = accuracies(
-            devices, by_model(lambda client, kept: (problem, self.common.model(client, shared, {})))
-        )
-        return replace(found, figures={"global accuracy": first, **found.figures})
-
-    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
-        if client is None:
-            return self.common.learnt(shared, None, kept)
-        return Learnt(problem=self.common.bodies.problem, vector=self._own(client, shared, kept))
-
-    def _own(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
-        """The client's model (d,), fine-tuned if the run has ended."""
-        return kept_values(kept, "tuned", self.common.model(client, shared, {}))
 
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """The public number 1 of each client. Before a client sends it, the client fine-tunes the sent model.
+    """The public number 1 of each client. Before a client sends it, the client fine-tunes the sent model."""
 
-    trained: "full" or "head". epochs: of the fine-tuning.
-    """
-
-    common: Personal
-    trained: Literal["full", "head"]
-    epochs: int
+    common: FixedHead
 
     @property
     def spec(self) -> ValueSpec:
-        problem = self.common.bodies.problem
+        problem = self.common.problem
         spec = replace(TUNED, cohort=problem.clients, grid=Grid(step=1.0, bound=float(problem.clients)))
         return with_model(spec, problem)
 
     def fit(self, context: ClientContext) -> Fit:
-        problem, start = self._problem, self._start(context)
-        own = usable(problem, context)
-        if self.trained == "head":
-            return self._head.fit(own, start)
-        return Fit(problem=problem, start=start, context=own)
+        start, own = self.common.under_head(context.broadcast), usable(self._problem, context)
+        if self._head_alone:
+            return HeadAlone(self._problem, self.common.options.fine_tune_epochs).fit(own, start)
+        return Fit(problem=self._problem, start=start, context=own)
 
     def value(self, context: ClientContext, trained: Fitted) -> Value:
-        model = self._start(context)
+        model = self.common.under_head(context.broadcast)
         # Silence would tell of the records: a client whose training diverged answers too.
         if not isinstance(trained, DataError):
             module = self._problem.module(model)
-            model[places(module, [last_dense(module)]) if self.trained == "head" else slice(None)] = trained
+            model[places(module, [last_dense(module)]) if self._head_alone else slice(None)] = trained
         return Value(clear=np.ones(1), new_state={"tuned": model})
 
     def compute(self, context: ClientContext) -> Value:
         return self.value(context, fitted(self.fit(context)))
 
-    def _start(self, context: ClientContext) -> Float32s:
-        return self.common.model(context.client, context.broadcast, {})
+    @property
+    def _head_alone(self) -> bool:
+        return self.common.options.fine_tuned == "head"
 
     @cached_property
     def _problem(self) -> Problem:
-        problem = self.common.bodies.problem
-        local = replace(problem.local, epochs=self.epochs, steps=None)
+        problem = self.common.problem
+        local = replace(problem.local, epochs=self.common.options.fine_tune_epochs, steps=None)
         return replace(problem, local=local, private=None)
-
-    @cached_property
-    def _head(self) -> HeadAlone:
-        return HeadAlone(self._problem, self.epochs)

@@ -38,8 +38,6 @@ from securefl.algorithm import (
     ClientState,
     CohortQuery,
     Contribution,
-    Device,
-    Evaluation,
     Float32s,
     Floats,
     Grid,
@@ -50,18 +48,17 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
-from securefl.core.ranges import Fraction, Range, Ranged, Weight
+from securefl.core.ranges import Fraction, Range, Weight
 from securefl.dp import clipping
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
+from securefl.protocols.contributions import Sampling, to_fit
 from securefl.protocols.parts import Gathering, step_of
-from securefl.protocols.personal import accuracies, by_model, each_on_its_own
-from securefl.training import Learnt, Problem
+from securefl.protocols.personal import Personal
+from securefl.training import Problem
 from securefl.training.chunks import body_features
-from securefl.training.fit import Fit, Fitted, usable, with_model
-from securefl.training.fitting import fitted
+from securefl.training.fit import Fit, usable, with_model
 from securefl.training.heads import last_dense, output_layer, with_head
 from securefl.training.models import Architecture
 
@@ -82,10 +79,9 @@ CONSENSUS: Final = ValueSpec(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDBE(Ranged):
+class FedDBE(Options):
     """Options of FedDBE.
 
-    fraction: C; K = ceil(C N) clients a round.
     kappa: the weight of the mean regularisation.
     momentum: mu, the share of a mini-batch's mean in the running mean of the features.
     mean_bound: largest norm of a record's features in the consensus; longer ones are scaled down. Without it
@@ -106,28 +102,19 @@ class FedDBE(Ranged):
                 'updates (unit = "client", `update_bound`).'
             )
         output_layer(problem.layers, problem.outputs)
-        part = WithBias(problem, self.kappa, self.momentum, self.mean_bound)
+        part = WithBias(problem, options=self)
         last_dense(part.trained.layers)  # raises the error of a model that has no place for the bias
-        return Averaging(
-            problem=problem,
-            selection=Uniform(),
-            fraction=self.fraction,
-            aggregation="partial",
-            part=part,
-        )
+        return Averaging(problem=problem, fraction=self.fraction, part=part)
 
 
-@dataclass(frozen=True, eq=False)
-class WithBias:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WithBias(Personal):
     """The whole model is shared. Each client keeps the bias of its features.
 
     The shared vector is the model (d,), the consensus (m,), and 1 if the consensus is known, else 0.
     """
 
-    problem: Problem
-    kappa: float
-    momentum: float
-    bound: float | None
+    options: FedDBE
 
     @property
     def initial(self) -> Float32s:
@@ -138,8 +125,13 @@ class WithBias:
         """m."""
         return last_dense(self.problem.layers).in_features
 
+    @property
+    def size(self) -> int:
+        """d."""
+        return len(self.problem.initial)
+
     def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
-        return (BiasedUpdate(self, sampling), Consensus(self.problem, self.bound))
+        return (*super().contributions(sampling), Consensus(self.problem, self.options.mean_bound))
 
     def gather(
         self,
@@ -155,28 +147,36 @@ class WithBias:
             told = yield CohortQuery(cohort=population.everyone(), broadcast=sent[:0], sums=(asked,))
             if told.survivors:
                 total = told.totals[consensus.name]
-                step[len(self.problem.initial) :] = [*(total.value / total.weight), 1.0]
+                step[self.size :] = [*(total.value / total.weight), 1.0]
                 sent = (sent + step).astype(np.float32)
-        size = len(self.problem.initial)
-        answers = yield replace(query, broadcast=sent, sums=(Sum(update, size),))
+        answers = yield replace(query, broadcast=sent, sums=(Sum(update, self.size),))
         if answers.survivors:
-            step[:size] = step_of(query, answers.totals[update.name])
+            step[: self.size] = step_of(query, answers.totals[update.name])
         return (step if step.any() or answers.survivors else None), answers
 
-    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        found = each_on_its_own(
-            devices, by_model(lambda client, kept: (self.problem, self.model(shared, kept)))
-        )
-        common = accuracies(devices, by_model(lambda client, kept: (self.problem, self.parts(shared)[0])))
-        return replace(found, figures={"global accuracy": common, **found.figures})
+    def fit(self, context: ClientContext) -> Fit:
+        start = np.concatenate([self.before(context.broadcast), self.bias(context.kept)])
+        fit, (*consensus, known) = to_fit(self.trained, context, start), context.broadcast[self.size :]
+        if not known:
+            return fit
+        pull = MeanPull(np.array(consensus), self.options.kappa, self.options.momentum)
+        return replace(fit, penalty=pull)
 
-    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
-        vector = self.parts(shared)[0] if client is None else self.model(shared, kept)
-        return Learnt(problem=self.problem, vector=vector)
+    def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
+        model, bias = np.split(trained, [self.size])
+        return model, {"bias": bias.copy()}
 
-    def model(self, shared: Float32s, kept: ClientState) -> Float32s:
+    def before(self, broadcast: Float32s) -> Float32s:
+        if broadcast.shape != self.initial.shape:
+            raise DataError(f"Expected {len(self.initial)} shared values, got the shape {broadcast.shape}.")
+        return broadcast[: self.size]
+
+    def common(self, shared: Float32s) -> Float32s | None:
+        return self.before(shared)
+
+    def model(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
         """The client's model (d,). Its head has the bias of its features in its own bias: W (f + e) + b."""
-        module = self.problem.module(self.parts(shared)[0])
+        module = self.problem.module(self.before(shared))
         head = last_dense(module)
         weight, bias = (own.detach().cpu().double().numpy() for own in (head.weight, head.bias))
         return with_head(module, np.column_stack([bias + weight @ self.bias(kept), weight]))
@@ -185,48 +185,10 @@ class WithBias:
         """The client's bias (m,), 0 before its first training."""
         return kept_values(kept, "bias", np.zeros(self.features, np.float32))
 
-    def parts(self, shared: Float32s) -> tuple[Float32s, Float32s | None]:
-        """The model (d,) of a shared vector, and its consensus (m,), if it is known."""
-        size, m = len(self.problem.initial), self.features
-        if shared.shape != (size + m + 1,):
-            raise DataError(f"Expected {size + m + 1} shared values, got the shape {shared.shape}.")
-        return shared[:size], shared[size:-1] if shared[-1] else None
-
     @cached_property
     def trained(self) -> Problem:
         """The problem of a model with a bias on its features."""
         return replace(self.problem, model=Shifted(self.problem.model))
-
-
-@dataclass(frozen=True, eq=False)
-class BiasedUpdate:
-    """The update of the whole model in local training. The client keeps its bias."""
-
-    part: WithBias
-    sampling: Sampling = UNSAMPLED
-
-    @property
-    def spec(self) -> ValueSpec:
-        return replace(update_sends(self.part.problem, self.sampling), reads_state="unbound")
-
-    def fit(self, context: ClientContext) -> Fit:
-        model, consensus = self.part.parts(context.broadcast)
-        start = np.concatenate([model, self.part.bias(context.kept)])
-        fit = to_fit(self.part.trained, context, start)
-        if consensus is None:
-            return fit
-        pull = MeanPull(consensus, self.part.kappa, self.part.momentum)
-        return replace(fit, penalty=pull)
-
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
-        problem, (model, _) = self.part.problem, self.part.parts(context.broadcast)
-        if isinstance(trained, DataError):  # the client keeps its bias of before
-            return bounded(problem, model, trained)
-        own, bias = np.split(trained, [len(model)])
-        return replace(bounded(problem, model, own), new_state={"bias": bias.copy()})
-
-    def compute(self, context: ClientContext) -> Value:
-        return self.value(context, fitted(self.fit(context)))
 
 
 class MeanPull:

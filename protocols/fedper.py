@@ -9,18 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securefl.algorithm import Algorithm
-from securefl.core.ranges import Count, Fraction, Ranged
-from securefl.protocols.averaging import Averaging, Uniform
-from securefl.protocols.personal import Personal, SharedLayers
+from securefl.core.ranges import Count, Fraction
+from securefl.protocols.averaging import Averaging, Options
+from securefl.protocols.personal import SharedLayers
 from securefl.training import Problem
-from securefl.training.task import Bodies
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPer(Ranged):
+class FedPer(Options):
     """Options of FedPer: base layers are averaged, and the last `layers` dense layers are personal.
 
-    fraction: C; K = ceil(C N) clients a round.
     layers: K_P, the number of dense layers, from the last, that each client keeps. Both parts are trained
         together.
     """
@@ -29,11 +27,5 @@ class FedPer(Ranged):
     layers: Count = 1
 
     def build(self, problem: Problem) -> Algorithm:
-        shared = SharedLayers(layers=self.layers, side="body")
-        return Averaging(
-            problem=problem,
-            selection=Uniform(),
-            fraction=self.fraction,
-            aggregation="partial",
-            part=Personal(Bodies(problem), shared),
-        )
+        part = SharedLayers(problem, layers=self.layers)
+        return Averaging(problem=problem, fraction=self.fraction, part=part)

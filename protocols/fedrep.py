@@ -14,21 +14,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from securefl.algorithm import Algorithm, ClientContext, Float32s
-from securefl.core.ranges import Count, Fraction, Positive, Ranged
-from securefl.protocols.averaging import Averaging, Uniform
-from securefl.protocols.contributions import to_fit
-from securefl.protocols.personal import HeadAlone, Personal, SharedLayers
+from securefl.algorithm import Algorithm, ClientContext
+from securefl.core.ranges import Count, Fraction, Positive
+from securefl.protocols.averaging import Averaging, Options
+from securefl.protocols.personal import HeadAlone, SharedLayers
 from securefl.training import Problem
 from securefl.training.fit import Fit
-from securefl.training.task import Bodies
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedRep(Ranged):
+class FedRep(Options):
     """Options of FedRep.
 
-    fraction: C; K = ceil(C N) clients a round.
     head_epochs: passes over the records in which the head alone is trained. The body is then trained as
         [local] says.
     head_rate: the head's learning rate, in multiples of that in [local]. The authors' code takes 5 on MNIST.
@@ -40,26 +37,22 @@ class FedRep(Ranged):
 
     def build(self, problem: Problem) -> Algorithm:
         """Raises ConfigError for a model without a head that can be trained alone."""
-        private, charged = problem.private, None
-        if private is not None:
-            charged = replace(problem, private=replace(private, steps=2 * private.steps))
-        shared = SharedLayers(layers=1, side="body")
-        training = HeadThenBody(HeadAlone(problem, self.head_epochs, self.head_rate))
-        return Averaging(
-            problem=problem,
-            selection=Uniform(),
-            fraction=self.fraction,
-            aggregation="partial",
-            part=Personal(Bodies(problem), shared, training, charged),
-        )
+        head = HeadAlone(problem, self.head_epochs, self.head_rate)
+        part = HeadThenBody(problem, head=head)
+        return Averaging(problem=problem, fraction=self.fraction, part=part)
 
 
-@dataclass(frozen=True, eq=False)
-class HeadThenBody:
-    """The two trainings of a client in a round."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeadThenBody(SharedLayers):
+    """The bodies are averaged. A client trains its head first, and then the body under it."""
 
     head: HeadAlone
 
-    def __call__(self, problem: Problem, context: ClientContext, start: Float32s) -> Fit:
-        body = replace(to_fit(problem, context, start), under_head=True)
-        return replace(body, head_first=self.head.fit(body.context, start))
+    @property
+    def charged(self) -> Problem:
+        private = self.problem.private
+        return replace(self.problem, private=private and replace(private, steps=2 * private.steps))
+
+    def fit(self, context: ClientContext) -> Fit:
+        body = replace(super().fit(context), under_head=True)
+        return replace(body, head_first=self.head.fit(body.context, body.start))

@@ -54,10 +54,10 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
-from securefl.core.ranges import Count, Fraction, Positive, Ranged
+from securefl.core.ranges import Count, Positive
 from securefl.errors import ConfigError, DataError
 from securefl.linear import LinearBounds, LinearQuery
-from securefl.protocols.averaging import Uniform, cohort_size
+from securefl.protocols.averaging import Options, Uniform, cohort_size
 from securefl.protocols.client_state import digest_of, made_in, require_made_in
 from securefl.protocols.contributions import UPDATE
 from securefl.training import Learnt, Problem
@@ -350,7 +350,7 @@ class Trusting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FLTrust(Ranged):
+class FLTrust(Options):
     """Options of FLTrust.
 
     fraction: C; K = ceil(C N) clients a round. The paper takes all.
@@ -365,7 +365,6 @@ class FLTrust(Ranged):
     100
     """
 
-    fraction: Fraction
     root: Count = 100
     learning_rate: Positive = 1.0
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securefl.algorithm import Algorithm
-from securefl.core.ranges import Count, Fraction, Probability, Ranged
-from securefl.protocols.averaging import Averaging, Uniform
-from securefl.protocols.personal import Personal, SharedLayers
+from securefl.core.ranges import Count, Fraction, Probability
+from securefl.protocols.averaging import Averaging, Options
+from securefl.protocols.personal import SharedLayers
 from securefl.training import Problem
-from securefl.training.task import Bodies
 
 
 @dataclass(frozen=True, kw_only=True)
-class LGFedAvg(Ranged):
+class LGFedAvg(Options):
     """Options of LG-FedAvg: the last `layers` dense layers are averaged (1 or 2 in the FedLog paper).
 
-    fraction: C; K = ceil(C N) clients a round.
     layers: the number of dense layers, from the last, that are shared. The others stay at their client.
     shorter: share of the clients whose body lacks its first hidden dense layer.
     """
@@ -31,13 +29,5 @@ class LGFedAvg(Ranged):
 
     def build(self, problem: Problem) -> Algorithm:
         """Raises ConfigError if the shared layers differ between the bodies of both lengths."""
-        shared = SharedLayers(layers=self.layers, side="head")
-        bodies = Bodies(problem, self.shorter)
-        shared.require_alike(bodies)
-        return Averaging(
-            problem=problem,
-            selection=Uniform(),
-            fraction=self.fraction,
-            aggregation="partial",
-            part=Personal(bodies, shared),
-        )
+        part = SharedLayers(problem, layers=self.layers, side="head", shorter=self.shorter)
+        return Averaging(problem=problem, fraction=self.fraction, part=part)

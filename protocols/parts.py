@@ -5,9 +5,8 @@ If a value is constant, each client sends it once. Later rounds ask the clients 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,17 +34,22 @@ Gathering = Generator[CohortQuery, Answers, tuple[Floats | None, Answers]]
 """A generator of queries. It ends in the step, or None if no sum was opened, and in the first answers."""
 
 
-class Part(Protocol):
-    """The part of the models that is averaged. Clients keep the rest.
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The part of the models that is averaged, by default the whole model, the same of all clients.
 
     `initial` is the part before round 1, (d,). The broadcast and the step have its length.
     `contributions` are its contributions, for cohorts that are drawn as `sampling` says.
     """
 
-    @property
-    def initial(self) -> Float32s: ...
+    problem: Problem
 
-    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]: ...
+    @property
+    def initial(self) -> Float32s:
+        return self.problem.initial
+
+    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
+        return (Update(self.problem, sampling),)
 
     def gather(
         self,
@@ -58,46 +62,14 @@ class Part(Protocol):
 
         Clients train when they answer the first query. It carries the loop's own numbers too.
         """
-        ...
-
-    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation: ...
-
-    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
-        """The model that a user exports (see `training.learnt.Exportable`)."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Whole:
-    """The whole model is averaged. All clients have the same one.
-
-    contribution: makes what a client sends, by default its update.
-    """
-
-    problem: Problem
-    contribution: Callable[[Problem, Sampling], Contribution] = Update
-
-    @property
-    def initial(self) -> Float32s:
-        return self.problem.initial
-
-    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
-        return (self.contribution(self.problem, sampling),)
-
-    def gather(
-        self,
-        query: CohortQuery,
-        population: Population,
-        rng: np.random.Generator,
-        contributions: Sequence[Contribution],
-    ) -> Gathering:
-        return gather_mean(query, *contributions)
+        return gather_mean(query, contributions[0])
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         found = self.problem.evaluate(shared)
         return replace(found, figures=of_common_model(devices, self.problem, shared))
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
+        """The model that a user exports (see `training.learnt.Exportable`)."""
         return common(self.problem, shared, client)
 
 

@@ -1,18 +1,19 @@
-"""Models of which clients share some layers and keep the others: the parts of LG-FedAvg, FedPer and FedRep.
+"""The base of personalised protocols: clients share a part of what they train, and keep the rest.
 
-    shared layers  x  local training
+`Personal` turns three hooks of a protocol into a part of federated averaging: it bounds the update, answers
+for a training that failed, tests each client's model on records like its own, and exports it. What a client
+keeps is client state, which never leaves its device.
 
-LG-FedAvg shares the last layers, and FedPer, FedRep and FedBABU share all but these. A client keeps the
-values of its model that it does not share. They are client state, which never leaves its device.
+`SharedLayers` shares layers: LG-FedAvg the last ones, FedPer, FedRep and FedBABU all but these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +21,10 @@ from numpy.typing import NDArray
 from securefl.algorithm import (
     ClientContext,
     ClientState,
-    CohortQuery,
     Contribution,
     Device,
     Evaluation,
     Float32s,
-    Floats,
-    Population,
     Value,
     ValueSpec,
 )
@@ -34,57 +32,141 @@ from securefl.errors import ConfigError, DataError
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
 from securefl.protocols.local_accuracy import Tested, local_accuracy
-from securefl.protocols.parts import Gathering, gather_mean
+from securefl.protocols.parts import Part
 from securefl.training import Learnt, ModelConfig, Problem, evaluate, pooled
 from securefl.training.chunks import body_features
 from securefl.training.fit import Fit, Fitted
 from securefl.training.fitting import fitted
-from securefl.training.heads import entries, last_dense, last_layers, output_layer
-from securefl.training.heads import places as places_of
+from securefl.training.heads import entries, last_dense, last_layers, output_layer, places
 from securefl.training.task import Bodies
 
-Training = Callable[[Problem, ClientContext, Float32s], Fit]
-"""The local training of a client: from its problem, its context and its whole model (d,)."""
+__all__ = ["Personal"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SharedLayers:
-    """The layers that clients share.
+@dataclass(frozen=True, eq=False)
+class Personal(Part):
+    """A `Part` under which each client has a model of its own.
+
+    A protocol says what a client trains (`fit`), what of it is shared and what its client keeps (`split`),
+    and which model the client then has (`model`).
+
+    Raises nothing when it is made.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.personal import Personal
+    >>> class Kept(Personal):
+    ...     def split(self, context, trained):
+    ...         return trained, {"model": trained.copy()}
+    ...     def model(self, client, shared, kept):
+    ...         return kept.get("model", shared)
+    >>> Kept(None).model(0, np.zeros(1, np.float32), {"model": np.ones(1, np.float32)})
+    array([1.], dtype=float32)
+    """
+
+    reads_state: ClassVar[Literal["none", "unbound"]] = "unbound"
+    """As in `ValueSpec`: "none" if `fit` reads nothing of what `split` keeps. It is then given none of it."""
+
+    def of(self, client: int) -> Problem:
+        """The problem of a client."""
+        return self.problem
+
+    @property
+    def charged(self) -> Problem:
+        """The problem whose private training the ledger counts."""
+        return self.problem
+
+    def fit(self, context: ClientContext) -> Fit:
+        """The local training of a client, from what was broadcast and what it keeps."""
+        return to_fit(self.problem, context, context.broadcast)
+
+    def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
+        """The shared values of the trained model, and the client's new state. None is none."""
+        raise NotImplementedError
+
+    def model(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
+        """The client's model (d,)."""
+        raise NotImplementedError
+
+    def common(self, shared: Float32s) -> Float32s | None:
+        """The whole model (d,) of all clients, of which reports have the accuracy too. None without one."""
+        return None
+
+    def before(self, broadcast: Float32s) -> Float32s:
+        """The shared values that the update counts from."""
+        return broadcast
+
+    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
+        return (SharedUpdate(self, sampling),)
+
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        # Each client's own model is tested on records like its own.
+        def tested(client: int, kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
+            problem = self.of(client)
+            return evaluate(problem.module(self.model(client, shared, kept)), x, y, problem.kind)
+
+        found = each_on_its_own(devices, tested)
+        if (common := self.common(shared)) is None:
+            return found
+        module, kind = self.problem.module(common), self.problem.kind
+        whole = [evaluate(module, own.x, own.y, kind).accuracy if len(own.x) else nan for own in devices]
+        return replace(found, figures={"global accuracy": np.array(whole), **found.figures})
+
+    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
+        if client is not None:
+            return Learnt(problem=self.of(client), vector=self.model(client, shared, kept))
+        common = self.common(shared)
+        if common is None:
+            raise ConfigError("Expected a client, got none: clients share no whole model. Name a client.")
+        return Learnt(problem=self.problem, vector=common)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedUpdate:
+    """The update of the shared values in local training."""
+
+    part: Personal
+    sampling: Sampling = UNSAMPLED
+
+    @property
+    def spec(self) -> ValueSpec:
+        spec = update_sends(self.part.charged, self.sampling)
+        return replace(spec, reads_state=self.part.reads_state) if self.part.reads_state != "none" else spec
+
+    def fit(self, context: ClientContext) -> Fit:
+        return self.part.fit(context)
+
+    def value(self, context: ClientContext, trained: Fitted) -> Value:
+        before = self.part.before(context.broadcast)
+        if isinstance(trained, DataError):  # the client keeps its state of before
+            return bounded(self.part.problem, before, trained)
+        shared, kept = self.part.split(context, trained)
+        return replace(bounded(self.part.problem, before, shared), new_state=kept)
+
+    def compute(self, context: ClientContext) -> Value:
+        return self.value(context, fitted(self.fit(context)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SharedLayers(Personal):
+    """Clients share some layers, and each keeps its whole model.
 
     layers: a number of dense layers, counted from the last.
     side: "head": these layers are shared. "body": all others are.
+    shorter: as for `Bodies`.
+
+    Raises ConfigError unless the shared layers have equal shapes in the bodies of both lengths.
     """
 
-    layers: int
-    side: Literal["head", "body"]
+    layers: int = 1
+    side: Literal["head", "body"] = "body"
+    shorter: float = 0.0
 
-    def places(self, problem: Problem) -> NDArray[np.int64]:
-        """The positions of the shared values in the model's vector, int64.
-
-        Raises ConfigError if the model has no such layer.
-        """
-        module = problem.layers
-        output_layer(module, problem.outputs, biased=False)
-        head = places_of(module, last_layers(module, self.layers))
-        if self.side == "head":
-            return head
-        rest = np.ones(len(problem.initial), np.bool_)
-        rest[head] = False
-        if not rest.any():
-            raise ConfigError(
-                f"Expected a model with layers before its last {self.layers} dense one(s), which clients "
-                "share, got none. Set `hidden` under [model], lower `layers` of the arm if it has more than "
-                "1, or take another model."
-            )
-        return np.flatnonzero(rest)
-
-    def require_alike(self, bodies: Bodies) -> None:
-        """Raises ConfigError unless the last layers have equal shapes in the bodies of both lengths."""
-        if not bodies.shorter:
+    def __post_init__(self) -> None:
+        if not self.shorter:
             return
         long, short = (
             [tuple(layer.weight.shape) for layer in last_layers(problem.layers, self.layers)]
-            for problem in (bodies.problem, bodies.problem.shorter)
+            for problem in (self.problem, self.problem.shorter)
         )
         if long != short:
             raise ConfigError(
@@ -93,68 +175,24 @@ class SharedLayers:
                 "`hidden` equal widths, or leave `shorter` out."
             )
 
-    def names(self, problem: Problem) -> frozenset[str]:
-        """The names of the shared values in the model's state dict."""
-        module = problem.layers
-        head = entries(module, last_layers(module, self.layers))
-        if self.side == "head":
-            return head
-        return frozenset(n for n, v in module.state_dict().items() if v.is_floating_point()) - head
-
-
-@dataclass(frozen=True, eq=False)
-class Personal:
-    """Some layers are shared. Each client keeps the rest of its model.
-
-    bodies: the problem of each client. The shared layers of all have equal shapes.
-    train: the local training.
-    charged: the problem whose private training the ledger counts, if that is not the problem's own.
-    keeps: whether clients keep the layers that they do not share. Otherwise these have their first values.
-    """
-
-    bodies: Bodies
-    shared: SharedLayers
-    train: Training = to_fit
-    charged: Problem | None = None
-    keeps: bool = True
+    def of(self, client: int) -> Problem:
+        return Bodies(self.problem, self.shorter).of(client)
 
     @cached_property
     def initial(self) -> Float32s:
-        problem = self.bodies.problem
-        return problem.initial[self.shared.places(problem)]
+        return self.problem.initial[self.places(self.problem)]
 
-    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
-        return (SharedUpdate(self, sampling),)
+    def fit(self, context: ClientContext) -> Fit:
+        start = self.model(context.client, context.broadcast, context.kept)
+        return to_fit(self.of(context.client), context, start)
 
-    def gather(
-        self,
-        query: CohortQuery,
-        population: Population,
-        rng: np.random.Generator,
-        contributions: Sequence[Contribution],
-    ) -> Gathering:
-        return gather_mean(query, contributions[0])
-
-    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        # There is no common model to test: each client's own model is tested on records like its own.
-        return each_on_its_own(
-            devices,
-            by_model(lambda client, kept: (self.bodies.of(client), self.model(client, shared, kept))),
-        )
-
-    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
-        if client is not None:
-            return Learnt(problem=self.bodies.of(client), vector=self.model(client, shared, kept))
-        problem = self.bodies.problem
-        vector = problem.initial.copy()
-        vector[self.shared.places(problem)] = shared
-        return Learnt(problem=problem, vector=vector, shared=self.shared.names(problem))
+    def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
+        return trained[self.places(self.of(context.client))], {"model": trained.copy()}
 
     def model(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
-        """The client's whole model (d,): its own layers beside the shared ones."""
-        problem = self.bodies.of(client)
-        vector = kept_values(kept if self.keeps else {}, "model", problem.initial)
-        places = self.shared.places(problem)
+        problem = self.of(client)
+        vector = kept_values(kept, "model", problem.initial)
+        places = self.places(problem)
         # Bodies differ in length, and their shared layers do not.
         if shared.shape != places.shape or not np.isfinite(shared).all():
             raise DataError(
@@ -164,50 +202,34 @@ class Personal:
         vector[places] = shared
         return vector
 
-    def taken(self, client: int, model: Float32s) -> Float32s:
-        """The shared layers of a client's model."""
-        return model[self.shared.places(self.bodies.of(client))]
+    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
+        if client is not None:
+            return super().learnt(shared, client, kept)
+        vector, module = self.problem.initial.copy(), self.problem.layers
+        vector[self.places(self.problem)] = shared
+        names = entries(module, last_layers(module, self.layers))
+        if self.side == "body":
+            names = frozenset(n for n, v in module.state_dict().items() if v.is_floating_point()) - names
+        return Learnt(problem=self.problem, vector=vector, shared=names)
 
+    def places(self, problem: Problem) -> NDArray[np.int64]:
+        """The positions of the shared values in the model's vector, int64.
 
-@dataclass(frozen=True, eq=False)
-class SharedUpdate:
-    """The update of the shared layers in local training. The client keeps the rest of its model."""
-
-    part: Personal
-    sampling: Sampling = UNSAMPLED
-
-    @property
-    def spec(self) -> ValueSpec:
-        spec = update_sends(self.part.charged or self.part.bodies.problem, self.sampling)
-        return replace(spec, reads_state="unbound") if self.part.keeps else spec
-
-    def fit(self, context: ClientContext) -> Fit:
-        start = self.part.model(context.client, context.broadcast, context.kept)
-        return self.part.train(self.part.bodies.of(context.client), context, start)
-
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
-        problem = self.part.bodies.problem
-        if isinstance(trained, DataError):  # the client keeps its layers of before
-            return bounded(problem, context.broadcast, trained)
-        update = bounded(problem, context.broadcast, self.part.taken(context.client, trained))
-        return replace(update, new_state={"model": trained.copy()}) if self.part.keeps else update
-
-    def compute(self, context: ClientContext) -> Value:
-        return self.value(context, fitted(self.fit(context)))
-
-
-Model = Callable[[int, ClientState], tuple[Problem, Float32s]]
-"""The problem and the model (d,) of a client with this state."""
-
-
-def by_model(model: Model) -> Tested:
-    """The evaluation of each client's model."""
-
-    def tested(client: int, kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
-        problem, vector = model(client, kept)
-        return evaluate(problem.module(vector), x, y, problem.kind)
-
-    return tested
+        Raises ConfigError if the model has no such layer.
+        """
+        module = problem.layers
+        output_layer(module, problem.outputs, biased=False)
+        head = places(module, last_layers(module, self.layers))
+        if self.side == "head":
+            return head
+        rest = np.setdiff1d(np.arange(len(problem.initial)), head)
+        if not len(rest):
+            raise ConfigError(
+                f"Expected a model with layers before its last {self.layers} dense one(s), which clients "
+                "share, got none. Set `hidden` under [model], lower `layers` of the arm if it has more than "
+                "1, or take another model."
+            )
+        return rest
 
 
 def each_on_its_own(devices: Sequence[Device], tested: Tested) -> Evaluation:
@@ -219,15 +241,6 @@ def each_on_its_own(devices: Sequence[Device], tested: Tested) -> Evaluation:
     there = [(client, own) for client, own in enumerate(devices) if len(own.x)]
     found = pooled([(len(own.x), tested(client, own.kept, own.x, own.y)) for client, own in there])
     return replace(found, figures=local_accuracy(devices, tested))
-
-
-def accuracies(devices: Sequence[Device], tested: Tested) -> Floats:
-    """Each client's accuracy on its test records, float64 (N,), nan for a client without any."""
-    found = np.full(len(devices), nan)
-    for client, own in enumerate(devices):
-        if len(own.x):
-            found[client] = tested(client, own.kept, own.x, own.y).accuracy
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,7 +262,7 @@ class HeadAlone:
     def fit(self, context: ClientContext, start: Float32s) -> Fit:
         """The training that begins at the model `start` (d,). Its result has the head's values alone."""
         model = self.whole.module(start)
-        head = start[places_of(model, last_layers(model, 1))]
+        head = start[places(model, last_layers(model, 1))]
         # Such a body gives a record the same features in every pass.
         features = body_features(model, context.x).astype(np.float32)
         return Fit(problem=self._head, start=head, context=replace(context, x=features))

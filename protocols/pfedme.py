@@ -14,39 +14,24 @@ begins at w in each round and is not reset between mini-batches, as in the autho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from securefl.algorithm import (
-    Algorithm,
-    ClientContext,
-    ClientState,
-    CohortQuery,
-    Contribution,
-    Device,
-    Evaluation,
-    Float32s,
-    Population,
-    Value,
-    ValueSpec,
-)
-from securefl.core.ranges import Count, Fraction, Positive, Ranged
-from securefl.errors import ConfigError, DataError
-from securefl.protocols.averaging import Averaging, Scaled, Uniform
+from securefl.algorithm import Algorithm, ClientContext, ClientState, Float32s
+from securefl.core.ranges import Count, Fraction, Positive
+from securefl.errors import ConfigError
+from securefl.protocols.averaging import Averaging, Options, Scaled
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
-from securefl.protocols.parts import Gathering, gather_mean
-from securefl.protocols.personal import accuracies, by_model, each_on_its_own
-from securefl.training import Learnt, Problem
-from securefl.training.fit import Fit, Fitted
-from securefl.training.fitting import fitted
+from securefl.protocols.contributions import to_fit
+from securefl.protocols.personal import Personal
+from securefl.training import Problem
+from securefl.training.fit import Fit
 from securefl.training.local import Envelope
 
 
 @dataclass(frozen=True, kw_only=True)
-class PFedMe(Ranged):
+class PFedMe(Options):
     """Options of pFedMe.
 
     fraction: C; K = ceil(C N) clients a round. The paper's S over N.
@@ -84,76 +69,27 @@ class PFedMe(Ranged):
                 f"{local.learning_rate:g} * {self.lamda:g}. Lower `learning_rate` under [local]."
             )
         envelope = Envelope(steps=self.personal_steps, weight=self.lamda, rate=self.eta)
-        return Averaging(
-            problem=problem,
-            selection=Uniform(),
-            fraction=self.fraction,
-            aggregation="partial",
-            server=Scaled(factor=self.beta),
-            part=NearGlobal(problem, envelope),
-        )
+        part, server = NearGlobal(problem, envelope=envelope), Scaled(factor=self.beta)
+        return Averaging(problem=problem, fraction=self.fraction, server=server, part=part)
 
 
-@dataclass(frozen=True, eq=False)
-class NearGlobal:
-    """The whole model is shared. Each client keeps a model of its own near it."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NearGlobal(Personal):
+    """The whole model w is shared. Each client keeps its theta, which begins at w in each round."""
 
-    problem: Problem
+    reads_state = "none"
     envelope: Envelope
-
-    @property
-    def initial(self) -> Float32s:
-        return self.problem.initial
-
-    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
-        return (EnvelopeUpdate(self.problem, self.envelope, sampling),)
-
-    def gather(
-        self,
-        query: CohortQuery,
-        population: Population,
-        rng: np.random.Generator,
-        contributions: Sequence[Contribution],
-    ) -> Gathering:
-        return gather_mean(query, *contributions)
-
-    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        found = each_on_its_own(
-            devices, by_model(lambda client, kept: (self.problem, personal(shared, kept)))
-        )
-        common = accuracies(devices, by_model(lambda client, kept: (self.problem, shared)))
-        return replace(found, figures={"global accuracy": common, **found.figures})
-
-    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
-        return Learnt(problem=self.problem, vector=shared if client is None else personal(shared, kept))
-
-
-def personal(shared: Float32s, kept: ClientState) -> Float32s:
-    """The client's theta (d,), or the global model if it has none yet."""
-    return kept_values(kept, "personal", shared)
-
-
-@dataclass(frozen=True, eq=False)
-class EnvelopeUpdate:
-    """The update w_k - w. The client keeps its theta."""
-
-    problem: Problem
-    envelope: Envelope
-    sampling: Sampling = UNSAMPLED
-
-    @property
-    def spec(self) -> ValueSpec:
-        return update_sends(self.problem, self.sampling)
 
     def fit(self, context: ClientContext) -> Fit:
-        both = np.concatenate([context.broadcast, context.broadcast])
+        both = np.tile(context.broadcast, 2)
         return replace(to_fit(self.problem, context, both), envelope=self.envelope)
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
-        if isinstance(trained, DataError):  # the client keeps its theta of before
-            return bounded(self.problem, context.broadcast, trained)
-        own, moved = np.split(trained, 2)
-        return replace(bounded(self.problem, context.broadcast, moved), new_state={"personal": own.copy()})
+    def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
+        theta, w = np.split(trained, 2)
+        return w, {"personal": theta.copy()}
 
-    def compute(self, context: ClientContext) -> Value:
-        return self.value(context, fitted(self.fit(context)))
+    def model(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
+        return kept_values(kept, "personal", shared)
+
+    def common(self, shared: Float32s) -> Float32s | None:
+        return shared

@@ -13,19 +13,18 @@ from securefl.algorithm import (
     CohortQuery,
     Contribution,
     Floats,
-    PerClient,
     Population,
     State,
     sample_without_replacement,
 )
-from securefl.core.ranges import Fraction, Range, Ranged
-from securefl.protocols.averaging import Averaging, Chosen, cohort_size, known_or_mean
+from securefl.core.ranges import Range
+from securefl.protocols.averaging import Averaging, Chosen, Options, Selection, cohort_size, known_or_mean
 from securefl.protocols.contributions import SIZE, Loss, LossBound, Size
 from securefl.training import Problem
 
 
 @dataclass(frozen=True, eq=False)
-class ByLargestLoss:
+class ByLargestLoss(Selection):
     """Selects the K of `candidates` clients with the largest losses.
 
     Candidates are drawn without replacement, with probability proportional to n_k. The server asks them for
@@ -43,9 +42,6 @@ class ByLargestLoss:
     @property
     def contributions(self) -> tuple[Contribution, ...]:
         return (self._loss, Size(self.problem))
-
-    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
-        return (), {}
 
     def choose(
         self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
@@ -69,15 +65,13 @@ class ByLargestLoss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerOfChoice(Ranged):
+class PowerOfChoice(Options):
     """Options of power-of-choice.
 
-    fraction: C; K = ceil(C N) clients a round.
     candidates: d as a multiple of K. FedCor compares with 2.
     loss_bound: largest loss of a record; larger ones are clipped. Without it losses cannot be noised.
     """
 
-    fraction: Fraction
     candidates: Annotated[float, Range("[1, inf)")] = 2.0
     loss_bound: LossBound = None
 
@@ -85,4 +79,4 @@ class PowerOfChoice(Ranged):
         count = cohort_size(self.fraction, problem.clients)
         drawn = min(round(self.candidates * count), problem.clients)
         selection = ByLargestLoss(problem, drawn, self.loss_bound)
-        return Averaging(problem=problem, selection=selection, fraction=self.fraction, aggregation="partial")
+        return Averaging(problem=problem, selection=selection, fraction=self.fraction)

@@ -20,20 +20,27 @@ from functools import cached_property
 
 import numpy as np
 
-from securefl.algorithm import ClientContext, Value, ValueSpec
+from securefl.algorithm import ClientContext, Contribution, Value, ValueSpec
 from securefl.errors import DataError
 from securefl.protocols.averaging import Aggregation
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
-from securefl.protocols.parts import Part, Whole
+from securefl.protocols.parts import Part
 from securefl.training import Problem
 from securefl.training.fit import Fit, Fitted
 from securefl.training.fitting import fitted
 
 
-def part_of(problem: Problem, stale: bool) -> Part | None:
-    """The part that is averaged: that of the cache, or None for the whole model without one."""
-    return Whole(problem, Change) if stale else None
+def part_of(problem: Problem, stale: bool) -> Part:
+    """The part that is averaged: the whole model, with or without the cache."""
+    return Cached(problem) if stale else Part(problem)
+
+
+class Cached(Part):
+    """The whole model. Clients send changes since their last trainings."""
+
+    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
+        return (Change(self.problem, sampling),)
 
 
 def with_stale(stale: bool) -> str | None:

@@ -25,22 +25,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from securefl.algorithm import Algorithm, Float32s, Floats, Value, ValueSpec
-from securefl.core.ranges import Fraction, Ranged
+from securefl.core.ranges import Fraction
 from securefl.errors import DataError
+from securefl.protocols.averaging import Options
 from securefl.protocols.compression import CompressedAveraging, entries, largest
 from securefl.protocols.contributions import bounded
 from securefl.training import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
-class STC(Ranged):
+class STC(Options):
     """Options of STC.
 
-    fraction: C; K = ceil(C N) clients a round.
     p: share of the entries that are sent, up and down. The paper takes 1/400.
     """
 
-    fraction: Fraction
     p: Fraction = 0.0025
 
     def build(self, problem: Problem) -> Algorithm:

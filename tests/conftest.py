@@ -8,18 +8,18 @@ import os
 import signal
 from collections.abc import Iterator
 
-# Before numpy is loaded: its BLAS wakes all cores for each product, in the way of the other worker.
+# Before numpy and torch are loaded: each wakes all cores for a product, in the way of the other worker.
+# Neither is loaded here: the process that hands tests to workers needs none of them.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
-import torch
 from hypothesis import settings
+from support import started
 
 from securefl.storage import processes
 
 settings.register_profile("securefl", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("securefl")
-torch.set_num_threads(1)
 # A shell that puts the tests in the background has them ignore Ctrl-C, by which some end a party.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -69,6 +69,11 @@ def pytest_runtest_logfinish() -> None:
     """What tests have loaded stays too: a quarter of a million objects in the end."""
     if next(_FINISHED) % 300 == 0:
         pytest_collection_finish()
+
+
+def pytest_sessionfinish() -> None:
+    """End the processes that tests started."""
+    started.end()
 
 
 class Skips:

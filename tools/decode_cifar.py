@@ -21,7 +21,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
 from securefl.data.digests import CIFAR10_DECODED
@@ -30,8 +29,8 @@ from securefl.storage.files import replacing
 
 MAGIC = b"CIFMED1\n"
 SIDE = 32
-MOST_RECORDS = 100_000
-_OFFSET = np.array([0, 128, 128], np.int16)[:, None]
+MOST = 100_000 * (2 + 3 * SIDE**2)
+"""Bytes of the largest batch: a few bytes of xz can unpack to gigabytes."""
 
 
 def decode(buffer: bytes) -> bytes:
@@ -42,31 +41,23 @@ def decode(buffer: bytes) -> bytes:
     records, labels = struct.unpack_from("<8xII", buffer)
     if buffer[:8] != MAGIC or len(buffer) != 16 + records * (labels + 3 * SIDE**2) or not records:
         raise ValueError(f"Expected {MAGIC!r} and {records} records, got {len(buffer)} bytes.")
-    tags = np.frombuffer(buffer, np.uint8, records * labels, 16).reshape(records, labels)
-    residuals = np.frombuffer(buffer, np.uint8, offset=16 + records * labels)
-    green, red, blue = _planes(residuals.reshape(3, records, SIDE, SIDE))
+    told = np.frombuffer(buffer, np.uint8, offset=16)
+    tags, zigzag = told[: records * labels].reshape(records, -1), told[records * labels :]
+    signed = np.where(zigzag & 1, ~(zigzag >> 1), zigzag >> 1).reshape(3, records, SIDE, SIDE)
+    # pixel first: each step of the prediction then works on one contiguous (3, N) block
+    steps = np.ascontiguousarray(signed.transpose(2, 3, 0, 1)).astype(np.int16)
+    # Behind a border of one value, an edge pixel is predicted from the neighbour that it has.
+    planes = np.empty((SIDE + 1, SIDE + 1, 3, records), np.int16)
+    planes[:] = [[0], [128], [128]]
+    for i, j in np.ndindex(SIDE, SIDE):
+        left, up = planes[i + 1, j], planes[i, j + 1]
+        # the median edge detector: left + up - corner, kept between its two neighbours
+        guess = np.clip(left + up - planes[i, j], np.minimum(left, up), np.maximum(left, up))
+        planes[i + 1, j + 1] = (steps[i, j] + guess) & 255
+    green, red, blue = planes[1:, 1:].transpose(2, 0, 1, 3)
     pixels = np.stack([red - 128 + green, green, blue - 128 + green]) & 255
     images = pixels.astype(np.uint8).transpose(3, 0, 1, 2).reshape(records, -1)
     return np.concatenate([tags, images], axis=1).tobytes()
-
-
-def _planes(zigzag: NDArray[np.uint8]) -> NDArray[np.int16]:
-    """Residuals (3, N, 32, 32) to the planes they predict, shape (3, 32, 32, N)."""
-    signed = np.where(zigzag & 1, 255 - (zigzag >> 1), zigzag >> 1)
-    # pixel first: each step of the prediction then works on one contiguous (3, N) block
-    out = np.ascontiguousarray(signed.transpose(2, 3, 0, 1)).astype(np.int16)
-    for i in range(SIDE):
-        for j in range(SIDE):
-            out[i, j] = (out[i, j] + _predicted(out, i, j)) & 255
-    return out.transpose(2, 0, 1, 3)
-
-
-def _predicted(done: NDArray[np.int16], i: int, j: int) -> NDArray[np.int16]:
-    if not i or not j:
-        return np.asarray(done[i - 1, 0] if i else done[0, j - 1] if j else _OFFSET)
-    left, up = done[i, j - 1], done[i - 1, j]
-    # the median edge detector: left + up - corner, kept between its two neighbours
-    return np.asarray(np.clip(left + up - done[i - 1, j - 1], np.minimum(left, up), np.maximum(left, up)))
 
 
 def convert(folder: Path, out: Path) -> None:
@@ -77,15 +68,12 @@ def convert(folder: Path, out: Path) -> None:
     for file in CIFAR10_DECODED:
         source = folder / f"{Path(file.path).stem}.med.xz"
         try:
-            # A few bytes of xz can unpack to gigabytes: the read ends where the largest batch would.
             with lzma.open(source, "rb") as stream:
-                content = decode(stream.read(16 + MOST_RECORDS * (2 + 3 * SIDE**2)))
-        except (OSError, lzma.LZMAError, EOFError, struct.error, ValueError) as problem:
-            raise DataError(
-                f"Expected a batch of CIFAR-10 in {source}: {problem}. Get it again."
-            ) from problem
-        if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
-            raise DataError(f"Expected {source} with SHA-256 {file.sha256}, got {found}. Get it again.")
+                content = decode(stream.read(16 + MOST))
+            if hashlib.sha256(content).hexdigest() != file.sha256:
+                raise ValueError(f"the SHA-256 is not {file.sha256}")
+        except (OSError, lzma.LZMAError, EOFError, struct.error, ValueError) as bad:
+            raise DataError(f"Expected a batch of CIFAR-10 in {source}: {bad}. Get it again.") from bad
         with replacing(out / file.path) as target:
             target.write(content)
 

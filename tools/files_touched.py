@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -59,30 +59,35 @@ max_client_weight = 0.5
 name = "x"
 {arm}
 """
-MASKED = 'sum = "masked"\nscores = "clear"\ndropout = 0.2\ncorrupt = 0.0'
-CLEAR = 'sum = "clear"\nscores = "{}"'
-PROFILE = ("Profile", "Features", "Split")
-VALUE = ("Value", "Concealed", "Release", "Delivered", "Contribution")
-SCORE = ("OpenRequest", "OpenReply", "Blinded", "Score")
-SUM = ("MaskedInput", "Summed", "Opened", "Total")
-WAYS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "profile to score": (
-        STUDY.format(
-            values=["update", "profile"],
-            privacy=CLEAR.format("ckks"),
-            arm='protocol = "fedprof"\nfraction = 0.4\nalpha = 10.0',
-        ),
-        (*PROFILE, *VALUE, *SCORE),
-    ),
-    "phi to eta": (
-        STUDY.format(values=["statistic"], privacy=CLEAR.format("clear"), arm='protocol = "fedlog"'),
-        (*VALUE, *SUM),
-    ),
-    "phi to eta, masked": (
-        STUDY.format(values=["statistic"], privacy=MASKED, arm='protocol = "fedlog"'),
-        (*VALUE, *SUM),
-    ),
+CARRIERS = {
+    "Profile",
+    "Features",
+    "Split",
+    "Value",
+    "Concealed",
+    "Release",
+    "Delivered",
+    "Contribution",
+    "OpenRequest",
+    "OpenReply",
+    "Blinded",
+    "Score",
+    "MaskedInput",
+    "Summed",
+    "Opened",
+    "Total",
 }
+CLEAR, MASKED = (
+    'sum = "clear"\nscores = "{}"',
+    'sum = "masked"\nscores = "clear"\ndropout = 0.2\ncorrupt = 0.0',
+)
+FEDPROF, FEDLOG = 'protocol = "fedprof"\nfraction = 0.4\nalpha = 10.0', 'protocol = "fedlog"'
+WAYS = {
+    "profile to score": (CLEAR.format("ckks"), ["update", "profile"], FEDPROF),
+    "phi to eta": (CLEAR.format("clear"), ["statistic"], FEDLOG),
+    "phi to eta, masked": (MASKED, ["statistic"], FEDLOG),
+}
+"""How sums and scores are taken, what is sent without noise, and the arm."""
 
 
 class Trace:
@@ -91,31 +96,29 @@ class Trace:
     Followed are carriers, and arrays and bytes that a function returns which was given something followed.
     """
 
-    def __init__(self, carriers: Sequence[str]) -> None:
-        self._carriers = carriers
+    def __init__(self) -> None:
         self._followed: dict[int, Any] = {}
-        self._given: dict[int, bool] = {}
+        self._given: set[int] = set()
         self.files: set[str] = set()
 
     def __call__(self, frame: FrameType, event: str, result: Any) -> None:
         file = Path(frame.f_code.co_filename)
         if event not in ("call", "return") or not any(room in file.parents for room in ROOMS):
             return
-        if event == "call":
-            given = self._given[id(frame)] = any(map(self.follows, frame.f_locals.values()))
-        elif given := self._given.pop(id(frame), False):
+        if event == "call" and self.follows(tuple(frame.f_locals.values())):
+            self._given.add(id(frame))
+        elif event == "return" and id(frame) in self._given:
+            self._given.remove(id(frame))
             self.follow(result)
-        if given or (event == "return" and self.follows(result)):
-            self.files.add(str(file.resolve().relative_to(ROOT)))
+        elif event == "call" or not self.follows(result):
+            return
+        self.files.add(str(file.resolve().relative_to(ROOT)))
 
     def follows(self, value: Any) -> bool:
-        found = False
-        for one in held(value):
-            if type(one).__name__ in self._carriers:
-                self.follow(list(getattr(one, "__dict__", {}).values()))
-                found = True
-            found = found or id(one) in self._followed
-        return found
+        found = [one for one in held(value) if type(one).__name__ in CARRIERS]
+        for one in found:
+            self.follow(list(getattr(one, "__dict__", {}).values()))
+        return bool(found) or any(id(one) in self._followed for one in held(value))
 
     def follow(self, value: Any) -> None:
         for one in held(value):
@@ -123,7 +126,7 @@ class Trace:
                 self._followed[id(one)] = one  # kept, so that no other object gets its number
 
 
-def held(value: Any, depth: int = 2) -> Iterator[Any]:
+def held(value: Any, depth: int = 3) -> Iterator[Any]:
     """A value, and what stands in it where it is a collection."""
     yield value
     if depth and isinstance(value, Mapping):
@@ -134,9 +137,9 @@ def held(value: Any, depth: int = 2) -> Iterator[Any]:
             yield from held(one, depth - 1)
 
 
-def touched(study: str, carriers: Sequence[str]) -> list[str]:
+def touched(study: str) -> list[str]:
     """The files below the root that have the value in hand."""
-    trace, query = Trace(carriers), InProcess.query
+    trace, query = Trace(), InProcess.query
 
     def traced(*given: Any) -> Any:
         """The first Ask alone: FedProf's is for profiles, before there are updates."""
@@ -152,6 +155,6 @@ def touched(study: str, carriers: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    for name, way in WAYS.items():
-        files = touched(*way)
+    for name, (privacy, values, arm) in WAYS.items():
+        files = touched(STUDY.format(privacy=privacy, values=values, arm=arm))
         print(f"{name}: {len(files)} files: {', '.join(files)}")

@@ -1,7 +1,6 @@
 """Typical mistakes of a person at the command line, with the messages that they get (docs/mistakes.md).
 
-    python tools/mistakes.py            # the page
-    python tools/mistakes.py --write    # write docs/mistakes.md
+    python tools/mistakes.py [--write]    # docs/mistakes.md: is it so, or write it
 
 The list is `tools/mistakes.toml`. `tests/e2e/test_mistakes.py` makes each mistake in an empty folder, and
 compares the exit code, the message and the files.
@@ -9,17 +8,17 @@ compares the exit code, the message and the files.
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+
+import made
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "mistakes.md"
-STUDY: Final = """
+STUDY = """
 [study]
 name = "tiny"
 rounds = 1
@@ -60,7 +59,7 @@ protocol = "fedavg"
 fraction = 0.5
 """
 """The study that is right but for the mistake."""
-_HEAD: Final = """# Mistakes, and what they say
+_HEAD = """# Mistakes, and what they say
 
 <!-- made by python tools/mistakes.py --write -->
 
@@ -95,9 +94,9 @@ class Mistake:
         """The files of the folder in which the mistake is made."""
         if self.old not in STUDY:
             raise ValueError(f"Expected a part of STUDY, got {self.old!r}.")
-        made = {name: text.replace("{study}", STUDY).encode() for name, text in self.files.items()}
-        made |= {name: text.encode("latin-1") for name, text in self.latin.items()}
-        return made | ({"study.toml": STUDY.replace(self.old, self.new).encode()} if self.old else {})
+        texts = {**self.files, **({"study.toml": STUDY.replace(self.old, self.new)} if self.old else {})}
+        found = {name: text.replace("{study}", STUDY).encode() for name, text in texts.items()}
+        return found | {name: text.encode("latin-1") for name, text in self.latin.items()}
 
     def message(self, here: Path) -> str:
         """The part of stderr that the message must have, in this folder."""
@@ -123,10 +122,10 @@ def _written(mistake: Mistake) -> str:
     """What was typed: the command, or the changed lines of a study."""
     if mistake.shown:
         return _cell(mistake.shown)
-    if not mistake.old:
-        wrong = [text.removeprefix("{study}") for text in mistake.files.values() if "{study}[" in text]
-        return ": ".join([f"`securefl {mistake.typed}`", *map(_lines, wrong)])
-    return _lines(mistake.new) if mistake.new.strip() else f"no {_lines(mistake.old)}"
+    if mistake.old:
+        return _lines(mistake.new) or f"no {_lines(mistake.old)}"
+    wrong = [text.removeprefix("{study}") for text in mistake.files.values() if "{study}[" in text]
+    return ": ".join([f"`securefl {mistake.typed}`", *map(_lines, wrong)])
 
 
 def _lines(text: str) -> str:
@@ -137,13 +136,5 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").replace("<", "\\<").split())
 
 
-def main() -> None:
-    """Print the page, or write it."""
-    if "--write" in sys.argv[1:]:
-        PAGE.write_text(page(), encoding="utf-8")
-    else:
-        sys.stdout.write(page())
-
-
 if __name__ == "__main__":
-    main()
+    made.main({PAGE: page()})

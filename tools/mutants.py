@@ -24,6 +24,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import tokenize
 import tomllib
@@ -32,7 +33,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Final
 
@@ -65,7 +65,7 @@ class Mutant:
         """The file's text with the fault. ValueError if `old` is not there once, or gives no program."""
         if self.at < 0 and text.count(self.old) != 1:
             raise ValueError(f"the piece stands {text.count(self.old)} times in the file")
-        at = max(self.at, text.find(self.old) if self.at < 0 else 0)
+        at = text.find(self.old, max(self.at, 0))
         mutated = text[:at] + self.new + text[at + len(self.old) :]
         ast.parse(mutated)
         return mutated
@@ -79,24 +79,26 @@ def listed(words: Sequence[str]) -> list[Mutant]:
 
 
 _PAIRS: Final = ("< <=", "> >=", "== !=", "and or", "+ -", "* //", "+= -=", "True False", "min max")
-_OTHER: Final = {one: other for pair in _PAIRS for one, other in (pair.split(), pair.split()[::-1])}
-_LESS: Final = {"not": "", "raise": "", "is": "is not"}
+_OTHER: Final = {one: other for pair in map(str.split, _PAIRS) for one, other in (pair, pair[::-1])} | {
+    "not": "",
+    "raise": "",
+    "is": "is not",
+}
 
 
 def sampled(room: str, seed: int) -> list[Mutant]:
     """All faults that a room offers, in a drawn order. The tests that name a module come first."""
-    home = Path("protocols" if room == "protocols" else f"securefl/{room}")
+    home = ROOT / ("protocols" if room == "protocols" else f"securefl/{room}")
     tests = {path: path.read_text(encoding="utf-8") for path in ROOT.glob(f"tests/unit/{room}/test_*.py")}
     if not tests:
         raise SystemExit(f"Expected a room with a folder of tests such as accounting, got {room!r}.")
     found = []
-    for path in sorted((ROOT / home).rglob("*.py")):
+    for path in sorted(home.rglob("*.py")):
         file, lines = path.relative_to(ROOT), path.read_text(encoding="utf-8").splitlines(keepends=True)
         order = sorted(tests, key=lambda test, stem=path.stem: (stem not in tests[test], test))
         for token in tokenize.generate_tokens(iter(lines).__next__):
-            number = f"({token.string} + 1)" if token.type == tokenize.NUMBER else None
-            new = (_OTHER | _LESS).get(token.string, number)
-            if new is not None:
+            more = f"({token.string} + 1)" if token.type == tokenize.NUMBER else None
+            if (new := _OTHER.get(token.string, more)) is not None:
                 line, at = token.start
                 found.append(
                     Mutant(
@@ -119,20 +121,20 @@ _FORKS = multiprocessing.get_context("forkserver")
 
 def _tested(root: str, arguments: Sequence[str], log: str, writes: bool) -> None:
     """In a fork: end with the exit code of pytest, or with 3 where it breaks."""
-    import pytest
-
     os.setsid()
     os.chdir(root)
     os.environ["PYTHONPATH"] = root
     sys.path.insert(0, root)
     sys.dont_write_bytecode = not writes
-    sink = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(sink, 1)
-    os.dup2(sink, 2)
+    with open(log, "w") as sink:
+        os.dup2(sink.fileno(), 1)
+        os.dup2(sink.fileno(), 2)
+    code = 3
     try:
+        import pytest
+
         code = int(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]))
     except BaseException as broken:
-        code = 3
         print(repr(broken))
     sys.stdout.flush()
     os._exit(code)
@@ -151,8 +153,7 @@ class Copy:
 
     def run(self, *arguments: str, limit: float = LIMIT, writes: bool = False) -> int | None:
         """The exit code of pytest, or None after `limit` seconds."""
-        given = (str(self.root), arguments, str(self.log), writes)
-        process = _FORKS.Process(target=_tested, args=given)
+        process = _FORKS.Process(target=_tested, args=(str(self.root), arguments, str(self.log), writes))
         process.start()
         process.join(limit)
         code = process.exitcode
@@ -184,36 +185,33 @@ class Copy:
 
 def tried(mutants: Sequence[Mutant], minutes: float) -> int:
     """Plant one fault after another, and return the number of those that no test kills."""
-    free, verdicts = SimpleQueue(), []
+    here, verdicts = threading.local(), []
+
+    def take() -> None:
+        here.copy = free.pop()
 
     def one(mutant: Mutant) -> None:
-        if time.monotonic() > end:
+        if (start := time.monotonic()) > end:
             return
-        copy, start = free.get(), time.monotonic()
-        try:
-            verdict = copy.verdict(mutant)
-        finally:
-            free.put(copy)
+        verdict = here.copy.verdict(mutant)
         if verdict.startswith("STALE") and mutant.at >= 0:
             return  # no program
         verdicts.append(verdict)
         print(f"{time.monotonic() - start:6.1f} s  {mutant.name}: {verdict}", flush=True)
 
-    with TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(WORKERS) as pool:
-        copies = [Copy(Path(folder, f"tree{worker}")) for worker in range(WORKERS)]
-        if copies[0].run(*sorted({test for own in mutants for test in own.tests}), limit=1800, writes=True):
-            raise SystemExit(f"{copies[0].log.read_text()[-4000:]}\nA test is red without a fault.")
-        for copy in copies:
-            free.put(copy)
+    with TemporaryDirectory(prefix="mutants-") as folder:
+        free = [Copy(Path(folder, f"tree{worker}")) for worker in range(WORKERS)]
+        if free[0].run(*sorted({test for own in mutants for test in own.tests}), limit=1800, writes=True):
+            raise SystemExit(f"{free[0].log.read_text()[-4000:]}\nA test is red without a fault.")
         end = time.monotonic() + 60 * minutes
-        list(pool.map(one, mutants))
+        with ThreadPoolExecutor(WORKERS, initializer=take) as pool:
+            list(pool.map(one, mutants))
     killed = sum(verdict.startswith("killed") for verdict in verdicts)
     print(f"{killed} of {len(verdicts)} mutants killed.")
     return len(verdicts) - killed
 
 
-def main() -> None:
-    """Replay the list, or sample a room."""
+if __name__ == "__main__":
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "100"}
     _FORKS.set_forkserver_preload(_LIBRARIES.split())
     match sys.argv[1:]:
@@ -223,7 +221,3 @@ def main() -> None:
             tried(sampled(room, int((*seed, 1)[0])), MINUTES)
         case _:
             sys.exit(__doc__)
-
-
-if __name__ == "__main__":
-    main()

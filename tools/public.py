@@ -1,7 +1,6 @@
 """The public surface: every name of every face, with its signature.
 
-    python tools/public.py            # what tests/architecture/public.txt should say
-    python tools/public.py --write    # write it, and docs/api.md
+    python tools/public.py [--write]    # tests/architecture/public.txt: is it so, or write it
 
 A name is public if it stands in `__all__` of a face. All else is private, whatever its spelling.
 """
@@ -11,13 +10,16 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, get_origin
 
+import made
+
 ROOT = Path(__file__).parents[1]
 TEXT = ROOT / "tests" / "architecture" / "public.txt"
-PAGE = ROOT / "docs" / "api.md"
+SYSTEMS = ("averaging", "personal", "fedlog", "heads", "fedprof", "fedcor", "fltrust", "adds")
+"""The systems whose parts others import, below `securefl.protocols`."""
 FACES = (
     "securefl",
     "securefl.algorithm",
@@ -34,19 +36,9 @@ FACES = (
     "securefl.deployment",
     "securefl.flower",
     "securefl.errors",
+    *(f"securefl.protocols.{name}" for name in SYSTEMS),
 )
-PIECES = ("averaging", "fedlog", "heads", "fedprof", "fedcor", "fltrust", "adds")
-"""The systems whose parts others import, below `securefl.protocols`."""
-_HEAD = """# The public names
-
-Import from these modules alone: all else is private, and may change. `python tools/public.py --write`
-makes this page from the docstrings. `help(name)` has arguments, errors and an example of each."""
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-
-
-def faces() -> tuple[str, ...]:
-    """All modules that others may import from."""
-    return (*FACES, *(f"securefl.protocols.{name}" for name in PIECES))
+"""All modules that others may import from."""
 
 
 def names(face: str) -> list[str]:
@@ -71,11 +63,9 @@ def signature(face: str, name: str) -> str:
         return f"{name}: Protocol"
     if not callable(own):
         return f"{name}: {type(own).__name__}"
-    try:
-        shown = str(inspect.signature(own))
-    except (TypeError, ValueError):
-        return name
-    return name + _ADDRESS.sub("", shown)
+    with suppress(TypeError, ValueError):  # an alias of a type
+        name += re.sub(r" at 0x[0-9a-f]+", "", str(inspect.signature(own)))
+    return name
 
 
 def documented(face: str, name: str) -> str:
@@ -86,24 +76,9 @@ def documented(face: str, name: str) -> str:
 
 def listing() -> str:
     """Every public name with its signature, a line each."""
-    lines = [f"{face}.{signature(face, name)}" for face in faces() for name in sorted(names(face))]
+    lines = [f"{face}.{signature(face, name)}" for face in FACES for name in sorted(names(face))]
     return "\n".join(lines) + "\n"
 
 
-def page() -> str:
-    """docs/api.md: each face, and of each name the signature and the first paragraph."""
-    parts = [_HEAD]
-    for face in faces():
-        parts += ["", f"## `{face}`", "", headline(face)]
-        for name in sorted(names(face)):
-            first = " ".join(documented(face, name).split("\n\n")[0].split())
-            parts += ["", f"- `{signature(face, name)}`" + (f"  \n  {first}" if first else "")]
-    return "\n".join(parts) + "\n"
-
-
 if __name__ == "__main__":
-    if "--write" in sys.argv[1:]:
-        TEXT.write_text(listing(), encoding="utf-8")
-        PAGE.write_text(page(), encoding="utf-8")
-    else:
-        sys.stdout.write(listing())
+    made.main({TEXT: listing()})

@@ -24,13 +24,13 @@ from typing import Any
 ROUNDS, RECORDS = 3, 3000
 
 
-def played(checkout: str, study: str) -> dict[str, dict[str, Any]]:
-    """By arm, what the study gives with a checkout's own code; one row of the error where it does not run."""
+def played(checkout: str, study: str) -> dict[str, Any]:
+    """By arm and part, what a study gives with a checkout's own code; an "error" where it does not run."""
     env = {**os.environ, "PYTHONPATH": str(Path(checkout).resolve())}
     command = [sys.executable, __file__, "play", study]
-    done = subprocess.run(command, env=env, cwd=checkout, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=env, cwd=checkout, capture_output=True, text=True)
     found = dict(map(json.loads, done.stdout.splitlines()))
-    return found | ({"(ends)": {"error": done.stderr.strip()[-200:]}} if done.returncode else {})
+    return found | ({"error": done.stderr.strip()[-200:]} if done.returncode else {})
 
 
 def differing(old: str, new: str, study: str) -> int:
@@ -38,13 +38,11 @@ def differing(old: str, new: str, study: str) -> int:
     before, after = played(old, study), played(new, study)
     again = before if before == after else played(old, study)
     found = 0
-    for arm in dict.fromkeys([*before, *after]):
-        sides = [side.get(arm, {}) for side in (before, after, again)]
-        for part in dict.fromkeys([*sides[0], *sides[1]]):
-            one, other, fresh = (side.get(part) for side in sides)
-            said = "same" if one == other else "fresh" if fresh != one else f"{one} -> {other}"
-            print(f"{study}  {arm}  {part}: {said}", flush=True)
-            found += part == "error" or said not in ("same", "fresh")
+    for part in dict.fromkeys([*before, *after]):
+        one, other, fresh = (side.get(part) for side in (before, after, again))
+        said = "same" if one == other else "fresh" if fresh != one else f"{one} -> {other}"
+        print(f"{study}  {part}: {said}", flush=True)
+        found += part == "error" or said not in ("same", "fresh")
     return found
 
 
@@ -52,7 +50,7 @@ def differing(old: str, new: str, study: str) -> int:
 
 
 def play(name: str) -> None:
-    """Print, as JSON, a line for each arm of a packaged study."""
+    """Print, as JSON, a line for each part of each arm of a packaged study."""
     from importlib import metadata
 
     # What is installed may be another checkout, whose modules have other names.
@@ -66,26 +64,25 @@ def play(name: str) -> None:
     from securefl.sweep.cells import has_sweep, parse_sweep
 
     text = text_of(name)
-    cells = parse_sweep(text).cells if has_sweep(text) else ()
-    studies = [parse(text)] if not cells else [cells[at].study for at in {0, len(cells) // 2, len(cells) - 1}]
-    for number, study in enumerate(studies):
-        rounds = min(ROUNDS, study.study.rounds)
-        often = min(study.study.evaluate_every, rounds)
-        section = replace(study.study, rounds=rounds, evaluate_every=often, seeds=study.study.seeds[:1])
-        data = replace(study.data, records=min(RECORDS, study.data.records or RECORDS))
+    cells = [own.study for own in parse_sweep(text).cells] if has_sweep(text) else [parse(text)]
+    for number, at in enumerate({0, len(cells) // 2, len(cells) - 1}):
+        own = cells[at].study
+        rounds = min(ROUNDS, own.rounds)
+        often = min(own.evaluate_every, rounds)
+        section = replace(own, rounds=rounds, evaluate_every=often, seeds=own.seeds[:1])
+        short = replace(cells[at], study=section)
+        data = replace(short.data, records=min(RECORDS, short.data.records or RECORDS))
         with TemporaryDirectory() as folder:
             try:
-                done = securefl.run(
-                    replace(study, study=section, data=data), out=f"{folder}/run", progress=False
-                )
+                done = securefl.run(replace(short, data=data), out=f"{folder}/run", progress=False)
             except securefl.errors.ConfigError:  # the source has fewer records, or its partition needs more
-                done = securefl.run(replace(study, study=section), out=f"{folder}/all", progress=False)
+                done = securefl.run(short, out=f"{folder}/all", progress=False)
             for arm, rows in done.metrics.groupby("arm"):
-                state = done.model(arm).module.state_dict()
-                model = hashlib.sha256(b"".join(own.numpy().tobytes() for own in state.values())).hexdigest()
-                said = {"model": model[:16], "epsilon": done.epsilon.loc[arm].to_list()}
-                said |= {part: rows[part].to_list() for part in ("bytes_up", "bytes_down")}
-                print(json.dumps([f"{arm} {number}", said]), flush=True)
+                state = done.model(arm).module.state_dict().values()
+                said = {"model": hashlib.sha256(b"".join(one.numpy().tobytes() for one in state)).hexdigest()}
+                said |= {"epsilon": done.epsilon.loc[arm].to_list()}
+                for part, value in (said | rows[["bytes_up", "bytes_down"]].to_dict("list")).items():
+                    print(json.dumps([f"{arm} {number}  {part}", value]), flush=True)
 
 
 if __name__ == "__main__":

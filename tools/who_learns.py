@@ -1,6 +1,6 @@
 """The tables "Who learns what" of the documents, from the words of the privacy card.
 
-    python tools/who_learns.py --write    # between the markers of README.md and docs/threat-model.md
+    python tools/who_learns.py [--write]    # README.md and docs/threat-model.md: are they so, or write them
 
 Each row is a case: a study's text, and one value of its arm. The study is parsed and the arm built as in a
 run. So a row has the words of the card (`engine.privacy_card`) and the charge of that value
@@ -10,17 +10,15 @@ run. So a row has the words of the card (`engine.privacy_card`) and the charge o
 from __future__ import annotations
 
 import re
-import sys
 import textwrap
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
-from math import inf
 from pathlib import Path
 from typing import Any
 
+import made
 import tomli_w
 from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
 
@@ -31,8 +29,8 @@ from securefl.engine import privacy_card
 from securefl.mechanisms import charges
 from securefl.mechanisms.agreed import stance
 from securefl.study.config import parse
-from securefl.study.seeded import World
 from securefl.study.world import build
+from securefl.training.task import Problem
 
 ROOT = Path(__file__).parents[1]
 STATE = "<!-- kept state: made by python tools/who_learns.py --write -->"
@@ -61,6 +59,19 @@ optimizer = "sgd"
 learning_rate = 0.1
 epochs = 1
 batch_size = 16
+
+[privacy]
+sum = "clear"
+scores = "clear"
+noise = "none"
+unit = "record"
+adjacency = "replace-one"
+delta = 1e-5
+budget = inf
+adversaries = ["others"]
+non_private = [
+    "update", "map", "profile", "direction", "loss", "size", "statistic", "consensus", "votes", "counts",
+]
 """
 _DPSGD = """
 [dpsgd]
@@ -84,28 +95,6 @@ _COHORT = {
     "min_num_examples": 50,
     "max_num_examples": 90,
 }
-_OPEN = {
-    "sum": "clear",
-    "scores": "clear",
-    "noise": "none",
-    "unit": "record",
-    "adjacency": "replace-one",
-    "delta": 1e-5,
-    "budget": inf,
-    "adversaries": ["others"],
-    "non_private": [
-        "update",
-        "map",
-        "profile",
-        "direction",
-        "loss",
-        "size",
-        "statistic",
-        "consensus",
-        "votes",
-        "counts",
-    ],
-}
 _NOISED = {"adjacency": "add-remove", "epsilon": 2.0}
 _LOCAL = {**_NOISED, "noise": "local"}
 _PER_CLIENT = {"unit": "client", "adjacency": "zero-out", "epsilon": 2.0, "noise": "local"}
@@ -113,7 +102,7 @@ _SHARES = {**_NOISED, "sum": "masked", "noise": "distributed"}
 _AVERAGING = {"protocol": "fedavg", "fraction": 0.5, "aggregation": "partial"}
 _PROFILE = {"protocol": "fedprof", "fraction": 0.5, "aggregation": "partial"}
 _CLIPPED = _PROFILE | {"clip": {"outputs": 2.0, "squares": 4.0}}
-_FEDLOG, _CKKS = {"protocol": "fedlog"}, {"scores": "ckks"}
+_FEDLOG = {"protocol": "fedlog"}
 _ADDS = {"protocol": "adds", "fraction": 0.5, "importance": "lrp", "optimizer": "sgd", "rate": 0.02}
 _LOSS = {"protocol": "active_fl", "fraction": 0.5}
 _SKETCH, _FEDDBE = {"protocol": "cs_fl", "fraction": 0.5}, {"protocol": "feddbe", "fraction": 0.5}
@@ -134,13 +123,13 @@ class Case:
 
     def text(self) -> str:
         """The study, as TOML."""
-        privacy = {**_OPEN, **self.privacy}
+        study = tomllib.loads(_HEAD + _DPSGD * ("[dpsgd]" in self.row))
+        privacy = study["privacy"] = study["privacy"] | self.privacy
         if privacy["sum"] != "clear" or privacy["noise"] == "distributed":
             privacy |= _COHORT
-        bound = "update_bound = 1.0\n" if privacy["unit"] == "client" else ""
-        private = _DPSGD if "[dpsgd]" in self.row else ""
-        rest = {"privacy": privacy, "arm": [{"name": "x", **self.arm}]}
-        return tomli_w.dumps(tomllib.loads(f"{_HEAD}{bound}{private}") | rest)
+        if privacy["unit"] == "client":
+            study["local"]["update_bound"] = 1.0
+        return tomli_w.dumps(study | {"arm": [{"name": "x", **self.arm}]})
 
 
 CASES = (
@@ -164,13 +153,6 @@ CASES = (
         "profile",
         _PROFILE | {"variant": "mean-only"},
         {"scores": "ckks"},
-        False,
-    ),
-    Case(
-        'profile, `scores = "ckks"`, `parameters = "strong-encrypted"`',
-        "profile",
-        _PROFILE,
-        {**_CKKS, "parameters": "strong-encrypted"},
         False,
     ),
     Case("profile, clear, noise", "profile", _CLIPPED, _LOCAL, False),
@@ -203,16 +185,16 @@ CASES = (
 
 
 @cache
-def _world() -> World:
-    return build(parse(CASES[0].text()), 1)
+def _problem() -> Problem:
+    return build(parse(CASES[0].text()), 1).problem
 
 
 def planned(text: str) -> tuple[Plan, list[ValueSpec]]:
     """The plan of a study's arm, and the specs of its values."""
-    study, base = parse(text), _world().problem
+    study, base = parse(text), _problem()
 
-    def of(specs: object) -> Plan:
-        return study.privacy.plan(2, list(specs), records=base.records, clients=base.clients)  # type: ignore[call-overload]
+    def of(specs: Iterable[ValueSpec]) -> Plan:
+        return study.privacy.plan(2, list(specs), records=base.records, clients=base.clients)
 
     problem = replace(base, local=study.local, private=study.private, planned=of)
     specs = [own.spec for own in study.arms[0].options.build(problem).contributions]
@@ -227,38 +209,30 @@ def composed(case: Case) -> tuple[Plan, ValueSpec]:
 
 
 def _cost(event: DpEvent) -> str:
-    match event:
-        case NonPrivateDpEvent():
-            return "ε = ∞"
-        case NoOpDpEvent():
-            return "no charge"
-        case _:
-            return "finite ε"
+    return {NonPrivateDpEvent: "ε = ∞", NoOpDpEvent: "no charge"}.get(type(event), "finite ε")
 
 
-def cells(case: Case, page: str) -> tuple[str, str, str, str]:
+def cells(case: Case, page: str) -> list[str]:
     """A row: the value, what the server and the key holder learn, and the charge against other clients."""
     plan, spec = composed(case)
     charge = charges.charge_of(plan, spec).by_party()
     told = {p: privacy_card.learns(plan, [spec], p, assumptions=False) for p in (SERVER, KEY_HOLDER)}
     if page != MODEL:
         told = {party: re.sub(r" \([^()]*\)", "", said) for party, said in told.items()}  # in brief
-    server = f"{told[SERVER]}: {_cost(charge[SERVER])}"
-    exposed = not isinstance(charge[KEY_HOLDER], NoOpDpEvent)
-    holder = told[KEY_HOLDER] + (f": {_cost(charge[KEY_HOLDER])}" if exposed else "")
-    return case.row, server, holder, _cost(charge[OTHERS])
+    cost = {party: _cost(event) for party, event in charge.items()}
+    holder = f"{told[KEY_HOLDER]}: {cost[KEY_HOLDER]}".removesuffix(": no charge")
+    return [case.row, f"{told[SERVER]}: {cost[SERVER]}", holder, cost[OTHERS]]
 
 
 def table(page: str) -> str:
     """The whole part of a page between its markers."""
-    rows = [cells(case, page) for case in CASES if case.both or page == MODEL]
+    rows = [["a client's", "server", "key holder", "other clients"]]
+    rows += [cells(case, page) for case in CASES if case.both or page == MODEL]
     # The sentence of a hidden sum holds for all rows: it says what is so in such a sum alone.
     plan, spec = next((plan, spec) for plan, spec in map(composed, CASES) if plan.hidden)
     others = privacy_card.learns(plan, [spec], OTHERS)
-    lines = ["| a client's | server | key holder | other clients |", "|---|---|---|---|"]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
     said = f"Other clients learn {others}. Their column is its charge."
-    return "\n".join([*textwrap.wrap(said, 118), "", *lines])
+    return f"{textwrap.fill(said, 118)}\n\n{_lines(rows)}"
 
 
 _KEEPING = (
@@ -280,41 +254,41 @@ _KEEPING = (
 """A row's first cell, and an arm that stands for all that it names."""
 
 
+_OTHERS = "Flower apps, loops, protocols of others and models with code of a study's own, of real numbers"
+
+
 def state_table() -> str:
     """By protocol, sum and server: whether single values without noise stay hidden (`agreed.stance`)."""
-    lines = ["| protocol | " + " | ".join(f"`{how}`, {mode}" for how in WAYS for mode in _SERVERS) + " |"]
-    lines.append("|---" * (1 + len(WAYS) * len(_SERVERS)) + "|")
+    rows = [["protocol", *(f"`{how}`, {mode}" for how in WAYS for mode in _SERVERS)]]
     for row, protocol, options in _KEEPING:
-        found = [stance(*one) for one in served({**options, "protocol": protocol})]
-        lines.append(f"| {row} | {' | '.join(found)} |")
-    own = [stance(plan, [_FOREIGN]) for plan, _ in served({"protocol": "fedavg", "fraction": 1.0})]
-    others = "Flower apps, loops, protocols of others and models with code of a study's own, of real numbers"
-    lines.append(f"| {others} | {' | '.join(own)} |")
-    return "\n".join(lines)
+        rows.append([row, *(stance(*one) for one in served({**options, "protocol": protocol}))])
+    own = served({"protocol": "fedavg", "fraction": 1.0})
+    rows.append([_OTHERS, *(stance(plan, [_FOREIGN]) for plan, _ in own)])
+    return _lines(rows)
+
+
+def _lines(rows: list[list[str]]) -> str:
+    """A table in Markdown. rows: its heading first."""
+    heading, *rest = ("| " + " | ".join(row) + " |" for row in rows)
+    return "\n".join([heading, "|---" * len(rows[0]) + "|", *rest])
 
 
 def served(arm: Mapping[str, Any]) -> list[tuple[Plan, list[ValueSpec]]]:
     """An arm's plans without noise, and the specs of its values, for each column of `state_table`."""
-    found = []
-    for how, secagg in product(WAYS, _SERVERS.values()):
-        plan, specs = planned(Case("", "", arm, {"sum": how}).text())
-        found.append((replace(plan, secagg=secagg), specs))  # type: ignore[arg-type]
-    return found
+    plans = [planned(Case("", "", arm, {"sum": how}).text()) for how in WAYS]
+    return [(replace(plan, secagg=mode), specs) for plan, specs in plans for mode in _SERVERS.values()]
 
 
 def filled(page: str, text: str) -> str:
     """A page's text with its tables made anew. Raises ValueError if it has not a pair of markers for each."""
-    for begin, made in ((BEGIN, table(page)), (STATE, state_table() if page == MODEL else "")):
-        if made and (text.count(begin) != 1 or END not in text.split(begin)[1]):
+    makers = {BEGIN: lambda: table(page)} | ({STATE: state_table} if page == MODEL else {})
+    for begin, make in makers.items():
+        head, *rest = text.split(begin)
+        if len(rest) != 1 or END not in rest[0]:
             raise ValueError(f"Expected {begin} once each in {page}, and {END} after it.")
-        if made:
-            head, rest = text.split(begin)
-            text = f"{head}{begin}\n{made}\n{END}{rest.split(END, 1)[1]}"
+        text = f"{head}{begin}\n{make()}\n{END}{rest[0].split(END, 1)[1]}"
     return text
 
 
 if __name__ == "__main__":
-    for page in PAGES:
-        path = ROOT / page
-        text = filled(page, path.read_text(encoding="utf-8"))
-        path.write_text(text, encoding="utf-8") if "--write" in sys.argv else print(text)
+    made.main({ROOT / page: filled(page, (ROOT / page).read_text(encoding="utf-8")) for page in PAGES})

@@ -18,7 +18,7 @@ from contestants.turns import Cell, Turns, Work
 from securefl.algorithm.clients import Algorithm, Device, Evaluation
 from securefl.algorithm.queries import Float32s
 from securefl.protocols.averaging import Averaging
-from securefl.protocols.parts import Whole
+from securefl.protocols.parts import Part
 from securefl.study.config import ProtocolOptions, Study, parse
 from securefl.study.seeded import World
 from securefl.study.world import build
@@ -78,7 +78,7 @@ def work_of(cell: Cell, path: Path) -> tuple[Work, World]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Untested(Whole):
+class _Untested(Part):
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         return Evaluation(accuracy=0.0, loss=0.0)
 

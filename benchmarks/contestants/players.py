@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 HERE = Path(__file__).parents[1]
 PLAIN = "plain loop"
@@ -68,14 +68,14 @@ class Player:
                 text=True,
             )
         found = self._answer()
-        self.missing: str | None = found.get("missing")
-        self.versions: dict[str, str] = found.get("versions", {})
+        if why := found.get("missing"):
+            self.close()
+            raise ImportError(why)
+        self.versions: dict[str, str] = found["versions"]
 
     def query(self, **what: Any) -> dict[str, Any]:
-        pipe: IO[str] | None = self._process.stdin
-        assert pipe is not None
-        pipe.write(json.dumps(what) + "\n")
-        pipe.flush()
+        assert self._process.stdin is not None
+        print(json.dumps(what), file=self._process.stdin, flush=True)
         return self._answer()
 
     def round(self) -> Times:
@@ -86,12 +86,11 @@ class Player:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            said = self._log.read_text()[-2000:].strip()
-            raise RuntimeError(f"Expected an answer of {self.name}, but it ended:\n{said}")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        if line := self._process.stdout.readline():
+            return dict(json.loads(line))
+        raise RuntimeError(
+            f"Expected an answer of {self.name}, but it ended:\n{self._log.read_text()[-2000:]}"
+        )
 
 
 def rotated(players: Sequence[Key], rounds: int) -> Iterator[tuple[int, Key]]:
@@ -104,16 +103,9 @@ def rotated(players: Sequence[Key], rounds: int) -> Iterator[tuple[int, Key]]:
 
 def facts(players: Sequence[Player]) -> list[str]:
     """What the figures hang on: the day, the machine and everybody's versions."""
-    versions = "; ".join(
-        f"{player.name}: " + ", ".join(f"{package} {one}" for package, one in player.versions.items())
-        for player in players
-    )
+    versions = (f"{player.name}: {', '.join(map(' '.join, player.versions.items()))}" for player in players)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    return [f"{date.today().isoformat()}, {machine}", versions]
-
-
-def left_out(contestant: Contestant, why: str) -> None:
-    print(f"{contestant.name} is left out: {why} ({contestant.python}).", file=sys.stderr)
+    return [f"{date.today().isoformat()}, {machine}", "; ".join(versions)]
 
 
 def joined(folder: Path) -> list[Player]:
@@ -121,13 +113,7 @@ def joined(folder: Path) -> list[Player]:
     players = []
     for contestant in contestants():
         try:
-            player = Player(contestant, folder / f"{contestant.module}.log")
-        except OSError as error:
-            left_out(contestant, str(error.strerror))
-            continue
-        if player.missing is None:
-            players.append(player)
-        else:
-            left_out(contestant, player.missing)
-            player.close()
+            players.append(Player(contestant, folder / f"{contestant.module}.log"))
+        except (OSError, ImportError) as why:
+            print(f"{contestant.name} is left out: {why} ({contestant.python}).", file=sys.stderr)
     return players

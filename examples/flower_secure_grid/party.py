@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 
 from securefl.deployment import keys, roster
-from securefl.deployment.local import UpdateParty, served
+from securefl.deployment.local import UpdateParty
+from securefl.deployment.server import served
 from securefl.flower import AppTerms
 
 TERMS = Path(__file__).with_name("securefl.toml")
@@ -45,7 +46,7 @@ def serve(folder: Path, name: str, user: int) -> None:
         ),
         path,
         allow={user},
-        ready=lambda: print(f"{name} serves on {path}.", flush=True),
+        ready=lambda listener: print(f"{name} serves on {path}.", flush=True),
     )
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from terms import PLAN, UPDATES
 
 from securefl.deployment import keys, roster
-from securefl.deployment.local import UpdateParty, served
+from securefl.deployment.local import UpdateParty
+from securefl.deployment.server import served
 
 SESSIONS = 1
 """How many sessions without noise this party's owner agrees to: a server could compare the sums of two."""
@@ -39,7 +40,7 @@ def serve(folder: Path, name: str) -> None:
         lambda: UpdateParty(name, PLAN, UPDATES, pinned, identity, folder, counter, sessions=SESSIONS),
         path,
         allow={os.getuid()},
-        ready=lambda: print(f"{name} serves on {path}.", flush=True),
+        ready=lambda listener: print(f"{name} serves on {path}.", flush=True),
     )
 
 

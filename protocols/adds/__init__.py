@@ -7,8 +7,7 @@ supernet        hidden units, groups of entries, parameters and MACs
 importance      how much a unit matters to a client's records
 subnet_search   gates (rates, probabilities, masks, gradients), the skew of labels, and a client's search
 contributions   the map of a subnet, and its update
-part            two sums, divided entry by entry
-options         the keys of an arm
+part            the keys of an arm, and two sums, divided entry by entry
 feddrop         federated dropout: one random subnet a round
 """
 

@@ -1,5 +1,5 @@
 from securefl.protocols.adds.feddrop import FedDrop as FedDrop
-from securefl.protocols.adds.options import Adds as Adds
+from securefl.protocols.adds.part import Adds as Adds
 from securefl.protocols.adds.subnet_search import Gate as Gate
 from securefl.protocols.adds.subnet_search import Search as Search
 from securefl.protocols.adds.subnet_search import Subnet as Subnet

@@ -17,40 +17,33 @@ import numpy as np
 from securefl.algorithm import (
     Algorithm,
     ClientContext,
-    ClientState,
     CohortQuery,
     Contribution,
-    Device,
-    Evaluation,
     Float32s,
     Population,
     Sum,
     Value,
     ValueSpec,
 )
-from securefl.core.ranges import Fraction, Ranged
+from securefl.core.ranges import Fraction
 from securefl.errors import DataError
 from securefl.protocols.adds.contributions import packed, unpacked
-from securefl.protocols.adds.options import supernet_of
-from securefl.protocols.adds.part import figures
+from securefl.protocols.adds.part import OfSupernet
 from securefl.protocols.adds.supernet import Mask, Supernet
-from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.contributions import CLIPPED, UNSAMPLED, Sampling, bounded, update_sends
-from securefl.protocols.local_accuracy import of_common_model
 from securefl.protocols.parts import Gathering, step_of
-from securefl.training import Learnt, Problem, to_vector, train
+from securefl.training import Problem, to_vector, train
 from securefl.training.fit import usable
-from securefl.training.learnt import common
 
 UNITS: Final = "units"
 """The name of the public array of the units that are trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDrop(Ranged):
+class FedDrop(Options):
     """Federated dropout.
 
-    fraction: C; K = ceil(C N) clients a round.
     keep: share of every layer's units that is trained in a round, drawn at random.
 
     Raises ValueError unless 0 < fraction <= 1 and 0 < keep <= 1.
@@ -60,29 +53,22 @@ class FedDrop(Ranged):
     0.75
     """
 
-    fraction: Fraction
     keep: Fraction = 0.75
 
     def build(self, problem: Problem) -> Algorithm:
-        return Averaging(
-            problem=problem,
-            selection=Uniform(),
-            fraction=self.fraction,
-            aggregation="partial",
-            part=Dropped(supernet_of(problem), self.keep),
-        )
+        part = Dropped(problem, keep=self.keep)
+        part.supernet  # noqa: B018 -- raises the error of a problem without one
+        return Averaging(problem=problem, fraction=self.fraction, part=part)
 
 
-@dataclass(frozen=True, eq=False)
-class Dropped:
-    """The same subnet of random units for the whole cohort. The other entries keep their values."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dropped(OfSupernet):
+    """The same subnet of random units for the whole cohort. The other entries keep their values.
 
-    supernet: Supernet
+    It is for one round of training. A client uses the whole model.
+    """
+
     keep: float
-
-    @property
-    def initial(self) -> Float32s:
-        return self.supernet.problem.initial
 
     def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
         return (DroppedUpdate(self.supernet, sampling),)
@@ -116,15 +102,6 @@ class Dropped:
             count = max(1, ceil(self.keep * layer.units - 1e-9))
             units[layer.own.start + rng.permutation(layer.units)[:count]] = True
         return units
-
-    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        found = self.supernet.problem.evaluate(shared)
-        # A subnet is for one round of training. A client uses the whole model.
-        local = of_common_model(devices, self.supernet.problem, shared)
-        return replace(found, figures={**figures(self.supernet, devices), **local})
-
-    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
-        return common(self.supernet.problem, shared, client)
 
 
 @dataclass(frozen=True, eq=False)

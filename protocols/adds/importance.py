@@ -44,7 +44,7 @@ def importance(
 
 
 def _scaled(units: Tensor) -> Floats:
-    """The units' values over their largest, since their own scale is arbitrary against epsilon.
+    """The units' values over their largest, since their own scale is arbitrary against a temperature.
 
     All are 1 if no unit is active, or if a value is not finite.
     """

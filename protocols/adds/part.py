@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm import (
+    Algorithm,
     ByDraws,
     ClientState,
     CohortQuery,
@@ -35,35 +37,65 @@ from securefl.algorithm import (
     Sum,
     Total,
 )
+from securefl.core.ranges import Count
 from securefl.protocols.adds.contributions import FIRST, MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.subnet_search import Search, fixed_masks, masked
-from securefl.protocols.adds.supernet import Supernet
+from securefl.protocols.adds.supernet import Supernet, supernet_of
+from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import digest_of
 from securefl.protocols.contributions import Sampling
 from securefl.protocols.local_accuracy import Tested, local_accuracy
-from securefl.protocols.parts import Gathering
-from securefl.training import Learnt, evaluate
-from securefl.training.learnt import common
+from securefl.protocols.parts import Gathering, Part
+from securefl.training import Problem, evaluate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adds(Search, Options):
+    """ADDS (Gong et al.): each client trains a subnet that fits its records.
+
+    min_clients_per_entry: the least number of clients that an entry is averaged over. Other entries keep
+        their values. Hidden sums may need more.
+
+    Raises ValueError for options out of range.
+
+    >>> from securefl.protocols.adds import Adds
+    >>> Adds(fraction=0.1, initial=0.8).importance
+    'lrp'
+    """
+
+    min_clients_per_entry: Count = 1
+
+    def build(self, problem: Problem) -> Algorithm:
+        part = Subnets(problem, options=self)
+        part.supernet  # noqa: B018 -- raises the error of a problem without one
+        return Averaging(problem=problem, fraction=self.fraction, part=part)
 
 
 @dataclass(frozen=True, eq=False)
-class Subnets:
-    """Every client trains a subnet of its own choice.
+class OfSupernet(Part):
+    """The part of a model of which clients train subnets.
 
-    fewest: the least number of clients that an entry is averaged over. Other entries keep their values.
+    Raises ConfigError for a problem without a supernet.
     """
 
-    supernet: Supernet
-    search: Search
-    fewest: int = 1
+    @cached_property
+    def supernet(self) -> Supernet:
+        return supernet_of(self.problem)
 
-    @property
-    def initial(self) -> Float32s:
-        return self.supernet.problem.initial
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        found = super().evaluate(shared, devices)
+        return replace(found, figures={**figures(self.supernet, devices), **found.figures})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subnets(OfSupernet):
+    """Every client trains a subnet of its own choice."""
+
+    options: Adds
 
     def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
         return (
-            Map(self.supernet, self.search, sampling),
+            Map(self.supernet, self.options, sampling),
             SubnetUpdate(self.supernet, sampling),
         )
 
@@ -79,7 +111,7 @@ class Subnets:
         if not first.survivors:
             return None, first
         counts = first.totals[maps.name].value
-        summed = counts >= max(self.fewest, population.fewest(len(query.cohort)))
+        summed = counts >= max(self.options.min_clients_per_entry, population.fewest(len(query.cohort)))
         if not summed.any():
             return None, replace(first, survivors=(), totals={})
         there = self.supernet.entries(summed)
@@ -100,7 +132,7 @@ class Subnets:
         return step, answers
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        found = self.supernet.problem.evaluate(shared)
+        found = self.problem.evaluate(shared)
         local = local_accuracy(devices, self._tested_subnet(shared))
         return replace(found, figures={**figures(self.supernet, devices), **local})
 
@@ -113,13 +145,10 @@ class Subnets:
             if not units.any():  # its training failed
                 units = supernet.whole
             model = supernet.problem.to_read(shared)
-            with masked(model, supernet, lambda: fixed_masks(supernet, units, scaled=self.search.scaled)):
+            with masked(model, supernet, lambda: fixed_masks(supernet, units, scaled=self.options.scaled)):
                 return evaluate(model, x, y, supernet.problem.kind)
 
         return tested
-
-    def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
-        return common(self.supernet.problem, shared, client)
 
 
 def quotient(total: Total, contributors: Floats, survivors: int) -> Floats:

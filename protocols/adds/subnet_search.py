@@ -6,17 +6,18 @@ in the loss grows with the distance of a client's labels from uniform.
 **Gates** sample units differentiably: rates alpha, probabilities p, and masks drawn from them. A layer keeps
 the share alpha of its C units. Unit c is kept with probability
 
-    p_c = sigmoid((b_c - beta) / epsilon),        beta such that sum_c p_c = alpha C        (Eqs. 12 to 14)
+    p_c = sigmoid((b_c - beta) / temperature),    beta such that sum_c p_c = alpha C        (Eqs. 12 to 14)
 
-where b_c is its importance over the layer's largest, and epsilon falls from round to round. Then
+where b_c is its importance over the layer's largest, and the temperature falls from round to round. It is the
+inexactness of masks, the paper's epsilon. Then
 
     dL / d alpha = C sum_c g_c p_c (1 - p_c) / sum_c p_c (1 - p_c),        g_c = dL / d p_c        (Eq. 18)
 
 Masks are Bernoulli(p). In the backward pass they count as p (straight-through).
 
-Two options are not the paper's: `lasting` and `scaled`. In the paper, masks are drawn for each pass, and are
-0 or 1. With few steps, that trains units which the final subnet drops. And the whole supernet then adds up
-more than any of its subnets did.
+Two defaults are not the paper's: lots are drawn once a round, and masks are `scaled`. In the paper, masks are
+drawn for each pass, and are 0 or 1. With few steps, that trains units which the final subnet drops. And the
+whole supernet then adds up more than any of its subnets did.
 """
 
 from __future__ import annotations
@@ -52,33 +53,33 @@ MOST: Final = 1 - 1e-3
 """The largest rate of a search. At 1 every unit would be kept, and nothing would be drawn."""
 _CLOSE: Final = 1e-9
 _LEAST_LOT: Final = 1e-9
-_LEAST_EPSILON: Final = 1e-6
-"""The least epsilon. Masks are hard at larger ones. Below it, floats have no beta between equal units."""
+_LEAST_TEMPERATURE: Final = 1e-6
+"""The least temperature. Masks are hard at larger ones. Below it, floats have no beta between equal units."""
 _LEAST_SPREAD: Final = 1e-12
-"""The least sum of p (1 - p), which is near 0 if epsilon is so small that no unit is in doubt."""
+"""The least sum of p (1 - p), which is near 0 if the temperature is so low that no unit is in doubt."""
 
 
-def probabilities(importance: Floats, alpha: float, epsilon: float) -> Floats:
+def probabilities(importance: Floats, alpha: float, temperature: float) -> Floats:
     """The chance of each unit (C,) to be kept. They sum to alpha C, to 1e-9 a unit.
 
-    importance: finite. epsilon: from 1e-6 on. Below it the sum is as close as floats allow.
+    importance: finite. temperature: from 1e-6 on. Below it the sum is as close as floats allow.
     """
     # At the ends of this interval all chances are below alpha, or all above. The paper asks for beta > 0,
-    # which is impossible at epsilon 1 and alpha 0.75.
-    reach = epsilon * (abs(log(alpha / (1 - alpha))) + 1)
+    # which is impossible at temperature 1 and alpha 0.75.
+    reach = temperature * (abs(log(alpha / (1 - alpha))) + 1)
     low, high = float(importance.min()) - reach, float(importance.max()) + reach
     beta = (low + high) / 2
     while True:
-        chances: Floats = expit((importance - beta) / epsilon)
+        chances: Floats = expit((importance - beta) / temperature)
         excess = float(chances.mean()) - alpha
         if excess > 0:
             low = beta
         else:
             high = beta
-        if abs(excess) <= _CLOSE or high - low <= _CLOSE * epsilon:
+        if abs(excess) <= _CLOSE or high - low <= _CLOSE * temperature:
             return chances
         # Newton's step where it stays inside, else half of the interval
-        slope = float((chances * (1 - chances)).mean()) / epsilon
+        slope = float((chances * (1 - chances)).mean()) / temperature
         beta = beta + excess / slope if slope > 0 else low
         if not low < beta < high:
             beta = (low + high) / 2
@@ -118,7 +119,7 @@ class Gate:
 
     >>> import numpy as np
     >>> from securefl.protocols.adds import gates
-    >>> gate = gates(np.array([1.0, 0.5]), alpha=0.5, epsilon=0.5, lots=np.array([0.3, 0.3]))
+    >>> gate = gates(np.array([1.0, 0.5]), alpha=0.5, temperature=0.5, lots=np.array([0.3, 0.3]))
     >>> round(gate.slope(np.array([1.0, 1.0])), 6)  # all units cost the same: C for a rate of 1
     2.0
     """
@@ -132,7 +133,7 @@ class Gate:
         return float(_rate_slope(chances, own))
 
 
-def gates(importance: Floats, alpha: float, epsilon: float, lots: Floats) -> Gate:
+def gates(importance: Floats, alpha: float, temperature: float, lots: Floats) -> Gate:
     """Sample the units of one layer, differentiably in the layer's rate (ADDS, Eqs. 12 to 14 and 18).
 
     A unit is kept if its lot is below its chance. If no lot is, the unit nearest to it is kept.
@@ -140,7 +141,8 @@ def gates(importance: Floats, alpha: float, epsilon: float, lots: Floats) -> Gat
     Args:
         importance: b_c over the layer's largest, float64 (C,), finite.
         alpha: the rate, the share of units to be kept, in (0, 1).
-        epsilon: the inexactness, from 1e-6 on. A small one keeps the most important units, hard.
+        temperature: the inexactness of masks (the paper's epsilon), from 1e-6 on. A low one keeps the most
+            important units, hard.
         lots: a uniform number in (0, 1) for each unit, float64 (C,). Drawn once, they keep a unit until its
             chance falls below its lot. The paper draws them for each pass.
 
@@ -152,17 +154,18 @@ def gates(importance: Floats, alpha: float, epsilon: float, lots: Floats) -> Gat
 
     >>> import numpy as np
     >>> from securefl.protocols.adds import gates
-    >>> found = gates(np.array([0.1, 0.9, 0.5, 0.2]), alpha=0.5, epsilon=0.01, lots=np.full(4, 0.5))
+    >>> found = gates(np.array([0.1, 0.9, 0.5, 0.2]), alpha=0.5, temperature=0.01, lots=np.full(4, 0.5))
     >>> found.kept, round(float(found.chances.sum()), 6)
     (array([False,  True,  True, False]), 2.0)
     """
     if not importance.size or importance.shape != lots.shape or importance.ndim != 1:
         raise DataError(f"Expected one lot for each unit, got {lots.shape} for {importance.shape}.")
-    if not (0 < alpha < 1 and epsilon >= _LEAST_EPSILON and np.isfinite(importance).all()):
+    if not (0 < alpha < 1 and temperature >= _LEAST_TEMPERATURE and np.isfinite(importance).all()):
         raise DataError(
-            f"Expected 0 < alpha < 1, epsilon >= {_LEAST_EPSILON:g} and finite importance, got others."
+            f"Expected alpha in (0, 1), temperature >= {_LEAST_TEMPERATURE:g} and finite importance, got "
+            f"alpha {alpha} and temperature {temperature}, or an importance that is not finite."
         )
-    chances = probabilities(importance, alpha, epsilon)
+    chances = probabilities(importance, alpha, temperature)
     kept = lots < chances
     if not kept.any():  # nothing would pass the layer
         kept[np.argmin(lots - chances)] = True
@@ -183,8 +186,8 @@ class Gates:
 
     A unit is kept if its lot, a uniform number, is below its chance p. Lots are drawn once, or for each pass.
     If they are drawn once, the same units are trained in consecutive passes, and the final subnet has those
-    units: the ones with the largest b_c + epsilon log((1 - lot) / lot). For a small epsilon they are the most
-    important ones.
+    units: the ones with the largest b_c + temperature log((1 - lot) / lot). At a low temperature they are the
+    most important ones.
 
     Attributes:
         alpha: the rate of each sampled layer, float64 (L,).
@@ -195,18 +198,18 @@ class Gates:
         self,
         supernet: Supernet,
         alpha: Tensor,
-        epsilon: float,
+        temperature: float,
         rng: np.random.Generator,
         *,
-        lasting: bool,
+        resample_per_pass: bool,
         scaled: bool,
     ) -> None:
         self.alpha = alpha
         self.importance: Sequence[Floats] = [np.ones(own.units) for own in supernet.sampled]
         self._supernet = supernet
-        self._epsilon = max(epsilon, _LEAST_EPSILON)
+        self._temperature = max(temperature, _LEAST_TEMPERATURE)
         self._rng = rng
-        self._lots = self._drawn() if lasting else None
+        self._lots = None if resample_per_pass else self._drawn()
         self._scaled = scaled
 
     def _drawn(self) -> list[Floats]:
@@ -217,7 +220,7 @@ class Gates:
         ranks = list(self.importance)
         if self._lots is not None:
             ranks = [
-                own + self._epsilon * np.log(1 / lots - 1)
+                own + self._temperature * np.log(1 / lots - 1)
                 for own, lots in zip(ranks, self._lots, strict=True)
             ]
         pairs = zip(ranks, self.alpha.tolist(), strict=True)
@@ -229,7 +232,7 @@ class Gates:
         drawn: dict[int, Tensor] = {}
         rates = self.alpha.tolist()
         for place, layer in enumerate(self._supernet.sampled):
-            gate = gates(self.importance[place], rates[place], self._epsilon, lots[place])
+            gate = gates(self.importance[place], rates[place], self._temperature, lots[place])
             mask: Tensor = _Kept.apply(  # type: ignore[no-untyped-call]
                 self.alpha[place], _tensor(gate.chances), _tensor(gate.kept)
             )
@@ -311,18 +314,19 @@ _LOOKED_AT: Final = 64
 class Search(Ranged):
     """How rates are searched for.
 
-    Attributes:
-        importance: what units are ranked by.
-        initial: the rate of every layer before the search. 1 keeps all units and searches for nothing.
-        least: the smallest rate of a layer.
-        optimizer, rate: of the steps on the rates. Adam's steps hardly depend on lambda, since it divides by
-            their size. Those of "sgd" do, so that a larger skew gives a smaller subnet in few steps.
-        epsilon, cooling: the inexactness in round 1, and the factor on it in each round.
-        validation: share of a client's records that rates are searched on. It is redrawn in every round.
-        offset: lambda = skew of the client's labels + offset.
-        weight: lambda of every client, whatever its labels. None takes the skew and the offset.
-        lasting: whether the lots of units are drawn once a round, or else for each pass.
-        scaled: whether masks are divided by their means.
+    importance: what units are ranked by: "slim", "activation" or "lrp".
+    initial: the rate of every layer at the begin of a round. 1 keeps all units and searches for nothing: it
+        is unweighted FedAvg.
+    min_rate: the smallest rate of a layer.
+    optimizer, rate: of the steps on the rates. Adam's steps hardly depend on lambda, since it divides by
+        their size. Those of "sgd" do, so that a larger skew gives a smaller subnet in few steps.
+    mask_temperature, cooling: the inexactness of masks in round 1 (the paper's epsilon), and the factor on it
+        in each round.
+    validation: share of a client's records that rates are searched on. It is redrawn in every round.
+    lambda_offset: lambda is the skew of the client's labels, from 0 to 1, plus this.
+    fixed_lambda: lambda of every client, whatever its labels (the paper's Figures 6 and 7), in place of that.
+    resample_per_pass: whether the lots of units are drawn for each pass, as in the paper, or once a round.
+    scaled: whether masks are divided by their means, as in dropout. The paper's are not.
 
     Raises ValueError for values out of range.
 
@@ -333,28 +337,30 @@ class Search(Ranged):
 
     importance: Criterion = "lrp"
     initial: Fraction = 0.9
-    least: Fraction = 0.1
+    min_rate: Fraction = 0.1
     optimizer: Literal["adam", "sgd"] = "adam"
     rate: Positive = 0.01
-    epsilon: Positive = 1.0
+    mask_temperature: Positive = 1.0
     cooling: Fraction = 0.98
     validation: Annotated[float, Range("(0, 1)")] = 0.1
-    offset: Weight = 0.5
-    weight: Weight | None = None
-    lasting: bool = True
+    lambda_offset: Weight = 0.5
+    fixed_lambda: Weight | None = None
+    resample_per_pass: bool = False
     scaled: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.least > self.initial:
-            raise ValueError(f"Expected least <= initial, got {self.least} and {self.initial}.")
+        if self.min_rate > self.initial:
+            raise ValueError(
+                f"Expected min_rate of at most initial, got {self.min_rate} and {self.initial}: lower it."
+            )
 
-    def of(self, skew: float) -> float:
+    def lambda_of(self, skew: float) -> float:
         """Lambda, the weight of the squared rates in the loss, of a client with this skew of labels.
 
         Raises nothing.
         """
-        return skew + self.offset if self.weight is None else self.weight
+        return skew + self.lambda_offset if self.fixed_lambda is None else self.fixed_lambda
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -413,7 +419,7 @@ def bilevel(
         y: classes, integers (n,).
         rng: draws the held-out records, lots and mini-batches.
         search: how rates are searched for, with initial < 1.
-        number: of the round, from 1. Epsilon and the learning rate follow from it.
+        number: of the round, from 1. The temperature and the learning rate follow from it.
 
     Returns:
         The trained supernet and the units of its subnet.
@@ -436,7 +442,7 @@ def bilevel(
     uneven = skew(y, problem.outputs)
     learning, held = redrawn(len(x), config.validation, rng)
     seen = (x[learning], y[learning])
-    steps = _Steps(supernet, config, module, seen, (x[held], y[held]), config.of(uneven), rng, number)
+    steps = _Steps(supernet, config, module, seen, (x[held], y[held]), config.lambda_of(uneven), rng, number)
     steps.look()
     with masked(module, supernet, steps.gates.draw):
         train(module, *seen, problem.local, problem.loss, rng, number - 1, before=steps)
@@ -491,8 +497,14 @@ class _Steps:
         self._optimizer = Adam(rate=config.rate) if adam else SGD(rate=config.rate, momentum=0.0)
         initial = min(config.initial, MOST)
         self.alpha = torch.full((len(supernet.sampled),), initial, dtype=torch.float64, requires_grad=True)
-        epsilon = config.epsilon * config.cooling ** (number - 1)
-        self.gates = Gates(supernet, self.alpha, epsilon, rng, lasting=config.lasting, scaled=config.scaled)
+        self.gates = Gates(
+            supernet,
+            self.alpha,
+            config.mask_temperature * config.cooling ** (number - 1),
+            rng,
+            resample_per_pass=config.resample_per_pass,
+            scaled=config.scaled,
+        )
 
     def __call__(self) -> None:
         # In evaluation mode, so that validation does not change the running statistics of batch norm.
@@ -506,7 +518,7 @@ class _Steps:
             raise diverged(problem.local.rate(self._number - 1))
         with torch.no_grad():
             self._optimizer.step(self.alpha, slope)
-            self.alpha.clamp_(min(self._config.least, MOST), MOST)
+            self.alpha.clamp_(min(self._config.min_rate, MOST), MOST)
 
     def look(self) -> None:
         """Rank the units again, on some of the records that the weights are trained on."""

@@ -233,6 +233,27 @@ class Supernet:
         return model
 
 
+def supernet_of(problem: Problem) -> Supernet:
+    """The problem's model as a supernet.
+
+    Raises ConfigError for private training, targets that are not classes, and a model that is no chain.
+    """
+    if problem.private is not None:
+        raise ConfigError(
+            "Expected no [dpsgd] with subnets, got one: subnets are not trained by it. The gates of ADDS "
+            "read validation records, and the epsilon of DP-SGD does not cover what a subnet tells of them. "
+            'Leave [dpsgd] out, or add noise to the values that clients send (unit = "client").'
+        )
+    if problem.kind != "classification" or problem.outputs < 2:
+        raise ConfigError(
+            "Expected two classes or more, got other targets: the search weighs the skew of labels. Take "
+            "data with classes."
+        )
+    supernet = Supernet(problem)
+    supernet.layers  # noqa: B018 -- raises the error of a model that is no chain
+    return supernet
+
+
 def _places(layer: Layer, units: Mask) -> Tensor:
     there = np.ones(layer.units, np.bool_) if layer.first is None else units[layer.own]
     return torch.from_numpy(np.flatnonzero(there))

@@ -19,16 +19,17 @@ from securefl.algorithm import (
     CohortQuery,
     Contribution,
     Floats,
-    PerClient,
     Population,
     Schedule,
     State,
     sample_without_replacement,
 )
-from securefl.core.ranges import Fraction, Range, Ranged
+from securefl.core.ranges import Fraction, Range
 from securefl.protocols.averaging import (
     Averaging,
     Chosen,
+    Options,
+    Selection,
     cohort_size,
     known_or_mean,
     sampling,
@@ -47,100 +48,51 @@ A trial's update has number 1 too. It precedes the losses on the trial's model.
 _LEARNING_RATE: Final = 0.01
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrialRounds:
-    """The rounds in which FedCor asks for losses, from 1.
-
-    warm_up: the number of rounds with uniform cohorts. Each gives a change of the losses.
-    interval: the number of rounds between two trials after the warm-up. In a trial a uniform cohort trains,
-        which gives one change, and its model is dropped.
-    updates: the most trials in a run.
-    window: the most earlier changes that an update of the embeddings reads in the warm-up.
-    window_after: the same after the warm-up.
-    discount: theta, the factor on the weight of a change for each round that it is old.
-    rounds: the number of rounds of the run. None if it is unknown.
-    """
-
-    warm_up: int
-    interval: int
-    updates: int
-    window: int
-    window_after: int
-    discount: float
-    rounds: int | None = None
-
-    def trial(self, number: int) -> bool:
-        """Whether this round has a trial."""
-        passed = number - self.warm_up - 1
-        return passed > 0 and passed % self.interval == 0 and passed // self.interval <= self.updates
-
-    @property
-    def trials(self) -> int:
-        """The number of trials in a run."""
-        if self.rounds is None:
-            return self.updates
-        return min(self.updates, max(0, self.rounds - self.warm_up - 1) // self.interval)
-
-    @property
-    def losses(self) -> int:
-        """The number of queries for a client's loss in a run."""
-        # A change takes the losses before and after: warm_up + 1 queries in a row, and 2 for each trial.
-        in_a_row = self.warm_up + 1
-        return (in_a_row if self.rounds is None else min(self.rounds, in_a_row)) + 2 * self.trials
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ByCorrelation:
+@dataclass(frozen=True, eq=False)
+class ByCorrelation(Selection):
     """Selects the K clients whose losses together are most informative of all clients' losses.
 
     update: the contribution that a trial's cohort is asked for.
-    loss_bound: a record's largest loss.
-    annealing: beta, the factor on a client's gain for each time that it was chosen since the last update of
-        the embeddings.
-    dimension, steps: see `FedCor`.
     """
 
     problem: Problem
+    options: FedCor
     update: Contribution
-    schedule: TrialRounds
-    dimension: int
-    annealing: float
-    steps: int
-    loss_bound: float | None = None
 
     @property
     def _loss(self) -> Loss:
-        return Loss(self.problem, self.loss_bound, Schedule(period=0, extra=self.schedule.losses))
+        return Loss(
+            self.problem,
+            self.options.loss_bound,
+            Schedule(period=0, extra=self.options.losses(self.problem.rounds)),
+        )
 
     @property
     def contributions(self) -> tuple[Contribution, ...]:
         return (self._loss, Size(self.problem))
 
-    def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
-        return (), {}
-
     def choose(
         self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
     ) -> Chosen:
-        schedule = self.schedule
+        options = self.options
         uniform = sample_without_replacement(population.among(np.zeros(population.clients)), count, rng)
         if number == 1:
             state = self._begun(state, population.clients, rng)
-        if number <= schedule.warm_up + 1:
+        if number <= options.warm_up + 1:
             before = state.memory["losses"]
             state = yield from self._losses(state, population, LOSSES)
-            state = self._learnt(state, state.memory["losses"] - before, number, schedule.window)
-        if number <= schedule.warm_up:
+            state = self._learnt(state, state.memory["losses"] - before, number, options.window)
+        if number <= options.warm_up:
             return uniform, state
-        if schedule.trial(number):
+        if options.trial(number):
             state = yield from self._tried(state, population, tuple(sorted(uniform)), number)
         return self._chosen(state, population, count)
 
     def _begun(self, state: State, clients: int, rng: np.random.Generator) -> State:
-        schedule = self.schedule
-        most = 1 + max(schedule.window, schedule.window_after)
+        options = self.options
+        most = 1 + max(options.window, options.window_after)
         return state.remember(
-            embedding=rng.standard_normal((self.dimension, clients)) / np.sqrt(self.dimension),
+            embedding=rng.standard_normal((options.dimension, clients)) / np.sqrt(options.dimension),
             losses=np.full(clients, np.nan),
             changes=np.full((most, clients), np.nan),
             changed=np.zeros(most, np.int64),
@@ -180,7 +132,7 @@ class ByCorrelation:
         trained = State((state.broadcast + step).astype(np.float32), state.memory)
         after = yield from self._losses(trained, population, TRIAL)
         change = after.memory["losses"] - state.memory["losses"]
-        return self._learnt(state, change, number, self.schedule.window_after)
+        return self._learnt(state, change, number, self.options.window_after)
 
     def _learnt(self, state: State, change: Floats, number: int, window: int) -> State:
         """The state with embeddings that learned one more change (Eqs. 16 and 17), and annealing reset."""
@@ -190,12 +142,12 @@ class ByCorrelation:
         changes = np.concatenate([change[None], memory["changes"][:-1]])
         changed = np.concatenate([[number], memory["changed"][:-1]])
         # The fit takes floats. A discount given as the integer 1 to an integer power would stay an integer.
-        weight = self.schedule.discount ** (number - changed[: window + 1]).astype(np.float64)
+        weight = self.options.discount ** (number - changed[: window + 1]).astype(np.float64)
         embedding = fit(
             memory["embedding"],
             changes[: window + 1],
             weight,
-            steps=self.steps,
+            steps=self.options.steps,
             learning_rate=_LEARNING_RATE,
         )
         return state.remember(
@@ -209,7 +161,7 @@ class ByCorrelation:
         memory = state.memory
         sizes = known_or_mean(memory[SIZE.name])
         allowed = np.isfinite(population.among(np.zeros(population.clients)))
-        scale = self.annealing ** memory["chosen"].astype(np.float64)
+        scale = self.options.annealing ** memory["chosen"].astype(np.float64)
         sigma = covariance(memory["embedding"])
         cohort = most_informative(sigma, sizes / sizes.sum(), count, scale=scale, allowed=allowed)
         times = memory["chosen"].copy()
@@ -227,7 +179,7 @@ Least1 = Annotated[int, Range("[1, 10^6]")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedCor(Ranged):
+class FedCor(Options):
     """Options of FedCor. The defaults are the paper's for Fashion-MNIST; brackets have those for CIFAR-10.
 
     fraction: of the clients that a round selects: K = ceil(fraction * N) of N.
@@ -252,7 +204,6 @@ class FedCor(Ranged):
     10
     """
 
-    fraction: Fraction
     warm_up: Least1 = 15
     interval: Least1 = 10
     updates: Least0 = 50
@@ -264,32 +215,30 @@ class FedCor(Ranged):
     steps: Least1 = 150
     loss_bound: LossBound = None
 
+    def trial(self, number: int) -> bool:
+        """Whether this round has a trial."""
+        passed = number - self.warm_up - 1
+        return passed > 0 and passed % self.interval == 0 and passed // self.interval <= self.updates
+
+    def trials(self, rounds: int | None) -> int:
+        """The number of trials in a run of so many rounds. None is an unknown number."""
+        if rounds is None:
+            return self.updates
+        return min(self.updates, max(0, rounds - self.warm_up - 1) // self.interval)
+
+    def losses(self, rounds: int | None) -> int:
+        """The number of queries for a client's loss in such a run."""
+        # A change takes the losses before and after: warm_up + 1 queries in a row, and 2 for each trial.
+        in_a_row = self.warm_up + 1
+        return (in_a_row if rounds is None else min(rounds, in_a_row)) + 2 * self.trials(rounds)
+
     def build(self, problem: Problem) -> Algorithm:
+        count, trials = cohort_size(self.fraction, problem.clients), self.trials(problem.rounds)
         # One contribution serves both, so that a trial asks for the same value as a round.
-        count = cohort_size(self.fraction, problem.clients)
-        schedule = TrialRounds(
-            warm_up=self.warm_up,
-            interval=self.interval,
-            updates=self.updates,
-            window=self.window,
-            window_after=self.window_after,
-            discount=self.discount,
-            rounds=problem.rounds,
-        )
-        update = Update(problem, sampling(count, "partial", trials=schedule.trials))
-        selection = ByCorrelation(
-            problem=problem,
-            update=update,
-            schedule=schedule,
-            dimension=self.dimension,
-            annealing=self.annealing,
-            steps=self.steps,
-            loss_bound=self.loss_bound,
-        )
+        update = Update(problem, sampling(count, "partial", trials=trials))
         return Averaging(
             problem=problem,
-            selection=selection,
+            selection=ByCorrelation(problem, self, update),
             fraction=self.fraction,
-            aggregation="partial",
-            trials=schedule.trials,
+            trials=trials,
         )

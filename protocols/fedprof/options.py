@@ -17,14 +17,16 @@ from securefl.algorithm import (
     State,
     sample_without_replacement,
 )
-from securefl.core.ranges import Count, Fraction, Ranged, Weight
+from securefl.core.ranges import Count, Weight
 from securefl.errors import ConfigError
 from securefl.matching import Anchor, Bounds, Variant
 from securefl.matching.profiles import ProfileQuery, query
 from securefl.protocols.averaging import (
     Aggregation,
     Averaging,
-    Chosen,
+    Cohort,
+    Options,
+    Selection,
     aggregated,
     known_or_mean,
 )
@@ -61,7 +63,7 @@ def log_weights(divergences: Floats, alpha: float | Sequence[float] | Floats) ->
 
 
 @dataclass(frozen=True, eq=False)
-class ByProfile:
+class ByProfile(Selection):
     """Selects K clients with weights exp(-alpha_k div_k), as a `Selection` of federated averaging.
 
     A client's divergence is taken when its profile arrives, against the baseline of the same model version
@@ -85,14 +87,13 @@ class ByProfile:
     """
 
     problem: Problem
-    alpha: Alpha
+    options: FedProf
     profile: RepresentationProfile
-    replacement: bool
 
     @property
     def contributions(self) -> tuple[Contribution, ...]:
         own: tuple[Contribution, ...] = (self.profile,)
-        return (*own, Size(self.problem)) if self.alpha == "theorem-1" else own
+        return (*own, Size(self.problem)) if self.options.alpha == "theorem-1" else own
 
     def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
         """The query for profiles on the current model, with its baseline (Algorithm 1, line 18)."""
@@ -112,20 +113,17 @@ class ByProfile:
     def log_weights(self, state: State) -> Floats:
         """log lambda_k, float64 (N,), nan for a client whose profile never arrived."""
         divergence: Floats = state.memory["profile"]
-        if self.alpha == "theorem-1":
+        if self.options.alpha == "theorem-1":
             # alpha_k = -ln(Lambda rho_k) / div_k with Lambda = 1 is lambda_k = rho_k = n_k / n
             sizes = known_or_mean(state.memory["size"])
             return np.where(np.isnan(divergence), np.nan, np.log(sizes / sizes.sum()))
-        return log_weights(divergence, self.alpha)
+        return log_weights(divergence, self.options.alpha)
 
-    def choose(
-        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
-    ) -> Chosen:
-        yield from ()
+    def draw(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
         chances = population.among(self.log_weights(state))
-        if not self.replacement:
-            return sample_without_replacement(chances, count, rng), state
-        return admitted(lambda: with_replacement(chances, count, rng), population.admits), state
+        if not self.options.replacement:
+            return sample_without_replacement(chances, count, rng)
+        return admitted(lambda: with_replacement(chances, count, rng), population.admits)
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         """The newest known divergence of each client, at least 0."""
@@ -133,10 +131,9 @@ class ByProfile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProf(Ranged):
+class FedProf(Options):
     """Options of FedProf.
 
-    fraction: C; K = ceil(C N) clients a round.
     aggregation, stale: as in FedAvg; a cache needs full aggregation.
     alpha: penalty on divergence: one number, one per client, or "theorem-1" (v2: lambda_k = n_k / n). The
         papers use 10 (GasTurbine, EMNIST) and 25 (CIFAR-10). 0 is uniform selection.
@@ -158,7 +155,6 @@ class FedProf(Ranged):
     10.0
     """
 
-    fraction: Fraction
     aggregation: Aggregation = field(default="partial", metadata={"words": aggregated})
     stale: bool = field(default=False, metadata={"words": with_stale})
     alpha: Alpha = 10.0
@@ -181,10 +177,9 @@ class FedProf(Ranged):
         # one contribution, so that the selection asks for the very value that clients contribute
         most: int | Literal["schedule"] = "schedule" if self.max_releases is None else self.max_releases
         profile = RepresentationProfile(problem, self.variant, self.bounds, self.clip, self.refresh, most)
-        selection = ByProfile(problem, self.alpha, profile, self.replacement)
         return Averaging(
             problem=problem,
-            selection=selection,
+            selection=ByProfile(problem, self, profile),
             fraction=self.fraction,
             aggregation=self.aggregation,
             part=part_of(problem, self.stale),

@@ -92,7 +92,7 @@ def sizes(numbers: tuple[float, ...]) -> dict[Measure, Figure]:
 
 def arms(fraction: float, *, lamda: float, eta: float, rate: float) -> list[dict[str, Any]]:
     """The arms of all six systems. lamda, eta: pFedMe's. rate: of ADDS' steps on sampling rates."""
-    adds = {"fraction": fraction, "rate": rate, "epsilon": 0.3}
+    adds = {"fraction": fraction, "rate": rate, "mask_temperature": 0.3}
     return [
         arm("FedAvg", "fedavg", fraction=fraction, aggregation="partial"),
         # The paper prints this share of the parameters, and no p.

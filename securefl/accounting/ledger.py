@@ -93,10 +93,17 @@ class Ledger:
         self._open(connect(path, terms, counter), terms, counter, allotted, clock)
 
     @classmethod
-    def of_run(cls, file: Database, terms: Terms, *, allotted: Mapping[str, int] | None = None) -> Ledger:
-        """The ledger in the open file of a run, which also holds its journal and checkpoint."""
+    def part_of(
+        cls,
+        file: Database,
+        terms: Terms,
+        *,
+        counter: Path | None = None,
+        allotted: Mapping[str, int] | None = None,
+    ) -> Ledger:
+        """The ledger in the open file of a run or a party, which also holds a journal and more."""
         own = cls.__new__(cls)
-        own._open(connect(file, terms), terms, None, allotted, now)
+        own._open(connect(file, terms, counter), terms, counter, allotted, now)
         return own
 
     def _open(

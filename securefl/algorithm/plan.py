@@ -61,8 +61,6 @@ class Plan:
         scores: how the server obtains one number per client (`CohortQuery.per_client`): "clear", or the
             scheme by which it learns only these numbers, and the key holder none of them: "ckks" or
             "pads" (`linear`).
-        encrypted_baseline: whether the weights of linear queries are encrypted too, so that no opening of
-            "ckks" can be checked.
         noise: the mechanism that noises values with a sensitivity (`mechanisms`). "local": each client noises
             its value. "distributed": each client adds a share, and the honest survivors' shares add up to
             enough. "central": the summing server adds noise once and is trusted. "key-holder": the key holder
@@ -119,7 +117,6 @@ class Plan:
 
     sum: str = CLEAR
     scores: Literal["clear", "ckks", "pads"] = "clear"
-    encrypted_baseline: bool = False
     noise: str = NO_NOISE
     noise_multiplier: float = 0.0
     dropout: float = 0.0

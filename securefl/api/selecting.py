@@ -22,7 +22,6 @@ from securefl.core.release import PARTIES
 from securefl.dp.moments import MeanVariance
 from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.privacy_card import learns
-from securefl.linear.registry import encrypts_baseline
 from securefl.matching import Options, Profile
 from securefl.matching.profiles import Anchor, Bounds
 
@@ -127,7 +126,6 @@ def select_by_profile(
     )
     plan = Plan(
         scores=scores,
-        encrypted_baseline=encrypts_baseline(scores, parameters),
         unit="client",
         adjacency="zero-out",
         # A score has no noise, so epsilon is infinite at every delta.

@@ -78,7 +78,7 @@ class SweepRun:
 
     @property
     def means(self) -> pd.DataFrame:
-        """Mean final accuracies of the arms that compare: a row for each panel and epsilon."""
+        """Mean final accuracies of the arms that compare: a row for each, a column for each epsilon."""
         return means([] if self.summary.empty else tradeoff.series_of(self.sweep, self.private.summary))
 
     @property

@@ -31,6 +31,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     On the machine of the runs, accuracies of personal models are shown too; they are not for publication.
     """
     from securefl.report.pages import require_page
+    from securefl.storage.files import write
     from securefl.study import comparison_report as report
     from securefl.study.comparison import compared
 
@@ -39,7 +40,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     found = compared(runs)
     if out is not None:
         words = ["securefl", "compare", *map(str, runs), "-o", str(out)]
-        report.write_page(out, found, shlex.join(words))
+        write(out, report.page(found, shlex.join(words)))
     if as_json:
         click.echo(json.dumps(report.as_json(found) | ({"page": str(out)} if out else {}), indent=2))
         return

@@ -183,7 +183,7 @@ def _of_array(path: Path) -> Part:
 
 def _of_table(path: Path, text: str, target: str | None) -> Part:
     from securefl.core.reading import near
-    from securefl.data.columns import Place
+    from securefl.data.columns import Cell
     from securefl.data.tables import read_records
 
     frame = read_records(path)
@@ -195,7 +195,7 @@ def _of_table(path: Path, text: str, target: str | None) -> Part:
             raise DataError(
                 f"{path}: expected one column {name!r}, got {columns}{near(name, map(str, frame.columns))}."
             )
-    place = Place(str(path), text, advice=False, trained=True)
+    place = Cell(str(path), text, advice=False, trained=True)
     texts = frame[text].tolist()
     for row, one in enumerate(texts):
         if not isinstance(one, str) or not one.strip():
@@ -208,7 +208,7 @@ def _of_table(path: Path, text: str, target: str | None) -> Part:
         ending="",
         count=len(texts),
         read=lambda own: texts[own],
-        y=None if target is None else _targets(frame[target], Place(str(path), target, trained=True)),
+        y=None if target is None else _targets(frame[target], Cell(str(path), target, trained=True)),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.choices import FILE
 from securefl.commands.printing import Group, echo
 from securefl.core.errors import DataError
 from securefl.core.text_safety import excerpt
@@ -47,7 +48,7 @@ def ledger() -> None:
 
 
 @ledger.command(epilog="Example:  securefl ledger show ledger.sqlite --holder client-0003")
-@click.argument("path", type=click.Path(path_type=Path, readable=False), callback=_ledger)
+@click.argument("path", type=FILE, callback=_ledger)
 @click.option("--holder", help="Show one data holder only. Each epsilon is of one holder anyway.")
 @click.option(
     "--party",
@@ -90,7 +91,7 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
 
 
 @ledger.command(epilog="Example:  securefl ledger runs people.ledger --json")
-@click.argument("path", type=click.Path(path_type=Path, readable=False), callback=_ledger)
+@click.argument("path", type=FILE, callback=_ledger)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def runs(path: Path, as_json: bool) -> None:
     """Show the epsilon that several runs over the same records have spent together, in their shared ledger.

@@ -76,14 +76,14 @@ def reproduce(
     With --tuned every system has the same number of candidates. It takes some three times as long, in the
     folder TABLE-tuned.
     """
-    from securefl.published import catalogue
+    from securefl.published import table as published
 
     if table is None:
         if tuned:
             raise click.UsageError("Expected a TABLE with --tuned, got none.")
         _list(out, as_json)
     else:
-        found = catalogue.table_named(table)
+        found = published.table_named(table)
         asked = _Asked(
             name=table,
             table=found,
@@ -96,9 +96,9 @@ def reproduce(
 
 
 def _list(out: Path, as_json: bool) -> None:
-    from securefl.published import catalogue
+    from securefl.published import table as published
 
-    rows = [_row(name, table, out) for name, table in catalogue.tables().items()]
+    rows = [_row(name, table, out) for name, table in published.tables().items()]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
@@ -113,18 +113,17 @@ def _list(out: Path, as_json: bool) -> None:
 
 
 def _row(name: str, table: Table, out: Path) -> dict[str, Any]:
-    from securefl.published import catalogue
-    from securefl.published.reproduction_status import standing
+    from securefl.published import table as published
+    from securefl.published.run import standing
 
-    data = catalogue.data_of(table)
     return {
         "name": name,
         "title": table.title,
         "source": table.source,
         "minutes": table.minutes,
         "twin_of": table.twin_of,
-        "data": data,
-        "missing": catalogue.missing(data),
+        "data": table.data,
+        "missing": published.missing(table.data),
         "state": _state(lambda: str(standing(table, out / name))),
         "tuned": _state(lambda: _tuned_state(table, out / _tuned_name(name))),
     }
@@ -146,7 +145,7 @@ def _tuned_state(table: Table, folder: Path) -> str:
     if not folder.is_dir():
         return ""
     from securefl.published import beside, tuning
-    from securefl.published.reproduction_status import standing
+    from securefl.published.run import standing
 
     chosen = standing(tuning.choosing(table), folder / CHOOSING)
     if chosen.done < chosen.of:
@@ -192,7 +191,7 @@ _Ran = tuple["Table", dict[str, "Results"], dict[str, "pd.DataFrame"]]
 
 
 def _run_plain(asked: _Asked, console: Console) -> _Ran:
-    from securefl.published.observed_figures import with_figures
+    from securefl.published.beside import with_figures
 
     results = _run(asked, asked.table, asked.folder, console)
     return asked.table, results, {name: with_figures(own) for name, own in results.items()}
@@ -200,7 +199,7 @@ def _run_plain(asked: _Asked, console: Console) -> _Ran:
 
 def _run_tuned(asked: _Asked, console: Console) -> _Ran:
     from securefl.published import tuning
-    from securefl.published.observed_figures import with_figures
+    from securefl.published.beside import with_figures
 
     console.print(tuning.GRID, highlight=False)
     tried = _run(asked, tuning.choosing(asked.table), asked.folder / CHOOSING, console)
@@ -214,9 +213,7 @@ def _run_tuned(asked: _Asked, console: Console) -> _Ran:
 
 
 def _run(asked: _Asked, table: Table, folder: Path, console: Console) -> dict[str, Results]:
-    from securefl.published.progress import Bar
-    from securefl.published.reproduction_status import standing
-    from securefl.published.run import run_table
+    from securefl.published.run import Bar, run_table, standing
     from securefl.study.interruption import Interrupted, Interruption
 
     line = printing(console)
@@ -239,7 +236,7 @@ def _run(asked: _Asked, table: Table, folder: Path, console: Console) -> dict[st
 
 def _told(asked: _Asked, table: Table, results: Mapping[str, Results], metrics: Any) -> None:
     from securefl.published import beside, traces
-    from securefl.published.differences import differences
+    from securefl.published.table import differences
     from securefl.storage.private_folder import PRIVATE
 
     pairs = beside.beside(table, metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,12 @@ import click
 from securefl.commands.printing import echo
 from securefl.commands.telling import echo_pages, end_stopped, end_told, printing, warn, with_trust
 from securefl.core.errors import ConfigError, SecureFLError
+from securefl.report import terminal
 from securefl.report.terminal import say
 from securefl.study.packaged import text_of
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
 
     from securefl.sweep.cells import Sweep
@@ -154,6 +157,18 @@ def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
         echo_pages("Report", chosen.folder / "report.html")
 
 
+def _echo_means(table: pd.DataFrame) -> None:
+    """Print the mean accuracy of each line at each epsilon, a row for each line."""
+    from securefl.report.pages import number_text
+
+    head = ["final accuracy at epsilon", *(f"{epsilon:g}" for epsilon in table.columns)]
+    rows = [
+        [": ".join(filter(None, name)), *(number_text(mean, 3) for mean in row)]
+        for name, row in zip(table.index, table.to_numpy().tolist(), strict=True)
+    ]
+    click.echo(terminal.table(head, rows, terminal.columns_of(sys.stdout)))
+
+
 def _swept(
     found: Sweep, out: Path, workers: int | None, on_ray: bool, console: Console, as_text: bool
 ) -> None:
@@ -191,7 +206,7 @@ def _swept(
         for sentence in filter(None, (headline(series), *caveats(found))):
             echo(sentence)
         if len(table):
-            echo(table.round(3).reset_index().to_string(index=False))
+            _echo_means(table)
         echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
         echo_pages("Page", out / "sweep.html")
     alarming = alarms_of(found, out)

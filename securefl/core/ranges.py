@@ -19,7 +19,14 @@ from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers between two ends, as mathematics writes them: "(0, 1]", "[2^-10, inf)". None holds nan."""
+    """The numbers between two ends, as mathematics writes them: "(0, 1]", "[2^-10, inf)". None holds nan.
+
+    Raises nothing.
+
+    >>> from securefl.protocols.averaging import Range
+    >>> 0.0 in Range("(0, 1]"), 1.0 in Range("(0, 1]")
+    (False, True)
+    """
 
     words: str
 

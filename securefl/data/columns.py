@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import isfinite
@@ -38,7 +38,8 @@ _TRUTH: Final = {"true": 1.0, "false": 0.0}
 _WHOLE: Final = re.compile(r"(-?\d+)\.0+")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
-_NUMBER: Final = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)", re.ASCII | re.IGNORECASE)
+_NUMBER: Final = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)", re.ASCII)
+"""A number in lower case."""
 UNREADABLE: Final = object()
 """A cell of a damaged row. No declaration covers it, not even `missing`."""
 
@@ -63,29 +64,24 @@ class Column:
     indicator: bool = False
 
     def __post_init__(self) -> None:
+        given, words = self.missing, self.words
         if self.range is not None and self.categories is not None:
             raise ValueError("Expected `range` or `categories`, got both. Keep one of them.")
         if self.range is not None and not (
-            self.range[0] < self.range[1] and all(isfinite(float(np.float32(end))) for end in self.range)
+            self.range[0] < self.range[1] and all(isfinite(np.float32(end)) for end in self.range)
         ):
             raise ValueError(f"Expected a finite range = [low, high] with low < high, got {self.range}.")
-        if self.categories is None:
-            self._check_number()
-            return
-        words = self.words
-        if not 1 <= len(words) <= MOST_CATEGORIES or len(set(words)) < len(words) or "" in words:
-            raise ValueError(
-                f"Expected 1 to {MOST_CATEGORIES:,} categories, each once, got {len(words)} with "
-                f"{len(set(words))} different ones."
-            )
-        if self.missing is not None and word_of(self.missing) not in words:
-            raise ValueError(f"Expected `missing` among the categories, got {self.missing!r}. Add it there.")
-
-    def _check_number(self) -> None:
-        given = self.missing
-        if given is not None and (isinstance(given, str) or not isfinite(float(np.float32(given)))):
+        if self.categories is not None:
+            if not 1 <= len(words) <= MOST_CATEGORIES or len(set(words)) < len(words) or "" in words:
+                raise ValueError(
+                    f"Expected 1 to {MOST_CATEGORIES:,} categories, each once, got {len(words)} with "
+                    f"{len(set(words))} different ones."
+                )
+            if given is not None and word_of(given) not in words:
+                raise ValueError(f"Expected `missing` among the categories, got {given!r}. Add it there.")
+        elif given is not None and (isinstance(given, str) or not isfinite(np.float32(given))):
             raise ValueError(f"Expected `missing` as a finite number for a column of numbers, got {given!r}.")
-        if self.indicator and given is None:
+        elif self.indicator and given is None:
             raise ValueError("Expected `missing` beside `indicator`: the number that an empty cell becomes.")
 
     @property
@@ -95,7 +91,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Place:
+class Cell:
     """The file and the column that an error names.
 
     advice: whether the error shows how to declare the column.
@@ -110,15 +106,28 @@ class Place:
     trained: bool = False
     unusable: set[int] | None = None
 
-    def refuse(self, rows: Iterable[int], error: Callable[[int], DataError]) -> None:
-        """Raise the error of the first of these rows or, if `unusable` is a set, add all of them to it."""
-        for row in rows:
-            if self.unusable is None:
-                raise error(int(row))
-            self.unusable.add(int(row))
+    def __str__(self) -> str:
+        return f"{self.where}, column {self.name!r}"
 
     def at(self, row: int) -> str:
+        """The cell of a row, counted from 0, in words."""
         return f"{self.where}, row {row + 1}, column {self.name!r}"
+
+    def refuse(
+        self, bad: NDArray[np.bool_], said: Callable[[int], str], rows: NDArray[np.int64] | None = None
+    ) -> None:
+        """Raise DataError for the first bad value or, if `unusable` is a set, add the rows of all to it.
+
+        Args:
+            bad: Which of n values are unusable, shape (n,).
+            said: What the error says of the value at this place.
+            rows: Each value's row in its file, shape (n,). By default its place.
+        """
+        for place in np.flatnonzero(bad).tolist():
+            row = place if rows is None else int(rows[place])
+            if self.unusable is None:
+                raise DataError(f"{self.at(row)}: {said(place)}")
+            self.unusable.add(row)
 
     def lines(self, line: str) -> str:
         """The TOML that declares the column."""
@@ -134,195 +143,144 @@ class Place:
         return "The model was trained without a rule for it: correct the record, or leave it out."
 
 
-def encoded(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.float32]:
+def encoded(values: pd.Series[Any], column: Column, cell: Cell) -> NDArray[np.float32]:
     """Encode a column of n values as numbers, shape (n, k).
 
-    Raises DataError if the declaration does not cover a value. It names file, row, column and value.
+    Args:
+        values: The column's values.
+        column: Its declaration.
+        cell: Names file and column in errors.
+
+    Returns:
+        The numbers, float32 of shape (n, k).
+
+    Raises:
+        DataError: The declaration does not cover a value. It names file, row, column and value.
     """
-    if column.categories is not None:
-        parts = [one_hot(values, column, place)]
-        gone = _absent_words(values, column)
-    else:
-        numbers = numbers_of(values, place)
-        gone = np.isnan(numbers)
-        if column.missing is None:
-            place.refuse(
-                np.flatnonzero(gone),
-                lambda row: DataError(
-                    f"{place.at(row)}: expected a number, got none. "
-                    + place.remedy(
-                        "Declare in the study the number for an empty cell, such as:"
-                        + place.lines("missing = 0")
-                    )
-                ),
-            )
-        numbers = np.where(gone, float(column.missing or 0), numbers)
-        parts = [_scaled(numbers, column, place)[:, None]]
-    if column.indicator:
-        parts.append(gone[:, None].astype(np.float32))
-    return np.concatenate(parts, axis=1)
+    found, gone = (_scaled if column.categories is None else _one_hot)(values, column, cell)
+    return np.column_stack((found, gone) if column.indicator else (found,)).astype(np.float32)
 
 
-def _scaled(numbers: NDArray[np.float64], column: Column, place: Place) -> NDArray[np.float32]:
+def _scaled(
+    values: pd.Series[Any], column: Column, cell: Cell
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """The scaled numbers, shape (n,), and which cells are empty."""
+    numbers = numbers_of(values, cell)
+    gone = np.isnan(numbers)
+    if column.missing is None:
+        declare = "Declare in the study the number for an empty cell, such as:" + cell.lines("missing = 0")
+        cell.refuse(gone, lambda _: f"expected a number, got none. {cell.remedy(declare)}")
+    numbers[gone] = column.missing or 0
     if column.range is not None:
         low, high = column.range
         numbers = (np.clip(numbers, low, high) - low) / (high - low)
     with np.errstate(over="ignore"):
         found = numbers.astype(np.float32)
-    place.refuse(
-        np.flatnonzero(~np.isfinite(found)),
-        lambda row: DataError(f"{place.at(row)}: expected a finite number of 32 bits, got {numbers[row]}."),
-    )
-    return found
+    cell.refuse(~np.isfinite(found), lambda row: f"expected a finite number of 32 bits, got {numbers[row]}.")
+    return found, gone
 
 
-def one_hot(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.float32]:
-    """Encode n values as rows (n, categories): 1 at the value's category, 0 elsewhere.
+def _one_hot(
+    values: pd.Series[Any], column: Column, cell: Cell
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """1 at the value's category, shape (n, categories), and which cells are empty.
 
     A row is all zeros if its value is missing and the column declares `indicator` without `missing`.
     """
-    codes = _codes(values, column, place)
-    found = np.zeros((len(values), len(column.words)), np.float32)
-    present = codes >= 0
-    found[np.flatnonzero(present), codes[present]] = 1
-    return found
-
-
-def _codes(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.int64]:
-    gone = _absent_words(values, column)
-    instead = -1 if column.missing is None else column.words.index(word_of(column.missing))
+    words = column.words
+    gone = np.array([_is_none(one) or word_of(one) == "" for one in values], bool)
     if column.missing is None and not column.indicator:
-        place.refuse(
-            np.flatnonzero(gone),
-            lambda row: DataError(
-                f"{place.at(row)}: expected a category, got no value. "
-                + place.remedy(
-                    "Name the category of empty cells by `missing`, or mark them by `indicator = true`, "
-                    f"under [data.columns.{key_of(place.name)}]."
-                )
-            ),
+        declare = (
+            "Name the category of empty cells by `missing`, or mark them by `indicator = true`, under "
+            f"[data.columns.{key_of(cell.name)}]."
         )
-    present = np.flatnonzero(~gone)
-    codes = np.full(len(values), instead, np.int64)
-    codes[present] = coded(values.iloc[present], column.words, place, present)
-    return codes
+        cell.refuse(gone, lambda _: f"expected a category, got no value. {cell.remedy(declare)}")
+    codes = np.full(len(values), -1 if column.missing is None else words.index(word_of(column.missing)))
+    codes[~gone] = coded(values[~gone], words, cell, np.flatnonzero(~gone))
+    return codes[:, None] == np.arange(len(words)), gone
 
 
 def coded(
-    values: pd.Series[Any], words: tuple[str, ...], place: Place, rows: NDArray[np.int64] | None = None
+    values: pd.Series[Any], words: tuple[str, ...], cell: Cell, rows: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
     """The position of each value among `words`, shape (n,), or -1 if the value is none of them.
 
-    rows: each value's row in its file, shape (n,), for errors. Raises DataError for the first unknown value,
-    unless `place.unusable` collects such rows.
+    rows: each value's row in its file, ascending, shape (n,), for errors. Raises DataError for the first
+    unknown value, unless `cell.unusable` collects such rows.
     """
     known = {word: code for code, word in enumerate(words)}
     if words == ("0", "1"):
         known |= {"false": 0, "true": 1}
-    codes = np.fromiter((known.get(word_of(one), -1) for one in values), np.int64, len(values))
-    at = np.arange(len(codes)) if rows is None else rows
-    places = {int(row): place for place, row in enumerate(at.tolist())}
+    codes = np.array([known.get(word_of(one), -1) for one in values], np.int64)
 
-    def error(row: int) -> DataError:
-        got = values.iloc[places[row]]
+    def said(row: int) -> str:
+        got = values.iloc[row]
         got = got.item() if isinstance(got, np.generic) else got
         shown = ", ".join(map(repr, words[:_SHOWN])) + (", ..." if len(words) > _SHOWN else "")
-        return DataError(
-            f"{place.at(row)}: expected one of {shown}, got {got!r}. "
-            + place.remedy("Add it to the declared ones if it is a possible value, or correct the record.")
-        )
+        declare = "Add it to the declared ones if it is a possible value, or correct the record."
+        return f"expected one of {shown}, got {got!r}. {cell.remedy(declare)}"
 
-    place.refuse(at[codes < 0], error)
+    cell.refuse(codes < 0, said, rows)
     return codes
 
 
-def numbers_of(values: pd.Series[Any], place: Place) -> NDArray[np.float64]:
+def numbers_of(values: pd.Series[Any], cell: Cell) -> NDArray[np.float64]:
     """Convert numbers, truth values and texts of numbers to float64 (n,). A missing number becomes NaN.
 
     Raises DataError for dates, complex numbers, infinity and any other value.
     """
-    import pandas as pd
+    from pandas.api import types
 
-    if pd.api.types.is_datetime64_any_dtype(values) or pd.api.types.is_timedelta64_dtype(values):
-        raise DataError(
-            f"{place.where}, column {place.name!r}: expected numbers, got dates. "
-            + place.remedy("Turn it into numbers first, or leave it out by `ignore` under [data].")
-        )
-    if pd.api.types.is_complex_dtype(values):
-        raise DataError(f"{place.where}, column {place.name!r}: expected real numbers, got complex ones.")
-    if pd.api.types.is_bool_dtype(values) or pd.api.types.is_numeric_dtype(values):
-        found = values.to_numpy(np.float64, na_value=np.nan)
+    if types.is_datetime64_any_dtype(values) or types.is_timedelta64_dtype(values):
+        remedy = cell.remedy("Turn it into numbers first, or leave it out by `ignore` under [data].")
+        raise DataError(f"{cell}: expected numbers, got dates. {remedy}")
+    if types.is_complex_dtype(values):
+        raise DataError(f"{cell}: expected real numbers, got complex ones.")
+    if types.is_numeric_dtype(values):
+        found = values.to_numpy(np.float64, na_value=np.nan, copy=True)
     else:
-        found = _from_cells(values, place)
-    place.refuse(
-        np.flatnonzero(np.isinf(found)),
-        lambda row: DataError(f"{place.at(row)}: expected a finite number, got infinity."),
-    )
-    return found
-
-
-def _from_cells(values: pd.Series[Any], place: Place) -> NDArray[np.float64]:
-    # Cell by cell: pandas would choose one type for all, and one odd cell would change how the others read.
-    found = np.full(len(values), np.nan)
-    for row, value in enumerate(values):
-        if (number := _number_of(value)) is not None:
-            found[row] = number
-        elif isinstance(value, list | tuple | dict | np.ndarray):
-            place.refuse([row], lambda row: _no_cell(values.iloc[row], place))
-        else:
-            place.refuse([row], lambda row: _no_number(values, row, place))
+        # Cell by cell: pandas would choose one type for all, and one odd cell would change how others read.
+        numbers = [_number_of(value) for value in values]
+        cell.refuse(
+            np.array([number is None for number in numbers], bool),
+            lambda row: _no_number(values.iloc[row], cell),
+        )
+        found = np.array(numbers, np.float64)
+    cell.refuse(np.isinf(found), lambda _: "expected a finite number, got infinity.")
     return found
 
 
 def _number_of(value: Any) -> float | None:
     """The number in a cell, nan if the cell is empty, or None if it holds something else."""
-    if not isinstance(value, str):
-        return _plain_number(value)
-    text = value.strip()
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    return np.nan if text.lower() in _ABSENT else _TRUTH.get(text.lower())
-
-
-def _plain_number(value: Any) -> float | None:
-    """The same of a cell that is no text."""
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if _NUMBER.fullmatch(text):
+            return float(text)
+        return np.nan if text in _ABSENT else _TRUTH.get(text)
     if _is_none(value):
         return np.nan
-    if isinstance(value, bool | np.bool_):
-        return float(value)
-    if not isinstance(value, Real | Decimal):
-        return None
     try:
-        return float(value)
+        return float(value) if isinstance(value, Real | Decimal | np.bool_) else None
     except OverflowError:
         return np.inf
     except ValueError:  # a signalling nan of `Decimal`
         return None
 
 
-def _no_cell(value: Any, place: Place) -> DataError:
-    return DataError(
-        f"{place.where}, column {place.name!r}: expected a number in each cell, got {type(value).__name__}. "
-        + place.remedy("Turn it into columns of numbers, or leave it out by `ignore` under [data].")
-    )
-
-
-def _no_number(values: pd.Series[Any], row: int, place: Place) -> DataError:
-    got = values.iloc[row]
-    said = f"{place.at(row)}: expected a number, got {str(got)[:80]!r}."
-    if not place.advice or place.trained:
-        return DataError(f"{said} {place.remedy('Correct the record.')}")
+def _no_number(got: Any, cell: Cell) -> str:
+    if isinstance(got, list | tuple | dict | np.ndarray):
+        remedy = cell.remedy("Turn it into columns of numbers, or leave it out by `ignore` under [data].")
+        return f"expected a number in each cell, got {type(got).__name__}. {remedy}"
+    said = f"expected a number, got {str(got)[:80]!r}."
+    if not cell.advice or cell.trained:
+        return f"{said} {cell.remedy('Correct the record.')}"
     line = f"categories = [{json.dumps(str(got)[:40], ensure_ascii=False)}, ...]"
-    return DataError(
+    return (
         f"{said} If the column holds words, list all possible words in the study, from public knowledge of "
-        f"the column:{place.lines(line)}\n"
+        f"the column:{cell.lines(line)}\n"
         "`securefl data describe FILE --public` proposes such lines from a public file. To leave out a "
         "column without information, such as a name, write `ignore = [...]` under [data]."
     )
-
-
-def _absent_words(values: pd.Series[Any], column: Column) -> NDArray[np.bool_]:
-    return np.fromiter((_is_none(one) or word_of(one) == "" for one in values), np.bool_, len(values))
 
 
 def _is_none(value: Any) -> bool:
@@ -349,6 +307,14 @@ def key_of(name: str) -> str:
     return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
+def names_of(frame: pd.DataFrame, where: str) -> list[str]:
+    """The names of a table's columns. Raises DataError unless they are different printable texts."""
+    names = [require_name(name, where) for name in frame.columns]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"{where}: expected columns with different names, got {twice[0]!r} twice.")
+    return names
+
+
 def require_name(name: Any, where: str) -> str:
     """Return the column's name. Raises DataError unless it is a text of printable letters."""
     if not isinstance(name, str) or not is_legible(name) or not name.strip():
@@ -357,3 +323,9 @@ def require_name(name: Any, where: str) -> str:
             "name often holds row numbers: write the file without them (`index=False`)."
         )
     return name
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message, the first twelve of them."""
+    shown = ", ".join(map(repr, names[:12]))
+    return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")

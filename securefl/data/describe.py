@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import near
-from securefl.data.columns import Place, key_of, numbers_of, require_name, word_of
+from securefl.data.columns import Cell, key_of, names_of, numbers_of, word_of
 from securefl.data.layout import Arrays
 from securefl.data.tables import read_table
 
@@ -39,29 +39,29 @@ def proposal(
     """
     table = read_table(path, client_column)
     section: dict[str, Any] = {"source": path.name}
+    records, clients = len(table.x if isinstance(table, Arrays) else table), 10
     if isinstance(table, Arrays):
-        records, names = len(table.x), 10
         whole = table.y.dtype.kind in "iub"
         section["classes"] = int(table.y.max()) + 1 if whole and table.y.size else 0
-        found, notes = section, [f"x has shape {table.x.shape}, y has shape {table.y.shape}."]
+        notes = [f"x has shape {table.x.shape}, y has shape {table.y.shape}."]
     else:
-        records = len(table)
-        names = 10 if client_column is None or client_column not in table else table[client_column].nunique()
-        found, notes = _of_table(table, path, section, target, client_column)
-    each = float(f"{max(1, records / max(1, names)):.2g}")
+        if client_column is not None and client_column in table:
+            clients = table[client_column].nunique()
+        more, notes = _of_table(table, path, target, client_column)
+        section |= more
+    each = float(f"{max(1, records / max(1, clients)):.2g}")
     notes.append(
         f"A finite epsilon needs a public number of a client's records too: public_num_examples = {each:.0f}"
     )
     if client_column is not None:
-        return {**found, "client_column": client_column}, notes
-    clients = {"clients": 10, "partition": {"kind": "iid"}}
-    return {**found, **clients}, [*notes, "Choose clients and partition."]
+        return section | {"client_column": client_column}, notes
+    return section | {"clients": 10, "partition": {"kind": "iid"}}, [*notes, "Choose clients and partition."]
 
 
 def _of_table(
-    frame: pd.DataFrame, path: Path, section: dict[str, Any], target: str | None, client_column: str | None
+    frame: pd.DataFrame, path: Path, target: str | None, client_column: str | None
 ) -> tuple[dict[str, Any], list[str]]:
-    names = [require_name(name, str(path)) for name in frame.columns]
+    names = names_of(frame, str(path))
     for name in (target, client_column):
         if name is not None and name not in names:
             raise ConfigError(
@@ -69,66 +69,62 @@ def _of_table(
             )
     if not len(frame):
         raise DataError(f"{path}: expected records to describe, got none.")
-    notes, ignored, columns = [], [], {}
-    for name in names:
-        if name == target:
-            continue
-        described = _clients if name == client_column else _column
-        found, note = described(frame[name], Place(str(path), name))
-        if found is None and name != client_column:
-            ignored.append(name)
-        elif found is not None:
-            columns[name] = found
-        notes += [f"{name}: {note}"] if note else []
+    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
+    notes, ignored = [], []
     if target is None:
-        notes.insert(0, "Choose the target, and declare its classes (0 for a regression): --target COLUMN.")
-    else:
-        section["target"] = target
-        section["classes"], scale = _labels(frame[target], Place(str(path), target))
+        notes.append("Choose the target, and declare its classes (0 for a regression): --target COLUMN.")
+    for name in names:
+        values = frame[name]
+        words = sorted({word_of(one) for one in values.dropna()} - {""})
+        if name == client_column:
+            # Without this declaration an epsilon could not cover who the clients are.
+            if len(words) <= MOST_WORDS:
+                columns[name] = {"categories": words}
+            else:
+                notes.append(
+                    f"{name}: {len(words)} clients. A finite epsilon needs their names as categories."
+                )
+        elif name != target:
+            proposed, note = _column(values, Cell(str(path), name), words)
+            if proposed is None:
+                ignored.append(name)
+            else:
+                columns[name] = proposed
+            notes += [f"{name}: {note}"] if note else []
+    if target is not None:
+        found["target"] = target
+        found["classes"], scale = _labels(frame[target], Cell(str(path), target))
         columns |= {target: scale} if scale else {}
-    kept: dict[str, Any] = {"ignore": ignored} if ignored else {}
-    return {**section, **kept, "columns": columns}, notes
+    return found | ({"ignore": ignored} if ignored else {}) | {"columns": columns}, notes
 
 
-def _clients(values: pd.Series[Any], place: Place) -> tuple[dict[str, Any] | None, str]:
-    """Propose the declaration of the clients' names. Without it an epsilon could not cover who they are."""
-    words = sorted({word_of(one) for one in values.dropna()} - {""})
-    if len(words) > MOST_WORDS:
-        return None, f"{len(words)} clients. A finite epsilon needs their names as categories."
-    return {"categories": words}, ""
-
-
-def _column(values: pd.Series[Any], place: Place) -> tuple[dict[str, Any] | None, str]:
+def _column(values: pd.Series[Any], cell: Cell, words: list[str]) -> tuple[dict[str, Any] | None, str]:
     """Propose the declaration of a column, or None if it should be left out, with a note."""
     try:
-        numbers = numbers_of(values, place)
+        numbers = numbers_of(values, cell)
     except DataError:
-        return _vocabulary(values)
+        if len(words) > MOST_WORDS:
+            return None, f"{len(words)} different words. Turn them into numbers if they have information."
+        if len(words) < 2:
+            return None, "one word in all records, so it has no information."
+        gone = bool(values.isna().any()) or any(word_of(one) == "" for one in values)
+        return {"categories": words, **({"indicator": True} if gone else {})}, ""
     known = numbers[~np.isnan(numbers)]
     if not len(known) or (known == known[0]).all():
         return None, "one value in all records, so it has no information."
     found: dict[str, Any] = {"range": _around(known)}
-    if len(known) < len(numbers):
-        found |= {"missing": found["range"][0], "indicator": True}
-        return found, f"{len(numbers) - len(known)} of {len(numbers)} values are missing."
-    return found, ""
+    if len(known) == len(numbers):
+        return found, ""
+    found |= {"missing": found["range"][0], "indicator": True}
+    return found, f"{len(numbers) - len(known)} of {len(numbers)} values are missing."
 
 
-def _vocabulary(values: pd.Series[Any]) -> tuple[dict[str, Any] | None, str]:
-    words = sorted({word_of(one) for one in values.dropna()} - {""})
-    gone = bool(values.isna().any()) or any(word_of(one) == "" for one in values)
-    if len(words) > MOST_WORDS:
-        return None, f"{len(words)} different words. Turn them into numbers if they have information."
-    if len(words) < 2:
-        return None, "one word in all records, so it has no information."
-    return {"categories": words, **({"indicator": True} if gone else {})}, ""
-
-
-def _labels(values: pd.Series[Any], place: Place) -> tuple[Any, dict[str, Any] | None]:
+def _labels(values: pd.Series[Any], cell: Cell) -> tuple[Any, dict[str, Any] | None]:
     """Propose the classes of a target and, for a regression, the declaration of its column."""
     words = {word_of(one) for one in values.dropna()} - {""}
     try:
-        numbers = numbers_of(values, place)
+        numbers = numbers_of(values, cell)
     except DataError:
         return sorted(words), None
     known = numbers[~np.isnan(numbers)]

@@ -58,17 +58,16 @@ def given(thing: object, layout: Layout, where: str) -> InMemory:
         train = given(thing["train"], layout, f"{where} train")
         test = portion(thing["test"], layout, f"{where} test") if "test" in thing else None
         return InMemory(parts=train.parts, test=test, divided=train.divided)
+    clients: Any = None
     if isinstance(thing, Mapping) and not _has_arrays(thing):
-        return _divided({f"{where}, client {name}": one for name, one in thing.items()}, layout, where)
+        clients = thing.items()
     if isinstance(thing, list) or (isinstance(thing, tuple) and not _is_pair(thing)):
-        return _divided({f"{where}, client {k}": one for k, one in enumerate(thing)}, layout, where)
-    return InMemory(parts={where: portion(thing, layout, where)})
-
-
-def _divided(clients: Mapping[str, object], layout: Layout, where: str) -> InMemory:
-    if not clients:
+        clients = enumerate(thing)
+    if clients is None:
+        return InMemory(parts={where: portion(thing, layout, where)})
+    names = ((f"{where}, client {name}", one) for name, one in clients)
+    if not (parts := {name: portion(one, layout, name) for name, one in names}):
         raise DataError(f"{where}: expected records of at least one client, got none.")
-    parts = {name: portion(one, layout, name) for name, one in clients.items()}
     return InMemory(parts=parts, divided=True)
 
 
@@ -97,15 +96,8 @@ def _has_arrays(thing: Mapping[Any, Any]) -> bool:
 
 def _is_pair(thing: tuple[Any, ...]) -> bool:
     """Whether a tuple is (x, y). Otherwise its entries are the records of one client each."""
-    return len(thing) == 2 and all(map(_is_array, thing)) and not _is_table(thing[1])
-
-
-def _is_array(thing: object) -> bool:
-    return isinstance(thing, list) or hasattr(thing, "__array__")
-
-
-def _is_table(thing: object) -> bool:
-    return hasattr(thing, "columns") and hasattr(thing, "iloc")
+    arrays = all(isinstance(one, list) or hasattr(one, "__array__") for one in thing)
+    return len(thing) == 2 and arrays and not (hasattr(thing[1], "columns") and hasattr(thing[1], "iloc"))
 
 
 def _arrays(x: Any, y: Any, where: str, clients: Any = None) -> Arrays:
@@ -147,18 +139,18 @@ def _from_items(thing: Any, where: str) -> Arrays:
             raise DataError(
                 f"{where}, row {row + 1}: expected items (x, y), got {type(item).__name__}. Pass {FORMS}."
             )
-    x = [array_of(one, f"{where}, row {row + 1}, x") for row, (one, _) in enumerate(items)]
-    y = [array_of(one, f"{where}, row {row + 1}, y") for row, (_, one) in enumerate(items)]
-    return Arrays(x=_stacked(x, f"{where}, x"), y=_stacked(y, f"{where}, y"))
-
-
-def _stacked(entries: list[NDArray[Any]], where: str) -> NDArray[Any]:
-    for row, entry in enumerate(entries):
-        if entry.shape != entries[0].shape:
-            raise DataError(
-                f"{where}, row {row + 1}: expected shape {entries[0].shape} as in row 1, got {entry.shape}."
-            )
-    return np.stack(entries)
+    x, y = (
+        [array_of(item[at], f"{where}, row {row + 1}, {what}") for row, item in enumerate(items)]
+        for at, what in enumerate("xy")
+    )
+    for what, entries in (("x", x), ("y", y)):
+        for row, entry in enumerate(entries):
+            if entry.shape != entries[0].shape:
+                raise DataError(
+                    f"{where}, {what}, row {row + 1}: expected shape {entries[0].shape} as in row 1, got "
+                    f"{entry.shape}."
+                )
+    return Arrays(x=np.stack(x), y=np.stack(y))
 
 
 def _from_columns(thing: Any, layout: Layout, where: str) -> pd.DataFrame | Arrays:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
 from securefl.core.reading import near
-from securefl.data.columns import Column, Place, Word, coded, encoded, numbers_of, require_name, word_of
+from securefl.data.columns import Cell, Column, Word, coded, encoded, listed, names_of, numbers_of, word_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,19 +87,33 @@ def arrays_of(
     unusable: a set that collects the rows with a value outside its declaration. If it is None, such a row
         raises. Raises DataError if the table does not fit the layout.
     """
-    _require_alike(frame, layout, features, where)
-    parts = [
-        encoded(frame[name], layout.columns.get(name, Column()), Place(where, name, unusable=unusable))
-        for name in features
-    ]
-    x = np.concatenate(parts, axis=1) if parts else np.empty((len(frame), 0), np.float32)
-    column = layout.client_column
-    clients = (
-        None
-        if column is None
-        else clients_of(frame[column], Place(where, column, advice=False, unusable=unusable))
-    )
-    return Arrays(x=x, y=_targets(frame, layout, where, unusable), clients=clients)
+    found = features_of(frame, layout, where)
+    if gone := [name for name in features if name not in found]:
+        raise DataError(f"{where}: expected the columns of the first table, got none named {listed(gone)}.")
+    if more := [name for name in found if name not in features]:
+        raise DataError(
+            f"{where}: expected the columns of the first table, got {listed(more)} besides. Leave out by "
+            "`ignore` the columns that only some tables have."
+        )
+
+    def cell(name: str, *, advice: bool = False) -> Cell:
+        return Cell(where, name, advice=advice, unusable=unusable)
+
+    def numbers(names: Sequence[str], *, advice: bool = False) -> NDArray[np.float32]:
+        declared = [(name, layout.columns.get(name, Column())) for name in names]
+        return np.hstack([encoded(frame[name], one, cell(name, advice=advice)) for name, one in declared])
+
+    x = numbers(features, advice=True)
+    whose = layout.client_column
+    clients = None if whose is None else clients_of(frame[whose], cell(whose))
+    if layout.count:
+        return Arrays(
+            x=x, y=coded(frame[layout.target[0]], layout.labels, cell(layout.target[0])), clients=clients
+        )
+    for name in layout.target:
+        empty = np.isnan(numbers_of(frame[name], cell(name)))
+        cell(name).refuse(empty, lambda _: "expected a target, got none. Leave out such records.")
+    return Arrays(x=x, y=numbers(layout.target), clients=clients)
 
 
 def features_of(frame: pd.DataFrame, layout: Layout, where: str) -> tuple[str, ...]:
@@ -108,13 +122,11 @@ def features_of(frame: pd.DataFrame, layout: Layout, where: str) -> tuple[str, .
     Raises DataError if the table lacks a named column, has two columns of one name, or has no feature, and if
     the layout declares no target or no classes.
     """
-    names = [require_name(name, where) for name in frame.columns]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DataError(f"{where}: expected columns with different names, got {twice[0]!r} twice.")
+    names = names_of(frame, where)
     if not layout.target:
         raise DataError(
             f"{where}: expected `target` under [data], the column to be predicted, got none. The columns are "
-            f"{_listed(names)}."
+            f"{listed(names)}."
         )
     if layout.count is None:
         raise DataError(
@@ -122,68 +134,33 @@ def features_of(frame: pd.DataFrame, layout: Layout, where: str) -> tuple[str, .
             'their order, such as classes = ["no", "yes"]; their number if they are 0, 1, ...; or 0 for '
             "a regression."
         )
-    other = (layout.client_column,) if layout.client_column else ()
-    for name in (*layout.target, *other, *layout.ignore, *layout.columns):
+    apart = (*layout.target, *([layout.client_column] if layout.client_column else []), *layout.ignore)
+    for name in (*apart, *layout.columns):
         if name not in names:
             raise DataError(
                 f"{where}: expected a column {name!r}, which the study names, got none{near(name, names)}. "
-                f"The columns are {_listed(names)}.{_headless(names)}"
+                f"The columns are {listed(names)}.{_headless(names)}"
             )
-    apart = {*layout.target, *layout.ignore, *other}
     found = tuple(name for name in names if name not in apart)
     if not found:
         raise DataError(f"{where}: expected a column beside the target, got none. A record would be empty.")
     return found
 
 
-def values_of(name: str, layout: Layout) -> list[str]:
+def values_of(name: str, column: Column) -> list[str]:
     """The names of the values into which a column is encoded."""
-    column = layout.columns.get(name, Column())
     plain = [name] if column.categories is None else [f"{name} = {word}" for word in column.words]
     return [*plain, *([f"{name} is missing"] if column.indicator else [])]
 
 
-def _require_alike(frame: pd.DataFrame, layout: Layout, features: Sequence[str], where: str) -> None:
-    """Raises DataError unless the table has the feature columns of the first table."""
-    found = features_of(frame, layout, where)
-    if gone := [name for name in features if name not in found]:
-        raise DataError(f"{where}: expected the columns of the first table, got none named {_listed(gone)}.")
-    if more := [name for name in found if name not in features]:
-        raise DataError(
-            f"{where}: expected the columns of the first table, got {_listed(more)} besides. Leave out by "
-            "`ignore` the columns that only some tables have."
-        )
-
-
-def _targets(frame: pd.DataFrame, layout: Layout, where: str, unusable: set[int] | None) -> NDArray[Any]:
-    if layout.count:
-        place = Place(where, layout.target[0], advice=False, unusable=unusable)
-        return coded(frame[layout.target[0]], layout.labels, place)
-    columns = []
-    for name in layout.target:
-        place = Place(where, name, advice=False, unusable=unusable)
-        place.refuse(
-            np.flatnonzero(np.isnan(numbers_of(frame[name], place))),
-            lambda row, place=place: DataError(  # type: ignore[misc]
-                f"{place.at(row)}: expected a target, got none. Leave out such records."
-            ),
-        )
-        columns.append(encoded(frame[name], layout.columns.get(name, Column()), place))
-    return np.concatenate(columns, axis=1)
-
-
-def clients_of(values: pd.Series[Any], place: Place) -> NDArray[np.object_]:
+def clients_of(values: pd.Series[Any], cell: Cell) -> NDArray[np.object_]:
     """The client of each record in the form of `word_of`, shape (n,), or "" if the record names none.
 
-    Raises DataError for the first record without a client, unless `place.unusable` collects such rows.
+    Raises DataError for the first record without a client, unless `cell.unusable` collects such rows.
     """
     words = np.array([word_of(one) for one in values], object)
-    gone = np.asarray(values.isna()) | (words == "")
-    place.refuse(
-        np.flatnonzero(gone),
-        lambda row: DataError(f"{place.at(row)}: expected the client of the record, got none. Add it."),
-    )
-    words[gone] = ""
+    words[values.isna()] = ""
+    cell.refuse(words == "", lambda _: "expected the client of the record, got none. Add it.")
     return words
 
 
@@ -192,8 +169,3 @@ def _headless(names: Sequence[str]) -> str:
     if any(set(name) - set("0123456789.+-eE") for name in names):
         return ""
     return " They look like a record: write the names of the columns as the first line."
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:12]))
-    return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")

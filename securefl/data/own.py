@@ -6,17 +6,17 @@ No statistic of records is computed: types are cast, and the study's declaration
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.data.columns import Place, word_of
+from securefl.data.columns import Cell, Column, coded, listed
 from securefl.data.dataset import Dataset, Split
 from securefl.data.in_memory import InMemory
 from securefl.data.layout import Arrays, Layout, arrays_of, clients_of, features_of, values_of
@@ -27,9 +27,6 @@ from securefl.data.tables import files_in, read_table
 
 if TYPE_CHECKING:
     from securefl.data.in_memory import Portion
-from typing import Any
-
-from securefl.data.columns import coded
 
 TEST_SHARE: Final = 0.3
 
@@ -74,23 +71,21 @@ def from_files(source: Path, test: Path | None, layout: Layout, *, lenient: bool
             "would be tested on its training records. Name another file, or leave `test` out."
         )
     own = None if test is None else read_table(test, None)
-    apart = [] if test is None else [test]
-    if not source.is_dir():
-        parts = {source.name: read_table(source, layout.client_column, lenient=lenient)}
-        return InMemory(parts=parts, test=own, network=one_network([source, *apart]))
-    if layout.client_column is not None:
+    divided = source.is_dir()
+    if divided and layout.client_column is not None:
         raise ConfigError(
             f"Expected no client_column for {source}, a folder with a file for each client. Leave it out, "
             "and name the column under `ignore` if there is one."
         )
-    files = [path for path in files_in(source) if test is None or not path.samefile(test)]
+    files = files_in(source) if divided else [source]
+    if divided and test is not None:
+        files = [path for path in files if not path.samefile(test)]
     # An empty file is a client without records. An error would reveal that the client has none.
-    full = [path for path in files if not _is_blank(path)] or files
-    read = {path: read_table(path, lenient=lenient) for path in full}
-    by_file: dict[str, Portion] = {
-        path.name: read[path] if path in read else _without_rows(read[full[0]]) for path in files
-    }
-    return InMemory(parts=by_file, test=own, divided=True, network=one_network([*full, *apart]))
+    full = [path for path in files if not (divided and _is_blank(path))] or files
+    read = {path: read_table(path, layout.client_column, lenient=lenient) for path in full}
+    parts = {path.name: read[path] if path in read else _without_rows(read[full[0]]) for path in files}
+    network = one_network(full if test is None else [*full, test])
+    return InMemory(parts=parts, test=own, divided=divided, network=network)
 
 
 def _is_blank(path: Path) -> bool:
@@ -161,15 +156,18 @@ def own(
         split = parted(whole, TEST_SHARE if share is None else share, sides)
         test = split.test.take(np.flatnonzero(split.test.usable))
         split = replace(split, test=replace(test, groups=None, holders=0))
-    doubts = [*_unusable(whole), *_without(split.train, clients), *_useless(split, share != 0)]
+    doubts = list(_doubts(whole, split, clients, tested=share != 0))
     if doubts and not claimed:
         raise DataError(doubts[0])
+    notes = list(_notes(split, features, layout))
     # By the names of the files alone: the note must not depend on what stands in them.
-    lines = claimed and any(where.lower().endswith(".csv") for where in found.parts)
-    by_line = (f"{name}: each line is a record of its own, so no cell holds a line break.",) if lines else ()
-    notes = (*_notes(split, features, layout), *by_line, *doubts)
+    if claimed and any(where.lower().endswith(".csv") for where in found.parts):
+        notes.append(f"{name}: each line is a record of its own, so no cell holds a line break.")
     schema = of_layout(layout, features if tables else None, split.train.shape)
-    return Own(split=split, digest=digest, schema=schema, clients=clients, notes=notes, parted=by_content)
+    notes += doubts
+    return Own(
+        split=split, digest=digest, schema=schema, clients=clients, notes=tuple(notes), parted=by_content
+    )
 
 
 def _dataset(
@@ -190,23 +188,27 @@ def _dataset(
     unusable: set[int] | None = set() if lenient else None
     if isinstance(part, Dataset):
         return part, part.groups.astype(object) if part.groups is not None else None
-    if isinstance(part, Arrays):
-        if whose and layout.client_column is not None and part.clients is None:
+    clients = None
+    if not isinstance(part, Arrays):
+        own = layout if whose else layout.without_clients(list(part.columns))
+        found = arrays_of(part, own, features, where, unusable)
+        x, y, clients = found.x, found.y, found.clients
+    else:
+        x, y = _cast(part, layout, where, unusable)
+        if whose and part.clients is not None:
+            import pandas as pd
+
+            # A record without a client is usable: the clients' list decides over it.
+            cell = Cell(where, layout.client_column or "clients", False, unusable=set() if lenient else None)
+            clients = clients_of(pd.Series(part.clients), cell)
+        elif whose and layout.client_column is not None:
             raise DataError(
                 f"{where}: expected the client of each record as {layout.client_column!r}, which "
                 "client_column names, got none. Leave client_column out, or bring it."
             )
-        made = cast(part, layout, where, name, unusable)
-        if part.clients is None or not whose:
-            return made, None
-        import pandas as pd
-
-        place = Place(where, layout.client_column or "clients", advice=False, unusable=unusable)
-        return made, clients_of(pd.Series(part.clients), place)
-    own = layout if whose else layout.without_clients(list(part.columns))
-    found = arrays_of(part, own, features, where, unusable)
-    made = Dataset(name=name, x=found.x, y=found.y, classes=layout.count or 0, lenient=lenient)
-    return marked(made, unusable), found.clients
+    if rows := sorted(unusable or ()):
+        x[rows], y[rows] = np.nan, -1 if layout.count else np.nan
+    return Dataset(name=name, x=x, y=y, classes=layout.count or 0, lenient=lenient), clients
 
 
 def _require_said(part: Portion, layout: Layout, where: str) -> None:
@@ -237,66 +239,44 @@ def _joined(
     claimed: bool,
 ) -> tuple[Dataset, tuple[str, ...]]:
     """Join all portions into one data set whose groups are the clients. Returns it and the clients' names."""
-    first = next(iter(parts.values()))[0]
-    for where, (part, _) in parts.items():
-        _require_alike(part, first, where)
+    where, (first, whose) = next(iter(parts.items()))
+    made = [part for part, _ in parts.values()]
+    for key, part in zip(parts, made, strict=True):
+        _require_alike(part, first, key)
         if not len(part) and not claimed:
-            raise DataError(f"{where}: expected at least one record, got none. Leave out an empty client.")
-    sizes = [len(part) for part, _ in parts.values()]
+            raise DataError(f"{key}: expected at least one record, got none. Leave out an empty client.")
     names: tuple[str, ...] = ()
     groups = None
     if found.divided:
-        names, groups = tuple(parts), np.repeat(np.arange(len(parts)), sizes)
-    elif (whose := next(iter(parts.values()))[1]) is not None:
-        if layout.clients:
-            names, groups = layout.clients, _among(whose, layout.clients, next(iter(parts)), lenient=claimed)
-        elif first.holders:
-            names, groups = tuple(map(str, range(first.holders))), first.groups
-        else:
-            names, groups = _in_order(whose)
+        names, groups = tuple(parts), np.repeat(np.arange(len(parts)), [len(part) for part in made])
+    elif whose is not None and first.holders and not layout.clients:
+        names, groups = tuple(map(str, range(first.holders))), first.groups
+    elif whose is not None:
+        words = [str(one) for one in whose]
+        names = layout.clients or tuple(sorted(set(words), key=_by_size))
+        places = {one: place for place, one in enumerate(names)}
+        groups = np.array([places.get(word, -1) for word in words], np.int64)
+        if -1 in groups and not claimed:
+            row = int(groups.argmin())
+            raise DataError(
+                f"{where}, row {row + 1}: expected one of the declared clients, got {words[row]!r}. Add it "
+                "to them, or correct the record."
+            )
     # Concatenating copies even a single portion: a caller that changes its array later changes no record
     # here.
-    x = np.concatenate([part.x for part, _ in parts.values()])
-    y = np.concatenate([part.y for part, _ in parts.values()])
-    fitted = "; ".join(sorted({part.fitted for part, _ in parts.values() if part.fitted}))
-    declared = found.divided or bool(layout.clients) or bool(first.holders)
+    x, y = np.concatenate([part.x for part in made]), np.concatenate([part.y for part in made])
+    fitted = "; ".join(sorted({part.fitted for part in made if part.fitted}))
+    holders = len(names) if found.divided or layout.clients or first.holders else 0
     if groups is not None and claimed:
         # A record without a declared client belongs to no client's data.
         x, y, groups = x[groups >= 0], y[groups >= 0], groups[groups >= 0]
-    return replace(
-        first, x=x, y=y, groups=groups, holders=len(names) if declared else 0, fitted=fitted
-    ), names
+    return replace(first, x=x, y=y, groups=groups, holders=holders, fitted=fitted), names
 
 
-def _among(
-    whose: NDArray[np.object_], clients: Sequence[str], where: str, *, lenient: bool
-) -> NDArray[np.int64]:
-    """The position of each record's client among the declared ones. Raises DataError for another client.
-
-    lenient: an undeclared client gives -1 instead.
-    """
-    places = {name: place for place, name in enumerate(clients)}
-    words = [word_of(one) for one in whose]
-    for row, word in enumerate(words):
-        if word not in places and not lenient:
-            raise DataError(
-                f"{where}, row {row + 1}: expected one of the declared clients, got {word!r}. Add it to "
-                "them, or correct the record."
-            )
-    return np.array([places.get(word, -1) for word in words], np.int64)
-
-
-def _in_order(whose: NDArray[np.object_]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The sorted names of the clients, and the position of each record's client among them.
-
-    Numbers come first, by size. Words follow in alphabetical order.
-    """
-    words = np.array([str(one) for one in whose], object)
-    # In alphabetical order, client 10 would come before client 2.
-    numbers = sorted({word for word in words if word.isdecimal()}, key=int)
-    names = [*numbers, *sorted({*words} - {*numbers})]
-    places = {word: place for place, word in enumerate(names)}
-    return tuple(names), np.array([places[word] for word in words], np.int64)
+def _by_size(name: str) -> tuple[bool, int, str]:
+    """The order of clients' names: numbers first, by size, then words. By letters, 10 would precede 2."""
+    number = name.isdecimal()
+    return not number, int(name) if number else 0, name
 
 
 def _require_alike(part: Dataset, first: Dataset, where: str) -> None:
@@ -311,43 +291,35 @@ def _require_alike(part: Dataset, first: Dataset, where: str) -> None:
             raise DataError(f"{where}: expected {what} {one}, as the first ones are, got {other}.")
 
 
-def _unusable(whole: Dataset) -> list[str]:
-    """A note if there are unusable records. They occur only under a finite epsilon, which allows no error."""
-    count = int((~whole.usable).sum())
-    return [f"Unusable records, {count} of them, count as zero."] if count else []
+def _doubts(whole: Dataset, split: Split, clients: Sequence[str], *, tested: bool) -> Iterator[str]:
+    """A sentence for each reason why a study should not use these records.
 
-
-def _without(train: Dataset, clients: Sequence[str]) -> list[str]:
-    """A sentence if a client has no training record."""
-    if train.groups is None or not len(train):
-        return []
-    names = clients or tuple(map(str, range(int(train.groups.max()) + 1)))
-    counts = np.bincount(train.groups, minlength=len(names))
-    if counts.all():
-        return []
-    return [
-        f"Expected a training record of client {names[int(np.argmin(counts))]!r}, got none: it has no "
-        "record, or all are in the test part. Lower `test_share`, or bring a test part."
-    ]
-
-
-def _useless(split: Split, tested: bool) -> list[str]:
-    """Sentences if there is no test record, or if all training targets are equal."""
-    name, y = split.train.name, split.train.y
-    found = []
-    if tested and not len(split.test):
-        found.append(
-            f"{name}: expected a record for the test part, got {len(y)} in all and none for it. Raise "
-            "`test_share`, or bring a test part."
-        )
-    columns = y[:, None] if split.train.classes else y
-    for place, values in enumerate(columns.T):
-        if not len(values) or (values == values[0]).all():
-            found.append(
-                f"{name}: expected targets that differ, got {len(values)} training records with the same "
-                f"target in place {place + 1}. Check that `target` names the right column."
+    tested: whether the split sets a test part apart.
+    """
+    train = split.train
+    # Unusable records occur only under a finite epsilon, which allows no error.
+    if count := int((~whole.usable).sum()):
+        yield f"Unusable records, {count} of them, count as zero."
+    if train.groups is not None and len(train):
+        counts = np.bincount(train.groups, minlength=len(clients))
+        if not counts.all():
+            first = int(np.argmin(counts))
+            yield (
+                f"Expected a training record of client {clients[first] if clients else str(first)!r}, got "
+                "none: it has no record, or all are in the test part. Lower `test_share`, or bring a test "
+                "part."
             )
-    return found
+    if tested and not len(split.test):
+        yield (
+            f"{train.name}: expected a record for the test part, got {len(train)} in all and none for it. "
+            "Raise `test_share`, or bring a test part."
+        )
+    for place, values in enumerate((train.y[:, None] if train.classes else train.y).T):
+        if not len(values) or (values == values[0]).all():
+            yield (
+                f"{train.name}: expected targets that differ, got {len(values)} training records with the "
+                f"same target in place {place + 1}. Check that `target` names the right column."
+            )
 
 
 def _digest(whole: Dataset) -> str:
@@ -359,37 +331,30 @@ def _digest(whole: Dataset) -> str:
     return found.hexdigest()
 
 
-def _notes(split: Split, features: Sequence[str], layout: Layout) -> tuple[str, ...]:
-    notes = []
-    plain = [name for name in features if name not in layout.columns]
-    if plain:
-        notes.append(
-            f"{_listed(plain)}: numbers used without scaling. A range under [data.columns] would scale them."
+def _notes(split: Split, features: Sequence[str], layout: Layout) -> Iterator[str]:
+    if plain := [name for name in features if name not in layout.columns]:
+        yield (
+            f"{listed(plain)}: numbers used without scaling. A range under [data.columns] would scale them."
         )
     x = split.train.x
-    if x.ndim == 2 and len(features) and len(x):
-        names = [name for feature in features for name in values_of(feature, layout)]
-        if same := [name for name, values in zip(names, x.T, strict=True) if (values == values[0]).all()]:
-            notes.append(f"{_listed(same)}: equal in all training records, so without information.")
-    return tuple(notes)
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, names[:6]))
-    return shown + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    if x.ndim == 2 and len(x):
+        names = [name for one in features for name in values_of(one, layout.columns.get(one, Column()))]
+        if same := [name for name, values in zip(names, x.T, strict=False) if (values == values[0]).all()]:
+            yield f"{listed(same)}: equal in all training records, so without information."
 
 
 # Arrays of any number type ---------------------------------------------------------------------------
 
 
-def cast(arrays: Arrays, layout: Layout, where: str, name: str, unusable: set[int] | None = None) -> Dataset:
-    """Convert arrays of any number type into a data set: float32 records, targets of the declared classes.
+def _cast(
+    arrays: Arrays, layout: Layout, where: str, unusable: set[int] | None
+) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Convert arrays of any number type into float32 records and targets of the declared classes.
 
     If no classes are declared, targets of a float type are a regression. Raises DataError for values that are
     not numbers, not finite, or of another length.
 
-    unusable: a set that collects the rows of unusable values. The data set then marks these rows
-        (`Dataset.lenient`) and nothing is raised for them.
+    unusable: a set that collects the rows of unusable values. If it is None, such a row raises.
     """
     x, y = arrays.x, arrays.y
     if x.ndim < 2 or 0 in x.shape[1:]:
@@ -400,30 +365,23 @@ def cast(arrays: Arrays, layout: Layout, where: str, name: str, unusable: set[in
         raise DataError(
             f"{where}: expected the client of each of {len(x)} records, got shape {arrays.clients.shape}."
         )
-    count = layout.count
-    if count is None and y.dtype.kind != "f":
+    if layout.count is None and y.dtype.kind != "f":
         raise DataError(
             f"{where}: expected `classes` under [data] for targets of type {y.dtype}, got none: their "
             "number if they are 0, 1, ...; a list of the labels; or 0 for a regression."
         )
-    values = _numbers(x, where, "x", unusable)
-    if count:
-        found: NDArray[Any] = _labels(y, layout, where, unusable)
-    else:
+    records = _numbers(x, where, "x", unusable)
+    if not layout.count:
         targets = _numbers(y, where, "y", unusable)
-        found = targets[:, None] if targets.ndim == 1 else targets
-    return marked(
-        Dataset(name=name, x=values, y=found, classes=count or 0, lenient=unusable is not None), unusable
-    )
+        return records, targets[:, None] if targets.ndim == 1 else targets
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise DataError(f"{where}: expected one label a record, got y of shape {y.shape}.")
+    import pandas as pd
 
-
-def marked(dataset: Dataset, unusable: set[int] | None) -> Dataset:
-    """The data set with these rows marked as unusable: their values become nan, their labels -1."""
-    if not unusable:
-        return dataset
-    x, y, rows = dataset.x.copy(), dataset.y.copy(), sorted(unusable)
-    x[rows], y[rows] = np.nan, -1 if dataset.classes else np.nan
-    return replace(dataset, x=x, y=y)
+    cell = Cell(where, "y", advice=False, unusable=unusable)
+    return records, coded(pd.Series(y), layout.labels, cell)
 
 
 def _numbers(array: NDArray[Any], where: str, what: str, unusable: set[int] | None) -> NDArray[np.float32]:
@@ -445,13 +403,3 @@ def _numbers(array: NDArray[Any], where: str, what: str, unusable: set[int] | No
             f"{array[(row, *place)]}{at}. Correct the record, or leave it out."
         )
     return found
-
-
-def _labels(y: NDArray[Any], layout: Layout, where: str, unusable: set[int] | None) -> NDArray[np.int64]:
-    import pandas as pd
-
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim != 1:
-        raise DataError(f"{where}: expected one label a record, got y of shape {y.shape}.")
-    return coded(pd.Series(y), layout.labels, Place(where, "y", advice=False, unusable=unusable))

@@ -10,7 +10,8 @@ the request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal, assert_never
 
 import numpy as np
@@ -25,21 +26,15 @@ Index = NDArray[np.int64]
 
 Kind = Literal["iid", "shards", "classes", "dirichlet", "fedcor", "dominant", "normal", "natural"]
 
-_NEEDED: dict[Kind, tuple[str, ...]] = {
-    "iid": (),
-    "shards": ("per_client",),
-    "classes": ("per_client",),
-    "dirichlet": ("alpha",),
-    "fedcor": ("concentration",),
-    "dominant": ("share",),
-    "normal": ("mean", "deviation"),
-    "natural": (),
-}
-_ALLOWED: dict[Kind, tuple[str, ...]] = {
-    **_NEEDED,
+_NUMBERS: dict[str, tuple[str, str]] = {
+    "shards": ("per_client", ""),
+    "classes": ("per_client", ""),
     "dirichlet": ("alpha", "min_size"),
-    "dominant": ("share", "mean", "deviation"),
+    "fedcor": ("concentration", ""),
+    "dominant": ("share", "mean deviation"),
+    "normal": ("mean deviation", ""),
 }
+"""The numbers that a kind needs, and those that it also takes."""
 MIN_SIZE = 10
 """The fewest records of a client in a Dirichlet partition, as in Flower and in the code of Li et al."""
 DRAWS = 100
@@ -64,7 +59,7 @@ def shards(labels: Index, clients: int, per_client: int, rng: np.random.Generato
     cut = np.array_split(by_label, clients * per_client)
     # Neighbouring shards often share a label. Without the shuffle a client would get one label alone.
     hands = rng.permutation(len(cut)).reshape(clients, per_client)
-    return tuple(np.sort(np.concatenate([cut[shard] for shard in hand])) for hand in hands)
+    return _joined([cut[shard] for shard in hand] for hand in hands)
 
 
 def by_classes(labels: Index, clients: int, per_client: int, rng: np.random.Generator) -> tuple[Index, ...]:
@@ -91,7 +86,7 @@ def by_classes(labels: Index, clients: int, per_client: int, rng: np.random.Gene
         _enough(len(members), len(own))
         for client, given in zip(own, np.array_split(members, len(own)), strict=True):
             parts[client].append(given)
-    return tuple(np.sort(np.concatenate(part)) for part in parts)
+    return _joined(parts)
 
 
 def dirichlet(
@@ -112,18 +107,17 @@ def dirichlet(
     shuffled = rng.permutation(len(labels))
     members = [shuffled[labels[shuffled] == label] for label in np.unique(labels)]
     for _ in range(DRAWS):
-        parts: list[list[Index]] = [[] for _ in range(clients)]
+        cut: list[list[Index]] = []
         sizes = np.zeros(clients, np.int64)
         for own in members:
             shares = rng.dirichlet(np.full(clients, alpha)) * (sizes <= len(labels) / clients)
             if not shares.sum() > 0:  # a small alpha can give all of a class to clients that are full
                 break
             ends = (np.cumsum(shares / shares.sum()) * len(own)).astype(np.int64)[:-1]
-            for part, given in zip(parts, np.split(own, ends), strict=True):
-                part.append(given)
+            cut.append(np.split(own, ends))
             sizes += np.diff(ends, prepend=0, append=len(own))
         if sizes.sum() == len(labels) and sizes.min() >= min_size:
-            return tuple(np.sort(np.concatenate(part)) for part in parts)
+            return _joined(zip(*cut, strict=True))
     raise ConfigError(
         f"Expected a Dirichlet partition with {min_size} records or more of each of {clients} clients, got "
         f"none in {DRAWS} draws with alpha = {alpha:g} over {len(labels):,} records. Use a larger alpha, "
@@ -140,12 +134,11 @@ def fedcor(labels: Index, clients: int, concentration: float, rng: np.random.Gen
     _enough(len(labels), clients)
     codes = np.unique(labels, return_inverse=True)[1]
     counts = class_counts(np.bincount(codes), clients, concentration, rng)
-    parts: list[list[Index]] = [[] for _ in range(clients)]
-    for code, wanted in enumerate(counts.T):
-        members = rng.permutation(np.flatnonzero(codes == code))
-        for part, given in zip(parts, np.split(members, np.cumsum(wanted)[:-1]), strict=True):
-            part.append(given)
-    return tuple(np.sort(np.concatenate(part)) for part in parts)
+    cut = [
+        np.split(rng.permutation(np.flatnonzero(codes == code)), np.cumsum(wanted)[:-1])
+        for code, wanted in enumerate(counts.T)
+    ]
+    return _joined(zip(*cut, strict=True))
 
 
 def normal_sizes(
@@ -185,6 +178,11 @@ def natural(
     elif not len(names):
         raise ConfigError("Expected at least one group, got none.")
     return tuple(np.flatnonzero(groups == name) for name in names)
+
+
+def _joined(parts: Iterable[Sequence[Index]]) -> tuple[Index, ...]:
+    """The sorted positions of each client, of which it got several arrays."""
+    return tuple(np.sort(np.concatenate(part)) for part in parts)
 
 
 def _enough(n: int, portions: int) -> None:
@@ -233,15 +231,13 @@ class Partition(Ranged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        numbers = ("per_client", "concentration", "alpha", "min_size", "share", "mean", "deviation")
-        given = {name for name in numbers if getattr(self, name) is not None}
-        for name in _NEEDED[self.kind]:
-            if name not in given:
-                raise ValueError(f"Expected {name} for partition {self.kind!r}, got none. Add it.")
+        given = {one.name for one in fields(self) if getattr(self, one.name) is not None} - {"kind"}
+        needed, taken = (set(names.split()) for names in _NUMBERS.get(self.kind, ("", "")))
+        for name in sorted(needed - given):
+            raise ValueError(f"Expected {name} for partition {self.kind!r}, got none. Add it.")
         # A number that the kind does not use is refused: the author of the study expects an effect of it.
-        for name in sorted(given):
-            if name not in _ALLOWED[self.kind]:
-                raise ValueError(f"Expected no {name} for partition {self.kind!r}, got one. Remove it.")
+        for name in sorted(given - needed - taken):
+            raise ValueError(f"Expected no {name} for partition {self.kind!r}, got one. Remove it.")
         if ("mean" in given) != ("deviation" in given):
             raise ValueError("Expected both mean and deviation of client sizes, got one. Add the other.")
 
@@ -294,12 +290,13 @@ class Partition(Ranged):
                 return dirichlet(self._labels(dataset), clients, self.alpha or 0.0, rng, least)
             case "fedcor":
                 return fedcor(self._labels(dataset), clients, self.concentration or 0.0, rng)
-            case "dominant":
-                sizes = self._sizes(n, clients, rng)
+            case "dominant" | "normal":
+                sizes = None
+                if self.mean is not None and self.deviation is not None:
+                    sizes = normal_sizes(n, clients, self.mean, self.deviation, rng)
+                if sizes is not None and self.kind == "normal":
+                    return sized(n, sizes, rng)
                 return dominant_class(self._labels(dataset), clients, self.share or 0.0, rng, sizes)
-            case "normal":
-                sizes = normal_sizes(n, clients, self.mean or 0.0, self.deviation or 0.0, rng)
-                return sized(n, sizes, rng)
             case _:
                 assert_never(self.kind)
 
@@ -320,11 +317,6 @@ class Partition(Ranged):
             )
         labels: Index = np.maximum(dataset.y, 0)  # an unusable record has the label -1 and counts as a 0
         return labels
-
-    def _sizes(self, n: int, clients: int, rng: np.random.Generator) -> NDArray[np.int64] | None:
-        if self.mean is None or self.deviation is None:
-            return None
-        return normal_sizes(n, clients, self.mean, self.deviation, rng)
 
 
 # Class imbalance as in FedProf -----------------------------------------------------------------------
@@ -373,7 +365,7 @@ def dominant_class(
     refused = np.full(len(pool), _SPARE)
     refused[: len(owner)] = favourite[owner]
     pool = _resolved(pool, codes, refused, rng)[: len(owner)]
-    return tuple(np.sort(np.concatenate([own[k], pool[owner == k]])) for k in range(clients))
+    return _joined((own[k], pool[owner == k]) for k in range(clients))
 
 
 def _favourites(supply: Index, main: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

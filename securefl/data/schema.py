@@ -7,7 +7,7 @@ declarations and names alone: no statistic of records.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import convert, near
 from securefl.core.text_safety import is_legible
-from securefl.data.columns import Column, Place, Word, encoded, require_name, word_of
+from securefl.data.columns import Cell, Column, Word, encoded, listed, names_of, require_name, word_of
 from securefl.data.layout import Layout, values_of
 from securefl.data.networks import NAMED, is_name
 from securefl.data.scaling import Scaling
@@ -47,11 +47,8 @@ class Named:
     def words(self) -> dict[str, Any]:
         """The column by its keys in a card. Keys with their default values are left out."""
         # By default and not by truth: `missing = 0` is a declaration, and 0 == False.
-        declared = {one.name: (getattr(self.column, one.name), one.default) for one in fields(Column)}
-        return {
-            "name": self.name,
-            **{key: value for key, (value, default) in declared.items() if value != default},
-        }
+        declared = ((one, getattr(self.column, one.name)) for one in fields(Column))
+        return {"name": self.name} | {one.name: own for one, own in declared if own != one.default}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,39 +107,25 @@ class Schema:
         if len(set(names)) < len(names):
             twice = [name for name in names if names.count(name) > 1]
             raise ValueError(f"Expected each column once, got {twice[0]!r} twice.")
-        width = sum(len(values_of(one.name, self._layout)) for one in self.columns)
+        width = sum(len(values_of(one.name, one.column)) for one in self.columns)
         if self.shape != (width,):
             raise ValueError(f"Expected the shape ({width},) of the declared columns, got {self.shape}.")
-
-    @property
-    def _layout(self) -> Layout:
-        return Layout(columns={one.name: one.column for one in self.columns or ()})
 
     # In a card ---------------------------------------------------------------------------------------
 
     def words(self) -> dict[str, Any]:
         """The schema as a value for JSON."""
-        columns = None if self.columns is None else [one.words() for one in self.columns]
-        features, scaling = self.features, self.scaling
-        return {
-            "columns": columns,
+        found: dict[str, Any] = {
+            "columns": None if self.columns is None else [one.words() for one in self.columns],
             "shape": list(self.shape),
             "targets": [one.words() for one in self.targets],
             "labels": list(self.labels),
             "network": self.network,
-            "features": None
-            if features is None
-            else {
-                "word": features.word,
-                "name": features.name,
-                "about": features.about,
-            },
-            **(
-                {}
-                if scaling is None
-                else {"scaling": {"mean": [*scaling.mean], "deviation": [*scaling.deviation]}}
-            ),
+            "features": None if self.features is None else asdict(self.features),
         }
+        if self.scaling is not None:
+            found["scaling"] = {key: list(values) for key, values in asdict(self.scaling).items()}
+        return found
 
     @classmethod
     def parse(cls, table: Any) -> Schema:
@@ -188,36 +171,25 @@ class Schema:
         if not len(frame):
             raise DataError(f"{where}: expected at least one record, got none.")
         if self.columns is None:
-            return self._by_place(frame, where)
-        found = [require_name(name, where) for name in frame.columns]
-        if twice := sorted({name for name in found if found.count(name) > 1}):
-            raise DataError(f"{where}: expected columns with different names, got {twice[0]!r} twice.")
+            # A model that was trained on arrays reads the columns in their order.
+            if self.shape != (frame.shape[1],):
+                shape = ", ".join(map(str, self.shape))
+                raise DataError(
+                    f"{where}: expected records of shape ({shape}), since the model was trained on arrays, "
+                    f"got a table of {frame.shape[1]} columns: {listed([*map(str, frame.columns)])}. Leave "
+                    "out the others."
+                )
+            parts = [(str(name), Column(), frame.iloc[:, at]) for at, name in enumerate(frame.columns)]
+            return _encoded(parts, where)
+        found = names_of(frame, where)
         for name in self.names:
             if name not in found:
                 raise DataError(
                     f"{where}: expected a column {name!r}, which the model reads, got none"
-                    f"{near(name, found)}. The model reads {_listed(self.names)}; "
-                    f"the table has {_listed(found)}."
+                    f"{near(name, found)}. The model reads {listed(self.names)}; "
+                    f"the table has {listed(found)}."
                 )
-        places = [Place(where, name, trained=True) for name in self.names]
-        parts = [
-            encoded(frame[one.name], one.column, place)
-            for one, place in zip(self.columns, places, strict=True)
-        ]
-        return np.concatenate(parts, axis=1)
-
-    def _by_place(self, frame: pd.DataFrame, where: str) -> NDArray[np.float32]:
-        """A table for a model that was trained on arrays: its columns in their order."""
-        if self.shape != (frame.shape[1],):
-            shape = ", ".join(map(str, self.shape))
-            raise DataError(
-                f"{where}: expected records of shape ({shape}), since the model was trained on arrays, got a "
-                f"table of {frame.shape[1]} columns: {_listed(list(map(str, frame.columns)))}. Leave out the "
-                "others."
-            )
-        places = [Place(where, str(name), trained=True) for name in frame.columns]
-        parts = [encoded(frame.iloc[:, at], Column(), place) for at, place in enumerate(places)]
-        return np.concatenate(parts, axis=1)
+        return _encoded([(one.name, one.column, frame[one.name]) for one in self.columns], where)
 
     # From outputs to labels ---------------------------------------------------------------------------
 
@@ -232,24 +204,22 @@ class Schema:
         """Values of a regression (n, targets) in the table's units: (n, targets), or (n,) for one target."""
         found = values.copy()
         for place, target in enumerate(self.targets):
-            if target.column.range is not None:
-                low, high = target.column.range
+            if (ends := target.column.range) is not None:
+                low, high = ends
                 found[:, place] = low + found[:, place].astype(np.float64) * (high - low)
         return found[:, 0] if found.shape[1] == 1 else found
 
 
 def of_layout(layout: Layout, features: Sequence[str] | None, shape: tuple[int, ...]) -> Schema:
     """The schema of records that a layout declares. features: the columns, or None for arrays."""
+
+    def named(names: Sequence[str]) -> tuple[Named, ...]:
+        return tuple(Named(name=name, column=layout.columns.get(name, Column())) for name in names)
+
     labels = layout.classes if isinstance(layout.classes, tuple) else ()
     if features is None:
         return Schema(columns=None, shape=shape, labels=labels)
-    declared = layout.columns
-    return Schema(
-        columns=tuple(Named(name=name, column=declared.get(name, Column())) for name in features),
-        shape=shape,
-        targets=tuple(Named(name=name, column=declared.get(name, Column())) for name in layout.target),
-        labels=labels,
-    )
+    return Schema(columns=named(features), shape=shape, targets=named(layout.target), labels=labels)
 
 
 def frame_of(thing: object, where: str) -> pd.DataFrame | None:
@@ -290,6 +260,8 @@ def _columns(table: Any, key: str) -> tuple[Named, ...]:
     return tuple(found)
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, names[:_SHOWN]))
-    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+def _encoded(parts: Sequence[tuple[str, Column, pd.Series[Any]]], where: str) -> NDArray[np.float32]:
+    """The numbers of columns with these names and declarations, side by side."""
+    return np.hstack(
+        [encoded(values, column, Cell(where, name, trained=True)) for name, column, values in parts]
+    )

@@ -19,6 +19,7 @@ no other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from securefl.core.errors import DataError
 from securefl.core.streams import stream
 from securefl.data import shakespeare
-from securefl.data.dataset import Dataset, Split, hold_out, stratified
+from securefl.data.dataset import Dataset, Index, Split, hold_out, stratified
 from securefl.data.digests import CIFAR10_DECODED, GAS_RANGES, DataFile
 from securefl.data.fetching import fetch
 from securefl.data.files import cache_folder, data_folder, files_of, verified
@@ -87,20 +88,18 @@ def load(
     if download and not (name == "cifar10" and _decoded_in(root)):
         fetch(name, folder=root)
     rng = stream(seed, "split", name)
+    if name == "cifar10":
+        return _cifar10(root)
+    paths = [verified(name, file, root) for file in files]
     match name:
         case "digits":
             return _digits(rng, sides)
-        case "cifar10":
-            return _cifar10(root)
         case "gas_turbine":
-            return _gas_turbine([verified(name, file, root) for file in files], rng, sides)
+            return _gas_turbine(paths, rng, sides)
         case "shakespeare":
-            (path,) = (verified(name, file, root) for file in files)
-            return shakespeare.split(path.read_text(encoding="utf-8"), rng)
-        case "qmnist":
-            return _qmnist([verified(name, file, root) for file in files])
+            return shakespeare.split(paths[0].read_text(encoding="utf-8"), rng)
         case _:
-            return _mnist_like(name, [verified(name, file, root) for file in files])
+            return _mnist_like(name, paths)
 
 
 def require_files(name: str, *, folder: Path | None = None) -> None:
@@ -138,15 +137,22 @@ def _digits(rng: np.random.Generator, sides: Sides | None) -> Split:
         y=labels.astype(np.int64),
         classes=10,
     )
+    return _split(whole, sides, lambda: stratified(whole.y, TEST_SHARE, rng))
+
+
+def _split(whole: Dataset, sides: Sides | None, drawn: Callable[[], tuple[Index, Index]]) -> Split:
+    """Split records by their content or, without `sides`, by positions that are drawn."""
     if sides is not None:
         return parted(whole, TEST_SHARE, sides)
-    train, test = stratified(whole.y, TEST_SHARE, rng)
+    train, test = drawn()
     return Split(train=whole.take(train), test=whole.take(test))
 
 
 def _mnist_like(name: str, paths: list[Path]) -> Split:
-    train_x, train_y, test_x, test_y = paths[:4]
-    return Split(train=_images(name, train_x, train_y), test=_images(name, test_x, test_y))
+    train, test = _images(name, *paths[:2]), _images(name, *paths[2:4])
+    if writers := paths[4:]:  # of QMNIST
+        train, test = _with_writers(train, writers[0]), _with_writers(test, writers[1])
+    return Split(train=train, test=test)
 
 
 def _images(name: str, pixels: Path, labels: Path) -> Dataset:
@@ -157,11 +163,6 @@ def _images(name: str, pixels: Path, labels: Path) -> Dataset:
 
 def _scaled(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     return pixels.astype(np.float32) / np.float32(255)
-
-
-def _qmnist(paths: list[Path]) -> Split:
-    plain = _mnist_like("qmnist", paths)
-    return Split(train=_with_writers(plain.train, paths[4]), test=_with_writers(plain.test, paths[5]))
 
 
 def _with_writers(images: Dataset, path: Path) -> Dataset:
@@ -178,10 +179,7 @@ def _gas_turbine(paths: list[Path], rng: np.random.Generator, sides: Sides | Non
     scaled = scaled_gas(rows)
     targets = len(GAS_COLUMNS) - 2
     whole = Dataset(name="gas_turbine", x=scaled[:, :targets], y=scaled[:, targets:], classes=0)
-    if sides is not None:
-        return parted(whole, TEST_SHARE, sides)
-    train, test = hold_out(len(whole), TEST_SHARE, rng)
-    return Split(train=whole.take(train), test=whole.take(test))
+    return _split(whole, sides, lambda: hold_out(len(whole), TEST_SHARE, rng))
 
 
 def scaled_gas(rows: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -75,17 +75,12 @@ def read_table(
         DataError: The file is missing, too large or damaged.
         ConfigError: The file's ending or name is not supported.
     """
-    _require_file(path)
-    match path.suffix.lower():
-        case ".csv":
-            return _csv(path, lenient)
-        case ".parquet":
-            return _parquet(path, lenient)
-        case ".npy":
-            return _npy(path)
-        case _:
-            found = _npz(path, [name for name in ("x", "y", client_column) if name])
-            return Arrays(x=found["x"], y=found["y"], clients=found[client_column] if client_column else None)
+    if (table := _table(path, lenient)) is not None:
+        return table
+    if path.suffix.lower() == ".npy":
+        return _npy(path)
+    found = _npz(path, [name for name in ("x", "y", client_column) if name])
+    return Arrays(x=found["x"], y=found["y"], clients=found[client_column] if client_column else None)
 
 
 def read_records(path: Path) -> pd.DataFrame | NDArray[Any]:
@@ -93,16 +88,18 @@ def read_records(path: Path) -> pd.DataFrame | NDArray[Any]:
 
     Raises errors as `read_table` does.
     """
-    _require_file(path)
-    match path.suffix.lower():
-        case ".csv":
-            return _csv(path)
-        case ".parquet":
-            return _parquet(path)
-        case ".npy":
-            return _array(path)
-        case _:
-            return _npz(path, ["x"])["x"]
+    if (table := _table(path)) is not None:
+        return table
+    return _array(path) if path.suffix.lower() == ".npy" else _npz(path, ["x"])["x"]
+
+
+def _table(path: Path, lenient: bool = False) -> pd.DataFrame | None:
+    """The table in a .csv or .parquet, or None for a file of arrays."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"Expected a file of {', '.join(SUFFIXES)}, got {path}.")
+    _require_file(path, _remedy(path))
+    read = {".csv": _csv, ".parquet": _parquet}.get(path.suffix.lower())
+    return None if read is None else read(path, lenient)
 
 
 def targets_in(path: Path) -> NDArray[Any] | None:
@@ -111,9 +108,8 @@ def targets_in(path: Path) -> NDArray[Any] | None:
     Raises errors as `read_table` does.
     """
     if path.suffix.lower() == ".npy":
-        return (
-            _array(_other(path, "y")) if _other(path, "y") != path and _other(path, "y").is_file() else None
-        )
+        beside = _other(path, "y")
+        return _array(beside) if beside != path and beside.is_file() else None
     try:
         return _npz(path, ["y"])["y"]
     except DataError:
@@ -124,11 +120,9 @@ def targets_in(path: Path) -> NDArray[Any] | None:
         return None
 
 
-def _require_file(path: Path) -> None:
-    if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"Expected a file of {', '.join(SUFFIXES)}, got {path}.")
+def _require_file(path: Path, remedy: str) -> None:
     if not path.is_file():
-        raise DataError(f"Expected a file at {path}, got none. {_remedy(path)}")
+        raise DataError(f"Expected a file at {path}, got none. {remedy}")
     if (size := path.stat().st_size) > LARGEST:
         raise DataError(f"{path}: expected at most {LARGEST:,} bytes, got {size:,}. Divide it into files.")
 
@@ -158,15 +152,19 @@ def frame_of_table(thing: object) -> pd.DataFrame | None:
     return thing if isinstance(thing, pd.DataFrame) else None
 
 
-def _csv(path: Path, lenient: bool = False) -> pd.DataFrame:
+def _csv(path: Path, lenient: bool) -> pd.DataFrame:
     import pandas as pd
 
-    names: list[str] = []
+    lines = _each_line(path) if lenient else _strict_lines(path)
+    if (head := next(lines, None)) is None:
+        raise DataError(f"{path}: expected a line of column names and records, got an empty file.")
+    _require_columns(path, len(head[1]))
+    names = [cell.strip() for cell in head[1]]
+    if len(names) == 1 and any(sign in names[0] for sign in ";\t|"):
+        raise DataError(f"{path}: expected columns with commas between them, got {names[0][:80]!r}.")
     rows: list[list[Any]] = []
-    for line, cells in _each_line(path) if lenient else _strict_lines(path):
-        if not names:
-            names = _names(path, cells)
-        elif len(cells) == len(names):
+    for line, cells in lines:
+        if len(cells) == len(names):
             rows.append(cells)
         elif lenient:
             rows.append([UNREADABLE] * len(names))
@@ -174,8 +172,6 @@ def _csv(path: Path, lenient: bool = False) -> pd.DataFrame:
             raise DataError(
                 f"{path}, line {line}: expected {len(names)} cells, got {len(cells)}. Correct the line."
             )
-    if not names:
-        raise DataError(f"{path}: expected a line of column names and records, got an empty file.")
     # Cells stay texts: a guessed type would depend on all records and could differ between clients.
     return pd.DataFrame(rows, columns=names, dtype=object)
 
@@ -206,16 +202,7 @@ def _each_line(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield number, []
 
 
-def _names(path: Path, cells: list[str]) -> list[str]:
-    """The names of the columns in the first line."""
-    _require_columns(path, len(cells))
-    names = [cell.strip() for cell in cells]
-    if len(names) == 1 and any(sign in names[0] for sign in ";\t|"):
-        raise DataError(f"{path}: expected columns with commas between them, got {names[0][:80]!r}.")
-    return names
-
-
-def _parquet(path: Path, lenient: bool = False) -> pd.DataFrame:
+def _parquet(path: Path, lenient: bool) -> pd.DataFrame:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
@@ -326,7 +313,12 @@ def _npz(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:
             raise DataError(f"{path}: expected at most {LARGEST:,} bytes of arrays, got {size:,}.")
         # Loading a pickle from a .npz would run its code.
         with np.load(path, allow_pickle=False) as stored:
-            return {name: _member(stored, name, path) for name in names}
+            if gone := [name for name in names if name not in stored.files]:
+                raise DataError(
+                    f"{path}: expected the arrays x and y, one entry a record, got no {gone[0]!r} among "
+                    f"{', '.join(stored.files) or 'none'}."
+                )
+            return {name: stored[name] for name in names}
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, NotImplementedError) as error:
         raise DataError(f"{path}: expected arrays as .npz, without pickles, got: {error}.") from None
 
@@ -358,10 +350,7 @@ def _is_targets(path: Path) -> bool:
 
 
 def _array(path: Path) -> NDArray[Any]:
-    if not path.is_file():
-        raise DataError(f"Expected a file at {path}, got none: records and targets come as a pair of .npy.")
-    if (size := path.stat().st_size) > LARGEST:
-        raise DataError(f"{path}: expected at most {LARGEST:,} bytes, got {size:,}. Divide it into files.")
+    _require_file(path, "Records and targets come as a pair of .npy.")
     try:
         found: NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, MemoryError) as error:
@@ -370,16 +359,6 @@ def _array(path: Path) -> NDArray[Any]:
         found.close()
         raise DataError(f"{path}: expected one array as .npy, got an archive. Give it the ending .npz.")
     return found
-
-
-def _member(stored: Any, name: str, path: Path) -> NDArray[Any]:
-    if name not in stored.files:
-        raise DataError(
-            f"{path}: expected the arrays x and y, one entry a record, got no {name!r} among "
-            f"{', '.join(stored.files) or 'none'}."
-        )
-    array: NDArray[Any] = stored[name]
-    return array
 
 
 def _require_columns(path: Path, count: int) -> None:

@@ -3,7 +3,6 @@
 A wave is one request and one reply of bytes for each party. Each is an envelope.
 
 messages          the envelopes: entering a session, signed turns, orders to compute, refusals
-visits            the server's side of its parties' visits: it asks them to enter, and signs each turn
 roster            the parties and their public keys, in a file that is made out of band
 party             a long-running party, which joins one session after the other
 session_store     a party's store of sessions, refusals, fingerprints of records, and client state
@@ -16,16 +15,16 @@ connection        a relay's side of a party's socket: it checks who listens, and
 server            a party's side of its socket: access by user, limits, one request at a time in one thread
 files             a party's files on disk, which one process holds
 engine            the engine that runs a server's queries over waves: a study's, and an app's updates
-transport         the server's transport over `exchange({party: bytes}) -> {party: bytes}`
+transport         the server's transport over `exchange({party: bytes}) -> {party: bytes}`: it asks parties to
+                  enter, and signs each turn for one visit
 
 A party of a study has a folder:
 
 plan_file         the file `party.toml`: name, arm, seed, ledger terms, plan and pinned roster
 keys              a party's long-term keys, and their rotation
-folder            creates a party's folder, gives it another plan, and opens it
+folder            creates a party's folder, gives it another plan, opens it, and serves it
 pinning           pins the roster that a party agreed to, and replaces its keys
 party_setup       builds the study's algorithm, plan and records for one party, and the party itself
-folder_party      the process of a folder's party, which answers requests on a socket
 gathering         lets the parties of a round enter, and waits until there are enough
 sockets           an exchange over the parties' sockets on the server's machine
 coordinator       runs the study on the server, over any transport that reaches the parties

@@ -8,5 +8,5 @@ from securefl.deployment.party import PartySession as PartySession
 from securefl.deployment.roster import PinnedRoster as PinnedRoster
 from securefl.deployment.server import serve as serve
 from securefl.deployment.sockets import SocketExchange as SocketExchange
+from securefl.deployment.transport import SendAndReceive as SendAndReceive
 from securefl.deployment.updates import Updates as Updates
-from securefl.deployment.visits import SendAndReceive as SendAndReceive

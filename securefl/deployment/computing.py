@@ -30,20 +30,14 @@ Query = Callable[[bytes], bytes]
 
 
 class Outside:
-    """The relay that computes for a party. It is reachable only while its request is answered."""
+    """The relay that computes for a party. It is reachable only while its request is answered.
 
-    def __init__(self) -> None:
+    note: tells the party's owner why a result cannot be used, or was cut (see `SessionStore.miss`).
+    """
+
+    def __init__(self, note: Callable[[str, str], None]) -> None:
         self._query: Query | None = None
-        self._noted: list[tuple[str, str]] = []
-
-    def note(self, what: str, why: str) -> None:
-        """Note for the party's owner why a result cannot be used, or was cut (see `SessionStore.miss`)."""
-        self._noted.append((what, why))
-
-    def noted(self) -> list[tuple[str, str]]:
-        """The notes since the last call."""
-        noted, self._noted = self._noted, []
-        return noted
+        self.note = note
 
     @contextmanager
     def at(self, query: Query) -> Iterator[None]:

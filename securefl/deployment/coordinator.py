@@ -26,7 +26,7 @@ from securefl.deployment.pinning import pinned_of
 from securefl.deployment.plan_file import PlanFile
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.spending import Spent
-from securefl.deployment.visits import SendAndReceive
+from securefl.deployment.transport import SendAndReceive
 from securefl.engine.attendance import Absence
 from securefl.engine.network import Faults
 from securefl.engine.server import ServerParty

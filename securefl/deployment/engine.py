@@ -15,6 +15,7 @@ from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery, ValueSpec
 from securefl.core.agreement import fields
+from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, ReleaseKey
@@ -22,8 +23,7 @@ from securefl.core.wire import Header
 from securefl.deployment.gathering import AT_ONCE, Gathering, Patience
 from securefl.deployment.messages import Enter
 from securefl.deployment.roster import PinnedRoster
-from securefl.deployment.transport import RemoteTransport
-from securefl.deployment.visits import SendAndReceive, Visits, lasting_keys
+from securefl.deployment.transport import RemoteTransport, SendAndReceive
 from securefl.engine.account import Asked
 from securefl.engine.attendance import Absence, Attendance, Presence, Seen
 from securefl.engine.network import Network
@@ -110,16 +110,18 @@ class RemoteEngine:
         nonce: bytes | None = None,
         patience: Patience = AT_ONCE,
     ) -> None:
-        pinned, keys = side.pinned, lasting_keys(side.record)
+        if (keys := side.record.enrolled) is None:
+            raise ConfigError("Expected the server's enrolled keys in its record, got none. Enrol it.")
+        pinned = side.pinned
         nonce = secrets.token_bytes(32) if nonce is None else nonce
         request = Enter.of(side.plan, side.study, work, pinned, nonce, keys)
         self._plan, self._record, self._contributions = side.plan, side.record, contributions
-        self._clients, self._exchange = pinned.clients, exchange
+        self._clients = pinned.clients
         self.session = pinned.session(side.plan, nonce)
         self.books = Ledger(":memory:", side.plan.terms()) if books is None else books
         names = [*pinned.clients, *({KEY_HOLDER} & set(pinned.members))]
-        self._visits = Visits(exchange, request, self.session, keys)
-        self._gathering = Gathering(self._visits, names, patience)
+        self._transport = RemoteTransport(exchange, request, self.session, keys)
+        self._gathering = Gathering(self._transport, names, patience)
         self._asked_to_enter = False
         self._round, self._seen, self._attendance = 0, list[Seen](), Attendance()
         self.server = server or ServerParty(
@@ -171,7 +173,8 @@ class RemoteEngine:
         if header.round > self._round:
             self._begin(header, log)
         counted = len(self.server.account.new)
-        waves = RemoteTransport(self._exchange, self._visits)
+        waves = self._transport
+        waves.begin()
         if not self._may_ask(query, header):
             answers = self.server.skip(query, CUT_OFF)
             self._book(header, self.server.account.new[counted:])
@@ -186,7 +189,7 @@ class RemoteEngine:
         self.server.seen = replace(seen.outside(absent), asked=seen.asked | set(absent))
         for name in waves.silent:
             log.report(name, SILENT)
-        self._visits.leave({*waves.silent, *waves.traffic.rejected_from})
+        waves.leave({*waves.silent, *waves.traffic.rejected_from})
         return answers, log
 
     def _may_ask(self, query: CohortQuery, header: Header) -> bool:

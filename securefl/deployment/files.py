@@ -1,26 +1,51 @@
-"""A party's files: ledger, journal and diary in a folder, and a counter elsewhere. One process holds them."""
+"""A party's one SQLite file, with ledger, journal and diary, and its counter elsewhere. A process holds both.
+
+Each call of the three objects is one durable commit. They come in this order, so that a party that is killed
+after any of them has counted at least what left:
+
+1. A session is entered before the party acts in it. 2. Charges are reserved, and acts recorded, before values
+are made. 3. Charges are committed before the bytes exist. 4. The counter is noted before the reply leaves.
+
+The file has one age: no restore can bring back an old journal beside a new ledger. A counter that is ahead of
+the file shows an older copy, and the folder is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from securefl.accounting import store
 from securefl.accounting.ledger import Ledger
 from securefl.accounting.store import Terms
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import ClientState, ValueSpec
 from securefl.core.errors import DataError
-from securefl.deployment.session_store import DIARY, SessionStore
+from securefl.deployment import session_store
+from securefl.deployment.party import PartySession
+from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.session_cap import SessionCap
+from securefl.deployment.session_store import ACTS, LEDGER, LOST, SessionStore, require_file
+from securefl.engine.party import Party
+from securefl.mechanisms.charges import bare
+from securefl.storage import journal as acts
 from securefl.storage.counter import Counter, Place, require_outside
+from securefl.storage.database import Database, joined
 from securefl.storage.folder_lock import alone
 from securefl.storage.journal import Journal
 
-LEDGER, JOURNAL = "ledger.sqlite", "acts.sqlite"
+_OF_CLIENT = joined(store.KIND, acts.KIND, session_store.KIND, lost=LOST)
+_OF_OTHERS = joined(acts.KIND, session_store.KIND, lost=LOST)
+Count = Callable[[bytes], str]
+"""Counts a session without noise, durably. Gives the reason if there may be no more; else an empty text."""
 
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """The open files of one party. ledger: None unless the party is a client."""
+    """The open file of one party. ledger: None unless the party is a client."""
 
     name: str
     journal: Journal
@@ -44,12 +69,42 @@ class Files:
         )
 
     def note(self) -> None:
-        """Write the party's progress into the counter.
-
-        The caller does this before a reply leaves. Otherwise a restored backup could make the party forget
-        a reply that another party has.
-        """
+        """Write the party's progress into the counter."""
         self.counter.note(self.place)
+
+    def session(
+        self,
+        plan: Plan,
+        work: bytes,
+        pinned: PinnedRoster,
+        spec: Mapping[str, ValueSpec],
+        make: Callable[[Count, bytes, Mapping[int, ClientState]], Party],
+        *,
+        allowed: int,
+        how: str,
+    ) -> PartySession:
+        """The party over all its sessions, with these files.
+
+        Args:
+            plan, work, pinned: as of `PartySession`.
+            spec: the specs of the values that it may be asked for, by name.
+            make: makes a session's party from the function that counts sessions without noise, the session,
+                and its stored client state.
+            allowed, how: as of `SessionCap`.
+        """
+        counted = self.ledger is not None and any(bare(plan, one) for one in spec.values())
+        cap = SessionCap(self.diary, allowed, how, counted)
+        return PartySession(
+            self.name,
+            plan,
+            work,
+            pinned,
+            self.diary,
+            partial(make, cap.count),
+            newest=self.newest,
+            barred=cap.refusal,
+            note=self.note,
+        )
 
     def _released(self, session: bytes) -> int:
         return 0 if self.ledger is None else self.ledger.newest(session, self.name)
@@ -58,72 +113,38 @@ class Files:
         return self.journal.newest(session, self.name)
 
 
-def there(folder: Path) -> bool:
-    """Whether this folder has any file of a party."""
-    return any((folder / name).exists() for name in (LEDGER, JOURNAL, DIARY))
-
-
 @contextmanager
-def begun(name: str, folder: Path, counter: Counter, terms: Terms | None) -> Iterator[Files]:
-    """Create the files and the counter of a new party, in a folder without any, and hold them.
+def held(
+    name: str, folder: Path, counter: Counter, terms: Terms | None, *, new: bool = False
+) -> Iterator[Files]:
+    """Lock a party's folder and its counter, and open its file.
 
-    terms: of a client's ledger; None for a party without one. Raises ConfigError if the counter is inside the
-    folder, and DataError if it belongs to another party.
+    Args:
+        terms: of a client's ledger; None for a party without one.
+        new: whether the party is new, and its file and counter are made.
+
+    Raises ConfigError if another process holds folder or counter, if the counter is lost, or, of a new party,
+    inside the folder. Raises DataError if the file is lost, another party's, or an older copy.
     """
-    require_outside(counter.folder, folder)
-    with alone(folder), alone(counter.folder):
-        if not counter.there:
-            counter.begin()
-        with _open(name, folder, counter, terms) as files:
-            counter.require(files.place)
-            yield files
-
-
-@contextmanager
-def held(name: str, folder: Path, counter: Counter, terms: Terms | None) -> Iterator[Files]:
-    """Lock a party's folder and its counter, and open its files. Arguments as for `begun`.
-
-    Raises ConfigError if another process holds one of them, or if the counter is lost. Raises DataError if
-    the files do not belong together, or are an older copy.
-    """
-    counter.place()
+    path, kind = (folder / ACTS, _OF_OTHERS) if terms is None else (folder / LEDGER, _OF_CLIENT)
+    if new:
+        require_outside(counter.folder, folder)
+    else:
+        counter.place()
     # Both are locked, because a copy of the folder is another folder with the same counter.
-    with alone(folder), alone(counter.folder):
-        _require_there(folder, JOURNAL, DIARY, *(() if terms is None else (LEDGER,)))
-        with _open(name, folder, counter, terms) as files:
-            files.diary.sessions()  # checks all rows once; a request checks only the newest
-            counter.require(files.place)
-            yield files
-
-
-@contextmanager
-def _open(name: str, folder: Path, counter: Counter, terms: Terms | None) -> Iterator[Files]:
-    with ExitStack() as stack:
-        journal = stack.enter_context(Journal(folder / JOURNAL))
-        diary = SessionStore(folder / DIARY)
-        stack.callback(diary.close)
-        _bind(folder, diary, "journal", journal.identity)
+    with alone(folder), alone(counter.folder), ExitStack() as stack:
+        if new and not counter.there:
+            counter.begin()
+        # The first file of a new party may have been cut off, but a file that the counter knows was lost.
+        if not new or counter.ledger.exists() or counter.place() != Place():
+            require_file(path)
+        file = stack.enter_context(closing(Database(path, kind)))
         ledger = None
         if terms is not None:
-            ledger = stack.enter_context(Ledger(folder / LEDGER, terms, counter=counter.ledger))
-            _bind(folder, diary, "ledger", ledger.identity)
-        _bind(folder, diary, "party", name)
-        yield Files(name, journal, diary, counter, ledger)
-
-
-def _require_there(folder: Path, *names: str) -> None:
-    # Opening a lost file would create an empty one in the place where the newest copy must be restored.
-    lost = [name for name in names if not (folder / name).is_file()]
-    if lost:
-        raise DataError(
-            f"Expected all files of the party in {folder}, got no {', '.join(lost)}. Restore the newest, "
-            "all from one backup."
-        )
-
-
-def _bind(folder: Path, diary: SessionStore, name: str, identity: str) -> None:
-    if diary.bound(name, identity) != identity:
-        raise DataError(
-            f"Expected the {name} that was created with {folder}, got another: it was lost, or copied from "
-            "another folder. Restore the folder from one backup."
-        )
+            ledger = stack.enter_context(Ledger.part_of(file, terms, counter=counter.ledger))
+        files = Files(name, Journal(file), SessionStore(file), counter, ledger)
+        if files.diary.bound("party", name) != name:
+            raise DataError(f"Expected {path} of {name}, got another party's. Name the party's own folder.")
+        files.diary.sessions()  # checks all rows once; a request checks only the newest
+        counter.require(files.place)
+        yield files

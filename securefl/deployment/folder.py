@@ -1,11 +1,11 @@
-"""Creates, renews and opens a party's folder: plan, keys, ledger, journal, sessions and roster.
+"""Creates, renews, opens and serves a party's folder: plan, keys, ledger, journal, sessions and roster.
 
 party.toml, study.toml      what its owner agreed to (see `plan_file`), and the study that it is from
 identity.key                its long-term keys
 split.key                   a client's: decides which records it tests on, if a finite epsilon is claimed
-ledger.sqlite               a client's: all that it ever released, in every study
-acts.sqlite                 its journal
-diary.sqlite                its sessions, refusals, digests of records, and client state
+ledger.sqlite               a client's: all that it ever released, in every study, its journal, its sessions,
+                            refusals, digests of records, and client state
+acts.sqlite                 the same of a party without a ledger
 roster.jsonl                the pinned roster
 run/                        the socket
 """
@@ -13,29 +13,39 @@ run/                        the socket
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from securefl.accounting.store import Terms
+from securefl.algorithm.queries import ClientState
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import keys, plan_file
-from securefl.deployment.files import LEDGER, Files, begun, held
+from securefl.deployment.files import Count, Files, held
+from securefl.deployment.party import PartySession
 from securefl.deployment.party_setup import Made, OwnData, data_of
 from securefl.deployment.pinning import note_keys, pinned_of
 from securefl.deployment.plan_file import USUAL_SESSIONS, HolderTerms, PlanFile
 from securefl.deployment.roster import PinnedRoster
-from securefl.deployment.session_store import SessionStore
+from securefl.deployment.server import Served, served
+from securefl.deployment.session_cap import by_command
+from securefl.deployment.session_store import LEDGER, SessionStore
+from securefl.engine.party import Party
 from securefl.storage import counter as counters
 from securefl.storage import owned
 from securefl.storage.counter import Counter
 from securefl.storage.files import filling, write
 from securefl.storage.folder_lock import alone
+from securefl.storage.own_record import OwnRecord
 from securefl.study import config, split_key
 from securefl.study.config import Arm, Study, note_home
 from securefl.study.split_key import Keeper
+from securefl.training import single_thread
 
 STUDY = "study.toml"
 RUN = "run"
@@ -91,7 +101,7 @@ def init(folder: Path, made: Made, part: Part) -> PlanFile:
         # The owner's group may pass through to the socket, and may list nothing.
         folder.chmod(0o710)
         own_keys = keys.make(folder, part.name)
-        with begun(part.name, folder, Counter(place), _ledger_terms(content)) as files:
+        with held(part.name, folder, Counter(place), _ledger_terms(content), new=True) as files:
             if own is not None:
                 files.diary.note_records(own.digest, "as the folder was made")
         note_keys(content, own_keys)
@@ -253,6 +263,66 @@ class Opened:
     files: Files
     data: OwnData | None
 
+    def session(self) -> PartySession:
+        """The long-running party, a client or the key holder, for all its sessions."""
+        made, content = self.made, self.content
+        return self.files.session(
+            made.plan,
+            made.work,
+            self.pinned,
+            made.spec,
+            self._made,
+            allowed=content.sessions,
+            how=by_command(self.folder, content.sessions),
+        )
+
+    def _made(self, count: Count, session: bytes, kept: Mapping[int, ClientState]) -> Party:
+        made, files, identity = self.made, self.files, self.identity
+        if (number := self.content.client) is None or self.data is None or files.ledger is None:
+            return made.key_holder(OwnRecord(KEY_HOLDER, files.journal, identity))
+        return made.client(number, self.data, files.ledger, files.journal, identity, session, kept, count)
+
+
+def serve(
+    folder: Path,
+    socket: Path,
+    *,
+    ready: Callable[[str], None],
+    new_records: str = "",
+    trusted: Sequence[Path] = (),
+    **limits: Any,
+) -> None:
+    """Answer requests on a Unix socket until the process receives a signal to stop (see `server.served`).
+
+    Args:
+        folder: of a client or the key holder.
+        socket: the path of the socket, which is made here.
+        ready: called with the party's name once the socket accepts connections.
+        new_records, trusted: as of `opened`.
+        limits: `allow` and `most` of `server.served`.
+
+    Raises:
+        ConfigError: if the folder is the server's or cannot be opened, or if the socket cannot be made.
+        DataError: as `opened`.
+    """
+    name = plan_file.read(folder).name
+    if name == SERVER:
+        raise ConfigError(
+            "Expected a client or a key holder, got the server's folder: a server does not serve."
+        )
+    party = partial(serving, folder, new_records=new_records, trusted=trusted)
+    served(party, socket, ready=lambda listener: ready(name), **limits)
+
+
+@contextmanager
+def serving(folder: Path, **how: Any) -> Iterator[Served]:
+    """Open the party of a folder for a `PartyThread`, with the arguments of `opened`."""
+    # In the party's thread: torch counts threads for each of them.
+    single_thread()
+    with opened(folder, **how) as party:
+        session = party.session()
+        yield Served(lambda relay, request: session.answer(request), session.diary.refuse, session.prepare)
+
 
 @contextmanager
 def opened(folder: Path, *, new_records: str = "", trusted: Sequence[Path] = ()) -> Iterator[Opened]:
@@ -261,7 +331,7 @@ def opened(folder: Path, *, new_records: str = "", trusted: Sequence[Path] = ())
     new_records: the owner's reason why the records differ from before; empty if they are the same. trusted:
     the paths of --trust-code.
     Raises ConfigError if the party has no pinned roster, or its plan no longer follows from its study, and
-    DataError if files do not belong together, are an older copy, or if the records changed without a reason.
+    DataError if its file is lost or an older copy, or if the records changed without a reason.
     """
     content = plan_file.read(folder)
     pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)

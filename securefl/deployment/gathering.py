@@ -15,7 +15,7 @@ from typing import Final
 from securefl.core.errors import SecureFLError
 from securefl.core.logs import logger
 from securefl.core.release import KEY_HOLDER
-from securefl.deployment.visits import Visits
+from securefl.deployment.transport import RemoteTransport
 from securefl.engine.attendance import Absence
 from securefl.study.interruption import Stop
 
@@ -72,7 +72,7 @@ class Gathering:
     """The parties of one session, and which of them are in it.
 
     Args:
-        visits: of the session, which lets parties enter.
+        transport: of the session, which lets parties enter.
         names: of the clients, and of the key holder if the session has one.
 
     Attributes:
@@ -80,9 +80,9 @@ class Gathering:
         absent: each other party, and what its answer to the newest request to enter showed.
     """
 
-    def __init__(self, visits: Visits, names: Sequence[str], patience: Patience) -> None:
+    def __init__(self, transport: RemoteTransport, names: Sequence[str], patience: Patience) -> None:
         self.names = frozenset(names)
-        self._visits, self._names, self._patience = visits, names, patience
+        self._transport, self._names, self._patience = transport, names, patience
         self.absent: dict[str, Absence] = {}
         self.rejected_from: dict[str, str] = {}
         self._begun = False
@@ -90,7 +90,7 @@ class Gathering:
     @property
     def here(self) -> frozenset[str]:
         """The parties in the session."""
-        return frozenset(name for name in self._names if name in self._visits)
+        return frozenset(name for name in self._names if name in self._transport)
 
     def ask(self) -> None:
         """Ask the parties that are not in the session to enter, once."""
@@ -98,7 +98,7 @@ class Gathering:
         self.absent, self.rejected_from = {}, {}
         if not out:
             return
-        _, self.rejected_from = self._visits.enter(out)
+        self.rejected_from = self._transport.enter(out)
         self.absent = {
             name: Absence.REFUSED if name in self.rejected_from else Absence.SILENT
             for name in out
@@ -116,7 +116,7 @@ class Gathering:
         end, told = patience.clock() + patience.seconds, ""
         # All are asked again: a party that answered in the last round may have died since, and a round
         # without it might open no sum. For a party in the session the request changes nothing.
-        self._visits.leave(self._names)
+        self._transport.leave(self._names)
         if not self._begun:
             patience.say(f"Asking {some(sorted(self.names))} to enter.")
         while True:

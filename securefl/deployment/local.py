@@ -4,15 +4,15 @@
         ...  # deployment.server: the server; deployment.where(name): the socket of a party
 
 It is for simulations, since one process holds all keys and all ledgers. In a deployment each owner serves one
-`UpdateParty` by `served`, in a process of its own user. The updates are computed outside the parties.
+`UpdateParty` by `server.served`, in a process of its own user. The updates are computed outside the parties.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from socket import SHUT_RDWR, socket
@@ -27,20 +27,19 @@ from securefl.core.agreement import Identity
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.deployment import files
 from securefl.deployment.computing import Outside
 from securefl.deployment.engine import ServerSide
-from securefl.deployment.party import PartySession
+from securefl.deployment.files import Count, held
 from securefl.deployment.plan_file import USUAL_SESSIONS, require_sessions
 from securefl.deployment.roster import PinnedRoster
-from securefl.deployment.server import PartyThread, Relay, Served, listening, serve
-from securefl.deployment.session_cap import SessionCap, by_keyword
+from securefl.deployment.server import Relay, Served, served
+from securefl.deployment.session_cap import by_keyword
+from securefl.deployment.session_store import there
 from securefl.deployment.updates import Updates
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.privacy_card import not_held
-from securefl.mechanisms.charges import bare
 from securefl.storage.counter import Counter
 from securefl.storage.files import folder_at
 from securefl.storage.journal import Journal
@@ -62,7 +61,7 @@ class UpdateParty:
         updates: the values that it may be asked for.
         pinned: its own roster.
         identity: its lasting keys.
-        folder: of ledger, journal and diary. They are created if they do not exist.
+        folder: of the file with its ledger, journal and diary. It is created if it does not exist.
         counter: a folder outside that one, and outside its backups, that stores the party's progress.
         sessions: how many sessions without noise its owner agrees to, over the whole life of the folder (see
             `session_cap`).
@@ -90,20 +89,26 @@ class UpdateParty:
         updates.check(plan)
         self._name, self._plan, self._updates, self._identity = name, plan, updates, identity
         self._patience = patience
-        self.outside, self._warned = Outside(), b""
+        self._warned = b""
         self._clients = pinned.clients
         terms = None if name == KEY_HOLDER else plan.terms()
-        opened = files.held if files.there(folder) else files.begun
         with ExitStack() as stack:
-            self.files = stack.enter_context(opened(name, folder, Counter(counter), terms))
-            diary, newest = self.files.diary, self.files.newest
-            counted = name != KEY_HOLDER and any(bare(plan, spec) for spec in updates.spec().values())
-            self._cap = SessionCap(diary, sessions, by_keyword(sessions), counted)
-            args = (name, plan, updates.digest, pinned, diary, self._made)
-            self.resident = PartySession(*args, newest=newest, barred=self._cap.refusal)
+            self.files = stack.enter_context(
+                held(name, folder, Counter(counter), terms, new=not there(folder))
+            )
+            self.outside = Outside(self.files.diary.miss)
+            self.resident = self.files.session(
+                plan,
+                updates.digest,
+                pinned,
+                updates.spec(),
+                self._made,
+                allowed=sessions,
+                how=by_keyword(sessions),
+            )
             self._open = stack.pop_all()
 
-    def _made(self, session: bytes, kept: Mapping[int, ClientState]) -> Party:
+    def _made(self, count: Count, session: bytes, kept: Mapping[int, ClientState]) -> Party:
         if self.files.ledger is None:
             record = OwnRecord(KEY_HOLDER, self.files.journal, self._identity)
             return KeyHolderParty(self._plan, self._updates.spec(), record)
@@ -120,52 +125,22 @@ class UpdateParty:
             rng=lambda number, who, query: np.random.default_rng(0),
             kept=kept,
             enrolled={self._name: self._identity},
-            count_session=self._cap.count,
+            count_session=count,
         )
 
     def handle(self, relay: Relay, request: bytes) -> bytes:
         """The reply to a request that this relay brought. The relay gets orders to compute."""
         with self.outside.at(lambda order: relay.query(order, seconds=self._patience)):
-            reply = self.resident.answer(request)
-        for what, why in self.outside.noted():
-            self.files.diary.miss(what, why)
-        self.files.note()
-        return reply
+            return self.resident.answer(request)
 
     def close(self) -> None:
         self._open.close()
 
+    def __enter__(self) -> Served:
+        return Served(self.handle, self.files.diary.refuse)
 
-@contextmanager
-def opened(party: Callable[[], UpdateParty]) -> Iterator[Served]:
-    """Open a party for a `PartyThread`."""
-    with closing(party()) as own:
-        yield Served(own.handle, own.files.diary.refuse)
-
-
-def served(
-    party: Callable[[], UpdateParty],
-    path: Path,
-    *,
-    allow: Collection[int],
-    ready: Callable[[], None] = lambda: None,
-) -> None:
-    """Serve a party on a socket until the process receives a signal to stop.
-
-    Args:
-        party: makes the party, in the thread in which it then answers: a database belongs to the thread that
-            opened it.
-        path: of the socket, which is made once the party holds its folder.
-        allow: the numbers of the users that may connect.
-        ready: called once the socket accepts connections.
-
-    Raises what making the party raises, and ConfigError if the socket cannot be made.
-    """
-    # In this order: `listening` removes an existing socket, and only the party's lock shows that no other
-    # process serves the same folder.
-    with PartyThread(lambda: opened(party)) as thread, listening(path) as listener:
-        ready()
-        serve(listener, thread, allow=allow)
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class LocalDeployment:
@@ -242,9 +217,7 @@ class LocalDeployment:
         own = (self._plan, self._updates, self.pinned, self._keys[name])
         make = partial(UpdateParty, name, *own, path.parent, counter, sessions=self._sessions)
         try:
-            with PartyThread(lambda: opened(make)) as thread, listening(path) as listener:
-                ready.set_result(listener)
-                serve(listener, thread, allow={os.getuid()})
+            served(make, path, allow={os.getuid()}, ready=ready.set_result)
         except Exception as error:
             if ready.done():
                 raise

@@ -92,6 +92,8 @@ class PartySession:
         make: see `Make`.
         newest: gives the newest round of a session in the party's ledger or journal, or 0.
         barred: gives the reason why the party does not enter this session; empty if it does.
+        note: writes the party's progress into its counter. It is called before each reply leaves: otherwise a
+            restored backup could make the party forget a reply that another party has.
         random: gives so many random bytes, for visits; by default from the operating system.
 
     Raises:
@@ -109,6 +111,7 @@ class PartySession:
         *,
         newest: Callable[[bytes], int],
         barred: Callable[[bytes], str] = lambda session: "",
+        note: Callable[[], None] = lambda: None,
         random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         if name not in pinned.members:
@@ -124,6 +127,7 @@ class PartySession:
         self._make = make
         self._newest = newest
         self._barred = barred
+        self._note = note
         self._random = random
         self._session = b""
         self._visit: _Visit | None = None
@@ -139,6 +143,11 @@ class PartySession:
 
         After an error that is not the server's fault, the party leaves its session, as after a restart.
         """
+        reply = self._answered(request)
+        self._note()
+        return reply
+
+    def _answered(self, request: bytes) -> bytes:
         try:
             found = decode_envelope(request, Enter, SignedTurn, sender=SERVER)
             if isinstance(found, Enter):

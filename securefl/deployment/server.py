@@ -159,6 +159,35 @@ def serve(
     _Server(listener, thread, frozenset(allow), most, patience, peer).run()
 
 
+def served(
+    party: Callable[[], AbstractContextManager[Served]],
+    path: Path,
+    *,
+    allow: Collection[int],
+    ready: Callable[[socket.socket], None] = lambda listener: None,
+    most: int = MOST,
+) -> None:
+    """Serve a party on a socket until the process receives a signal to stop, or the listener is shut down.
+
+    A request that has begun goes on to its end first.
+
+    Args:
+        party: opens the party, in the thread in which it then answers: a database belongs to the thread that
+            opened it.
+        path: of the socket, which is made once the party holds its folder.
+        allow: the numbers of the users that may connect.
+        ready: called with the listener once the socket accepts connections.
+        most: the longest request, in bytes.
+
+    Raises what opening the party raises, and ConfigError if the socket cannot be made.
+    """
+    # In this order: `listening` removes an existing socket, and only the party's lock shows that no other
+    # process serves the same folder.
+    with PartyThread(party) as thread, listening(path) as listener:
+        ready(listener)
+        serve(listener, thread, allow=allow, most=most)
+
+
 class _Line(Connection):
     """The party's end of a connection of an allowed user.
 

@@ -13,10 +13,18 @@ from typing import Any
 
 from securefl.algorithm.queries import ClientState
 from securefl.core.arrays import packed, unpacked
+from securefl.core.errors import DataError, of_another_version
 from securefl.storage.database import Damaged, Database, Kind, check, decoding, seal
 
-DIARY = "diary.sqlite"
-"""The file's name in a party's folder."""
+LEDGER, ACTS = "ledger.sqlite", "acts.sqlite"
+"""The one file of a client, and that of a party without a ledger (see `deployment.files`)."""
+_FORMER = "diary.sqlite"
+"""Beside them, in a folder with three files, as an earlier securefl made it."""
+LOST = (
+    "Without it the party cannot tell what left it, nor an old session from a new one: restore the newest "
+    "copy of its folder. If there is none, count the budget and the sessions of its records as spent, and "
+    "begin a new folder with new keys."
+)
 KIND = Kind(
     name="diary",
     tables=(
@@ -30,8 +38,7 @@ KIND = Kind(
         "CREATE TABLE client_state (only INTEGER PRIMARY KEY CHECK (only = 1), session BLOB NOT NULL, "
         "client INTEGER NOT NULL, arrays BLOB NOT NULL, seal BLOB NOT NULL) STRICT",
     ),
-    lost="Without it the party cannot tell an old session from a new one: restore the party's folder from "
-    "one backup, or begin a new folder.",
+    lost=LOST,
     anew="make the party a new folder with securefl party init",
 )
 NO_VALUE = "sent no value"
@@ -54,14 +61,25 @@ class Entry:
     times: int = 1
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A value that is missing, or was cut, for the party's owner: what, why, when last, and how often."""
+def there(folder: Path) -> list[Path]:
+    """The files of a party that this folder has."""
+    return [path for name in (LEDGER, ACTS, _FORMER) if (path := folder / name).is_file()]
 
-    what: str
-    why: str
-    at: str
-    times: int
+
+def require_one_file(folder: Path) -> None:
+    """Raise DataError for a party's folder with several files, as an earlier securefl made it."""
+    if (folder / _FORMER).exists():
+        anew = "make the party a new folder, and count what its ledger spent as spent"
+        raise DataError(of_another_version(f"one file of a party in {folder}", f"also {_FORMER}", anew))
+
+
+def require_file(path: Path) -> Path:
+    """The path of a party's file. Raises DataError if it is lost, and as `require_one_file`."""
+    require_one_file(path.parent)
+    # Opening a lost file would create an empty one in the place where the newest copy must be restored.
+    if not path.is_file():
+        raise DataError(f"Expected the party's file at {path}, got none. {LOST}")
+    return path
 
 
 def now() -> str:
@@ -70,11 +88,11 @@ def now() -> str:
 
 
 class SessionStore:
-    """The diary in one SQLite file. It is safe under two processes and under kill -9."""
+    """The diary, in a file of its own or in a party's one. It is safe under two processes and kill -9."""
 
-    def __init__(self, path: Path | str = ":memory:", *, clock: Callable[[], str] = now) -> None:
+    def __init__(self, where: Path | str | Database = ":memory:", *, clock: Callable[[], str] = now) -> None:
         self._clock = clock
-        self._db = Database(path, KIND)
+        self._db = Database.of(where, KIND)
 
     def close(self) -> None:
         self._db.close()
@@ -93,12 +111,9 @@ class SessionStore:
     def bound(self, name: str, value: str) -> str:
         """Bind a name to a value, unless it is bound already. Returns the value that it is bound to."""
         with self._db.transaction():
-            row = self._db.row("SELECT value, seal FROM bound WHERE name = ?", (name,))
-            if row is None:
-                self._db.run("INSERT INTO bound VALUES (?, ?, ?)", (name, value, seal(name, value)))
-                return value
-            check(row[1], name, row[0])
-            return str(row[0])
+            row = (name, value, seal(name, value))
+            self._db.run("INSERT OR IGNORE INTO bound VALUES (?, ?, ?)", row)
+        return self.bound_to(name)
 
     def note_allowed(self, sessions: int) -> None:
         """Write for `allowed` how many sessions without noise the owner agreed to."""
@@ -184,20 +199,6 @@ class SessionStore:
     def miss(self, what: str, why: str) -> None:
         """Write why a value of this party is missing, or was cut. what: `NO_VALUE`, `BLANK` or `CUT`."""
         self.refuse(f"{what}: {why}")
-
-    def missing(self) -> list[Missing]:
-        """Why values of this party are missing, the newest first."""
-        return self._told(NO_VALUE, BLANK)
-
-    def cut(self) -> list[Missing]:
-        """Why values of this party were cut to a bound, the newest first."""
-        return self._told(CUT)
-
-    def _told(self, *kinds: str) -> list[Missing]:
-        parted = [(entry, entry.text.partition(": ")) for entry in self.refusals()]
-        return [
-            Missing(what, why, entry.at, entry.times) for entry, (what, _, why) in parted if what in kinds
-        ]
 
     def refusals(self) -> list[Entry]:
         """The kept refusals and reasons of missing and cut values, the newest first."""

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import closing
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from securefl.accounting.figures import plain
 from securefl.accounting.store import Terms
-from securefl.core.errors import DataError, SecureFLError
+from securefl.core.errors import SecureFLError
 from securefl.core.release import KEY_HOLDER, PARTIES
 from securefl.deployment import keys, plan_file
 from securefl.deployment.pinning import newest_keys
 from securefl.deployment.roster import fingerprint
 from securefl.deployment.session_cap import advice, by_command, by_keyword
-from securefl.deployment.session_store import BLANK, CUT, DIARY, NO_VALUE, SessionStore
+from securefl.deployment.session_store import (
+    ACTS,
+    BLANK,
+    CUT,
+    LEDGER,
+    NO_VALUE,
+    SessionStore,
+    require_file,
+    there,
+)
 from securefl.storage.counter import Counter
 
 _SHOWN = 10
@@ -45,11 +54,11 @@ def status(folder: Path) -> dict[str, Any]:
 
     Raises ConfigError if the folder is not a party's, and DataError if a file is missing or damaged.
     """
-    if (folder / DIARY).is_file() and not (folder / plan_file.NAME).exists():
-        return _of_app(folder)
+    if (found := there(folder)) and not (folder / plan_file.NAME).exists():
+        return _of_app(found[0])
     content = plan_file.read(folder)
     own = keys.read(folder, content.name).member()
-    found: dict[str, Any] = {
+    said: dict[str, Any] = {
         "name": content.name,
         "fingerprint": fingerprint(own),
         "arm": content.arm,
@@ -57,41 +66,42 @@ def status(folder: Path) -> dict[str, Any]:
         "roster": content.roster,
         "counter": {"folder": content.counter, "wrong": _wrong(folder, content)},
     }
+    allowed, path = 0, folder / ACTS
     if content.client is not None:
-        found |= _spent(folder, content.name, content.terms.ledger())
-    if not (folder / DIARY).is_file():  # opening it would create a new one
-        raise DataError(f"Expected the party's diary at {folder / DIARY}, got none. Put the newest one back.")
-    allowed = 0 if content.client is None else content.sessions
-    noted = _noted(folder, allowed, by_command(folder, allowed))
+        allowed, path = content.sessions, folder / LEDGER
+    noted = _noted(path, allowed, by_command(folder, allowed))
+    if content.client is not None:
+        said |= _spent(path, content.name, content.terms.ledger())
     del noted["party"]  # the plan file says it
-    return found | noted
+    return said | noted
 
 
-def _of_app(folder: Path) -> dict[str, Any]:
+def _of_app(path: Path) -> dict[str, Any]:
     """The state of a party of somebody's own app, which has no plan file."""
     from securefl.accounting.statements import terms_of
-    from securefl.deployment.files import LEDGER
 
-    noted = _noted(folder)
-    found: dict[str, Any] = {"name": noted.pop("party") or folder.resolve().name}
-    if (folder / LEDGER).is_file():
-        found |= _spent(folder, found["name"], terms_of(folder / LEDGER))
-    return found | {name: noted[name] for name in ("sessions", "missing", "cut", "refusals")}
+    noted = _noted(path)
+    said: dict[str, Any] = {"name": noted.pop("party") or path.resolve().parent.name}
+    if path.name == LEDGER:
+        said |= _spent(path, said["name"], terms_of(path))
+    return said | {name: noted[name] for name in ("sessions", "missing", "cut", "refusals")}
 
 
-def _noted(folder: Path, allowed: int | None = None, how: str = "") -> dict[str, Any]:
+def _noted(path: Path, allowed: int | None = None, how: str = "") -> dict[str, Any]:
     """What the diary has. allowed: sessions without noise, 0 for no client; None for the diary's own note."""
-    with ExitStack() as stack:
-        diary = SessionStore(folder / DIARY)
-        stack.callback(diary.close)
+    with closing(SessionStore(require_file(path))) as diary:
         if allowed is None:
             allowed = 0 if diary.bound_to("party") == KEY_HOLDER else diary.allowed()
             how = by_keyword(allowed)
         used = len(diary.bare())
         bare = {"used": used, "allowed": allowed, "next": advice(allowed, how) if used >= allowed else ""}
-        entered, missing, cut = diary.sessions(), diary.missing(), diary.cut()
-        values = (NO_VALUE, BLANK, CUT)
-        refusals = [one for one in diary.refusals() if one.text.partition(": ")[0] not in values]
+        entered = diary.sessions()
+        notes: dict[str, list[dict[str, Any]]] = {"missing": [], "cut": [], "refusals": []}
+        for one in diary.refusals():
+            what, _, why = one.text.partition(": ")
+            kind = {NO_VALUE: "missing", BLANK: "missing", CUT: "cut"}.get(what, "refusals")
+            said = {"why": one.text} if kind == "refusals" else {"what": what, "why": why}
+            notes[kind].append({**said, "at": one.at, "times": one.times})
         return {
             "party": diary.bound_to("party"),
             "records": [{"digest": digest, "why": e.text, "at": e.at} for digest, e in diary.records()],
@@ -103,9 +113,7 @@ def _noted(folder: Path, allowed: int | None = None, how: str = "") -> dict[str,
                 ],
                 **({"bare": bare} if allowed else {}),
             },
-            "missing": [vars(one) for one in missing[:_SHOWN]],
-            "cut": [vars(one) for one in cut[:_SHOWN]],
-            "refusals": [{"why": e.text, "at": e.at, "times": e.times} for e in refusals[:_SHOWN]],
+            **{kind: rows[:_SHOWN] for kind, rows in notes.items()},
         }
 
 
@@ -118,16 +126,11 @@ def _wrong(folder: Path, content: plan_file.PlanFile) -> str:
     return ""
 
 
-def _spent(folder: Path, name: str, terms: Terms) -> dict[str, Any]:
+def _spent(path: Path, name: str, terms: Terms) -> dict[str, Any]:
     # The accountant takes seconds to load, and a party without a ledger does not need it.
     from securefl.accounting.statements import statement
-    from securefl.deployment.files import LEDGER
 
-    if not (folder / LEDGER).is_file():
-        raise DataError(
-            f"Expected the party's ledger at {folder / LEDGER}, got none. Put the newest one back."
-        )
-    said = {party: statement(folder / LEDGER, party=party, holder=name) for party in PARTIES}
+    said = {party: statement(path, party=party, holder=name) for party in PARTIES}
     rows = said[PARTIES[0]].releases
     return {
         "terms": {

@@ -1,39 +1,111 @@
-"""The server's transport to remote parties: turns go out in waves, and replies come in."""
+"""The server's transport to remote parties: they enter its session, turns go out in waves, replies come in.
+
+A party draws a fresh visit as it enters a session. A turn names visit and number, and the server signs both
+with the party's name and the session. So a turn that was kept back, changed or meant for another party has no
+effect, and a party does not lose its place to a stranger in the server's place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from securefl.core.agreement import Identity
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.deployment.messages import REFUSED, Turn, TurnReply, decode_envelope
-from securefl.deployment.visits import SendAndReceive, Visits
+from securefl.deployment.messages import (
+    REFUSED,
+    Enter,
+    Entered,
+    SignedTurn,
+    Turn,
+    TurnReply,
+    decode_envelope,
+    encode_envelope,
+)
 from securefl.engine.attendance import Absence
 from securefl.engine.drive import Driver, Packet, Traffic
 
+SendAndReceive = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
+"""Sends each party its request, and returns the replies that came in time, by party. It sets the deadline.
+
+It may have a method `enter` of the same form, with a shorter deadline for requests to enter, which order no
+training. Without it a party that takes connections and never answers would hold up each round for the
+deadline of a whole training."""
+
 
 class RemoteTransport:
-    """The server's transport over `exchange`, to the parties that have entered.
+    """The server's transport in one session, over `exchange`, to the parties that have entered.
 
-    If a party is silent once, or sends an invalid reply, it is left out until the next call: its machine has
-    missed a wave, and waiting for it a second time would be in vain. A party that has not entered gets
+    If a party is silent once, or sends an invalid reply, it is left out of the rest of a query: its machine
+    has missed a wave, and waiting for it a second time would be in vain. A party that has not entered gets
     nothing, since it would cost each wave its deadline.
+
+    Args:
+        enter: the request with which parties enter.
+        session: 32 bytes, which follow from the request.
+        server: the server's lasting keys, as the roster lists them.
 
     Attributes:
         traffic: bytes of messages by sender and by receiver, and the senders of invalid replies.
         silent: the parties that left a turn without a reply, or have not entered.
-        refused: the parties that replied with the constant refusal.
+        refused: the parties that replied with the constant refusal. All three are of the newest query.
     """
 
-    def __init__(self, exchange: SendAndReceive, visits: Visits) -> None:
+    def __init__(self, exchange: SendAndReceive, enter: Enter, session: bytes, server: Identity) -> None:
+        self._exchange = exchange
+        self._request = encode_envelope(enter)
+        self._session, self._server = session, server
+        self._visits: dict[str, tuple[bytes, int]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a query: forget what the wire showed in the one before."""
         self.traffic = Traffic()
         self.silent: set[str] = set()
         self.refused: set[str] = set()
         self._called: set[str] = set()
-        self._exchange, self._visits = exchange, visits
         self._calls: dict[str, bytes] = {}
         self._here: set[str] = set()
         self._begun: list[Packet] = []
+
+    # Visits -------------------------------------------------------------------------------------------
+
+    def __contains__(self, name: str) -> bool:
+        """Whether this party has entered, as far as the server knows."""
+        return name in self._visits
+
+    def enter(self, names: Sequence[str]) -> dict[str, str]:
+        """Ask parties to enter. Returns for each invalid reply the reason.
+
+        A restarted party gets the same request, and takes part from the next round on. For a party that is in
+        the session already nothing changes: it tells its visit and its number again.
+        """
+        replies = getattr(self._exchange, "enter", self._exchange)(dict.fromkeys(names, self._request))
+        rejected_from = {}
+        for name in filter(replies.__contains__, names):
+            try:
+                found = decode_envelope(replies[name], Entered, sender=name)
+            except RemoteProtocolError as error:
+                rejected_from[name] = str(error)
+            else:
+                self._visits[name] = (found.visit, found.number)
+        return rejected_from
+
+    def leave(self, names: Iterable[str]) -> None:
+        """Forget the visits of these parties. They get no turn until they have entered again."""
+        for name in names:
+            self._visits.pop(name, None)
+
+    def signed(self, name: str, turn: Turn) -> bytes:
+        """The bytes of a turn for a party that has entered. Its next turn gets the next number."""
+        visit, number = self._visits[name]
+        self._visits[name] = (visit, number + 1)
+        own = SignedTurn.of(
+            turn, session=self._session, party=name, visit=visit, number=number, server=self._server
+        )
+        return encode_envelope(own)
+
+    # Waves --------------------------------------------------------------------------------------------
 
     def call(self, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
         """Call the key holder for its key. The clients' call has no reply and travels with the next wave."""
@@ -92,9 +164,7 @@ class RemoteTransport:
 
     def _wave(self, turns: Mapping[str, Turn]) -> tuple[dict[str, bytes], list[Packet]]:
         """Run one wave. Returns each party's reply on its key, and the packets that all parties sent."""
-        asked = {
-            name: self._visits.signed(name, turn) for name, turn in turns.items() if name in self._visits
-        }
+        asked = {name: self.signed(name, turn) for name, turn in turns.items() if name in self}
         replies = self._exchange(asked) if asked else {}
         said: dict[str, bytes] = {}
         out: list[Packet] = []

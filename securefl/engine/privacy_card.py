@@ -33,7 +33,7 @@ def learns(plan: Plan, specs: Sequence[ValueSpec], party: str, *, assumptions: b
                 if s not in single
             ]
             told = ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
-            beyond = limit(plan.scores, encrypted=plan.encrypted_baseline) if encrypted else ""
+            beyond = limit(plan.scores) if encrypted else ""
             if assumptions and beyond:
                 told += f" ({beyond})"
             if not summed or not assumptions:
@@ -41,7 +41,7 @@ def learns(plan: Plan, specs: Sequence[ValueSpec], party: str, *, assumptions: b
             return f"{told} ({_held(plan, [s for s in specs if s not in single])})"
         case "key-holder":
             scheme = scheme_of(plan) if any(s.reduction == "sum" for s in specs) else None
-            seen = [key_holder_learns(plan.scores, encrypted=plan.encrypted_baseline)] if encrypted else []
+            seen = [key_holder_learns(plan.scores)] if encrypted else []
             seen += [scheme.key_holder_learns] if scheme is not None and scheme.key_holder_learns else []
             seen += [noise for s in specs if (noise := mechanism_of(plan, s).learns(KEY_HOLDER))]
             return ", and ".join(dict.fromkeys(seen)) or "nothing: it takes no part"
@@ -76,8 +76,8 @@ def _score(plan: Plan, spec: ValueSpec) -> str:
     """What the server learns of a value that answers linear queries in encrypted form, and how often."""
     often = spec.schedule.most_releases(plan.max_rounds) or 1
     times = f"at most {often} time{'' if often == 1 else 's'}"
-    # Without the bound, or where nobody can check it, one query reads one entry.
-    if spec.spread and not plan.encrypted_baseline and not mechanism_of(plan, spec).noised:
+    # Without the bound, one query reads one entry.
+    if spec.spread and not mechanism_of(plan, spec).noised:
         one, all_ = (_percent(left_open(plan.scores, count)) for count in (1, often))
         times += f"; at worst one that is legal reads one entry to {one} of its anchor's unit"
         times += "" if often == 1 else f", {often} on one vector to {all_}"

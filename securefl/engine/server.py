@@ -31,7 +31,7 @@ from securefl.engine.drive import Driver
 from securefl.engine.exchange import Server, limits
 from securefl.engine.exchange.server import broadcast_of, cohort_of, order_of
 from securefl.engine.observer import Log
-from securefl.linear.scheme import LinearScheme, Questions, Report, Scoring, ServerSide
+from securefl.linear.scheme import LinearScheme, LinearServer, Questions, Report, Scoring
 from securefl.mechanisms.charges import fewest_contributions, sparse
 from securefl.mechanisms.registry import mechanism_of, require_mechanism
 from securefl.mechanisms.totals import with_noise
@@ -79,7 +79,7 @@ NO_SCORES = Scores()
 
 
 def begin(
-    side: ServerSide | None,
+    side: LinearServer | None,
     query: CohortQuery,
     header: Header,
     call: Callable[[Sequence[str], bytes], Mapping[str, bytes]],
@@ -96,7 +96,7 @@ def begin(
     asked, (told, _) = side.questions(concealed, len(query.cohort), header), limits(query, 0)
     key = call([KEY_HOLDER], encode_call(header, QueryCall.of(told, asked))).get(KEY_HOLDER, b"")
     try:
-        scoring = side.begin(concealed, len(query.cohort), header, key, report)
+        scoring = side.begin(asked, key, report)
     except CryptoError:  # asking clients would spend their budgets, and no number could be opened
         report(KEY_HOLDER, "It gave no key of its own, so no client was asked for a number.")
         return Scores(
@@ -150,7 +150,7 @@ class ServerParty:
         self._culprits = set(proven_cheaters)
         self._scoring = scores
         # Set by `enter`. It stays None in a resumed run that enters no session because no client is left.
-        self.scores: ServerSide | None = None
+        self.scores: LinearServer | None = None
         self._scheme = scheme_of(plan)
 
     @property

@@ -2,7 +2,7 @@
 
 An opening is one integer that the key holder decrypts for the evaluator. The flooding noise is sized for the
 cap, so a semi-honest evaluator learns nothing about the key. The cap does not stop a malicious evaluator,
-which reads the whole key within a few hundred unchecked openings (`linear.evaluator`). With a file, count and
+which reads the whole key within a few hundred unchecked openings (`linear.encrypted`). With a file, count and
 replies outlast the process.
 """
 

@@ -142,14 +142,12 @@ def by_name(word: str) -> Parameters:
     match word:
         case "strong":
             return STRONG
-        case "strong-encrypted":
-            return STRONG_ENCRYPTED
         case "compact":
             return COMPACT
         case _:
             raise ConfigError(
-                f"Expected 'strong', 'compact' or 'strong-encrypted' as encryption parameters, got {word!r}. "
-                "Use one of these words."
+                f"Expected 'strong' or 'compact' as encryption parameters, got {word!r}. Use one of these "
+                "words. An encrypted baseline is for matching between files."
             )
 
 

@@ -1,19 +1,13 @@
 """Linear queries: one number a client, the inner product of its vector with the server's weights.
 
-Schemes behind one interface (`scheme`); in the clear the exchange takes the number itself:
-
-checked_ckks  one signed ciphertext a client, opened alone and checked
-ckks        the same without checks, for encrypted weights
-padded      pads: masked integers, for clients without a homomorphic library
-
-Their parts:
-
+turn        the protocol: declare, conceal, open once; it is the same under two ciphers
+scheme      the sides of the three parties in rounds; in the clear the exchange takes the number itself
+pads        the cipher of masked integers, without a homomorphic library; `pad_terms` are its terms
+checked     the cipher of CKKS, one signed ciphertext a client; `checks` are its terms
+addressed   both between files, where the key holder reads the score
+encrypted   encrypted weights, between files, whose openings nobody can check
 terms       the public parameters of a key, and the noise and error bound that follow from them
 encryptor   values to ciphertexts
-checked     the protocol of checked openings; `checks` are its terms, and weights as integers
-evaluator   the server's part without checks, and the proof that it learns no more than the output
-opener      the key holder's part, blindly, and its machine, under every scheme
-pads        client and key holder under pads; `pad_terms` are theirs
 """
 
 from securefl.core.lazy import lazy

@@ -1,118 +1,127 @@
-"""Checked openings whose score the key holder reads: for files, where the server learns no score.
-
-    server      declares d = H(salt, V), as in `checked`
-    client      its ciphertext, its signing key and its signature
-    server      V and salt; per client the integer a = (V c0)_0 + c + noise, and c1; c is the offset and the
-                clear part's product
-    key holder  checks all of it, against the clients' keys that it was given; reads a + (V c1 s)_0 + noise
-
-* The server gets nothing back, so a *malicious* one learns nothing of its own. It can have the key holder
-  read a shifted score, and no other number of an honest client.
-* The key holder sees V, and so the baseline; a score with noise of both; and which client's key signed.
-* A server with one client of the key holder's list can have it read one entry of another's vector.
-* Key holder and server together open everything.
-"""
+"""Checked openings whose score the key holder reads: `addressed` has the protocol."""
 
 from __future__ import annotations
 
+import hashlib
 import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.formats import prefix
 from securefl.core.keys import PublicKey
 from securefl.core.linear import Floats
 from securefl.core.signing import SIGNATURE_BYTES, SigningKey
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
-from securefl.linear.checked import CheckedServer, Declared, Question, Signed, commitment
-from securefl.linear.checks import Checks, Coefficients, form, unpacked
-from securefl.linear.encryptor import Encryptor, admitted
-from securefl.linear.pad_terms import KEY, SALT
-
-QUERY = ""
-"""The digest of the weights is one for all clients, whatever name each has."""
-
-
-def message_bytes(checks: Checks) -> int:
-    """Exact length of a client's message."""
-    return checks.terms.ciphertext_bytes + KEY + SIGNATURE_BYTES
+from securefl.he.gate import Residues
+from securefl.linear.addressed import Opening, constant_of
+from securefl.linear.checked import admit, product_of, share_of, signed, verified
+from securefl.linear.checks import Checks
+from securefl.linear.encryptor import Encryptor
+from securefl.linear.pad_terms import KEY
+from securefl.linear.turn import SALT, Declared, ScoreQuestion, refusal
 
 
-def item_bytes(checks: Checks) -> int:
-    """Exact length of an item: the client's key, its signature, one integer, and c1."""
-    return KEY + SIGNATURE_BYTES + checks.share_bytes + checks.half_bytes
+@dataclass(frozen=True, eq=False)
+class CheckedFiles:
+    """Checked ciphertexts between files. key: the key holder's for these terms."""
 
+    terms: Checks
+    key: Any = None
 
-def head_bytes(checks: Checks) -> int:
-    """Exact length of what stands before the items: the salt and the weights."""
-    return SALT + checks.weights_bytes
+    loose_bytes = 0
 
+    @property
+    def message_bytes(self) -> int:
+        """Exact length of a client's message."""
+        return self.terms.message_bytes + KEY
 
-def message(hidden: Floats, encryptor: Encryptor, question: Question, own: SigningKey) -> bytes:
-    """The client's part: its message. Errors as for `Encryptor.encrypt`."""
-    whole = question.signed(encryptor.encrypt(hidden), own.public.raw.hex(), own)
-    return whole[:-SIGNATURE_BYTES] + own.public.raw + whole[-SIGNATURE_BYTES:]
+    @property
+    def head_bytes(self) -> int:
+        """Exact length of what stands before the items: the salt and the weights."""
+        return SALT + self.terms.weights_bytes
 
+    @property
+    def item_bytes(self) -> int:
+        """Exact length of an item: the client's key, its signature, one integer, and c1."""
+        return KEY + SIGNATURE_BYTES + self.terms.answer_bytes + self.terms.half_bytes
 
-def addressed(
-    raw: bytes, question: Question, declared: Declared, offset: float, rng: random.Random, *, sender: str
-) -> bytes:
-    """The server's part: a client's item for the key holder.
+    def error_bound(self, together: int) -> float:
+        """The largest |score - div| of so many scores at once, except with probability 1e-6."""
+        return self.terms.terms.error_bound(together, floods=2)
 
-    Args:
-        raw: the client's message.
-        question: its name is the client's label.
-        declared: the weights.
-        offset: c.
-        rng: of the noise.
-        sender: the name for refusals.
+    def message(self, hidden: Floats, name: str, told: bytes, signing: SigningKey | None) -> bytes:
+        """The client's part: its message. Errors as for `Encryptor.encrypt`."""
+        assert signing is not None
+        question = ScoreQuestion(terms=self.terms, name=name, told=told, key=self.key.session)
+        ciphertext, own = Encryptor(self.key, self.terms.terms).encrypt(hidden), signing.public.raw
+        whole = signed(question, ciphertext, own.hex(), signing)
+        return whole[:-SIGNATURE_BYTES] + own + whole[-SIGNATURE_BYTES:]
 
-    Raises:
-        RemoteProtocolError: names a client whose message or signature is not for this question, or whose
-            score could wrap.
-    """
-    checks = question.checks
-    terms, p = checks.terms, checks.terms.parameters
-    if len(raw) != message_bytes(checks):
-        raise _refusal(f"Expected {message_bytes(checks)} bytes, got {len(raw)}.", sender, "gate")
-    if abs(offset) + terms.largest > terms.capacity:
-        raise _refusal(
-            "Expected scores that fit, got a baseline whose scores could wrap. Declare tighter bounds or "
-            "larger parameters (of profiles: --weight-bound, or --params strong).",
-            sender,
-            "score",
-        )
-    ciphertext, end = raw[: terms.ciphertext_bytes], raw[terms.ciphertext_bytes :]
-    public, signature = PublicKey(end[:KEY]), end[KEY:]
-    admitted(ciphertext, gate.tag("ciphertext", question.key, terms.digest()), terms, sender=sender)
-    # The evaluator's own key signs the whole file, so this server signs nothing.
-    server = CheckedServer(question, 0, declared, SigningKey.generate())
-    try:
-        arrived = server.admit(ciphertext + signature, 0, public.raw.hex(), public)
-    except RemoteProtocolError as error:
-        raise _refusal(f"Expected a message that its client signed for this match: {error}", sender) from None
-    whole = arrived.own + round(offset / terms.unit) + wide_gaussian(terms.sigma, rng)
-    number = gate.pack_integer(whole % p.modulus, p.modulus)
-    return public.raw + signature + number + arrived.halves.c1
+    def item(self, declared: Declared, raw: bytes, clear: Floats, name: str) -> bytes:
+        """The server's part: a client's item for the key holder.
 
+        Args:
+            declared: the weights.
+            raw: the client's message.
+            clear: the plaintext part.
+            name: the client's label, also for refusals.
 
-def checked_head(head: bytes, checks: Checks) -> tuple[Coefficients, bytes]:
-    """The weights before the items, and their digest. Raises ConfigError if no query in bounds has them."""
-    salt, sent = head[:SALT], head[SALT:]
-    weights = unpacked(sent, checks)
-    if (wrong := form(weights, checks)) is not None:
-        raise ConfigError(wrong)
-    # Computed from the weights that came, never taken from a header.
-    return weights, commitment(checks, QUERY, salt, sent)
+        Raises:
+            RemoteProtocolError: names a client whose message or signature is not for this question, or whose
+                score could wrap.
+        """
+        checks, p = self.terms, self.terms.terms.parameters
+        if len(raw) != self.message_bytes:
+            raise refusal(f"Expected {self.message_bytes} bytes, got {len(raw)}.", name, "gate")
+        constant, end = constant_of(declared, clear, name), checks.terms.ciphertext_bytes
+        public = PublicKey(raw[end : end + KEY])
+        came = admit(raw[:end] + raw[end + KEY :], checks, self.key.session, sender=name)
+        question = ScoreQuestion(terms=checks, name=name, told=declared.told, key=self.key.session)
+        try:
+            own = product_of(came, declared, question, public.raw.hex(), public, sender=name)
+        except RemoteProtocolError as error:
+            what = f"Expected a message that its client signed for this match: {error}"
+            raise refusal(what, name, "checks") from None
+        whole = own + constant + wide_gaussian(checks.terms.sigma, random.SystemRandom())
+        return public.raw + came.signature + gate.pack_integer(whole % p.modulus, p.modulus) + came.c1
 
+    def opening(
+        self,
+        factors: Sequence[Residues],
+        question: ScoreQuestion,
+        known: Callable[[PublicKey, str], None],
+        rng: random.Random,
+        item: bytes,
+        name: str,
+    ) -> Opening:
+        """The key holder's part: how to open an item.
 
-def parsed(item: bytes, checks: Checks, *, sender: str) -> tuple[PublicKey, Signed, int]:
-    """The client's key, what it signed, and the server's integer, of `item_bytes` bytes."""
-    at = KEY + SIGNATURE_BYTES
-    end = at + checks.share_bytes
-    number = gate.unpack_integer(item[at:end], checks.terms.parameters.modulus, sender=sender)
-    signed = Signed(item[KEY:at], item[end:])
-    return PublicKey(item[:KEY]), signed, number
+        Args:
+            factors: the weights times the key (`checked.key_factors`).
+            question: as `turn.told_weights` returns it.
+            known: raises RemoteProtocolError for the key of a client that was not given.
+            rng: of the flooding.
+            item: `item_bytes` bytes.
+            name: the client's label, also for refusals.
 
+        Raises:
+            RemoteProtocolError: the client did not sign it for this question.
+        """
+        checks, p = self.terms, self.terms.terms.parameters
+        at, end = KEY + SIGNATURE_BYTES, KEY + SIGNATURE_BYTES + self.terms.answer_bytes
+        public = PublicKey(item[:KEY])
+        known(public, name)
+        own = gate.unpack_integer(item[at:end], p.modulus, sender=name)
+        asked = ScoreQuestion(terms=checks, name=name, told=question.told, key=question.key)
+        said, parts = verified(asked, public.raw.hex(), public, item[KEY:at], item[end:], sender=name)
 
-def _refusal(what: str, sender: str, phase: str = "checks") -> RemoteProtocolError:
-    return RemoteProtocolError(what, sender=sender, phase=phase)
+        def opened() -> bytes:
+            return gate.pack_integer(
+                (own + share_of(factors, parts, checks.terms, rng)) % p.modulus, p.modulus
+            )
+
+        whole = hashlib.sha256(prefix("matching/checked/item") + said + item).digest()
+        return hashlib.sha256(said).digest(), whole, opened

@@ -23,108 +23,115 @@ zero: nothing of the weights is left to hide from the key holder.
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
-from securefl.core.agreement import digest, fields, u32
+from securefl.core.agreement import Directory, Identity, fields, u32
 from securefl.core.errors import CryptoError, RemoteProtocolError
 from securefl.core.formats import prefix
 from securefl.core.keys import Guarded, PublicKey, Signature
-from securefl.core.linear import LinearQuery
+from securefl.core.linear import Floats, LinearBounds
+from securefl.core.messages import client_name
 from securefl.core.signing import SIGNATURE_BYTES, SigningKey, Verify, verify
+from securefl.core.wire import Header
 from securefl.he import gate
 from securefl.he.gate import Residues
 from securefl.he.integers import inner
-from securefl.he.keys import KeyPair, agreed
+from securefl.he.keys import EncryptionKey, KeyPair, agreed, checked
 from securefl.he.openings import Openings
-from securefl.he.parameters import Parameters
-from securefl.he.ring import Ring
-from securefl.linear.checks import NUMBER, Checks, Coefficients, encoded, form, packed, unpacked
-from securefl.linear.opener import flooded
-from securefl.linear.pad_terms import INDEX, SALT
-from securefl.linear.terms import LinearTerms
+from securefl.he.parameters import Parameters, by_name
+from securefl.linear.checks import NUMBER, Checks, Coefficients, hash_of
+from securefl.linear.encryptor import Encryptor, admitted
+from securefl.linear.scheme import LinearScheme, Report, Sent
+from securefl.linear.terms import LinearTerms, flooded
+from securefl.linear.turn import Answer, Declared, ScoreQuestion
+from securefl.storage.own_record import Own
 
-_C1 = prefix("checked/c1")
-
-
-# What clients sign ----------------------------------------------------------------------------------
+# The client -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Halves:
-    """Both halves of a client's ciphertexts, as bytes: every c0, and every c1."""
+def statement(question: ScoreQuestion, client: str, h1: bytes) -> bytes:
+    """The bytes that a client signs. client: its name in the roster."""
+    own = (question.key, question.terms.digest, question.name.encode(), question.told)
+    return prefix("checked/statement") + fields(*own, client.encode(), h1)
 
-    c0: bytes = field(repr=False)
+
+def c1_of(ciphertext: bytes, checks: Checks) -> bytes:
+    """The second half of all ciphertexts of a message."""
+    size = checks.half_bytes // checks.terms.ciphertexts
+    starts = range(gate.TAG + size, len(ciphertext), 2 * size)
+    return b"".join(ciphertext[at : at + size] for at in starts)
+
+
+def signed(question: ScoreQuestion, ciphertext: bytes, client: str, own: SigningKey) -> bytes:
+    """The client's message: its ciphertext, and its signature.
+
+    Args:
+        question: the query.
+        ciphertext: as `Encryptor.encrypt` returns it.
+        client: its own name in the roster.
+        own: the key that the roster has of this client.
+    """
+    said = statement(question, client, hash_of(c1_of(ciphertext, question.terms)))
+    return ciphertext + own.sign(said).raw
+
+
+# The server -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Encrypted:
+    """A client's message as it passed the gate: every c0, which stays here, every c1, and the signature."""
+
+    c0: tuple[Residues, ...] = field(repr=False)
     c1: bytes = field(repr=False)
-
-    @classmethod
-    def of(cls, ciphertext: bytes, checks: Checks) -> Halves:
-        raw, size = ciphertext[gate.TAG :], checks.half_bytes // checks.terms.ciphertexts
-        parts = [raw[at : at + size] for at in range(0, len(raw), size)]
-        return cls(b"".join(parts[::2]), b"".join(parts[1::2]))
-
-    @property
-    def h1(self) -> bytes:
-        return hash_of(self.c1)
+    signature: bytes = field(repr=False)
 
 
-def hash_of(c1: bytes) -> bytes:
-    """SHA-256 of every c1 of a client, which it signs.
+def admit(message: bytes, checks: Checks, key: bytes, *, sender: str) -> Encrypted:
+    """The gate: a client's message under the key of this name, or RemoteProtocolError(sender)."""
+    if len(message) != checks.message_bytes:
+        raise _refusal(f"Expected {checks.message_bytes} bytes, got {len(message)}.", sender, "gate")
+    ciphertext, terms = message[:-SIGNATURE_BYTES], checks.terms
+    parts = admitted(ciphertext, gate.tag("ciphertext", key, terms.digest()), terms, sender=sender)
+    # Copied, so that the other half is not kept with it.
+    c0 = tuple(part[0].copy() for part in parts)
+    return Encrypted(c0, c1_of(ciphertext, checks), message[-SIGNATURE_BYTES:])
 
-    Nothing is made of c0 that leaves the server: a key holder that made its key so that c1 shows the
-    encryption's randomness would try guesses of the vector against it.
+
+def product_of(
+    message: Encrypted,
+    declared: Declared,
+    question: ScoreQuestion,
+    client: str,
+    public: PublicKey,
+    *,
+    check: Verify = verify,
+    sender: str,
+) -> int:
+    """(V c0)_0 of a message that its client signed for this question.
+
+    Args:
+        message: as `admit` returns it.
+        declared: the weights.
+        question: under the key holder's key.
+        client, public: the client's name and key in the roster.
+        check: checks a signature.
+        sender: the name for refusals.
+
+    Raises:
+        RemoteProtocolError: names the client whose signature is not of this message, place and digest.
     """
-    found = hashlib.sha256(_C1)
-    found.update(c1)
-    return found.digest()
-
-
-def commitment(checks: Checks, name: str, salt: bytes, weights: bytes) -> bytes:
-    """The digest d of a query's weights. salt: 32 bytes, or others guess the weights."""
-    return digest(b"checked", b"", fields(salt, checks.place, name.encode(), weights))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """One query of an exchange, as clients and key holder know it.
-
-    Attributes:
-        checks: of the exchange.
-        key: 32 bytes that name the key holder's key (`EncryptionKey.session`).
-        name: of the query.
-        told: the digest of its weights, 32 bytes, as the server declared it.
-    """
-
-    checks: Checks
-    key: bytes
-    name: str
-    told: bytes
-
-    def statement(self, client: str, h1: bytes) -> bytes:
-        """The bytes that a client signs. client: its name in the roster."""
-        own = (self.key, self.checks.place, self.name.encode(), self.told)
-        return prefix("checked/statement") + fields(*own, client.encode(), h1)
-
-    def signed(self, ciphertext: bytes, client: str, own: SigningKey) -> bytes:
-        """The client's message: its ciphertext, and its signature.
-
-        Args:
-            ciphertext: as `Encryptor.encrypt` returns it.
-            client: its own name in the roster.
-            own: the key that the roster has of this client.
-        """
-        said = self.statement(client, Halves.of(ciphertext, self.checks).h1)
-        return ciphertext + own.sign(said).raw
-
-
-def _transformed(weights: Coefficients, p: Parameters, ring: Ring) -> list[Residues]:
-    """The weights' polynomials in NTT form, one (primes, N) array per ciphertext."""
-    primes = np.array(p.primes, dtype=np.int64)[:, None]
-    return [ring.transformed((part % primes).astype(np.uint64)) for part in weights]
+    try:
+        check(public, Signature(message.signature), statement(question, client, hash_of(message.c1)))
+    except CryptoError as error:
+        raise _refusal(str(error), sender) from None
+    return _coefficient(declared.factors, message.c0, question.terms.terms.parameters)
 
 
 def _coefficient(factors: Sequence[Residues], halves: Sequence[Residues], p: Parameters) -> int:
@@ -144,136 +151,15 @@ def _unpacked_half(raw: bytes, checks: Checks, *, sender: str) -> list[Residues]
     return [gate.unpack(part, 1, p.primes, p.poly_modulus_degree, sender=sender)[0] for part in parts]
 
 
-# The server -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Arrived:
-    """One client's message as the server checked it."""
-
-    number: int
-    halves: Halves = field(repr=False)
-    h1: bytes = field(repr=False)
-    signature: bytes = field(repr=False)
-    own: int = field(repr=False)
-    """(V c0)_0, which stays with the server."""
-
-
-def framed(checks: Checks, body: bytes) -> bytes:
-    """The bytes that the server signs: the place, the head, and the clients with hashes of their c1."""
-    return prefix("checked/request") + fields(checks.place) + body
-
-
-@dataclass(frozen=True, eq=False)
-class Declared(Guarded):
-    """A query's weights as the server declares them. `told` is their digest, which clients get."""
-
-    told: bytes
-    salt: bytes = field(repr=False)
-    packed: bytes = field(repr=False)
-    factors: list[Residues] = field(repr=False)
-
-    @classmethod
-    def of(
-        cls, query: LinearQuery, checks: Checks, name: str, ring: Ring, *, salt: bytes | None = None
-    ) -> Declared:
-        """The weights of this query.
-
-        Args:
-            query: of the terms' bounds.
-            checks: of the exchange.
-            name: of the query.
-            ring: of the terms' parameters.
-            salt: 32 bytes that nobody guesses; None draws them.
-
-        Raises:
-            ConfigError: a query of other bounds, or with weights outside them.
-        """
-        salt = os.urandom(SALT) if salt is None else salt
-        weights = encoded(query, checks, ring)
-        whole = packed(weights, checks)
-        factors = _transformed(weights, checks.terms.parameters, ring)
-        return cls(commitment(checks, name, salt, whole), salt, whole, factors)
-
-
-class CheckedServer(Guarded):
-    """The server's part for one query: request the shares, and add its own.
-
-    Args:
-        question: the query, under the key holder's key.
-        index: its number in the exchange.
-        declared: its weights.
-        signing: the server's key, as the roster has it.
-    """
-
-    def __init__(self, question: Question, index: int, declared: Declared, signing: SigningKey) -> None:
-        self._question, self._checks, self._index = question, question.checks, index
-        self._declared, self._signing = declared, signing
-
-    def admit(
-        self, message: bytes, number: int, client: str, public: PublicKey, *, check: Verify = verify
-    ) -> Arrived:
-        """A client's message, checked as the key holder will check it.
-
-        Args:
-            message: the ciphertext, which passed the gate, and the signature.
-            number, client: the client's number and its name in the roster.
-            public: its key in the roster.
-            check: checks a signature.
-
-        Raises:
-            RemoteProtocolError: names the client whose signature is not of this message, place and digest.
-        """
-        ciphertext, signature = message[:-SIGNATURE_BYTES], message[-SIGNATURE_BYTES:]
-        halves = Halves.of(ciphertext, self._checks)
-        h1 = halves.h1
-        try:
-            check(public, Signature(signature), self._question.statement(client, h1))
-        except CryptoError as error:
-            raise _refusal(str(error), client) from None
-        parts = _unpacked_half(halves.c0, self._checks, sender=client)
-        own = _coefficient(self._declared.factors, parts, self._checks.terms.parameters)
-        return Arrived(number, halves, h1, signature, own)
-
-    def request(self, arrived: Sequence[Arrived]) -> bytes:
-        """The signed request for the shares of these clients, in their order."""
-        head = u32(self._index) + self._declared.salt + self._declared.packed
-        heads = [u32(one.number) + one.signature for one in arrived]
-        entries = b"".join(own + one.halves.c1 for own, one in zip(heads, arrived, strict=True))
-        short = b"".join(own + one.h1 for own, one in zip(heads, arrived, strict=True))
-        return head + entries + self._signing.sign(framed(self._checks, head + short)).raw
-
-    def opened(self, arrived: Sequence[Arrived], reply: bytes, *, sender: str) -> list[int | None]:
-        """The opened integer of each client, centred. None for a client that the key holder refused.
-
-        Raises RemoteProtocolError(sender) for bytes that are no reply to this request.
-        """
-        p, size = self._checks.terms.parameters, self._checks.share_bytes
-        tag = self._checks.reply_tag(self._question.key)
-        raw = gate.body(reply, tag, size * len(arrived), sender=sender)
-        shares = (int.from_bytes(raw[at : at + size], "little") for at in range(0, len(raw), size))
-        return [
-            None if share >= p.modulus else p.centre(share + one.own)
-            for one, share in zip(arrived, shares, strict=True)
-        ]
-
-
 # The key holder -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Signed:
-    """What the key holder gets of one client."""
-
-    signature: bytes
-    c1: bytes = field(repr=False)
-
-
 def verified(
-    question: Question,
+    question: ScoreQuestion,
     client: str,
     public: PublicKey,
-    signed: Signed,
+    signature: bytes,
+    c1: bytes,
     *,
     check: Verify = verify,
     sender: str,
@@ -282,22 +168,27 @@ def verified(
 
     Raises RemoteProtocolError(sender) if the client did not sign it for this question, or if it is no c1.
     """
-    said = question.statement(client, hash_of(signed.c1))
+    said = statement(question, client, hash_of(c1))
     try:
-        check(public, Signature(signed.signature), said)
+        check(public, Signature(signature), said)
     except CryptoError as error:
         raise _refusal(f"{client}: {error}", sender) from None
-    parts = _unpacked_half(signed.c1, question.checks, sender=sender)
+    terms, p = question.terms.terms, question.terms.terms.parameters
+    size = len(c1) // terms.ciphertexts
+    parts = [
+        gate.unpack(c1[at : at + size], 1, p.primes, p.poly_modulus_degree, sender=sender)[0]
+        for at in range(0, len(c1), size)
+    ]
     for part in parts:
         gate.not_transparent(np.stack([part, part]), sender=sender)
     return said, parts
 
 
-def key_factors(weights: Coefficients, keys: KeyPair, checks: Checks, ring: Ring) -> list[Residues]:
+def key_factors(weights: Coefficients, keys: KeyPair, checks: Checks) -> list[Residues]:
     """The weights' polynomials times the secret key, in NTT form: once a query, not once a client."""
     p = agreed(keys.public, checks.terms.parameters).parameters
-    (secret,) = _transformed(keys.coefficients()[None, :], p, ring)
-    return [_multiplied(part, secret, p) for part in _transformed(weights, p, ring)]
+    (secret,) = checks.factors(keys.coefficients()[None, :])
+    return [_multiplied(part, secret, p) for part in checks.factors(weights)]
 
 
 def share_of(
@@ -307,154 +198,63 @@ def share_of(
     return flooded(_coefficient(factors, parts, terms.parameters), terms, rng)
 
 
-class CheckedKeyHolder(Guarded):
-    """The key holder's part of one exchange: one flooded share for each client and query.
+class CheckedAnswerer(Guarded):
+    """The key holder's part: a flooded share of each client whose entry holds. All bits set for the others.
 
     Args:
         keys: the key pair.
-        checks: of the exchange, from its own copy of the plan.
-        names: of the exchange's queries.
-        cohort: the most clients of one query.
-        server: the server's signing key.
         member: the name of the client of this number, and its key in the roster. Raises CryptoError for a
             number without a key.
         openings: the count of the key's openings.
-        ring: of the terms' parameters.
+        report: is told why a client's entry was refused.
         check: checks a signature.
+        rng: of the flooding; by default the operating system's.
     """
 
     def __init__(
         self,
         keys: KeyPair,
-        checks: Checks,
-        names: tuple[str, ...],
-        cohort: int,
-        server: PublicKey,
         member: Callable[[int], tuple[str, PublicKey]],
         openings: Openings,
-        ring: Ring,
+        report: Report,
         *,
         check: Verify = verify,
         rng: random.Random | None = None,
     ) -> None:
-        agreed(keys.public, checks.terms.parameters)
-        self._keys = keys
-        self._checks, self._names, self._cohort, self._server = checks, names, cohort, server
-        self._key = keys.public.session
-        self._member, self._openings, self._ring, self._verify = member, openings, ring, check
+        self._keys, self.key = keys, keys.public.session
+        self._member, self._openings, self._report, self._verify = member, openings, report, check
         self._rng = rng or random.SystemRandom()
-        self._answered: dict[str, tuple[bytes, bytes]] = {}
 
-    def open(self, request: bytes, *, report: Callable[[str, str], None], sender: str = "server") -> bytes:
-        """The share of each client in a signed request. A client whose entry does not hold has none.
+    def begin(self, question: ScoreQuestion, weights: Coefficients) -> Answer:
+        factors = key_factors(weights, self._keys, question.terms)
 
-        The same request again gets the same reply. Another one of the same query is refused, so a ciphertext
-        meets one set of weights.
-
-        Args:
-            request: the server's bytes.
-            report: is told why a client's entry was refused.
-            sender: the name for refusals.
-
-        Raises:
-            RemoteProtocolError: other bytes than a request's, weights of no query inside the bounds, a client
-                that comes twice, or a second request of one query.
-        """
-        checks = self._checks
-        listed, rest = divmod(len(request) - checks.request_bytes(0), checks.entry_bytes)
-        if rest or not 0 < listed <= self._cohort:
-            raise _refusal(
-                f"Expected a request for the shares of 1 to {self._cohort} clients, got another length.",
-                sender,
-            )
-        head, entries = request[: checks.head_bytes], self._entries(request)
-        short = b"".join(one.head + one.h1 for one in entries)
-        try:
-            verify(self._server, Signature(request[-SIGNATURE_BYTES:]), framed(checks, head + short))
-        except CryptoError as error:
-            raise _refusal(str(error), sender) from None
-        index = int.from_bytes(head[:INDEX], "little")
-        if index >= len(self._names):
-            raise _refusal(f"Expected one of {len(self._names)} queries, got number {index}.", sender)
-        name, found = self._names[index], hashlib.sha256(head + short).digest()
-        if name in self._answered:
-            before, reply = self._answered[name]
-            if before != found:
-                raise _refusal(f"Expected the first request of {name!r} again, got another.", sender)
-            return reply
-        reply = self._shares(name, head, entries, report, sender)
-        self._answered[name] = found, reply
-        return reply
-
-    def _entries(self, request: bytes) -> list[_Entry]:
-        start, size = self._checks.head_bytes, self._checks.entry_bytes
-        ends = range(start, len(request) - SIGNATURE_BYTES, size)
-        return [_Entry.of(request[at : at + size]) for at in ends]
-
-    def _shares(
-        self,
-        name: str,
-        head: bytes,
-        entries: Sequence[_Entry],
-        report: Callable[[str, str], None],
-        sender: str,
-    ) -> bytes:
-        checks = self._checks
-        salt, sent = head[INDEX : INDEX + SALT], head[INDEX + SALT :]
-        weights = unpacked(sent, checks)
-        if (wrong := form(weights, checks)) is not None:
-            raise _refusal(wrong, sender)
-        if len({one.number for one in entries}) < len(entries):
-            raise _refusal("Expected each client once, got one twice.", sender)
-        # Computed from the weights that came, never taken from the request: a digest that the request stated
-        # could be that of other weights.
-        told = commitment(checks, name, salt, sent)
-        question = Question(checks=checks, key=self._key, name=name, told=told)
-        factors = key_factors(weights, self._keys, checks, self._ring)
-        shares = []
-        for one in entries:
+        def answer(entry: bytes, sender: str) -> bytes:
             try:
-                shares.append(self._share(question, factors, one, sender))
+                return self._share(question, factors, entry, sender)
             except RemoteProtocolError as error:
-                shares.append(b"\xff" * checks.share_bytes)
-                report(error.sender, str(error))
-        return checks.reply_tag(self._key) + b"".join(shares)
+                self._report(error.sender, str(error))
+                return b"\xff" * int(question.terms.answer_bytes)
 
-    def _share(self, question: Question, factors: Sequence[Residues], entry: _Entry, sender: str) -> bytes:
-        checks, p = self._checks, self._checks.terms.parameters
+        return answer
+
+    def _share(
+        self, question: ScoreQuestion, factors: Sequence[Residues], entry: bytes, sender: str
+    ) -> bytes:
+        terms, at = question.terms.terms, NUMBER + SIGNATURE_BYTES
+        number = int.from_bytes(entry[:NUMBER], "little")
         try:
-            client, public = self._member(entry.number)
+            client, public = self._member(number)
         except CryptoError as error:
-            raise _refusal(f"Client {entry.number}: {error}", sender) from None
-        signed = Signed(entry.signature, entry.c1)
-        said, parts = verified(question, client, public, signed, check=self._verify, sender=sender)
+            raise _refusal(f"Client {number}: {error}", sender) from None
+        said, parts = verified(
+            question, client, public, entry[NUMBER:at], entry[at:], check=self._verify, sender=sender
+        )
 
         def reply() -> bytes:
-            return gate.pack_integer(share_of(factors, parts, checks.terms, self._rng), p.modulus)
+            return gate.pack_integer(share_of(factors, parts, terms, self._rng), terms.parameters.modulus)
 
         once = hashlib.sha256(said).digest()
-        return self._openings.once(once, 1, checks.terms.scores, reply, sender=sender)
-
-
-@dataclass(frozen=True, eq=False)
-class _Entry:
-    """What a request has for one client."""
-
-    number: int
-    signature: bytes
-    c1: bytes = field(repr=False)
-    h1: bytes
-    """Computed from the c1 that came."""
-
-    @classmethod
-    def of(cls, raw: bytes) -> _Entry:
-        at = NUMBER + SIGNATURE_BYTES
-        c1 = raw[at:]
-        return cls(int.from_bytes(raw[:NUMBER], "little"), raw[NUMBER:at], c1, hash_of(c1))
-
-    @property
-    def head(self) -> bytes:
-        return u32(self.number) + self.signature
+        return self._openings.once(once, 1, terms.scores, reply, sender=sender)
 
 
 def _multiplied(left: Residues, right: Residues, p: Parameters) -> Residues:
@@ -464,5 +264,90 @@ def _multiplied(left: Residues, right: Residues, p: Parameters) -> Residues:
     return np.asarray(left.astype(object) * right.astype(object) % primes, dtype=np.uint64)
 
 
-def _refusal(what: str, sender: str) -> RemoteProtocolError:
-    return RemoteProtocolError(what, sender=sender, phase="checks")
+def _refusal(what: str, sender: str, phase: str = "checks") -> RemoteProtocolError:
+    return RemoteProtocolError(what, sender=sender, phase=phase)
+
+
+# The scheme -----------------------------------------------------------------------------------------
+
+
+class CheckedCkks(LinearScheme):
+    """`scores = "ckks"`: one signed ciphertext per client.
+
+    Args:
+        parameters: the name of the key's parameters.
+        asks: the most queries of the session.
+        clients: the most clients of one query.
+    """
+
+    key_holder_learns: ClassVar[str] = (
+        "who takes part, and the weights of each query, such as the server's baseline"
+    )
+    limit: ClassVar[str] = (
+        "a server that breaks the protocol, with one client as its accomplice, reads any entry of it, and "
+        "the key holder's key"
+    )
+    signs: ClassVar[bool] = True
+
+    def __init__(self, parameters: str, asks: int, clients: int) -> None:
+        self._parameters: Parameters = by_name(parameters)
+        self._scores = asks * clients
+
+    def terms(self, bounds: LinearBounds, header: Header) -> Checks:
+        terms = LinearTerms(parameters=self._parameters, bounds=bounds, scores=self._scores)
+        return Checks(terms=terms, context=header.session + u32(*header.place()))
+
+    def purpose(self, terms: Checks) -> bytes:
+        # Queries under these terms, which size the flooding of their key.
+        return b"scores" + terms.terms.digest()
+
+    def generated(self, terms: Checks, own: Own, report: Report) -> tuple[CheckedAnswerer, bytes]:
+        directory, pair = own.directory, KeyPair.generate(self._parameters)
+
+        def member(number: int) -> tuple[str, PublicKey]:
+            name = client_name(number)
+            return name, directory.roster([name]).members[0].identity
+
+        made = CheckedAnswerer(pair, member, Openings(), report, check=directory.verify)
+        return made, pair.public.key.raw
+
+    def public(self, terms: Checks, raw: bytes) -> CheckedKey:
+        return CheckedKey(checked(self._parameters, raw))
+
+    def admit(self, sealed: bytes, terms: Checks, key: CheckedKey, sender: str) -> Encrypted:
+        return admit(sealed, terms, key.name, sender=sender)
+
+    def entry(
+        self, declared: Declared, key: CheckedKey, one: Sent, directory: Directory
+    ) -> tuple[bytes, int]:
+        message, question, name = one.message, declared.question(key.name), one.sender
+        public = directory.roster([name]).members[0].identity
+        own = product_of(message, declared, question, name, public, check=directory.verify, sender=name)
+        return u32(one.client) + message.signature + message.c1, own
+
+
+@dataclass(frozen=True)
+class CheckedKey:
+    """The key holder's encryption key, which it signed."""
+
+    public: EncryptionKey
+
+    @cached_property
+    def name(self) -> bytes:
+        return self.public.session
+
+    def concealer(self, terms: Checks) -> SignedEncryption:
+        return SignedEncryption(Encryptor(self.public, terms.terms))
+
+
+@dataclass(frozen=True)
+class SignedEncryption:
+    """A client's part: it encrypts, and signs what it sends."""
+
+    encryptor: Encryptor
+
+    def conceal(self, question: ScoreQuestion, own: Identity, hidden: Floats) -> bytes:
+        return signed(question, self.encryptor.encrypt(hidden), own.name, own.signing)
+
+    def prepare(self) -> bool:
+        return self.encryptor.prepare()

@@ -10,6 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +18,20 @@ from numpy.typing import NDArray
 from securefl.core.agreement import fields
 from securefl.core.errors import ConfigError
 from securefl.core.formats import prefix
-from securefl.core.linear import LinearQuery, spread_of, too_sharp
+from securefl.core.linear import LinearBounds, LinearQuery
 from securefl.core.signing import SIGNATURE_BYTES
 from securefl.he import gate
+from securefl.he.gate import Residues
 from securefl.he.ring import Ring
 from securefl.linear.encryptor import spread, weight_row
-from securefl.linear.pad_terms import INDEX, SALT
 from securefl.linear.terms import LinearTerms
+from securefl.linear.turn import wrong_weights
 
 Coefficients = NDArray[np.int64]
 """The weights as integers, shape (ciphertexts, N): the coefficients of their encoded polynomials."""
-NUMBER = 4
+NUMBER: Final = 4
 """The bytes of a client's number in a request."""
+_C1: Final = prefix("checked/c1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,11 @@ class Checks:
             first prime.
     """
 
+    commits: ClassVar[bytes] = b"checked"
+    requests: ClassVar[str] = "checked/request"
+    sign: ClassVar[int] = 1
+    name_bytes: ClassVar[int] = NUMBER
+
     terms: LinearTerms
     context: bytes
 
@@ -58,7 +66,7 @@ class Checks:
             )
 
     @cached_property
-    def place(self) -> bytes:
+    def digest(self) -> bytes:
         """32 bytes that name terms and place."""
         whole = fields(self.terms.digest(), self.context)
         return hashlib.sha256(prefix("checked/place") + whole).digest()
@@ -97,84 +105,99 @@ class Checks:
         return NUMBER + SIGNATURE_BYTES + self.half_bytes
 
     @property
-    def head_bytes(self) -> int:
-        """Exact length of what a request has before its clients."""
-        return INDEX + SALT + self.weights_bytes
-
-    def request_bytes(self, clients: int) -> int:
-        """Exact length of a request for this many clients."""
-        return self.head_bytes + self.entry_bytes * clients + SIGNATURE_BYTES
+    def bounds(self) -> LinearBounds:
+        return self.terms.bounds
 
     @property
-    def share_bytes(self) -> int:
+    def modulus(self) -> int:
+        return self.terms.parameters.modulus
+
+    @property
+    def unit(self) -> float:
+        return self.terms.unit
+
+    @property
+    def capacity(self) -> float:
+        return self.terms.capacity
+
+    @property
+    def _ring(self) -> Ring:
+        return Ring.of(self.terms.parameters)
+
+    @property
+    def answer_bytes(self) -> int:
         """Exact length of a share, an integer mod Q. All bits set stand for a share that was refused."""
         return gate.integer_size(self.terms.parameters.modulus)
-
-    def reply_bytes(self, clients: int) -> int:
-        """Exact length of the reply for this many clients."""
-        return gate.TAG + self.share_bytes * clients
 
     def reply_tag(self, key: bytes) -> bytes:
         """The first bytes of a reply under this key."""
         return gate.tag("checked-reply", key, self.terms.digest())
 
+    def encoded(self, query: LinearQuery) -> Coefficients:
+        """A query's weights as integers.
 
-def encoded(query: LinearQuery, checks: Checks, ring: Ring) -> Coefficients:
-    """A query's weights as integers.
+        Raises ConfigError for a query of other bounds, or for weights outside them.
+        """
+        terms, p, ring = self.terms, self.terms.parameters, self._ring
+        parts = spread(weight_row(query, terms), terms.ciphertexts, p.slots)
+        first, half = p.primes[0], p.primes[0] // 2
+        # Weights stay below half the first prime (`Checks`), so its residues alone give their integers.
+        rows = [ring.encoded(part, p.weight_scale)[0].astype(np.int64) for part in parts]
+        found = np.stack([np.where(row > half, row - first, row) for row in rows])
+        if (wrong := self.form(found)) is not None:
+            raise ConfigError(f"{wrong} Use a public anchor nearer to the baseline, or wider bounds.")
+        return found
 
-    Raises ConfigError for a query of other bounds, or for weights outside them.
+    def packed(self, weights: Coefficients) -> bytes:
+        """Weights as bytes: little-endian, in two's complement, `weight_bytes` each."""
+        octets = np.ascontiguousarray(weights, dtype="<i8").view(np.uint8).reshape(-1, 8)
+        return octets[:, : self.weight_bytes].tobytes()
+
+    def unpacked(self, raw: bytes) -> Coefficients:
+        """The inverse of `packed`."""
+        p, width = self.terms.parameters, self.weight_bytes
+        octets = np.frombuffer(raw, dtype=np.uint8).reshape(-1, width)
+        wide = np.repeat((octets[:, -1:] >> 7) * np.uint8(255), 8, axis=1)
+        wide[:, :width] = octets
+        return wide.view("<i8").astype(np.int64).reshape(self.terms.ciphertexts, p.poly_modulus_degree)
+
+    def form(self, weights: Coefficients) -> str | None:
+        """Why these integers are the weights of no query inside the bounds. None if they may be."""
+        terms, p, bounds = self.terms, self.terms.parameters, self.terms.bounds
+        if not float(np.linalg.norm(weights.astype(np.float64))) <= self.largest * (1 + 1e-9):
+            return f"Expected weights of norm up to {bounds.weight_norm:.3g}, got longer ones."
+        slots = np.concatenate([_slots(part) for part in weights]) / p.weight_scale
+        # A coefficient is rounded by up to a half, and a slot is a sum of N of them with factors of size 1.
+        slack = p.poly_modulus_degree / (2 * p.weight_scale) + 1e-12 * bounds.weight_norm
+        beside = np.concatenate([slots.imag, slots.real[terms.hidden_length :]])
+        if not (np.abs(beside) <= slack).all():
+            return f"Expected {terms.hidden_length} weights, got numbers beside them."
+        real = slots.real[: terms.hidden_length]
+        return wrong_weights(real, bounds, lambda size: slack)
+
+    def factors(self, weights: Coefficients) -> list[Residues]:
+        """The weights' polynomials in NTT form, one (primes, N) array per ciphertext."""
+        primes = np.array(self.terms.parameters.primes, dtype=np.int64)[:, None]
+        return [self._ring.transformed((part % primes).astype(np.uint64)) for part in weights]
+
+    def short(self, entry: bytes) -> bytes:
+        """The entry with the hash of its c1."""
+        at = NUMBER + SIGNATURE_BYTES
+        return entry[:at] + hash_of(entry[at:])
+
+    def error_of(self, query: LinearQuery, weights: Coefficients) -> float:
+        return self.terms.error_bound()
+
+
+def hash_of(c1: bytes) -> bytes:
+    """SHA-256 of every c1 of a client, which it signs.
+
+    Nothing is made of c0 that leaves the server: a key holder that made its key so that c1 shows the
+    encryption's randomness would try guesses of the vector against it.
     """
-    terms, p = checks.terms, checks.terms.parameters
-    parts = spread(weight_row(query, terms), terms.ciphertexts, p.slots)
-    first, half = p.primes[0], p.primes[0] // 2
-    # Weights stay below half the first prime (`Checks`), so its residues alone give their integers.
-    rows = [ring.encoded(part, p.weight_scale)[0].astype(np.int64) for part in parts]
-    found = np.stack([np.where(row > half, row - first, row) for row in rows])
-    if (wrong := form(found, checks)) is not None:
-        raise ConfigError(f"{wrong} Use a public anchor nearer to the baseline, or wider bounds.")
-    return found
-
-
-def packed(weights: Coefficients, checks: Checks) -> bytes:
-    """Weights as bytes: little-endian, in two's complement, `weight_bytes` each."""
-    octets = np.ascontiguousarray(weights, dtype="<i8").view(np.uint8).reshape(-1, 8)
-    return octets[:, : checks.weight_bytes].tobytes()
-
-
-def unpacked(raw: bytes, checks: Checks) -> Coefficients:
-    """The inverse of `packed`."""
-    p, width = checks.terms.parameters, checks.weight_bytes
-    octets = np.frombuffer(raw, dtype=np.uint8).reshape(-1, width)
-    wide = np.repeat((octets[:, -1:] >> 7) * np.uint8(255), 8, axis=1)
-    wide[:, :width] = octets
-    return wide.view("<i8").astype(np.int64).reshape(checks.terms.ciphertexts, p.poly_modulus_degree)
-
-
-def form(weights: Coefficients, checks: Checks) -> str | None:
-    """Why these integers are the weights of no query inside the bounds. None if they may be."""
-    terms, p, bounds = checks.terms, checks.terms.parameters, checks.terms.bounds
-    if not float(np.linalg.norm(weights.astype(np.float64))) <= checks.largest * (1 + 1e-9):
-        return f"Expected weights of norm up to {bounds.weight_norm:.3g}, got longer ones."
-    slots = np.concatenate([_slots(part) for part in weights]) / p.weight_scale
-    # A coefficient is rounded by up to a half, and a slot is a sum of N of them with factors of size 1.
-    slack = p.poly_modulus_degree / (2 * p.weight_scale) + 1e-12 * bounds.weight_norm
-    beside = np.concatenate([slots.imag, slots.real[terms.hidden_length :]])
-    if not (np.abs(beside) <= slack).all():
-        return f"Expected {terms.hidden_length} weights, got numbers beside them."
-    real = slots.real[: terms.hidden_length]
-    if not real.any():
-        return "Expected a weight that is not 0, got none."
-    if not spread_of(real) <= bounds.spread * (1 + 1e-9):
-        return too_sharp(real, bounds)
-    at = 0
-    for run in bounds.weights:
-        own = slots.real[at : at + run.count]
-        if not ((own >= run.low - slack) & (own <= run.high + slack)).all():
-            return (
-                f"Expected weights {at} to {at + run.count - 1} from {run.low:g} to {run.high:g}, got others."
-            )
-        at += run.count
-    return None
+    found = hashlib.sha256(_C1)
+    found.update(c1)
+    return found.digest()
 
 
 def _slots(coefficients: NDArray[np.int64]) -> NDArray[np.complex128]:

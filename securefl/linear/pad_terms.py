@@ -14,7 +14,7 @@ in total variation, from a number that follows from p alone (and from v, which t
 
 Proof. |x_i - s_x f_i| <= 1/2, so |S - p| <= ||v||_1 / 2, and d = S - round(p) is a whole number with |d| <=
 ||v||_1 / 2 + 1/2. A shift by d moves uniform noise on 2 B + 1 numbers by |d| / (2 B + 1) in total variation.
-The quotient is at most (||v||_1 + 1) / (4 COVER ||v||_1 + 2). v is not 0: `pads.form` refuses that. QED.
+The quotient is at most (||v||_1 + 1) / (4 COVER ||v||_1 + 2). v is not 0: `form` refuses that. QED.
 
 It holds for every vector and every v, so for residues modulo any number, and for lattices: what these read of
 S is in d. It is the worst case, in which all roundings conspire with v. If the roundings are like uniform
@@ -36,19 +36,21 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, log2, sqrt
-from typing import Final
+from typing import ClassVar, Final
+
+import numpy as np
 
 from securefl.core.errors import ConfigError
 from securefl.core.formats import prefix
-from securefl.core.linear import LinearBounds
-from securefl.core.signing import SIGNATURE_BYTES
+from securefl.core.linear import LinearBounds, LinearQuery
+from securefl.linear import words
+from securefl.linear.turn import wrong_weights
+from securefl.linear.words import Words
 
 WORD_BITS: Final = (64, 128)
 """The lengths that words may have. Their arithmetic is modulo 2 to this power."""
 PLACE: Final = 16
 KEY: Final = 32
-INDEX: Final = 4
-SALT: Final = 32
 SEED: Final = 32
 DIGEST: Final = 32
 SECRET: Final = 32
@@ -72,6 +74,12 @@ class PadTerms:
     Raises:
         ConfigError: another length of words, or a score or an entry inside the bounds could wrap.
     """
+
+    commits: ClassVar[bytes] = b"weights"
+    requests: ClassVar[str] = "pads/request"
+    sign: ClassVar[int] = -1
+    name_bytes: ClassVar[int] = KEY
+    entry_bytes: ClassVar[int] = KEY
 
     bounds: LinearBounds
     context: bytes
@@ -109,6 +117,22 @@ class PadTerms:
     def word_bytes(self) -> int:
         return self.word_bits // 8
 
+    @property
+    def answer_bytes(self) -> int:
+        return self.word_bytes
+
+    @property
+    def weights_bytes(self) -> int:
+        return self.word_bytes * self.row
+
+    @property
+    def modulus(self) -> int:
+        return int(2**self.word_bits)
+
+    @property
+    def unit(self) -> float:
+        return 1 / (self.data_scale * self.weight_scale)
+
     @cached_property
     def _room(self) -> int:
         """The bits of both scales together: those that the largest score and its sign leave of a word."""
@@ -143,9 +167,9 @@ class PadTerms:
     def error_bound(self) -> float:
         """The largest |score - div| of any query, by rounding, noise and float64. It always holds."""
         step = sqrt(self.row) / (2 * self.weight_scale)
-        return self.error_of(step, sqrt(self.row) * (self.bounds.weight_norm + step))
+        return self._error(step, sqrt(self.row) * (self.bounds.weight_norm + step))
 
-    def error_of(self, apart: float, size: float) -> float:
+    def _error(self, apart: float, size: float) -> float:
         """The same of one query.
 
         Args:
@@ -168,10 +192,6 @@ class PadTerms:
         dealt = SEED + self.word_bytes if self.dealt else 0
         return PLACE + KEY + dealt + self.word_bytes * self.row
 
-    def request_bytes(self, clients: int) -> int:
-        """Exact length of a request for the sums of this many clients. Dealt ones have none."""
-        return INDEX + SALT + self.word_bytes * self.row + KEY * clients + SIGNATURE_BYTES
-
     @cached_property
     def digest(self) -> bytes:
         """Canonical text, from which keys of pads are derived: terms that differ have other pads."""
@@ -182,3 +202,46 @@ class PadTerms:
     def place(self) -> bytes:
         """16 bytes that name the terms."""
         return hashlib.sha256(prefix("pads/place") + self.digest).digest()[:PLACE]
+
+    # What a turn asks of its terms (`turn.Terms`) -----------------------------------------------------
+
+    def encoded(self, query: LinearQuery) -> Words:
+        """A query's weights as words. Raises ConfigError for other bounds, or weights outside them."""
+        if query.bounds != self.bounds:
+            raise ConfigError("Expected a query with the bounds of its pads, got one with other bounds.")
+        scaled = np.rint(query.row(encrypted=False) * self.weight_scale)
+        weights = words.from_floats(scaled, self.word_bits)
+        if (wrong := self.form(weights)) is not None:
+            raise ConfigError(f"{wrong} Use a public anchor nearer to the baseline, or wider bounds.")
+        return weights
+
+    def packed(self, weights: Words) -> bytes:
+        return words.packed(weights)
+
+    def unpacked(self, raw: bytes) -> Words:
+        return words.unpacked(raw, self.word_bits)
+
+    def form(self, weights: Words) -> str | None:
+        """Why these words are the weights of no query inside the bounds. None if they may be."""
+        bounds, scale = self.bounds, self.weight_scale
+        values = words.to_floats(weights) / scale
+        longest = bounds.weight_norm + np.sqrt(self.row) / (2 * scale)
+        if not float(np.linalg.norm(values)) <= longest * (1 + 1e-9):
+            return f"Expected weights of norm up to {bounds.weight_norm:.3g}, got longer ones."
+        # A step of rounding, and what float64 cannot tell apart.
+        return wrong_weights(values, bounds, lambda size: 1 / scale + 1e-12 * size)
+
+    def factors(self, weights: Words) -> Words:
+        return weights
+
+    def short(self, entry: bytes) -> bytes:
+        return entry
+
+    def reply_tag(self, key: bytes) -> bytes:
+        return b""
+
+    def error_of(self, query: LinearQuery, weights: Words) -> float:
+        """The largest error of this query's scores, with the noise. It always holds."""
+        scale = self.weight_scale
+        apart = float(np.linalg.norm(query.hidden - words.to_floats(weights) / scale))
+        return self._error(apart, words.total(weights) / scale)

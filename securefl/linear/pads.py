@@ -24,62 +24,47 @@ The fresh key travels with y, so no pad is used twice and a client keeps no stat
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar, Final
 
 import numpy as np
 
-from securefl.core.agreement import digest, fields, u32
-from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.agreement import Directory, Identity, fields, u32
+from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
 from securefl.core.formats import prefix
-from securefl.core.keys import Guarded, PublicKey, SecretKey, Signature
-from securefl.core.linear import Floats, LinearQuery, spread_of, too_sharp
-from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey, verify
+from securefl.core.keys import PublicKey, SecretKey
+from securefl.core.linear import Floats, LinearBounds
+from securefl.core.signing import AgreementKey
+from securefl.core.wire import Header
+from securefl.he.parameters import STRONG
 from securefl.linear import words
-from securefl.linear.opener import Score
-from securefl.linear.pad_terms import COVER, INDEX, KEY, PLACE, SALT, SECRET, PadTerms
-from securefl.linear.terms import clear_part
+from securefl.linear.pad_terms import COVER, KEY, PLACE, SECRET, PadTerms
+from securefl.linear.scheme import LinearScheme, Report, Sent
+from securefl.linear.turn import Answer, Declared, ScoreQuestion, refusal
 from securefl.linear.words import Words
+from securefl.storage.own_record import Own
+
+_WORDS: Final[Mapping[str, int]] = {STRONG.name: 64, "words-64": 64, "words-128": 128}
+"""The length of words by the plan's `parameters`, whose default is a homomorphic key's."""
 
 
-@dataclass(frozen=True, eq=False)
-class Masked:
-    """A client's message: its fresh key, the masked words, and the plaintext part of its vector.
-
-    `place` is a tag of the terms for which the message was made. With pads derived for other terms, the
-    result would be a wrong score. `share`: between files alone (`linear.addressed_pads`).
-    """
-
-    place: bytes
-    fresh: PublicKey
-    words: bytes = field(repr=False)
-    clear: Floats = field(repr=False)
-    sender: str = "client"
-    share: bytes = field(default=b"", repr=False)
-
-    @property
-    def packed(self) -> bytes:
-        """All bytes without the clear values, which travel separately."""
-        return self.place + self.fresh.raw + self.share + self.words
+# The client -----------------------------------------------------------------------------------------
 
 
 def mask(
     hidden: Floats,
-    clear: Floats,
     terms: PadTerms,
     name: str,
     told: bytes,
     to: PublicKey,
     *,
     own: AgreementKey | None = None,
-) -> Masked:
+) -> bytes:
     """The client's part: mask its vector. The message must be sealed to the server.
 
     Args:
         hidden: float64 (h,), inside the declared bounds.
-        clear: float64 (c,), the plaintext part.
         terms: the terms of the exchange.
         name: of the query.
         told: the digest of the query's weights, 32 bytes, as the server declared it.
@@ -91,8 +76,7 @@ def mask(
     """
     own, whole = own or AgreementKey.generate(), rounded(hidden, terms)
     pad, _ = pad_and_rest(own, to, own.public, terms, name, told)
-    masked = words.plus(whole, pad)
-    return Masked(terms.place, own.public, words.packed(masked), clear)
+    return terms.place + own.public.raw + words.packed(words.plus(whole, pad))
 
 
 def rounded(hidden: Floats, terms: PadTerms) -> Words:
@@ -102,30 +86,6 @@ def rounded(hidden: Floats, terms: PadTerms) -> Words:
             f"Expected {terms.row} hidden features inside the declared bounds, got others."
         )
     return words.from_floats(np.rint(hidden * terms.data_scale), terms.word_bits)
-
-
-def admit(message: bytes, clear: Floats, terms: PadTerms, *, sender: str) -> Masked:
-    """The gate: the message of a client, or RemoteProtocolError(sender).
-
-    It refuses a weak fresh key, for which the key holder would refuse the whole request.
-    """
-    if len(message) != terms.message_bytes:
-        raise refusal(f"Expected {terms.message_bytes} bytes, got {len(message)}.", sender, "gate")
-    place, fresh = message[:PLACE], PublicKey(message[PLACE : PLACE + KEY])
-    if place != terms.place:
-        raise refusal(
-            "Expected our tag, got the tag of another round, session or set of terms.", sender, "gate"
-        )
-    try:
-        AgreementKey.generate().agree(fresh, prefix("pads/gate"))
-    except CryptoError:
-        raise refusal("Expected a fresh key for key agreement, got a weak one.", sender, "gate") from None
-    at = len(message) - terms.word_bytes * terms.row
-    return Masked(place, fresh, message[at:], clear, sender, message[PLACE + KEY : at])
-
-
-def refusal(what: str, sender: str, phase: str = "pads") -> RemoteProtocolError:
-    return RemoteProtocolError(what, sender=sender, phase=phase)
 
 
 def pad_and_rest(
@@ -150,196 +110,123 @@ def noise_of(secret: bytes, most: int) -> int:
     return int.from_bytes(secret, "little") % (2 * most + 1) - most
 
 
-def commitment(terms: PadTerms, name: str, salt: bytes, weights: bytes) -> bytes:
-    """The digest of a query's weights, to which its pads are bound. salt: 32 bytes, or others guess them."""
-    return digest(b"weights", b"", fields(salt, terms.digest, name.encode(), weights))
+# The server -----------------------------------------------------------------------------------------
 
 
-def framed(terms: PadTerms, body: bytes) -> bytes:
-    """The bytes that the server signs, with the terms."""
-    return prefix("pads/request") + fields(terms.digest) + body
+@dataclass(frozen=True, eq=False)
+class Masked:
+    """A client's message as it passed the gate. share: between files alone (`linear.addressed`)."""
+
+    fresh: PublicKey
+    words: Words = field(repr=False)
+    share: bytes = field(default=b"", repr=False)
 
 
-class PadServer(Guarded):
-    """The server's part for one query: declare its weights, request the sums, subtract them.
+def admit(message: bytes, terms: PadTerms, *, sender: str) -> Masked:
+    """The gate: the message of a client, or RemoteProtocolError(sender).
 
-    Args:
-        terms: of the exchange.
-        index, name: of the query in the exchange.
-        signing: the server's key, as the roster has it.
-        query: of the terms' bounds.
-        salt: 32 bytes; tests inject them.
+    It refuses a weak fresh key, for which the key holder would refuse the whole request, and the message of
+    another place: with pads derived for other terms, the result would be a wrong score.
+    """
+    if len(message) != terms.message_bytes:
+        raise refusal(f"Expected {terms.message_bytes} bytes, got {len(message)}.", sender, "gate")
+    place, fresh = message[:PLACE], PublicKey(message[PLACE : PLACE + KEY])
+    if place != terms.place:
+        raise refusal(
+            "Expected our tag, got the tag of another round, session or set of terms.", sender, "gate"
+        )
+    try:
+        AgreementKey.generate().agree(fresh, prefix("pads/gate"))
+    except CryptoError:
+        raise refusal("Expected a fresh key for key agreement, got a weak one.", sender, "gate") from None
+    at = len(message) - terms.weights_bytes
+    return Masked(fresh, terms.unpacked(message[at:]), message[PLACE + KEY : at])
 
-    Attributes:
-        told: the digest of the weights, which clients get before they answer.
-        error_bound: the largest error of its scores. It always holds.
 
-    Raises:
-        ConfigError: a query of other bounds, or with weights outside them.
+# The key holder -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PadAnswerer:
+    """The key holder's part: <r, v> - n of each client.
+
+    agreement: its X25519 key, made anew in each process, so that a restart forgets nothing that counts.
     """
 
-    def __init__(
-        self,
-        terms: PadTerms,
-        index: int,
-        name: str,
-        signing: SigningKey,
-        query: LinearQuery,
-        *,
-        salt: bytes | None = None,
-    ) -> None:
-        self._terms, self._index, self._signing, self._query = terms, index, signing, query
-        self._salt = os.urandom(SALT) if salt is None else salt
-        self._weights = weights_of(query, terms)
-        self.error_bound = error_of(query, self._weights, terms)
-        self.told = commitment(terms, name, self._salt, words.packed(self._weights))
+    agreement: AgreementKey
+    key: ClassVar[bytes] = b""
 
-    def request(self, masked: Sequence[Masked]) -> bytes:
-        """The signed request for the sums of these clients, in their order."""
-        keys = b"".join(one.fresh.raw for one in masked)
-        body = u32(self._index) + self._salt + words.packed(self._weights) + keys
-        return body + self._signing.sign(framed(self._terms, body)).raw
-
-    def score(self, masked: Masked, pad: bytes) -> Score:
-        """A client's score, from the key holder's sum of its pad.
-
-        Raises RemoteProtocolError that names the client if no honest one has such a score.
-        """
-        terms, bits = self._terms, self._terms.word_bits
-        clear = clear_part(masked.clear, terms.bounds, masked.sender)
-        whole = words.product(words.unpacked(masked.words, bits), self._weights)
-        product = words.centred((whole - int.from_bytes(pad, "little")) % 2**bits, bits)
-        hidden = product / 2 ** (terms.data_bits + terms.weight_bits)
-        scale, error = terms.bounds.scale, self.error_bound
-        value = (hidden + self._query.offset + float(clear @ self._query.clear)) / scale
-        if abs(hidden) > terms.bounds.product + scale * error or not terms.bounds.allows(value, error):
-            raise refusal(
-                "Expected a score inside the declared bounds, got one that no honest client gives.",
-                masked.sender,
-                "score",
-            )
-        return Score(value, error)
-
-
-def weights_of(query: LinearQuery, terms: PadTerms) -> Words:
-    """A query's weights as words. Raises ConfigError for other bounds, or weights outside them."""
-    if query.bounds != terms.bounds:
-        raise ConfigError("Expected a query with the bounds of its pads, got one with other bounds.")
-    scaled = np.rint(query.row(encrypted=False) * terms.weight_scale)
-    weights = words.from_floats(scaled, terms.word_bits)
-    if (wrong := form(weights, terms)) is not None:
-        raise ConfigError(f"{wrong} Use a public anchor nearer to the baseline, or wider bounds.")
-    return weights
-
-
-def error_of(query: LinearQuery, weights: Words, terms: PadTerms) -> float:
-    """The largest error of this query's scores, with the noise. It always holds."""
-    scale = terms.weight_scale
-    apart = float(np.linalg.norm(query.hidden - words.to_floats(weights) / scale))
-    return terms.error_of(apart, words.total(weights) / scale)
-
-
-class PadKeyHolder(Guarded):
-    """The key holder's part of one exchange: one sum with noise for each client and query.
-
-    Args:
-        agreement: its X25519 key, made anew in each process, so that a restart forgets nothing that counts.
-        terms: of the exchange, from its own copy of the plan.
-        names: of the exchange's queries.
-        cohort: the most clients of one query.
-        server: the server's signing key.
-    """
-
-    def __init__(
-        self,
-        agreement: AgreementKey,
-        terms: PadTerms,
-        names: tuple[str, ...],
-        cohort: int,
-        server: PublicKey,
-    ) -> None:
-        self._agreement, self._terms, self._server = agreement, terms, server
-        self._names, self._cohort = names, cohort
-        self._answered: dict[str, tuple[bytes, bytes]] = {}
-
-    def open(self, request: bytes, *, sender: str = "server") -> bytes:
-        """The sum of each client's pad in a signed request, with noise, word by word.
-
-        The same request again gets the same reply, and the same pad the same noise. Another one of the same
-        query is refused, so a client's vector meets one set of weights.
-
-        Raises:
-            RemoteProtocolError: other bytes than a request's, weights of no query inside the bounds, a fresh
-                key that is weak or comes twice, or a second request of one query.
-        """
-        terms = self._terms
-        each = terms.request_bytes(1) - terms.request_bytes(0)
-        listed, rest = divmod(len(request) - terms.request_bytes(0), each)
-        if rest or not 0 < listed <= self._cohort:
-            raise refusal(
-                f"Expected a request for the sums of 1 to {self._cohort} clients, got another length.", sender
-            )
-        body = request[:-SIGNATURE_BYTES]
-        try:
-            verify(self._server, Signature(request[-SIGNATURE_BYTES:]), framed(terms, body))
-        except CryptoError as error:
-            raise refusal(str(error), sender) from None
-        index = int.from_bytes(body[:INDEX], "little")
-        if index >= len(self._names):
-            raise refusal(f"Expected one of {len(self._names)} queries, got number {index}.", sender)
-        name, found = self._names[index], hashlib.sha256(body).digest()
-        if name in self._answered:
-            before, reply = self._answered[name]
-            if before != found:
-                raise refusal(f"Expected the first request of {name!r} again, got another.", sender)
-            return reply
-        try:
-            sums = self._sums(name, body, sender)
-        except CryptoError as error:  # a weak fresh key
-            raise refusal(str(error), sender) from None
-        reply = b"".join(one.to_bytes(terms.word_bytes, "little") for one in sums)
-        self._answered[name] = found, reply
-        return reply
-
-    def _sums(self, name: str, body: bytes, sender: str) -> list[int]:
-        """<r, v> - n of each client, mod t, with the weights v in the request."""
-        terms, start = self._terms, INDEX + SALT
-        end = start + terms.word_bytes * terms.row
-        salt, sent = body[INDEX:start], body[start:end]
-        weights = words.unpacked(sent, terms.word_bits)
-        if (wrong := form(weights, terms)) is not None:
-            raise refusal(wrong, sender)
-        fresh = [PublicKey(body[at : at + KEY]) for at in range(end, len(body), KEY)]
-        # One key twice is one pad twice, and two clients under one pad reveal their difference.
-        if len({one.raw for one in fresh}) < len(fresh):
-            raise refusal("Expected each fresh key once, got one twice.", sender)
-        # Computed from the weights that came, never taken from the request: a digest that the request stated
-        # could be that of other weights.
-        told = commitment(terms, name, salt, sent)
+    def begin(self, question: ScoreQuestion, weights: Words) -> Answer:
+        terms = question.terms
         most, modulus = COVER * words.total(weights), 2**terms.word_bits
-        found = (pad_and_rest(self._agreement, one, one, terms, name, told) for one in fresh)
-        return [(words.product(pad, weights) - noise_of(secret, most)) % modulus for pad, secret in found]
+
+        def answer(entry: bytes, sender: str) -> bytes:
+            own, fresh = self.agreement, PublicKey(entry)
+            try:
+                pad, secret = pad_and_rest(own, fresh, fresh, terms, question.name, question.told)
+            except CryptoError as error:  # a weak fresh key
+                raise refusal(str(error), sender) from None
+            found: int = (words.product(pad, weights) - noise_of(secret, most)) % modulus
+            return found.to_bytes(terms.word_bytes, "little")
+
+        return answer
 
 
-def form(weights: Words, terms: PadTerms) -> str | None:
-    """Why these words are the weights of no query inside the bounds. None if they may be."""
-    bounds, scale = terms.bounds, terms.weight_scale
-    values = words.to_floats(weights) / scale
-    if not values.any():
-        return "Expected a weight that is not 0, got none."
-    if not spread_of(values) <= bounds.spread * (1 + 1e-9):
-        return too_sharp(values, bounds)
-    longest = bounds.weight_norm + np.sqrt(terms.row) / (2 * scale)
-    if not float(np.linalg.norm(values)) <= longest * (1 + 1e-9):
-        return f"Expected weights of norm up to {bounds.weight_norm:.3g}, got longer ones."
-    at = 0
-    for run in bounds.weights:
-        own = values[at : at + run.count]
-        # A step of rounding, and what float64 cannot tell apart.
-        slack = 1 / scale + 1e-12 * max(abs(run.low), abs(run.high))
-        if not ((own >= run.low - slack) & (own <= run.high + slack)).all():
-            return (
-                f"Expected weights {at} to {at + run.count - 1} from {run.low:g} to {run.high:g}, got others."
+# The scheme -----------------------------------------------------------------------------------------
+
+
+class Pads(LinearScheme):
+    """`scores = "pads"`: words masked by pads that the key holder knows. Arguments as for `CheckedCkks`."""
+
+    key_holder_learns: ClassVar[str] = (
+        "how many are asked and answer, not which; the weights of each query, such as the server's baseline"
+    )
+
+    def __init__(self, parameters: str, asks: int, clients: int) -> None:
+        if parameters not in _WORDS:
+            raise ConfigError(
+                f'Expected `parameters` of "words-64" or "words-128" with scores = "pads", got '
+                f"{parameters!r}: pads have no homomorphic key. Leave the line out for words of 64 bits."
             )
-        at += run.count
-    return None
+        self._word_bits = _WORDS[parameters]
+
+    def terms(self, bounds: LinearBounds, header: Header) -> PadTerms:
+        # Another session, round, stage or attempt has other pads.
+        context = header.session + u32(*header.place())
+        return PadTerms(bounds=bounds, context=context, word_bits=self._word_bits)
+
+    def purpose(self, terms: PadTerms) -> bytes:
+        return b"pads"
+
+    def generated(self, terms: PadTerms, own: Own, report: Report) -> tuple[PadAnswerer, bytes]:
+        # In memory alone: a key holder that is restored from a backup answers under another key.
+        made = PadAnswerer(AgreementKey.generate())
+        return made, made.agreement.public.raw
+
+    def public(self, terms: PadTerms, raw: bytes) -> PadKey:
+        AgreementKey.generate().agree(PublicKey(raw), prefix("pads/pinned"))  # refuses a weak one
+        return PadKey(PublicKey(raw))
+
+    def admit(self, sealed: bytes, terms: PadTerms, key: PadKey, sender: str) -> Masked:
+        return admit(sealed, terms, sender=sender)
+
+    def entry(self, declared: Declared, key: PadKey, one: Sent, directory: Directory) -> tuple[bytes, int]:
+        message: Masked = one.message
+        return message.fresh.raw, words.product(message.words, declared.factors)
+
+
+@dataclass(frozen=True)
+class PadKey:
+    """The key holder's key for agreeing on pads, which it signed."""
+
+    agreement: PublicKey
+    name: ClassVar[bytes] = b""
+
+    def concealer(self, terms: PadTerms) -> PadKey:
+        return self
+
+    def conceal(self, question: ScoreQuestion, own: Identity | None, hidden: Floats) -> bytes:
+        return mask(hidden, question.terms, question.name, question.told, self.agreement)
+
+    def prepare(self) -> bool:
+        return False  # a pad binds its query's place: nothing of it is known before the call

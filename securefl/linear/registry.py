@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Final
 from securefl.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from securefl.linear.checked_ckks import CheckedCkks
-    from securefl.linear.ckks import Ckks
-    from securefl.linear.padded import Pads
+    from securefl.linear.checked import CheckedCkks
+    from securefl.linear.pads import Pads
     from securefl.linear.scheme import LinearScheme
 
-    Kind = type[CheckedCkks] | type[Ckks] | type[Pads]
+    Kind = type[CheckedCkks] | type[Pads]
 
 CLEAR: Final = "clear"
 """The value of `scores` if the server sees the clients' vectors."""
@@ -27,16 +26,7 @@ def require(word: str, parameters: str) -> None:
     """Raises ConfigError for parameters that this scheme cannot use."""
     if word != CLEAR:
         # Made and discarded: each scheme refuses unusable parameters itself, in one place.
-        _named(word, encrypts_baseline(word, parameters))(parameters, 1, 1)
-
-
-def encrypts_baseline(word: str, parameters: str) -> bool:
-    """Whether the weights of queries are encrypted too (mode E)."""
-    if word != "ckks":
-        return False
-    from securefl.he.parameters import STRONG_ENCRYPTED
-
-    return parameters == STRONG_ENCRYPTED.name
+        _named(word)(parameters, 1, 1)
 
 
 def scheme_of(word: str, *, parameters: str, asks: int, clients: int) -> LinearScheme | None:
@@ -59,23 +49,17 @@ def scheme_of(word: str, *, parameters: str, asks: int, clients: int) -> LinearS
     """
     if word == CLEAR:
         return None
-    return _named(word, encrypts_baseline(word, parameters))(parameters, asks, clients)
+    return _named(word)(parameters, asks, clients)
 
 
-def key_holder_learns(word: str, *, encrypted: bool) -> str:
-    """What the key holder learns of the numbers under this scheme, in words.
-
-    encrypted: whether the weights of queries are encrypted too (`encrypts_baseline`).
-    """
-    return "" if word == CLEAR else _named(word, encrypted).key_holder_learns
+def key_holder_learns(word: str) -> str:
+    """What the key holder learns of the numbers under this scheme, in words."""
+    return "" if word == CLEAR else _named(word).key_holder_learns
 
 
-def limit(word: str, *, encrypted: bool) -> str:
-    """What a server that breaks the protocol learns beyond the declared number. Empty: nothing, or no scheme.
-
-    encrypted: whether the weights of queries are encrypted too (`encrypts_baseline`).
-    """
-    return "" if word == CLEAR else _named(word, encrypted).limit
+def limit(word: str) -> str:
+    """What a server that breaks the protocol learns beyond the declared number. Empty: nothing."""
+    return "" if word == CLEAR else _named(word).limit
 
 
 def left_open(word: str, releases: int) -> float:
@@ -97,19 +81,15 @@ def left_open(word: str, releases: int) -> float:
     return _LEFT_OPEN[word] * sqrt(2 / releases)
 
 
-def _named(word: str, encrypted: bool) -> Kind:
+def _named(word: str) -> Kind:
     # Each scheme is imported where a plan has it: pads need no homomorphic library, and most studies neither.
     match word:
-        case "ckks" if encrypted:
-            from securefl.linear.ckks import Ckks
-
-            return Ckks  # openings of encrypted weights cannot be checked
         case "ckks":
-            from securefl.linear.checked_ckks import CheckedCkks
+            from securefl.linear.checked import CheckedCkks
 
             return CheckedCkks
         case "pads":
-            from securefl.linear.padded import Pads
+            from securefl.linear.pads import Pads
 
             return Pads
     raise ConfigError(f"Expected scores among {', '.join(_WORDS)}, got {word!r}.")

@@ -1,34 +1,52 @@
-"""The interface of a scheme that `[privacy] scores` names: the server learns one number per client only.
+"""Schemes that `[privacy] scores` names: the server learns one number per client only.
 
-A scheme has a side for each party, which keeps that party's keys of a session. An exchange consists of these
-calls, in every scheme:
+A scheme has a side for each party, which keeps that party's keys of a session. They are the same under every
+cipher, and play one turn (`turn`) in an exchange:
 
 client       `conceal`              conceals the hidden part of a value, by the name of the query
-server       `questions`            the public part of the exchange, which the calls state
+server       `questions`            declares the weights; the public part, which the calls state
              `admit`                the gate: checks sealed bytes before any native library reads them
              `score`, then `Asked`  slow work, which ends in one request, and in the numbers `Found`
 key holder   `machine`              opens that request
 
-Numbers in the clear need no scheme: the exchange itself computes them.
+What a cipher does differently are the methods of `LinearScheme` that its two kinds have (`pads.Pads`,
+`checked.CheckedCkks`). Numbers in the clear need no scheme: the exchange itself computes them.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, ClassVar, Final
 
 from securefl.core.agreement import Directory, Identity
-from securefl.core.errors import CryptoError, LocalProtocolError, RemoteProtocolError
-from securefl.core.hiding import ConcealVector
+from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.hiding import Concealed, ConcealVector
 from securefl.core.linear import Floats, LinearBounds, LinearQuery
-from securefl.core.machine import Machine, Work
-from securefl.core.messages import client_name
+from securefl.core.machine import Expects, Need, Outgoing, Step, Work
+from securefl.core.messages import OVERHEAD, REFUSED, OpenReply, OpenRequest, client_name
+from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit
-from securefl.linear.pad_terms import DIGEST
+from securefl.linear.turn import (
+    Answerer,
+    Arrived,
+    Declared,
+    QueryKeyHolder,
+    QueryServer,
+    ScoreQuestion,
+)
 from securefl.storage.own_record import Own
 
+DIGEST: Final = 32
+MOST_KINDS: Final = 16
+"""The most keys that a key holder makes in a session: under CKKS one for each set of bounds.
+
+The server chooses the bounds, so without a limit it could have the key holder make keys without end.
+"""
 Place = tuple[int, str]
 """The place of a number: the client and the name of the value."""
 Queries = Mapping[str, LinearQuery]
@@ -47,11 +65,11 @@ No party of the protocol sees the report.
 
 @dataclass(frozen=True)
 class Sent:
-    """One client's admitted message for the query of this name."""
+    """One client's message for the query of this name, as it passed the gate, and its plaintext part."""
 
     client: int
     name: str
-    sealed: bytes = field(repr=False)
+    message: Any = field(repr=False)
     clear: Floats = field(repr=False)
 
     @property
@@ -132,35 +150,79 @@ class Questions:
         return self.cohort * len(self.names)
 
 
-class Scoring(Protocol):
-    """The server's part of one exchange of scores, for its machine.
+class LinearScheme(ABC):
+    """A scheme for linear queries under one plan. Each party makes its own side from its own secrets.
+
+        >>> from securefl.linear import scheme_of
+        >>> scheme = scheme_of("pads", parameters="strong", asks=1, clients=10)
+        >>> scheme.key_holder_learns
+        "how many are asked and answer, not which; the weights of each query, such as the server's baseline"
+
+    Raises nothing.
 
     Attributes:
-        names: the names of the concealed values.
-        sealed_bytes: the exact length of a client's message.
-        replies: the limit of one reply of the key holder.
+        key_holder_learns: what the key holder learns, in words.
+        limit: what a server that breaks the protocol learns beyond one declared number. Empty: nothing.
+        signs: whether clients sign what they send.
     """
 
-    @property
-    def names(self) -> frozenset[str]: ...
+    key_holder_learns: ClassVar[str]
+    limit: ClassVar[str] = ""
+    signs: ClassVar[bool] = False
 
-    @property
-    def sealed_bytes(self) -> int: ...
+    def clients(self, directory: Directory, identities: Identities) -> LinearClients:
+        """The clients' side, from the pinned keys of all parties and the clients' own."""
+        return LinearClients(self, directory, identities)
 
-    @property
-    def replies(self) -> Limit: ...
+    def server(self, own: Own) -> LinearServer:
+        """The server's side, from its identity and the pinned keys."""
+        return LinearServer(self, own)
 
-    def admit(self, sender: str, sealed: bytes) -> None:
-        """Raises RemoteProtocolError(sender) for bytes that no client of this exchange makes."""
-        ...
+    def key_holder(self, own: Own, report: Report) -> LinearKeyHolder:
+        """The key holder's side. `report` gets the reasons of refusals."""
+        return LinearKeyHolder(self, own, report)
 
-    def score(self, sent: tuple[Sent, ...]) -> Work:
-        """The server's work order, which ends in an `Asked`, or in an empty `Found` if nothing is to open."""
-        ...
+    def pinned(self, directory: Directory, terms: Any, key: bytes) -> Any:
+        """The key holder's key for these terms. Raises CryptoError if it is another's."""
+        return self.public(terms, directory.vouched(self.purpose(terms), key))
+
+    # What the ciphers do differently
+
+    @abstractmethod
+    def terms(self, bounds: LinearBounds, header: Header) -> Any:
+        """The terms of one exchange (`turn.Terms`). Every party computes them for itself."""
+
+    @abstractmethod
+    def purpose(self, terms: Any) -> bytes:
+        """What the key holder's signature of its key binds. One key serves one purpose."""
+
+    @abstractmethod
+    def generated(self, terms: Any, own: Own, report: Report) -> tuple[Answerer, bytes]:
+        """A new key: how the key holder answers under it, and its public half."""
+
+    @abstractmethod
+    def public(self, terms: Any, raw: bytes) -> Any:
+        """The public half. It has a `name`, and makes a `concealer`. Raises CryptoError for no key."""
+
+    @abstractmethod
+    def admit(self, sealed: bytes, terms: Any, key: Any, sender: str) -> Any:
+        """The gate: a client's message, or RemoteProtocolError(sender) for bytes that no client makes."""
+
+    @abstractmethod
+    def entry(self, declared: Declared, key: Any, one: Sent, directory: Directory) -> tuple[bytes, int]:
+        """What the request has for a client, and the server's integer. Errors as for `admit`."""
 
 
-class ClientSide(Protocol):
-    """The clients' side of a scheme, for one session."""
+# The clients ----------------------------------------------------------------------------------------
+
+
+class LinearClients:
+    """The clients' side: they conceal under the key that the key holder signed."""
+
+    def __init__(self, scheme: LinearScheme, directory: Directory, identities: Identities) -> None:
+        self._scheme, self._directory, self._identities = scheme, directory, identities
+        self._known: dict[bytes, tuple[bytes, bytes, Any]] = {}
+        self._latest: Any = None
 
     def conceal(
         self, asked: Questions, header: Header, key: bytes, clients: Sequence[str]
@@ -170,85 +232,198 @@ class ClientSide(Protocol):
         key: the key holder's signed key. clients: who is asked. Raises CryptoError for a key that is not the
         key holder's.
         """
-        ...
+        scheme, digests, terms = self._scheme, asked.digests(), self._scheme.terms(asked.bounds, header)
+        # A key holder that restarted has another key: clients must not encrypt under the old one.
+        known = self._known.get(purpose := scheme.purpose(terms))
+        if known is None or known[0] != key:
+            public = scheme.pinned(self._directory, terms, key)
+            known = self._known[purpose] = key, public.name, public.concealer(terms)
+        _, name_of_key, self._latest = known
+        questions = [
+            ScoreQuestion(terms=terms, name=name, told=told, key=name_of_key)
+            for name, told in digests.items()
+        ]
+
+        def of(own: Identity | None) -> Mapping[str, ConcealVector]:
+            conceal = self._latest.conceal
+            return {
+                one.name: ConcealVector(asked.bounds, partial(_concealed, partial(conceal, one, own)))
+                for one in questions
+            }
+
+        if not scheme.signs:
+            return dict.fromkeys(clients, of(None))
+        return {own.name: of(own) for own in self._identities(clients)}
 
     def prepare(self) -> bool:
         """Do a piece of a later answer's work beforehand, while the client waits: some milliseconds.
 
         Returns whether another piece is to be done. A party that never calls it does all work as it answers.
         """
-        ...
+        return self._latest is not None and self._latest.prepare()
 
 
-class ServerSide(Protocol):
-    """The server's side of a scheme, for one session."""
+def _concealed(conceal: Callable[[Floats], bytes], hidden: Floats) -> Concealed:
+    return Concealed("encrypted", sealed=conceal(hidden))
+
+
+# The server -----------------------------------------------------------------------------------------
+
+
+class LinearServer:
+    """The server's side: it declares weights before it asks, and has one integer opened per client."""
+
+    def __init__(self, scheme: LinearScheme, own: Own) -> None:
+        self._scheme, self._own = scheme, own
+        self._declared: dict[str, Declared] = {}
+        self._sealed: dict[LinearBounds, int] = {}
 
     def questions(self, queries: Queries, cohort: int, header: Header) -> Questions:
         """The public part of one exchange, as the calls state it. It comes before `begin`.
 
         Raises LocalProtocolError for queries of several bounds, and ConfigError for weights outside them.
         """
-        ...
+        asked = Questions.of(queries, cohort)
+        terms = self._scheme.terms(asked.bounds, header)
+        self._sealed[asked.bounds] = terms.message_bytes
+        self._declared = {name: Declared.of(queries[name], terms, name) for name in asked.names}
+        return asked.bound_to(one.told for one in self._declared.values())
 
-    def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, report: Report) -> Scoring:
-        """The server's part of one exchange with `cohort` clients.
-
-        Raises:
-            ConfigError: no score of these vectors fits the key.
-            CryptoError: as for `ClientSide.conceal`.
-            LocalProtocolError: queries of several bounds.
-        """
-        ...
+    def begin(self, asked: Questions, key: bytes, report: Report) -> Scoring:
+        """The server's part of the exchange of these questions. Raises CryptoError as for `conceal`."""
+        directory, terms = self._own.directory, next(iter(self._declared.values())).terms
+        public = self._scheme.pinned(directory, terms, key)
+        servers = {
+            name: QueryServer(declared, index, self._own.identity.signing, public.name)
+            for index, (name, declared) in enumerate(self._declared.items())
+        }
+        return Scoring(
+            scheme=self._scheme,
+            terms=terms,
+            key=public,
+            servers=servers,
+            cohort=asked.cohort,
+            directory=directory,
+            report=report,
+        )
 
     def sealed_bytes(self, bounds: LinearBounds) -> int | None:
         """The length of a client's message for a query of these bounds. None before any query."""
-        ...
+        return self._sealed.get(bounds)
 
     def error_bound(self) -> float | None:
         """The largest error of a score, except with probability 1e-6. None before any query."""
-        ...
+        return max((one.error for one in self._declared.values()), default=None)
 
 
-class KeyHolderSide(Protocol):
-    """The key holder's side of a scheme, for one session."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scoring:
+    """The server's part of one exchange of scores, for its machine.
 
-    def machine(self, asked: Questions, header: Header) -> tuple[Machine[Any], bytes]:
-        """The machine of one exchange, and the public key. Raises ConfigError if no key fits."""
-        ...
-
-
-class LinearScheme(Protocol):
-    """A scheme for linear queries under one plan. Each party makes its own side from its own secrets.
-
-        >>> from securefl.linear import scheme_of
-        >>> scheme = scheme_of("pads", parameters="strong", asks=1, clients=10)
-        >>> scheme.key_holder_learns
-        "how many are asked and answer, not which; the weights of each query, such as the server's baseline"
-
-    Raises nothing.
+    key: the key holder's. servers: by the names of the concealed values.
     """
 
-    @property
-    def key_holder_learns(self) -> str:
-        """What the key holder learns, in words."""
-        ...
+    scheme: LinearScheme
+    terms: Any
+    key: Any
+    servers: Mapping[str, QueryServer]
+    cohort: int
+    directory: Directory
+    report: Report
 
     @property
-    def limit(self) -> str:
-        """What a server that breaks the protocol learns beyond one declared number. Empty: nothing."""
-        ...
+    def names(self) -> frozenset[str]:
+        return frozenset(self.servers)
 
-    def clients(self, directory: Directory, identities: Identities) -> ClientSide:
-        """The clients' side, from the pinned keys of all parties and the clients' own."""
-        ...
+    @property
+    def sealed_bytes(self) -> int:
+        """The exact length of a client's message."""
+        return int(self.terms.message_bytes)
 
-    def server(self, own: Own) -> ServerSide:
-        """The server's side, from its identity and the pinned keys."""
-        ...
+    @property
+    def replies(self) -> Limit:
+        """The limit of the key holder's replies."""
+        tag = len(self.terms.reply_tag(self.key.name))
+        each = tag + self.terms.answer_bytes * self.cohort + 8
+        return Limit(each * len(self.servers) + OVERHEAD, len(self.servers))
 
-    def key_holder(self, own: Own, report: Report) -> KeyHolderSide:
-        """The key holder's side. `report` gets the reasons of refusals."""
-        ...
+    def admit(self, sender: str, sealed: bytes) -> Any:
+        """A client's message. Raises RemoteProtocolError(sender) for bytes that no client makes.
+
+        The rest of the checks, which take longer, is the work order's.
+        """
+        return self.scheme.admit(sealed, self.terms, self.key, sender)
+
+    def score(self, sent: tuple[Sent, ...]) -> RequestAnswers:
+        """The work order that ends in an `Asked`, or in an empty `Found` if nothing is to open."""
+        return RequestAnswers(self, sent)
+
+    def arrived(self, one: Sent) -> Arrived:
+        declared = self.servers[one.name].declared
+        return declared.arrived(
+            *self.scheme.entry(declared, self.key, one, self.directory), one.clear, one.sender
+        )
+
+
+Requested = tuple[str, tuple[tuple[Sent, Arrived], ...]]
+"""The messages of one query, in the order of a request."""
+
+
+@dataclass(frozen=True, eq=False)
+class RequestAnswers:
+    """A work order of the server: check what clients sent, and make one request for each query."""
+
+    part: Scoring
+    sent: tuple[Sent, ...]
+
+    def run(self) -> Asked | Found:
+        arrived: list[tuple[Sent, Arrived]] = []
+        for one in self.sent:
+            with blaming(self.part.report):
+                arrived.append((one, self.part.arrived(one)))
+        # Before requests are made, since the key holder refuses a whole request that has an entry twice. One
+        # of the two copied it, and the server cannot tell which.
+        uses = Counter(own.short for _, own in arrived)
+        for _, own in arrived:
+            if uses[own.short] > 1:
+                self.part.report(
+                    own.sender, "Expected a fresh key of its own, got one that another message has too."
+                )
+        requested: list[Requested] = []
+        for name in self.part.servers:
+            listed = tuple(pair for pair in arrived if pair[0].name == name and uses[pair[1].short] == 1)
+            if listed:
+                requested.append((name, listed))
+        if not requested:
+            return {}
+        items = tuple(
+            self.part.servers[name].request([own for _, own in listed]) for name, listed in requested
+        )
+        return Asked(items, partial(AddAnswers, self.part, tuple(requested)))
+
+
+@dataclass(frozen=True, eq=False)
+class AddAnswers:
+    """A work order of the server: add its own integers to the key holder's."""
+
+    part: Scoring
+    requested: tuple[Requested, ...]
+    replies: tuple[bytes, ...]
+
+    def run(self) -> Found:
+        found: dict[Place, float] = {}
+        for (name, listed), reply in zip(self.requested, self.replies, strict=True):
+            # A refused request costs only its own query the scores.
+            if reply == REFUSED:
+                continue
+            server = self.part.servers[name]
+            with blaming(self.part.report):
+                opened = server.opened([own for _, own in listed], reply, sender=KEY_HOLDER)
+                for (one, own), value in zip(listed, opened, strict=True):
+                    if value is not None:
+                        with blaming(self.part.report):
+                            found[one.place] = server.score(own, value).value
+        return found
 
 
 @contextmanager
@@ -260,3 +435,112 @@ def blaming(report: Report) -> Iterator[None]:
 
     except RemoteProtocolError as error:
         report(error.sender, str(error))
+
+
+# The key holder -------------------------------------------------------------------------------------
+
+
+class LinearKeyHolder:
+    """The key holder's side: its keys, which live as long as the process, and their openings.
+
+    After a restart, the key holder makes new ones and counts openings from 0.
+    """
+
+    def __init__(self, scheme: LinearScheme, own: Own, report: Report) -> None:
+        self._scheme, self._own, self._report = scheme, own, report
+        self._known: dict[bytes, tuple[Answerer, bytes]] = {}
+
+    def machine(self, asked: Questions, header: Header) -> tuple[OpeningMachine, bytes]:
+        """The machine of one exchange, and the public key. Raises ConfigError if no key fits."""
+        if not asked.distinct:
+            raise ConfigError("Expected each query once, got one twice.")
+        directory, terms = self._own.directory, self._scheme.terms(asked.bounds, header)
+        answerer, key = self._key(terms)
+        holder = QueryKeyHolder(terms, asked.names, asked.cohort, directory.server.identity, answerer)
+        most = Limit(holder.request_bytes * len(asked.names) + OVERHEAD, len(asked.names))
+        open_ = partial(holder.open, sender=SERVER)
+        return OpeningMachine(header=header, most=most, open_=open_, report=self._report), key
+
+    def _key(self, terms: Any) -> tuple[Answerer, bytes]:
+        purpose = self._scheme.purpose(terms)
+        if purpose not in self._known:
+            if len(self._known) >= MOST_KINDS:
+                raise ConfigError(
+                    f"Expected at most {MOST_KINDS} sets of bounds in a session, got one more. Use the same "
+                    "bounds for several queries."
+                )
+            answerer, raw = self._scheme.generated(terms, self._own, self._report)
+            directory = self._own.directory
+            self._known[purpose] = answerer, self._own.identity.vouch(purpose, directory.session, raw)
+        return self._known[purpose]
+
+
+@dataclass(frozen=True)
+class OpenItems:
+    """A work order of the key holder: open the items of a request."""
+
+    open_: Callable[[bytes], bytes]
+    items: tuple[bytes, ...]
+    report: Callable[[str, str], None]
+
+    def run(self) -> tuple[bytes, ...]:
+        """The opening of each item, or `REFUSED`. Reasons go to `report`."""
+        replies = [REFUSED] * len(self.items)
+        for i, item in enumerate(self.items):
+            try:
+                replies[i] = self.open_(item)
+            except RemoteProtocolError as error:
+                self.report(error.sender, str(error))
+        return tuple(replies)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The request, if it came, and its reply, if it is made."""
+
+    request: OpenRequest | None = None
+    reply: OpenReply | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpeningMachine:
+    """The key holder's machine of one exchange.
+
+    Attributes:
+        header: the place of the exchange.
+        most: the largest request.
+        open_: opens an item, or raises RemoteProtocolError.
+        report: is told why an item was refused.
+    """
+
+    header: Header
+    most: Limit
+    open_: Callable[[bytes], bytes]
+    report: Callable[[str, str], None]
+
+    def begin(self) -> Step[Ready]:
+        return Step(Ready())
+
+    def expects(self, state: Ready) -> Expects:
+        return Expects(self.header, {OpenRequest: self.most})
+
+    def receive(self, state: Ready, sender: str, message: OpenRequest) -> Step[Ready]:
+        if sender != SERVER:
+            raise RemoteProtocolError(
+                f"Expected a request from the server, got one from {sender}.", sender=sender, phase="opening"
+            )
+        # Repeating a request spends nothing: one is opened, and its reply is kept.
+        if state.request not in (None, message):
+            raise RemoteProtocolError(
+                "Expected one request, got another: one is opened.", sender=sender, phase="opening"
+            )
+        if state.request is None:
+            return Step(Ready(message), need=Need(OpenItems(self.open_, message.items, self.report)))
+        return Step(state, out=() if state.reply is None else (Outgoing((SERVER,), state.reply),))
+
+    def provide(self, state: Ready, answer: tuple[bytes, ...]) -> Step[Ready]:
+        reply = OpenReply(items=tuple(answer))
+        return Step(replace(state, reply=reply), out=(Outgoing((SERVER,), reply),), result="opened")
+
+    def deadline(self, state: Ready) -> Step[Ready]:
+        return Step(state, result="unused")

@@ -24,18 +24,16 @@ real-valued product tells.
 from __future__ import annotations
 
 import hashlib
+import random
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, floor, hypot, log2, sqrt
 from statistics import NormalDist
 from typing import Final
 
-import numpy as np
-
-from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.errors import ConfigError
 from securefl.core.formats import prefix
-from securefl.core.linear import Floats, LinearBounds
-from securefl.core.signing import SIGNATURE_BYTES
+from securefl.core.linear import LinearBounds
 from securefl.he import gate
 from securefl.he.flooding import FLOODING_BITS
 from securefl.he.parameters import GUARD, Parameters, capacity
@@ -123,18 +121,6 @@ class LinearTerms:
         p = self.parameters
         return gate.TAG + self.ciphertexts * gate.residues_size(2, p.primes, p.poly_modulus_degree)
 
-    @property
-    def request_bytes(self) -> int:
-        """The length of a request."""
-        p = self.parameters
-        rest = gate.residues_size(p.polynomials - 1, p.primes, p.poly_modulus_degree)
-        return self.reply_bytes + rest + SIGNATURE_BYTES
-
-    @property
-    def reply_bytes(self) -> int:
-        """The length of a reply."""
-        return gate.TAG + gate.integer_size(self.parameters.modulus)
-
     @cached_property
     def weight_norm(self) -> float:
         """W, the largest norm of a query's row. An encrypted row has the clear weights too."""
@@ -168,6 +154,10 @@ class LinearTerms:
         # values far below 1 would leave room for more, but SEAL refuses a product of such a scale
         most = p.modulus.bit_length() - (p.data_scale * p.weight_scale).bit_length()
         return p.data_scale << max(0, min(floor(log2(room)) - _FREE_BITS, most))
+
+    @property
+    def modulus(self) -> int:
+        return self.parameters.modulus
 
     @property
     def unit(self) -> float:
@@ -236,15 +226,9 @@ class LinearTerms:
         return f"LinearTerms(parameters={self.parameters.text()}, bounds={bounds}, scores={self.scores})"
 
 
-def clear_part(clear: Floats | None, bounds: LinearBounds, sender: str) -> Floats:
-    """A client's plaintext part. Raises RemoteProtocolError(sender) unless each value is inside its range."""
-    values = np.empty(0) if clear is None else np.asarray(clear, dtype=np.float64)
-    if bounds.holds_clear(values):
-        return values
-    size = bounds.clear_length
-    came = "some outside" if values.shape == (size,) else f"shape {values.shape}"
-    raise RemoteProtocolError(
-        f"Expected {size} plaintext values inside the declared bounds, got {came}.",
-        sender=sender,
-        phase="gate",
-    )
+def flooded(value: int, terms: LinearTerms, rng: random.Random) -> int:
+    """An integer mod Q with the key holder's noise, on the grid."""
+    # In whole steps of the grid, since the noise's float has no random bits below it.
+    grid = terms.grid
+    noise = grid * round(terms.sigma / grid * rng.gauss(0.0, 1.0))
+    return (value + noise + grid // 2) // grid * grid % terms.parameters.modulus

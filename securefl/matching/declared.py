@@ -13,15 +13,8 @@ from securefl.core.formats import prefix
 from securefl.core.keys import Signature
 from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey, verify
-from securefl.he.ring import Ring
-from securefl.linear import words
-from securefl.linear.addressed_checked import QUERY
-from securefl.linear.addressed_told import declared
-from securefl.linear.checked import Declared
-from securefl.linear.checks import Checks, encoded, packed
-from securefl.linear.pad_terms import PadTerms
-from securefl.linear.pads import weights_of
-from securefl.linear.words import Words
+from securefl.linear.addressed import QUERY
+from securefl.linear.turn import Declared, Terms
 from securefl.matching.document import Document
 from securefl.matching.keys import EvaluatorPublic, PublicKeys
 from securefl.matching.options import Options
@@ -31,39 +24,16 @@ KIND: Final = "declared-baseline"
 _SALT: Final = prefix("matching/salt")
 
 
-@dataclass(frozen=True)
-class Weights:
-    """A baseline's weights as words, with their salt and digest, under pads."""
-
-    words: Words
-    salt: bytes
-    digest: bytes
-
-    @classmethod
-    def of(cls, agreement: AgreementKey, terms: PadTerms, query: LinearQuery) -> Weights:
-        """Raises ConfigError for weights outside the bounds.
-
-        The salt follows from the evaluator's key and the weights, so the evaluator keeps nothing.
-        """
-        found = weights_of(query, terms)
-        salt = fingerprint(agreement.secret, _SALT, fields(terms.digest, words.packed(found)))
-        return cls(found, salt, declared(terms, salt, found))
-
-    @property
-    def head(self) -> bytes:
-        """What the key holder gets before the requests."""
-        return self.salt + words.packed(self.words)
-
-
-def declared_weights(agreement: AgreementKey, checks: Checks, query: LinearQuery) -> Declared:
-    """A baseline's weights for checked openings. Raises ConfigError for weights outside the bounds.
+def declared_weights(agreement: AgreementKey, terms: Terms, query: LinearQuery) -> Declared:
+    """A baseline's weights. Raises ConfigError for weights outside the bounds.
 
     The salt follows from the evaluator's key and the weights, so the evaluator keeps nothing.
     """
-    ring = Ring.of(checks.terms.parameters)
-    weights = packed(encoded(query, checks, ring), checks)
-    salt = fingerprint(agreement.secret, _SALT, fields(checks.place, weights))
-    return Declared.of(query, checks, QUERY, ring, salt=salt)
+
+    def salt(packed: bytes) -> bytes:
+        return fingerprint(agreement.secret, _SALT, fields(terms.digest, packed))
+
+    return Declared.of(query, terms, QUERY, salt=salt)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,31 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
 from securefl.core.keys import SecretKey
-from securefl.core.linear import LinearQuery
+from securefl.core.linear import Floats
 from securefl.core.signing import AgreementKey, SigningKey, unseal
-from securefl.linear.checked import Declared
-from securefl.linear.checks import Checks
-from securefl.linear.evaluator import LinearEvaluator
-from securefl.linear.pad_terms import PadTerms
-from securefl.linear.terms import LinearTerms
+from securefl.linear.encrypted import EncryptedFiles, LinearEvaluator
+from securefl.linear.turn import Declared
 from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
-from securefl.matching.declared import Declaration, Weights, declared_weights, with_digest
+from securefl.matching.declared import Declaration, declared_weights, with_digest
 from securefl.matching.document import Document
-from securefl.matching.keys import (
-    EvaluatorPublic,
-    PublicKeys,
-    checks_context,
-    evaluator_statement,
-    pads_context,
-)
+from securefl.matching.keys import EvaluatorPublic, PublicKeys, evaluator_statement
 from securefl.matching.matched import Matched
-from securefl.matching.matchers import CheckedMatcher, CkksMatcher, Dealt, Matcher, PadMatcher, Told
+from securefl.matching.matchers import Matcher
 from securefl.matching.options import Options
-from securefl.matching.profiles import ProfileQuery
 from securefl.matching.sealed import BASELINE, PROFILE, Profile, Refused, Scores, Sealed
 
 KIND: Final = "evaluator-key"
@@ -121,7 +112,7 @@ class Evaluator:
             "labels": labels,
             **options.to_header(length),
         }
-        content = Document("encrypted-scores", header, matcher.body(requests, header))
+        content = Document("encrypted-scores", header, matcher.body(requests, header, public))
         # Over labels and requests together: in transit, no score can be listed under another label.
         signature = self.signing.sign(content.signed_part())
         return Scores(header, content.body + signature.raw, _in_order(refused), floored)
@@ -160,34 +151,35 @@ class Evaluator:
         messages: Iterable[bytes],
         matched: Matched,
     ) -> tuple[Matcher, int]:
-        """The way to score under these options, and the number of floored variances, if known."""
+        """The requests under these options, and the number of floored variances, if known."""
+        files = options.files(length, public, self.public.fingerprint)
         if isinstance(baseline, Sealed):
-            if not options.encrypted_baseline:
+            if not isinstance(files, EncryptedFiles):
                 raise DataError(
                     f"Expected a plaintext baseline under --params {options.parameters}, got an encrypted "
                     "one. Use strong-encrypted, on all sides."
                 )
             _require_fitting(baseline, options, length)
-            terms = options.terms(length, public.openings)
-            evaluator = LinearEvaluator(public.of(terms.parameters), terms, self.signing)
+            evaluator = LinearEvaluator(files.key, files.terms, self.signing)
             concealed = evaluator.encrypted_baseline(self._unsealed(baseline), sender=baseline.label)
-            return CkksMatcher(evaluator, concealed, terms), 0
-        if options.encrypted_baseline:
+
+            def item(raw: bytes, clear: Floats, label: str) -> bytes:
+                return evaluator.addressed(raw, concealed, clear, sender=label)
+
+            return Matcher(files, item, b"", messages, matched), 0
+        if isinstance(files, EncryptedFiles):
             raise DataError(
                 "Expected an encrypted baseline under --params strong-encrypted, got a plaintext one. Have "
                 "its owner encrypt it (securefl encrypt --baseline)."
             )
-        query = options.query(baseline.plain)
-        if options.checked:
-            checks, weights, linear = self._checked(public, options, query, length)
-            return CheckedMatcher(public, checks, weights, linear, options.declared or ""), query.floored
-        pads, linear = self._pads(public, options, query, length)
-        requests: Dealt | Told
-        if options.declared is None:
-            requests = Dealt(pads, linear, matched)
-        else:
-            requests = Told(pads, Weights.of(self.agreement, pads, linear), options.declared)
-        return PadMatcher(public, pads, linear, messages, requests), query.floored
+        declared, floored = self._declared(files.terms, options, baseline)
+        if options.declared is not None and declared.told.hex() != options.declared:
+            raise ConfigError(
+                "Expected the baseline that was declared to the clients, got another. Give that one, or "
+                "declare this one and have the profiles encrypted again."
+            )
+        head = b"" if options.declared is None else declared.head
+        return Matcher(files, partial(files.item, declared), head, messages, matched), floored
 
     def declare(self, public: PublicKeys, baseline: Profile, *, options: Options) -> Declaration:
         """Declare a baseline before clients encrypt, so that their profiles are scored with no other.
@@ -209,29 +201,22 @@ class Evaluator:
         length = len(baseline.plain)
         # Any digest says that weights are declared. It refuses those of an encrypted baseline.
         told = with_digest(options, bytes(32))
-        query = told.query(baseline.plain)
-        if options.padded:
-            terms, linear = self._pads(public, told, query, length)
-            digest = Weights.of(self.agreement, terms, linear).digest
-        else:
-            digest = self._checked(public, told, query, length)[1].told
-        made = with_digest(options, digest)
+        files = told.files(length, public, self.public.fingerprint)
+        made = with_digest(options, self._declared(files.terms, told, baseline)[0].told)
         return Declaration.signed(public.session, self.public, self.signing, made.to_header(length))
 
-    def _pads(
-        self, public: PublicKeys, options: Options, query: ProfileQuery, length: int
-    ) -> tuple[PadTerms, LinearQuery]:
-        terms = options.pad_terms(length, pads_context(public.session, self.public.fingerprint))
-        return terms, query.linear(options.variant, options.bounds)
-
-    def _checked(
-        self, public: PublicKeys, options: Options, query: ProfileQuery, length: int
-    ) -> tuple[Checks, Declared, LinearQuery]:
-        context = checks_context(public.session, self.public.fingerprint)
-        checks = options.checks(length, public.openings, context)
+    def _declared(self, terms: Any, options: Options, baseline: Profile) -> tuple[Declared, int]:
+        """The weights of a baseline, and the number of its floored variances."""
+        query = options.query(baseline.plain)
         linear = query.linear(options.variant, options.bounds)
-        _require_room(checks.terms, linear, options)
-        return checks, declared_weights(self.agreement, checks, linear), linear
+        # With plaintexts in the profiles, a constant depends on each of them: each request checks it.
+        if not terms.bounds.clear and terms.bounds.product + abs(linear.offset) > terms.capacity:
+            raise ConfigError(
+                f"Expected a baseline whose scores fit --params {options.parameters}, got one whose constant "
+                f"{linear.offset:.3g} makes them wrap. Give all parties a public --anchor near the baseline, "
+                "a smaller --weight-bound, or --params strong."
+            )
+        return declared_weights(self.agreement, terms, linear), query.floored
 
     def _unsealed(self, one: Sealed) -> bytes:
         try:
@@ -278,16 +263,6 @@ def _require_fitting(baseline: Sealed, options: Options, length: int) -> None:
     )
     if why := differs_from(options, length)(own):
         raise DataError(f"Expected a baseline that fits the profiles, got {baseline.label}: {why}")
-
-
-def _require_room(terms: LinearTerms, linear: LinearQuery, options: Options) -> None:
-    # With plaintexts in the profiles, an offset depends on each of them: each request checks it.
-    if not terms.clear_length and terms.largest + abs(linear.offset) > terms.capacity:
-        raise ConfigError(
-            f"Expected a baseline whose scores fit --params {options.parameters}, got one whose constant "
-            f"{linear.offset:.3g} makes them wrap. Give all parties a public --anchor near the baseline, "
-            "a smaller --weight-bound, or --params strong."
-        )
 
 
 def _require_few(count: int, most: int, openings: int) -> None:

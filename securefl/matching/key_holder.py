@@ -20,22 +20,19 @@ from securefl.core.release import Charge, Release, ReleaseKey
 from securefl.core.signing import SIGNATURE_BYTES, SigningKey, verify
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
-from securefl.linear.opener import Opener
 from securefl.matching.clients import ClientPublic
 from securefl.matching.document import Document
 from securefl.matching.keys import (
     SETS,
     EvaluatorPublic,
     PublicKeys,
-    checks_context,
-    pads_context,
     pads_key,
     pads_statement,
     session_of,
     statement,
 )
 from securefl.matching.options import WORD_BITS, Options, Word
-from securefl.matching.readers import CheckedReader, CkksReader, PadReader, Reader
+from securefl.matching.readers import Reader
 from securefl.matching.sealed import Scores
 
 if TYPE_CHECKING:
@@ -143,7 +140,8 @@ class KeyHolder:
         if options.declared is not None:
             options.require_agreed(spread)
         given = frozenset(one.signing.raw for one in clients)
-        reader = self._reader(scores, evaluator, options, length, given, openings or self.opened)
+        files = options.files(length, self.public, evaluator.fingerprint)
+        reader = Reader(self, scores, evaluator, files, given, openings or self.opened)
         found, refused = {}, {}
         for label, request in zip(labels, reader.requests, strict=True):
             try:
@@ -151,31 +149,6 @@ class KeyHolder:
             except RemoteProtocolError as error:
                 refused[label] = str(error)
         return Revealed(found, refused, reader.error_bound)
-
-    def _reader(
-        self,
-        scores: Scores,
-        evaluator: EvaluatorPublic,
-        options: Options,
-        length: int,
-        clients: frozenset[bytes],
-        openings: Openings,
-    ) -> Reader:
-        """The way to read scores under these options. Raises DataError for requests of another form."""
-        body, count = scores.body[:-SIGNATURE_BYTES], len(scores.labels)
-        if options.padded:
-            terms = options.pad_terms(length, pads_context(self.public.session, evaluator.fingerprint))
-            most = self.public.openings
-            return PadReader(pads_key(self.signing), terms, body, scores.header, count, openings, most)
-        linear = options.terms(length, self.public.openings)
-        key = self.public.of(linear.parameters)
-        pair = KeyPair(key, self.secrets[SETS.index(linear.parameters)])
-        if options.checked:
-            context = checks_context(self.public.session, evaluator.fingerprint)
-            checks = options.checks(length, self.public.openings, context)
-            agreement = pads_key(self.signing)
-            return CheckedReader(pair, agreement, checks, body, scores.header, count, clients, openings)
-        return CkksReader(Opener(pair, linear, evaluator.signing, openings=openings), linear, body, count)
 
     def _checked(self, scores: Scores, evaluator: EvaluatorPublic) -> tuple[Options, int, list[str]]:
         if scores.header.get("session") != self.public.session:

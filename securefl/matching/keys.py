@@ -144,16 +144,6 @@ def pads_key(signing: SigningKey) -> AgreementKey:
     return AgreementKey(derived(signing.secret, _PADS))
 
 
-def pads_context(session: str, evaluator: str) -> bytes:
-    """The context of pads between a session's key holder and an evaluator."""
-    return _PADS + bytes.fromhex(session) + bytes.fromhex(evaluator)
-
-
-def checks_context(session: str, evaluator: str) -> bytes:
-    """The context of checked openings between a session's key holder and an evaluator."""
-    return prefix("matching/checked") + bytes.fromhex(session) + bytes.fromhex(evaluator)
-
-
 def hexadecimal(text: object, size: int) -> bytes:
     """`size` bytes from their hex digits. Raises DataError for all other texts."""
     try:

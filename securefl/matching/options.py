@@ -10,14 +10,18 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.formats import prefix
 from securefl.core.linear import spread_of
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG_DECLARED, STRONG_ENCRYPTED, Parameters
-from securefl.linear import addressed_checked, addressed_pads, addressed_told
+from securefl.linear.addressed import PadFiles
+from securefl.linear.addressed_checked import CheckedFiles
 from securefl.linear.checks import Checks
+from securefl.linear.encrypted import EncryptedFiles
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.terms import LinearTerms
 from securefl.matching.document import LARGEST_HEADER, LIMITS, header_bytes
+from securefl.matching.keys import PublicKeys
 from securefl.matching.profiles import Anchor, Bounds, Features, ProfileQuery, Variant, features, query
 
 Word = Literal["pads", "pads-128", "strong", "compact", "strong-encrypted"]
@@ -34,6 +38,8 @@ FLAGS: Final = {
     "spread": "--spread",
 }
 """The flag of each bound, for messages. In Python each is a field of `Bounds`."""
+Files = PadFiles | CheckedFiles | EncryptedFiles
+"""How the parties of a matching conceal, send on and read a vector."""
 _BESIDE: Final = 1024
 """More bytes than a sealed profile has beside its header, ciphertexts and plaintext values."""
 
@@ -172,9 +178,26 @@ class Options:
         except ConfigError:
             raise ConfigError(self._without_room(length, openings)) from None
 
-    def checks(self, length: int, openings: int, context: bytes) -> Checks:
-        """What checked openings of `length` elements bind. Raises ConfigError if scores could wrap."""
-        return Checks(terms=self.terms(length, openings), context=context)
+    def files(self, length: int, public: PublicKeys, evaluator: str) -> Files:
+        """The cipher for profiles of `length` elements, between this key holder and evaluator.
+
+        evaluator: its fingerprint. Raises ConfigError if scores could wrap, and DataError if the key holder
+        has no key of these parameters.
+        """
+        place = bytes.fromhex(public.session) + bytes.fromhex(evaluator)
+        return self._files(length, public.openings, place, public)
+
+    def _files(
+        self, length: int, openings: int, place: bytes = b"", public: PublicKeys | None = None
+    ) -> Files:
+        if self.padded:
+            pads = self.pad_terms(length, prefix("matching/pads") + place)
+            return PadFiles(pads, None if public is None else public.agreement)
+        terms = self.terms(length, openings)
+        key = None if public is None else public.of(terms.parameters)
+        if self.encrypted_baseline:
+            return EncryptedFiles(terms, key)
+        return CheckedFiles(Checks(terms=terms, context=prefix("matching/checked") + place), key)
 
     def pad_terms(self, length: int, context: bytes) -> PadTerms:
         """The terms for masked words of `length` elements. Raises ConfigError if scores could wrap."""
@@ -254,34 +277,21 @@ class Options:
     def message_bytes(self, length: int, openings: int) -> int:
         """The length of a client's message before it is sealed. Raises ConfigError if scores could wrap."""
         clear = 8 * self.bounds.linear(length, self.variant).clear_length
-        if self.padded:
-            return addressed_pads.message_bytes(self.pad_terms(length, b"")) + clear
-        if self.checked:
-            return addressed_checked.message_bytes(self.checks(length, openings, b"")) + clear
-        return self.terms(length, openings).ciphertext_bytes + clear
+        return self._files(length, openings).message_bytes + clear
 
     def most_at_once(self, length: int, openings: int) -> int:
         """The most profiles of this length that one match takes: its file of scores holds no more."""
-        room = LIMITS["encrypted-scores"] - LARGEST_HEADER
-        if self.padded:
-            terms = self.pad_terms(length, b"")
-            # Told weights stand once before the requests.
-            head = 0 if terms.dealt else addressed_told.head_bytes(terms)
-            return max(0, min(openings, (room - head) // addressed_pads.item_bytes(terms)))
-        if self.checked:
-            checks = self.checks(length, openings, b"")
-            room -= addressed_checked.head_bytes(checks)
-            return max(0, min(openings, room // addressed_checked.item_bytes(checks)))
-        return min(openings, room // self.terms(length, openings).request_bytes)
+        files = self._files(length, openings)
+        # Told weights stand once before the requests.
+        room = LIMITS["encrypted-scores"] - LARGEST_HEADER - files.head_bytes
+        return max(0, min(openings, room // files.item_bytes))
 
     def error_bound(self, length: int, openings: int) -> float:
         """The largest |score - divergence| of all scores that a key opens, except with probability 1e-6.
 
         Under pads it always holds, and does not depend on the number of openings.
         """
-        if self.padded:
-            return addressed_pads.error_bound(self.pad_terms(length, b""))
-        return self.terms(length, openings).error_bound(openings, floods=2)
+        return self._files(length, openings).error_bound(openings)
 
     def _anchor(self, length: int) -> Anchor:
         if self.anchor is None:

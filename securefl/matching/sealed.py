@@ -14,14 +14,11 @@ from securefl.core.linear import Floats
 from securefl.core.signing import seal
 from securefl.core.text_safety import folded, is_legible
 from securefl.dp.moments import MeanVariance
-from securefl.linear import addressed_checked, addressed_pads, addressed_told
-from securefl.linear.checked import Question
 from securefl.linear.encryptor import Encryptor
 from securefl.matching.clients import ClientKey
 from securefl.matching.document import Document
-from securefl.matching.keys import EvaluatorPublic, PublicKeys, checks_context, pads_context
+from securefl.matching.keys import EvaluatorPublic, PublicKeys
 from securefl.matching.options import Options
-from securefl.matching.profiles import Split
 
 PROFILE: Final = "encrypted-profile"
 BASELINE: Final = "encrypted-baseline"
@@ -169,12 +166,17 @@ class Profile:
         found = values.split(options.variant)
         options.require_file(length, public.openings)
         options.require_declared()
-        if options.padded:
-            hidden = _masked(public, evaluator, label, options, found, length)
-        elif options.checked:
-            hidden = _signed(public, evaluator, label, options, found, length, own)
-        else:
-            hidden = _encryptor(public, options, length).encrypt(found.hidden)
+        _require_label(label)
+        if options.checked and own is None:
+            raise ConfigError(
+                f"Expected a client's key to sign with under --params {options.parameters} and --declared, "
+                "got none. Make one (securefl keygen --role client), give its client.pub to the key holder, "
+                "and give client.key as --key."
+            )
+        # For this session, evaluator, label and baseline.
+        files = options.files(length, public, evaluator.fingerprint)
+        told = bytes.fromhex(options.declared or "")
+        hidden = files.message(found.hidden, label, told, None if own is None else own.signing)
         # The seal is a second layer: without it the key holder could read a profile in transit.
         message = hidden + found.clear.astype("<f8").tobytes()
         made = _sealed(PROFILE, message, self, public, evaluator, label, options)
@@ -201,52 +203,12 @@ class Profile:
                 "strong-encrypted, on all sides."
             )
         options.require_file(len(self.plain), public.openings)
-        encryptor = _encryptor(public, options, len(self.plain))
+        terms = options.terms(len(self.plain), public.openings)
+        encryptor = Encryptor(public.of(terms.parameters), terms)
         own = options.query(self.plain)
         message = encryptor.encrypt_baseline(own.linear(options.variant, options.bounds))
         made = _sealed(BASELINE, message, self, public, evaluator, label, options)
         return replace(made, floored=own.floored)
-
-
-def _encryptor(public: PublicKeys, options: Options, length: int) -> Encryptor:
-    terms = options.terms(length, public.openings)
-    return Encryptor(public.of(terms.parameters), terms)
-
-
-def _masked(
-    public: PublicKeys, evaluator: EvaluatorPublic, label: str, options: Options, own: Split, length: int
-) -> bytes:
-    """A profile under a pad. The pad is for this session, evaluator and label."""
-    _require_label(label)
-    terms = options.pad_terms(length, pads_context(public.session, evaluator.fingerprint))
-    if options.declared is None:
-        return addressed_pads.message(own.hidden, terms, label, public.agreement)
-    told = bytes.fromhex(options.declared)
-    return addressed_told.message(own.hidden, terms, label, told, public.agreement)
-
-
-def _signed(
-    public: PublicKeys,
-    evaluator: EvaluatorPublic,
-    label: str,
-    options: Options,
-    values: Split,
-    length: int,
-    own: ClientKey | None,
-) -> bytes:
-    """A profile as a signed ciphertext. The signature is for this session, evaluator, label and baseline."""
-    _require_label(label)
-    if own is None or options.declared is None:
-        raise ConfigError(
-            f"Expected a client's key to sign with under --params {options.parameters} and --declared, got "
-            "none. Make one (securefl keygen --role client), give its client.pub to the key holder, and give "
-            "client.key as --key."
-        )
-    checks = options.checks(length, public.openings, checks_context(public.session, evaluator.fingerprint))
-    encryptor, key = _encryptor(public, options, length), public.of(checks.terms.parameters)
-    told = bytes.fromhex(options.declared)
-    question = Question(checks=checks, key=key.session, name=label, told=told)
-    return addressed_checked.message(values.hidden, encryptor, question, own.signing)
 
 
 def _require_label(label: str) -> None:

@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.linear import Floats, LinearQuery
 from securefl.core.signing import SIGNATURE_BYTES, unseal
 from securefl.linear import words
-from securefl.linear.addressed_checked import head_bytes
-from securefl.linear.addressed_pads import TAG, item_bytes, message_bytes, pad_and_last, received
-from securefl.linear.pad_terms import KEY, PadTerms
-from securefl.linear.pads import rounded, weights_of
+from securefl.linear.addressed import TAG, PadFiles, pad_and_last
+from securefl.linear.pad_terms import KEY
+from securefl.linear.pads import admit, rounded
 from securefl.matching.clients import ClientKey
 from securefl.matching.evaluator import Evaluator
 from securefl.matching.key_holder import KeyHolder, Revealed
-from securefl.matching.keys import checks_context, pads_context, pads_key
+from securefl.matching.keys import pads_key
 from securefl.matching.matchers import requests_context
-from securefl.matching.options import Options
+from securefl.matching.options import Files, Options
 from securefl.matching.profiles import divergence
 from securefl.matching.sealed import Profile, Scores, Sealed
 
@@ -126,12 +123,9 @@ def played(profiles: Mapping[str, Profile], baseline: Profile, options: Options)
         raise DataError(f"{scores.refused[0].label}: {scores.refused[0].why}")
     known, spread = [own.public for own in keys.values()], options.bounds.spread
     revealed = holder.reveal(scores, evaluator.public, clients=known, spread=spread)
-    requests = _requests(holder, evaluator, scores, len(baseline.plain))
+    files = options.files(len(baseline.plain), holder.public, evaluator.public.fingerprint)
+    requests = _requests(holder, scores, files)
     linear = options.query(baseline.plain).linear(options.variant, options.bounds)
-    terms = None
-    if options.padded:
-        context = pads_context(holder.public.session, evaluator.public.fingerprint)
-        terms = options.pad_terms(len(baseline.plain), context)
     clients = []
     for (label, own), request in zip(profiles.items(), requests, strict=True):
         sent = sealed[label]
@@ -150,9 +144,9 @@ def played(profiles: Mapping[str, Profile], baseline: Profile, options: Options)
                 request=request,
                 score=_score(revealed, label),
                 truth=divergence(own.plain, baseline.plain),
-                words=None
-                if terms is None
-                else _words(holder, terms, linear, label, message, request, features),
+                words=_words(holder, files, linear, label, message, request, features)
+                if isinstance(files, PadFiles)
+                else None,
             )
         )
     return Story(
@@ -173,29 +167,24 @@ def _score(revealed: Revealed, label: str) -> float:
     return revealed.scores[label]
 
 
-def _requests(holder: KeyHolder, evaluator: Evaluator, scores: Scores, length: int) -> list[bytes]:
-    """The part of each client in what the key holder opens."""
+def _requests(holder: KeyHolder, scores: Scores, files: Files) -> list[bytes]:
+    """The part of each client in what the key holder opens. Weights that are told stand before them."""
     body = unseal(pads_key(holder.signing), scores.body[:-SIGNATURE_BYTES], requests_context(scores.header))
-    options = Options.from_header(scores.header)[0]
-    if not options.padded:  # the weights stand before the requests
-        context = checks_context(holder.public.session, evaluator.public.fingerprint)
-        body = body[head_bytes(options.checks(length, _OPENINGS, context)) :]
-    size = len(body) // len(scores.labels)
-    return [body[at * size : (at + 1) * size] for at in range(len(scores.labels))]
+    return [body[at : at + files.item_bytes] for at in range(files.head_bytes, len(body), files.item_bytes)]
 
 
 def _words(
     holder: KeyHolder,
-    terms: PadTerms,
+    files: PadFiles,
     linear: LinearQuery,
     label: str,
     message: bytes,
     request: bytes,
     features: Floats,
 ) -> Words:
-    masked, _ = received(message[: message_bytes(terms)], np.zeros(0), terms, sender=label)
-    arrived = words.unpacked(masked.words, terms.word_bits)
-    end = item_bytes(terms) - terms.word_bytes
+    terms = files.terms
+    masked = admit(message[: terms.message_bytes], terms, sender=label)
+    arrived, end = masked.words, files.item_bytes - terms.word_bytes
     # What evaluator and key holder could do together: take off the pad, which follows from both their parts.
     pad, _ = pad_and_last(pads_key(holder.signing), masked.fresh, masked.fresh, terms, label)
     plain, bits = rounded(features, terms), terms.word_bits
@@ -204,7 +193,7 @@ def _words(
         bits=bits,
         plain=[words.centred(one, bits) for one in _integers(plain)],
         masked=_integers(arrived),
-        weights=[words.centred(one, bits) for one in _integers(weights_of(linear, terms))],
+        weights=[words.centred(one, bits) for one in _integers(terms.encoded(linear))],
         share=_integers(words.unpacked(request[KEY + TAG : end], bits)),
         word=int.from_bytes(request[end:], "little"),
         regained=max(abs(words.centred(one, bits)) for one in _integers(words.minus(regained, plain))),

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import isnan, nan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
 
 from securefl.core.errors import ConfigError
-from securefl.published.differences import differences
-from securefl.published.observed_figures import OBSERVED
-from securefl.published.table import Figure, Measure, Part, Row, Table
+from securefl.published.table import Figure, Measure, Row, Table, differences
 from securefl.report.significance import holm, least_p, said, signed_rank
 from securefl.report.tables import write_csv
 from securefl.storage.texts import read_text
+
+if TYPE_CHECKING:
+    from securefl.study.results import Results
 
 CSV = "table.csv"
 
@@ -51,6 +53,39 @@ class Sample:
         return self.reached < len(self.values)
 
 
+OBSERVED: Final = {
+    Measure.GLOBAL: "global accuracy",
+    Measure.LOCAL: "local accuracy",
+    Measure.PARAMETERS: "parameters",
+    Measure.MACS: "macs",
+}
+"""The observer's figure behind each measure."""
+
+
+def with_figures(results: Results) -> pd.DataFrame:
+    """The metrics of a study, and a column for each measure of `OBSERVED`, named by it.
+
+    A figure is one number for each client. A column has the mean over the clients that have a figure, after
+    each round whose models were tested. A client keeps its figure until it has another one. An arm that has
+    no such figure has the accuracy of its global model, no local accuracy (nan), and the whole model's
+    shares, 1.
+    """
+    metrics = results.metrics.reset_index(drop=True)
+    for measure, figure in OBSERVED.items():
+        own = results.figures[results.figures["figure"] == figure]
+        column = pd.Series(nan if measure is Measure.LOCAL else 1.0, index=metrics.index)
+        if measure is Measure.GLOBAL:
+            column = metrics["accuracy"].where(metrics["models"] == "global").astype(float)
+        for (arm, seed), rounds in metrics.groupby(["arm", "seed"]):
+            news = own[(own["arm"] == arm) & (own["seed"] == seed)]
+            if len(news):
+                newest = news.pivot_table(index="round", columns="client", values="value", aggfunc="last")
+                mean = newest.reindex(sorted(set(rounds["round"]))).ffill().mean(axis=1)
+                column[rounds.index] = rounds["round"].map(mean).where(rounds["accuracy"].notna())
+        metrics[measure.value] = column
+    return metrics
+
+
 def sample(measure: Measure, metrics: pd.DataFrame, arm: str, target: float | None) -> Sample:
     """A measure of an arm, from the metrics of a study (`results.Results.metrics`).
 
@@ -65,10 +100,9 @@ def _of_run(measure: Measure, run: pd.DataFrame, target: float | None) -> tuple[
     """The value of one run, and whether the run reached the target (always true for accuracies)."""
     if measure is Measure.BEST:
         return float(run["accuracy"].max()), True
-    if measure is Measure.LAST:
-        return _last(run["accuracy"]), True
-    if measure in OBSERVED:
-        return _last(run[measure.value]), True
+    if not measure.counts:
+        known = run["accuracy" if measure is Measure.LAST else measure.value].dropna()
+        return float(known.iloc[-1]) if len(known) else nan, True
     reached = run["accuracy"] if measure.target is None else run[Measure.GLOBAL.value]
     target = target if measure.target is None else measure.target
     hits = run.loc[reached >= (nan if target is None else target), "round"]
@@ -76,29 +110,22 @@ def _of_run(measure: Measure, run: pd.DataFrame, target: float | None) -> tuple[
     return float(costs(measure, until).sum()), not hits.empty
 
 
-def _last(values: pd.Series) -> float:
-    known = values.dropna()
-    return float(known.iloc[-1]) if len(known) else nan
+_COSTS: Final = {
+    Measure.SECONDS: ("seconds", 1),
+    Measure.MINUTES: ("seconds", 60),
+    Measure.WATT_HOURS: ("watt_hours", 1),
+    Measure.MEGABYTES: ("megabytes", 1),
+    Measure.MEGABITS_UP: ("bytes_up", 125_000),
+}
+"""The column of metrics behind each measure that counts, and how many of its units make one."""
 
 
 def costs(measure: Measure, run: pd.DataFrame) -> pd.Series:
     """What each round of a run adds to a measure that counts, as its figures count it."""
-    match measure:
-        case Measure.SECONDS:
-            return run["seconds"]
-        case Measure.MINUTES:
-            return run["seconds"] / 60
-        case Measure.WATT_HOURS:
-            return run["watt_hours"]
-        case Measure.MEGABYTES:
-            return run["megabytes"]
-        case Measure.MEGABITS_UP:
-            return run["bytes_up"] * 8 / 1e6
-    return pd.Series(1.0, index=run.index)
-
-
-_NAMES, _COLUMN = 24, 20
-"""Widths in print: of the first two columns together, and of each measure's column."""
+    if measure not in _COSTS:
+        return pd.Series(1.0, index=run.index)
+    column, units = _COSTS[measure]
+    return run[column] / units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,77 +150,66 @@ class Pair:
 
 def beside(table: Table, metrics: Mapping[str, pd.DataFrame]) -> tuple[Pair, ...]:
     """All figures of the table. metrics: of each part's results (`run.run_table`), by the part's name."""
-    return tuple(
-        pair
-        for part in table.parts
-        for measure in table.measures
-        for pair in _compared(part, measure, metrics[part.name])
-    )
-
-
-def _compared(part: Part, measure: Measure, metrics: pd.DataFrame) -> list[Pair]:
-    """The figures of one part and measure, with the p of each rival of the part's own system."""
-    target = part.study.study.target
-    samples = [sample(measure, metrics, row.arm, target) for row in part.rows]
-    ours = sample(measure, metrics, part.ours, target)
-    rivals = [place for place, row in enumerate(part.rows) if row.arm != part.ours]
-    p = {
-        place: signed_rank(samples[place].values, ours.values)
-        for place in rivals
-        if not isnan(samples[place].mean + ours.mean)
-    }
-    adjusted = dict(zip(p, holm(tuple(p.values())), strict=True))
-    return [
-        Pair(
-            part=part.name,
-            row=row,
-            measure=measure,
-            published=row.figures.get(measure),
-            measured=own,
-            p=p.get(place),
-            adjusted=adjusted.get(place),
-            lead=(1 if measure.higher_is_better else -1) * (ours.mean - own.mean),
-        )
-        for place, (row, own) in enumerate(zip(part.rows, samples, strict=True))
-    ]
+    found: list[Pair] = []
+    for part, measure in product(table.parts, table.measures):
+        target = part.study.study.target
+        samples = [sample(measure, metrics[part.name], row.arm, target) for row in part.rows]
+        ours = sample(measure, metrics[part.name], part.ours, target)
+        p = {
+            place: signed_rank(samples[place].values, ours.values)
+            for place, row in enumerate(part.rows)
+            if row.arm != part.ours and not isnan(samples[place].mean + ours.mean)
+        }
+        adjusted = dict(zip(p, holm(tuple(p.values())), strict=True))
+        found += [
+            Pair(
+                part=part.name,
+                row=row,
+                measure=measure,
+                published=row.figures.get(measure),
+                measured=own,
+                p=p.get(place),
+                adjusted=adjusted.get(place),
+                lead=(1 if measure.higher_is_better else -1) * (ours.mean - own.mean),
+            )
+            for place, (row, own) in enumerate(zip(part.rows, samples, strict=True))
+        ]
+    return tuple(found)
 
 
 def claims(table: Table, pairs: Sequence[Pair]) -> list[str]:
     """For each part and measure a sentence: whom the own system leads, by how much, at which adjusted p."""
     found = []
-    for part in table.parts:
+    for part, measure in product(table.parts, table.measures):
         label = next((row.label for row in part.rows if row.arm == part.ours), part.ours)
-        for measure in table.measures:
-            own = [
-                pair
-                for pair in pairs
-                if pair.part == part.name and pair.measure is measure and pair.row.arm != part.ours
-            ]
-            rivals = [(pair.row.label, pair.lead, pair.adjusted) for pair in own if pair.adjusted is not None]
-            without = [pair.row.label for pair in own if isnan(pair.measured.mean)]
-            if own:
-                told = said(label, rivals, _unit(measure), without)
-                found.append(f"{part.name}, {measure}: {told}")
+        own = [one for one in pairs if (one.part, one.measure) == (part.name, measure)]
+        own = [one for one in own if one.row.arm != part.ours]
+        rivals = [(one.row.label, one.lead, one.adjusted) for one in own if one.adjusted is not None]
+        without = [one.row.label for one in own if isnan(one.measured.mean)]
+        unit = f" {measure if measure.target is None else 'rounds'}" if measure.counts else ""
+        if own:
+            found.append(f"{part.name}, {measure}: {said(label, rivals, unit, without)}")
     return found
-
-
-def _unit(measure: Measure) -> str:
-    if measure.higher_is_better or measure.is_share:
-        return ""
-    return " rounds" if measure.target is not None else f" {measure}"
 
 
 def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
     """The table as lines of text: for each system the published figures, the measured ones, and p."""
     lines = [f"{table.title} ({table.source})"]
     for part in table.parts:
-        target = part.study.study.target
-        heads = [_head(measure, target) for measure in table.measures]
-        lines += ["", part.name, _line("", "", heads)]
+        lines += [
+            "",
+            part.name,
+            _line("", "", [_head(one, part.study.study.target) for one in table.measures]),
+        ]
         for row in part.rows:
-            lines += _of_row([pair for pair in pairs if pair.part == part.name and pair.row is row])
+            own = [pair for pair in pairs if pair.part == part.name and pair.row is row]
+            lines.append(_line(row.label, "published", [_published(pair) for pair in own]))
+            lines.append(_line("", "measured", [_measured(pair) for pair in own]))
+            if any(pair.p is not None for pair in own):
+                lines.append(_line("", "p", ["–" if pair.p is None else f"{pair.p:.3g}" for pair in own]))
     seeds = len(pairs[0].measured.values)
-    lines += [
+    return [
+        *lines,
         "",
         f"Measured: mean ± standard deviation over seeds ({seeds}). p: Wilcoxon's signed-rank test against "
         f"the part's own system, both sides, seed by seed; it cannot be below {least_p(seeds):.3g}.",
@@ -203,42 +219,25 @@ def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
         "Differences from the paper:",
         *(f"- {difference}" for difference in differences(table)),
     ]
-    return [line.rstrip() for line in lines]
-
-
-def _of_row(pairs: Sequence[Pair]) -> list[str]:
-    """The lines of one system: published figures, measured figures, and p if it is compared with another."""
-    lines = [
-        _line(pairs[0].row.label, "published", [_published(pair) for pair in pairs]),
-        _line("", "measured", [_measured(pair) for pair in pairs]),
-    ]
-    compared = ["–" if pair.p is None else f"{pair.p:.3g}" for pair in pairs]
-    return [*lines, _line("", "p", compared)] if any(pair.p is not None for pair in pairs) else lines
 
 
 def _head(measure: Measure, target: float | None) -> str:
-    has_none = measure.higher_is_better or measure.is_share or measure.target is not None
-    return measure.value if has_none or target is None else f"{measure} to {target:g}"
+    own_target = not measure.counts or measure.target is not None
+    return measure.value if own_target or target is None else f"{measure} to {target:g}"
 
 
 def _line(name: str, what: str, cells: Sequence[str]) -> str:
-    return f"{name:<12.12} {what:<{_NAMES - 13}}" + "".join(f"{cell:<{_COLUMN}}" for cell in cells)
+    """A line of print: 24 characters for the system and for what its figures are, and 20 for each measure."""
+    return (f"{name:<12.12} {what:<11}" + "".join(f"{cell:<20}" for cell in cells)).rstrip()
 
 
 def _published(pair: Pair) -> str:
-    figure = pair.published
-    if figure is None:
-        return "–"
-    if figure.mean is None:
-        return "N/A"
-    deviation = "" if figure.deviation is None else f" ± {figure.deviation:g}"
-    return f"{_padded(figure.mean, pair.measure.digits)}{deviation}"
-
-
-def _padded(number: float, digits: int) -> str:
-    """A number with all its decimals, and at least `digits` of them; a whole number without decimals."""
-    own = "" if number == int(number) else repr(number).partition(".")[2]
-    return f"{number:.{max(digits, len(own)) if own else 0}f}"
+    if (figure := pair.published) is None or figure.mean is None:
+        return "–" if figure is None else "N/A"
+    # All printed decimals, and at least as many as measured ones have; a whole number has none.
+    own = "" if figure.mean == int(figure.mean) else repr(figure.mean).partition(".")[2]
+    mean = f"{figure.mean:.{max(pair.measure.digits, len(own)) if own else 0}f}"
+    return mean if figure.deviation is None else f"{mean} ± {figure.deviation:g}"
 
 
 def _measured(pair: Pair) -> str:
@@ -262,22 +261,22 @@ def as_rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
             "deviation": _known(pair.measured.deviation),
             "seeds": len(pair.measured.values),
             "reached": pair.measured.reached,
-            "p": None if pair.p is None else round(pair.p, 5),
-            "adjusted_p": None if pair.adjusted is None else round(pair.adjusted, 5),
+            "p": _known(pair.p),
+            "adjusted_p": _known(pair.adjusted),
         }
         for pair in pairs
     ]
 
 
-def _known(value: float) -> float | None:
-    return None if isnan(value) else round(value, 5)
+def _known(value: float | None) -> float | None:
+    return None if value is None or isnan(value) else round(value, 5)
 
 
 def write(path: Path, command: str, table: Table, pairs: Sequence[Pair]) -> None:
     """Write the figures as CSV, below comments with the command, the table's version and all differences."""
     comments = [
         command,
-        _versioned(table),
+        f"version {table.version}",
         f"{table.title} ({table.source})",
         *(f"difference: {difference}" for difference in differences(table)),
         *(f"claim: {claim}" for claim in claims(table, pairs)),
@@ -285,15 +284,11 @@ def write(path: Path, command: str, table: Table, pairs: Sequence[Pair]) -> None
     write_csv(path, pd.DataFrame(as_rows(pairs)), comments)
 
 
-def _versioned(table: Table) -> str:
-    return f"version {table.version}"
-
-
 def read(path: Path, table: Table) -> pd.DataFrame:
     """The figures of a file that `write` made. Raises ConfigError for another version of the table."""
     lines = read_text(path).splitlines()
     came = next((line.removeprefix("# ") for line in lines if line.startswith("# version ")), "no version")
-    if came != _versioned(table):
+    if came != f"version {table.version}":
         raise ConfigError(
             f"Expected {path} to be of this version of the table ({table.version}), got {came}: it is from "
             "other studies. Make it again with: securefl reproduce"

@@ -1,21 +1,33 @@
-"""Runs the studies of a published table one after the other, each with its arms and seeds in parallel."""
+"""Runs the studies of a published table one after the other, each with its arms and seeds in parallel.
+
+The table's folder has a run folder for each part. `standing` reads how far they are; `Bar` shows it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from securefl.core.errors import DataError
+from rich.console import Console
+from rich.progress import Progress
+
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.logs import to_stderr
 from securefl.core.memory import free_cycles
-from securefl.published.catalogue import data_of, missing
-from securefl.published.reproduction_status import home, require_own
-from securefl.published.table import Part, Table
+from securefl.published.table import Part, Table, missing
+from securefl.report.terminal import say as line_on
 from securefl.storage.folder_lock import alone
-from securefl.study.config import Arm
+from securefl.storage.private_folder import CONFIG
+from securefl.storage.texts import read_text
+from securefl.study.arm import arm_folder, checkpoint_file
+from securefl.study.checkpoint import rounds_in
+from securefl.study.config import Arm, slug
 from securefl.study.interruption import Interruption, Stop
+from securefl.study.progress import columns
 from securefl.study.results import Results
 from securefl.study.session import run_study
 
@@ -41,7 +53,7 @@ def run_table(
     folder has runs of another version of the table.
     """
     stop = stop or Interruption()
-    for why in missing(data_of(table)).values():
+    for why in missing(table.data).values():
         raise DataError(why)
     require_own(table, folder)
     found = {}
@@ -51,12 +63,83 @@ def run_table(
             if workers is not None:
                 study = replace(study, runtime=replace(study.runtime, workers=workers))
             found[part.name], _ = run_study(
-                study, home(folder, part), _of(tell, part), stop=stop, say=say, baselines=False
+                study, _home(folder, part), partial(tell, part), stop=stop, say=say, baselines=False
             )
             free_cycles()
             stop.check()
     return found
 
 
-def _of(tell: Tell, part: Part) -> Callable[[Arm, int, Mapping[str, Any]], None]:
-    return lambda arm, seed, record: tell(part, arm, seed, record)
+def _home(folder: Path, part: Part) -> Path:
+    """The run folder of a part, in the table's folder."""
+    return folder / slug(part.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """The status of a table: `done` of `of` cells, each an arm under a seed. begun: whether a round ran."""
+
+    done: int
+    of: int
+    begun: bool
+
+    def __str__(self) -> str:
+        if self.done == self.of:
+            return "done"
+        return f"{self.done} of {self.of} cells" if self.begun else "not begun"
+
+
+def standing(table: Table, folder: Path) -> Standing:
+    """The table's status. Only reads, also while the table is running.
+
+    Raises ConfigError if the folder has another version of the table, and DataError if a run is damaged.
+    """
+    require_own(table, folder)
+    played = [
+        (rounds_in(path) if path.is_file() else 0, part.study.study.rounds)
+        for part in table.parts
+        for arm in part.study.arms
+        for seed in part.study.study.seeds
+        for path in [checkpoint_file(arm_folder(_home(folder, part), arm, seed))]
+    ]
+    done = sum(rounds >= whole for rounds, whole in played)
+    return Standing(done=done, of=len(played), begun=any(rounds for rounds, _ in played))
+
+
+def require_own(table: Table, folder: Path) -> None:
+    """Raises ConfigError if the folder holds runs of another version of the table."""
+    for part in table.parts:
+        config = _home(folder, part) / CONFIG
+        found = read_text(config) if config.is_file() else part.text
+        if found == part.text:
+            continue
+        lines = zip_longest(part.text.splitlines(), found.splitlines(), fillvalue="nothing")
+        expected, came = next((pair for pair in lines if pair[0] != pair[1]), ("", "other line ends"))
+        raise ConfigError(
+            f"Expected runs of this version of the table in {folder}, got those of another: {part.name} has "
+            f"{came!r} in place of {expected!r}. Move the folder away, or choose another with --out."
+        )
+
+
+class Bar(Progress):
+    """One bar on a terminal over all rounds of a table. Elsewhere it prints a line for each finished cell."""
+
+    def __init__(self, table: Table, console: Console) -> None:
+        super().__init__(*columns("cells"), console=console, expand=True, disable=not console.is_terminal)
+        cells = {part.name: len(part.study.arms) * len(part.study.study.seeds) for part in table.parts}
+        self._lengths = {part.name: part.study.study.rounds for part in table.parts}
+        self._cells, self._done = sum(cells.values()), 0
+        total = sum(cells[name] * rounds for name, rounds in self._lengths.items())
+        self._task = self.add_task(table.parts[0].name, total=total, cells=self._count)
+
+    @property
+    def _count(self) -> str:
+        return f"{self._done}/{self._cells} cells"
+
+    def tell(self, part: Part, arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+        """Show one finished round."""
+        last = record["round"] == self._lengths[part.name]
+        self._done += last
+        self.update(self._task, advance=1, description=part.name, cells=self._count)
+        if last and not self.console.is_terminal:
+            line_on(self.console, f"{self._count}  {part.name}: {arm.name} #{seed}")

@@ -1,16 +1,24 @@
-"""The types of a published table: its printed figures, the studies that measure them, and differences."""
+"""Published tables: printed figures, the studies that measure them, and their differences from the papers.
+
+`tables` finds them in installed packages (entry-point group `securefl.tables`).
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.installed import entry_points
+from securefl.core.reading import near
+from securefl.data import NAMES, require_files
 from securefl.storage.texts import toml
 from securefl.study.config import Study, parse, slug
+from securefl.sweep.cells import show, value_at
 
 
 class Measure(StrEnum):
@@ -50,9 +58,14 @@ class Measure(StrEnum):
     @property
     def digits(self) -> int:
         """Decimal places in print."""
-        if self.higher_is_better or self.is_share:
+        if not self.counts:
             return 3
         return 2 if self in (Measure.WATT_HOURS, Measure.MEGABYTES, Measure.MEGABITS_UP) else 1
+
+    @property
+    def counts(self) -> bool:
+        """Whether it grows from round to round until a target is reached: neither accuracy nor share."""
+        return not self.higher_is_better and self not in (Measure.PARAMETERS, Measure.MACS)
 
     @property
     def higher_is_better(self) -> bool:
@@ -60,14 +73,9 @@ class Measure(StrEnum):
         return self in (Measure.BEST, Measure.LAST, Measure.GLOBAL, Measure.LOCAL)
 
     @property
-    def is_share(self) -> bool:
-        """Whether it is a share of the whole model's."""
-        return self in (Measure.PARAMETERS, Measure.MACS)
-
-    @property
     def target(self) -> float | None:
         """The accuracy of the global model that its name states, or None."""
-        return {Measure.ROUNDS_40: 0.4, Measure.ROUNDS_45: 0.45, Measure.ROUNDS_50: 0.5}.get(self)
+        return float(self.rpartition(" to ")[2]) if " to " in self else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,11 +143,14 @@ class Part:
     seeds: int | None = None
 
     def __post_init__(self) -> None:
-        # Not parsed as a study: its protocols may be in a package that is not installed.
-        arms = [arm["name"] for arm in toml(self.text)["arm"]]
         for name in (self.ours, *(row.arm for row in self.rows)):
-            if name not in arms:
-                raise ValueError(f"Expected an arm among {', '.join(arms)}, got {name!r}. Mend the row.")
+            if name not in self.arms:
+                raise ValueError(f"Expected an arm among {', '.join(self.arms)}, got {name!r}. Mend the row.")
+
+    @property
+    def arms(self) -> dict[str, dict[str, Any]]:
+        """The study's arms as tables, by name. Their protocols may be in a package that is not installed."""
+        return {arm["name"]: arm for arm in toml(self.text)["arm"]}
 
     @cached_property
     def study(self) -> Study:
@@ -187,3 +198,93 @@ class Table:
         for part in self.parts:
             whole.update(f"{part.name}\0{part.text}\0".encode())
         return whole.hexdigest()[:12]
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The packaged data sets that the table reads, by name."""
+        studies = [part.study for part in self.parts]
+        found = [name for one in studies for name in (one.data.source, one.corruption.irrelevant_source)]
+        return tuple(name for name in dict.fromkeys(found) if name in NAMES)
+
+    @property
+    def lacking(self) -> list[str]:
+        """The protocols that the table names, but that no installed package has."""
+        known = {point.name for point in entry_points(group="securefl.protocols")}
+        return sorted({arm["protocol"] for part in self.parts for arm in part.arms.values()} - known)
+
+
+# Installed tables --------------------------------------------------------------------------------------
+
+
+def tables() -> Mapping[str, Table]:
+    """All tables whose protocols are installed, by name."""
+    return {name: table for name, table in sorted(_known().items()) if not table.lacking}
+
+
+def table_named(name: str) -> Table:
+    """The table of that name.
+
+    Raises ConfigError if the name is unknown (the error has the nearest one), or its protocols are missing.
+    """
+    known = _known()
+    if name not in known:
+        listed = ", ".join(tables()) or "none"
+        raise ConfigError(f"Expected one of the tables {listed}, got {name!r}{near(name, known)}.")
+    if lacking := known[name].lacking:
+        raise ConfigError(
+            f"Expected the protocols of table {name} to be installed, got none called {', '.join(lacking)}. "
+            "Install the package that brings them."
+        )
+    return known[name]
+
+
+def _known() -> dict[str, Table]:
+    return {point.name: point.load() for point in entry_points(group="securefl.tables")}
+
+
+def missing(names: Sequence[str]) -> dict[str, str]:
+    """The data sets that cannot be read here, each with a reason: the missing file, and how to fetch it."""
+    found = {}
+    for name in names:
+        try:
+            require_files(name)
+        except DataError as error:
+            found[name] = str(error)
+    return found
+
+
+# Differences from the paper -------------------------------------------------------------------------------
+
+
+def differences(table: Table) -> tuple[str, ...]:
+    """How a table's studies differ from its paper: as found in the studies, and as noted in the table.
+
+    A sentence for each difference of data, scale or method. Parts with the same difference share one.
+    """
+    found: dict[str, list[str]] = {}
+    for part in table.parts:
+        for sentence in _of_part(part):
+            found.setdefault(sentence, []).append(part.name)
+    everywhere = [part.name for part in table.parts]
+    derived = [said if own == everywhere else f"{', '.join(own)}: {said}" for said, own in found.items()]
+    return (*derived, *table.differences)
+
+
+def _of_part(part: Part) -> Iterator[str]:
+    study = part.study
+    arms = {arm.name: arm for arm in study.arms}
+
+    def told(label: str, key: str, published: object, here: object) -> Iterator[str]:
+        if show(here) != show(published):
+            yield f"{label}{key} = {show(here)}; published is {show(published)}."
+
+    for key, published in part.setting.items():
+        yield from told("", key, published, value_at(study, key, study.arms[0]))
+    seeds = len(study.study.seeds)
+    if part.seeds is None:
+        yield f"Seeds: {seeds}; the paper does not say how many it ran."
+    elif seeds != part.seeds:
+        yield f"Seeds: {seeds}; published are {part.seeds}."
+    for row in part.rows:
+        for key, published in row.options.items():
+            yield from told(f"{row.label}: ", key, published, value_at(study, f"arm.{key}", arms[row.arm]))

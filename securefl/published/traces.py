@@ -29,15 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
-COUNTED: Final = (
-    Measure.ROUNDS,
-    Measure.SECONDS,
-    Measure.MINUTES,
-    Measure.WATT_HOURS,
-    Measure.MEGABYTES,
-    Measure.MEGABITS_UP,
-)
-"""The measures that have a picture: they grow from round to round, and count until the study's target."""
 _CURVES, _GAP, _WORDS = 2.3, 0.12, 1.05
 """Inches: of the curves' height, between them and the rows below, and of all words of a part."""
 _GREY: Final = "#555555"
@@ -47,7 +38,6 @@ _PUBLISHED: Final[Mapping[str, Any]] = {
     "markersize": 5,
     "capsize": 2,
 }
-_MEASURED: Final[Mapping[str, Any]] = {"markersize": 5, "capsize": 2}
 _MARKS: Final[Mapping[str, Mapping[str, Any]]] = {
     "published": {"marker": "o", "markerfacecolor": "white"},
     "measured": {"marker": "o"},
@@ -70,7 +60,8 @@ def pictures(table: Table, metrics: Mapping[str, pd.DataFrame]) -> dict[Measure,
 
     metrics: of each part's results, by the part's name, as `beside.beside` takes them.
     """
-    return {measure: _picture(table, measure, metrics) for measure in table.measures if measure in COUNTED}
+    counted = [one for one in table.measures if one.counts and one.target is None]
+    return {measure: _picture(table, measure, metrics) for measure in counted}
 
 
 def _picture(table: Table, measure: Measure, metrics: Mapping[str, pd.DataFrame]) -> Picture:
@@ -201,9 +192,9 @@ def _draw_needed(axes: Axes, part: Part, measure: Measure, systems: Sequence[_Sy
     axes.grid(visible=False)
     for place, own in enumerate(systems):
         ink, needed = own.look.colour, own.published
-        marker = ">" if own.measured.bounded else "o"
+        look = {"marker": ">" if own.measured.bounded else "o", "markerfacecolor": ink}
         spread = own.measured.deviation if np.isfinite(own.measured.deviation) else None
-        axes.errorbar(own.measured.mean, place + 0.2, xerr=spread, color=ink, marker=marker, **_MEASURED)
+        axes.errorbar(own.measured.mean, place + 0.2, xerr=spread, color=ink, **{**_PUBLISHED, **look})
         if needed is not None and needed.mean is not None:
             axes.errorbar(needed.mean, place - 0.2, xerr=needed.deviation, color=ink, **_PUBLISHED)
         elif needed is not None:

@@ -87,15 +87,8 @@ def choosing(table: Table) -> Table:
     parts = []
     for part in table.parts:
         seeds = list(part.study.study.seeds[:SEEDS])
-        tried = {(row.arm, one) for row in part.rows for one in candidates(row)}
-        for factor in sorted({one.factor for _, one in tried}):
-            here = [
-                (row, one.arm(row.arm), one)
-                for row in part.rows
-                for one in candidates(row)
-                if one.factor == factor
-            ]
-            parts.append(_at(part, here, {"study.seeds": seeds, "data.test_on": "validation"}))
+        tried = [(row, one.arm(row.arm), one) for row in part.rows for one in candidates(row)]
+        parts += _by_rate(part, tried, {"study.seeds": seeds, "data.test_on": "validation"})
     return replace(table, parts=tuple(parts), title=f"{table.title}: choosing settings", twin_of=None)
 
 
@@ -121,8 +114,7 @@ def measured(table: Table, choice: Choice) -> Table:
     parts = []
     for part in table.parts:
         taken = [(row, row.arm, choice[part.name, row.arm].candidate) for row in part.rows]
-        for factor in sorted({one.factor for _, _, one in taken}):
-            parts.append(_at(part, [own for own in taken if own[2].factor == factor], {}))
+        parts += _by_rate(part, taken, {})
     return replace(table, parts=tuple(parts), title=f"{table.title}: tuned", twin_of=None)
 
 
@@ -165,8 +157,18 @@ def _accuracy(metrics: pd.DataFrame, arm: str) -> float:
     return float(best.mean()) if best.notna().all() else -1.0
 
 
-def _at(part: Part, arms: Sequence[tuple[Row, str, Candidate]], changes: Mapping[str, Any]) -> Part:
-    """The part with these candidates of one rate alone. arms: rows, the names of their arms, and settings."""
+_Arms = Sequence[tuple[Row, str, Candidate]]
+"""Rows, the names of their arms, and settings."""
+
+
+def _by_rate(part: Part, arms: _Arms, changes: Mapping[str, Any]) -> list[Part]:
+    """The part once for each rate of these candidates."""
+    factors = sorted({one.factor for _, _, one in arms})
+    return [_at(part, [own for own in arms if own[2].factor == one], changes) for one in factors]
+
+
+def _at(part: Part, arms: _Arms, changes: Mapping[str, Any]) -> Part:
+    """The part with these candidates of one rate alone."""
     study, factor = toml(part.text), arms[0][2].factor
     for key, value in {
         **changes,
@@ -177,7 +179,10 @@ def _at(part: Part, arms: Sequence[tuple[Row, str, Candidate]], changes: Mapping
     unprotected = study["privacy"].get("non_private", [])
     sent = {name for row, _, _ in arms for name in (unprotected if row.sends is None else row.sends)}
     study["privacy"]["non_private"] = [name for name in unprotected if name in sent]
-    study["arm"] = [{**_arm(part, row.arm), "name": name, **_option(one)} for row, name, one in arms]
+    study["arm"] = [
+        {**part.arms[row.arm], "name": name, **dict([one.option] if one.option else [])}
+        for row, name, one in arms
+    ]
     rows = tuple(Row(label=name, arm=name) for _, name, _ in arms)
     text = tomli_w.dumps(study)
     return replace(part, name=_name(part, factor), text=text, rows=rows, ours=arms[0][1], setting={})
@@ -189,11 +194,3 @@ def _name(part: Part, factor: float) -> str:
 
 def _rate(part: Part) -> float:
     return part.study.local.learning_rate
-
-
-def _arm(part: Part, name: str) -> dict[str, Any]:
-    return next(dict(arm) for arm in toml(part.text)["arm"] if arm["name"] == name)
-
-
-def _option(candidate: Candidate) -> dict[str, float]:
-    return {} if candidate.option is None else dict([candidate.option])

@@ -168,12 +168,18 @@ def legend(figure: Figure, labels: Sequence[str]) -> None:
         fontsize=10,
     )
     for text in made.get_texts():
-        text.set_text(fill(text.get_text(), _letters(width) - 16))
+        text.set_text(_folded(text.get_text(), width))
 
 
 def legend_height(width: float, labels: Sequence[str]) -> float:
-    """Inches of a legend's height below a figure of this width, if each label has one line."""
-    return 0.21 * -(-len(labels) // _columns(width, labels)) + 0.1
+    """Inches of a legend's height below a figure of this width."""
+    # Labels that are folded stand in one column.
+    lines = sum(_folded(label, width).count("\n") + 1 for label in labels)
+    return 0.21 * -(-lines // _columns(width, labels)) + 0.1
+
+
+def _folded(label: str, width: float) -> str:
+    return fill(label, _letters(width) - 16)
 
 
 def _columns(width: float, labels: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from time import sleep
 from typing import TypeVar
@@ -63,10 +63,10 @@ def read(path: Path, ask: Callable[[sqlite3.Connection], T]) -> T:
 
 def copy(path: Path, folder: Path) -> Path:
     """Copy a database with its logs into `folder`; return the copy. No process may write meanwhile."""
-    for end in ("", *_LOGS):
-        part = path.with_name(path.name + end)
-        if part.exists():
-            shutil.copyfile(part, folder / part.name)
+    shutil.copyfile(path, folder / path.name)
+    for end in _LOGS:
+        with suppress(FileNotFoundError):
+            shutil.copyfile(path.with_name(path.name + end), folder / (path.name + end))
     return folder / path.name
 
 
@@ -88,8 +88,9 @@ def _indexed(path: Path) -> bool:
 
 
 def _filled(path: Path, end: str) -> bool:
-    log = path.with_name(path.name + end)
-    return log.exists() and log.stat().st_size > 0
+    """By one look: between two, the last process that has the file open may remove its log."""
+    found = _stamp(path.with_name(path.name + end))
+    return found is not None and found[1] > 0
 
 
 def _state(path: Path) -> tuple[tuple[int, int, int] | None, ...]:

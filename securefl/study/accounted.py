@@ -87,7 +87,7 @@ def allotted(study: Study, arm: Arm, seed: int, made: tuple[Algorithm, Plan], ru
 def reserve(study: Study, plan: Plan, records: str, wants: Sequence[Allotment]) -> None:
     """Reserve runs of the study in its shared ledger: all, or none. A run that is in it costs nothing.
 
-    records: the digest of the study's records (`Marks.records`).
+    records: the digest of the study's records (`Digests.records`).
     Raises BudgetExceeded if the runs would exceed the budget, and ConfigError if the ledger has other terms
     or records.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import isfinite, isnan, nan
 from typing import Any
 
@@ -59,9 +60,7 @@ def _more(others: int, seeds: int) -> str:
 
 
 def _of(run: ArmRun) -> Iterator[_Found]:
-    silent = _silence(run.records)
-    diverged = _divergence(run)
-    found = [own for own in (silent, diverged) if own is not None]
+    found = [own for own in (_silence(run.records), _divergence(run)) if own is not None]
     yield from found
     # Without test records no accuracy is known, and an exit code must not reveal that there are none.
     if (
@@ -82,11 +81,7 @@ def _silence(records: Records) -> _Found | None:
         return _Found(kind="nobody", words=words, learnt=False)
     if not silent:
         return None
-    trailing = 0
-    for record in reversed(asked):
-        if record["answered"]:
-            break
-        trailing += 1
+    trailing = len(list(takewhile(lambda record: not record["answered"], reversed(asked))))
     # An arm that stopped in its first half is no run of the study as configured; a later stop is a poor end.
     if 2 * trailing >= len(asked):
         words = (
@@ -133,10 +128,8 @@ def floor(run: ArmRun) -> float:
         return constant_accuracy(problem.server_y, problem.kind)
     # A client's own model may know its client's most frequent class, so each client has its own baseline.
     own = [y for _, y in run.world.tests if len(y)]
-    if not own:
-        return nan
     each = [constant_accuracy(y, problem.kind) for y in own]
-    return float(np.average(each, weights=[len(y) for y in own]))
+    return float(np.average(each, weights=[len(y) for y in own])) if own else nan
 
 
 def _finite(record: Mapping[str, Any]) -> bool:

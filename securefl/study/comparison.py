@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES
@@ -130,32 +129,36 @@ def compared(folders: Sequence[Path]) -> Comparison:
             "Expected two or more different run folders, got "
             f"{', '.join(map(str, folders)) or 'none'}. Example: securefl compare runs/a runs/b"
         )
-    runs = [_read(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
+    # Their own names, or their paths if two of them have one name.
+    names = [place.name for place in places]
+    names = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+    runs = [_read(folder, name) for folder, name in zip(folders, names, strict=True)]
     for one, other in combinations(runs, 2):
         _require_same_tests(one, other)
-    series = [own for run in runs for own in _series(run, runs)]
-    labelled = [
-        rows.assign(arm=_label(run, str(arm), runs))
+    plain = all(len(run.arms) == 1 for run in runs)
+    found = [
+        (run, str(arm), run.name if plain else f"{run.name}: {arm}", rows)
         for run in runs
         for arm, rows in run.metrics.groupby("arm", sort=False)
     ]
-    differences = _differences(runs)
-    dealt = [key for key in differences if key.split(".")[0] in _DEALT]
-    apart = _apart(runs, dealt)
+    series = [_series(*own) for own in found]
+    # By text, since 1 and 1.0, and a list and its copy, are one value. A study's name is no setting.
+    values = {
+        key: [run.config.get(key, NOT_SET) for run in runs]
+        for key in dict.fromkeys(key for run in runs for key in run.config if key != "study.name")
+    }
+    differences = {
+        key: own for key, own in values.items() if len({json.dumps(one, default=str) for one in own}) > 1
+    }
+    apart = _apart(runs, [key for key in differences if key.split(".")[0] in _DEALT])
     return Comparison(
         runs=runs,
         series=series,
         differences=differences,
-        gaps=_tests([_Pairs.of(one, other) for one, other in _opponents(runs, series)], apart),
+        gaps=_tests([*_opponents(runs, series)], apart),
         notes=_notes(runs, series, apart),
-        metrics=pd.concat(labelled, ignore_index=True),
+        metrics=pd.concat([rows.assign(arm=label) for *_, label, rows in found], ignore_index=True),
     )
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """The folders' own names, or their paths if two of them have one name."""
-    names = [folder.resolve().name for folder in folders]
-    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
 # Reading ------------------------------------------------------------------------------------------
@@ -172,7 +175,8 @@ def _read(folder: Path, name: str) -> Finished:
         )
     text = read_text(config)
     private = folder / PRIVATE / "metrics.csv"
-    key = folder / PRIVATE / "split.key"
+    key, records = folder / PRIVATE / "split.key", folder / PRIVATE / "records.json"
+    digests = _json(records) if records.is_file() else {}
     return Finished(
         name=name,
         folder=folder,
@@ -181,7 +185,7 @@ def _read(folder: Path, name: str) -> Finished:
         # On the machine of the run, with the accuracies of personal models.
         metrics=_table(private if private.is_file() else folder / "metrics.csv"),
         measure=str(_json(folder / "summary.json").get("accuracy", "")),
-        digests=_digests(folder / PRIVATE / "records.json"),
+        digests={name: said for name, said in digests.items() if "SHA-256" in str(said)},
         split=content(key, 4096).hex() if key.is_file() else "",
     )
 
@@ -212,12 +216,6 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise DataError(f"{path}: expected a JSON object. Write it again: securefl report {path.parent}")
     return found
-
-
-def _digests(path: Path) -> dict[str, str]:
-    if not path.is_file():
-        return {}
-    return {name: said for name, said in _json(path).items() if "SHA-256" in str(said)}
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -258,16 +256,6 @@ def _require_same_tests(one: Finished, other: Finished) -> None:
         )
 
 
-def _differences(runs: Sequence[Finished]) -> dict[str, list[Any]]:
-    """The keys whose values differ, in the order of the files. The name of a study is no setting."""
-    keys = dict.fromkeys(key for run in runs for key in run.config if key != "study.name")
-    found = {key: [run.config.get(key, NOT_SET) for run in runs] for key in keys}
-    # By text, since 1 and 1.0, and a list and its copy, are one value; nan is no value of a study.
-    return {
-        key: values for key, values in found.items() if len({json.dumps(v, default=str) for v in values}) > 1
-    }
-
-
 def _apart(runs: Sequence[Finished], dealt: Sequence[str]) -> str:
     """Why the same seed is not the same world in all runs; empty if it is."""
     if dealt:
@@ -302,81 +290,32 @@ def _notes(runs: Sequence[Finished], series: Sequence[Series], apart: str) -> li
 # Figures and tests --------------------------------------------------------------------------------
 
 
-def _label(run: Finished, arm: str, runs: Sequence[Finished]) -> str:
-    if len(run.arms) == 1 and all(len(other.arms) == 1 for other in runs):
-        return run.name
-    return f"{run.name}: {arm}"
-
-
-def _series(run: Finished, runs: Sequence[Finished]) -> Iterator[Series]:
-    for name in run.arms:
-        own = run.metrics[run.metrics["arm"] == name]
-        last = own.sort_values("round").groupby("seed")["accuracy"].apply(lambda ended: ended.iloc[-1])
-        moved = own.groupby("seed")[["bytes_up", "bytes_down"]].sum().mean() / 1e6
-        yield Series(
-            label=_label(run, name, runs),
-            run=run.name,
-            arm=name,
-            models=str(own["models"].iloc[0]),
-            rounds=int(own["round"].max()),
-            accuracies={int(str(seed)): float(value) for seed, value in last.items()},
-            megabytes_up=float(moved["bytes_up"]),
-            megabytes_down=float(moved["bytes_down"]),
-            epsilon={party: float(own[f"epsilon_{party}"].max()) for party in PARTIES},
-        )
+def _series(run: Finished, name: str, label: str, own: pd.DataFrame) -> Series:
+    last = own.sort_values("round").groupby("seed")["accuracy"].apply(lambda ended: ended.iloc[-1])
+    moved = own.groupby("seed")[["bytes_up", "bytes_down"]].sum().mean() / 1e6
+    return Series(
+        label=label,
+        run=run.name,
+        arm=name,
+        models=str(own["models"].iloc[0]),
+        rounds=int(own["round"].max()),
+        accuracies={int(str(seed)): float(value) for seed, value in last.items()},
+        megabytes_up=float(moved["bytes_up"]),
+        megabytes_down=float(moved["bytes_down"]),
+        epsilon={party: float(own[f"epsilon_{party}"].max()) for party in PARTIES},
+    )
 
 
 def _opponents(runs: Sequence[Finished], series: Sequence[Series]) -> Iterator[tuple[Series, Series]]:
     """The pairs to be tested: an arm of a later run with that of the first run, by name, or if both have one
     arm."""
     first = [own for own in series if own.run == runs[0].name]
-    for run in runs[1:]:
-        for own in (one for one in series if one.run == run.name):
-            alone = first if len(first) == len(run.arms) == 1 else []
-            same = [one for one in first if one.arm == own.arm] or alone
-            if same and same[0].models == own.models:
-                yield own, same[0]
-
-
-@dataclass(frozen=True, eq=False)
-class _Pairs:
-    """Two series, and the differences of their final accuracies by paired seed."""
-
-    first: Series
-    second: Series
-    gaps: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, one: Series, other: Series) -> _Pairs:
-        seeds = sorted(one.accuracies.keys() & other.accuracies.keys())
-        gaps = np.array([one.accuracies[seed] - other.accuracies[seed] for seed in seeds])
-        return cls(one, other, gaps[np.isfinite(gaps)])
-
-    @property
-    def unequal(self) -> int:
-        """The pairs that the test counts. It leaves out seeds that ended level."""
-        return int(np.sum(self.gaps != 0))
-
-    def told(self, p: float | None, why: str = "", *, paired: bool = True) -> Gap:
-        gaps = self.gaps
-        return Gap(
-            first=self.first.label,
-            second=self.second.label,
-            pairs=len(gaps),
-            points=100 * float(gaps.mean()) if len(gaps) else math.nan,
-            p=p,
-            why=why,
-            paired=paired,
-        )
-
-    def without_power(self, needed: int, tests: int) -> Gap:
-        count = len(self.gaps)
-        tied = f", {count - self.unequal} of them level," if self.unequal < count else ""
-        among = f" among {tests} tests" if tests > 1 else ""
-        pairs = f"{count} pair{'' if count == 1 else 's'} of seeds{tied}"
-        return self.told(
-            None, f"{pairs}{among} cannot give a p below {LEVEL}; run {needed} seeds or more in both"
-        )
+    arms = {run.name: len(run.arms) for run in runs}
+    for own in (one for one in series if one.run != runs[0].name):
+        alone = first if len(first) == arms[own.run] == 1 else []
+        same = [one for one in first if one.arm == own.arm] or alone
+        if same and same[0].models == own.models:
+            yield own, same[0]
 
 
 def least_pairs(tests: int) -> int:
@@ -387,16 +326,42 @@ def least_pairs(tests: int) -> int:
     return math.floor(math.log2(2 * tests / LEVEL)) + 1
 
 
-def _tests(pairs: Sequence[_Pairs], apart: str) -> list[Gap]:
-    """Wilcoxon's signed-rank tests of all pairs that have power, corrected by Holm's rule."""
-    if apart:
-        return [own.told(None, apart, paired=False) for own in pairs]
-    hopeful = [own for own in pairs if own.unequal >= least_pairs(1)]
-    needed = least_pairs(max(1, len(hopeful)))
-    made = [own for own in hopeful if own.unequal >= needed]
-    found = [signed_rank(own.gaps.tolist(), [0.0] * len(own.gaps)) for own in made]
-    by_pair = dict(zip(map(id, made), holm(found), strict=True))
-    return [
-        own.told(by_pair[id(own)]) if id(own) in by_pair else own.without_power(needed, len(hopeful))
-        for own in pairs
-    ]
+def _tests(pairs: Sequence[tuple[Series, Series]], apart: str) -> list[Gap]:
+    """Wilcoxon's signed-rank tests of all pairs that have power, corrected by Holm's rule.
+
+    apart: why the same seed is not the same world in all runs. Then nothing is tested.
+    """
+    gaps = []
+    for one, other in pairs:
+        seeds = sorted(one.accuracies.keys() & other.accuracies.keys())
+        own = np.array([one.accuracies[seed] - other.accuracies[seed] for seed in seeds])
+        gaps.append(own[np.isfinite(own)])
+    # The test leaves out seeds that ended level.
+    unequal = [0 if apart else int(np.sum(own != 0)) for own in gaps]
+    hopeful = sum(count >= least_pairs(1) for count in unequal)
+    needed = least_pairs(max(1, hopeful))
+    made = [place for place, count in enumerate(unequal) if count >= needed]
+    p = holm([signed_rank(gaps[place].tolist(), [0.0] * len(gaps[place])) for place in made])
+    by_place = dict(zip(made, p, strict=True))
+    found = []
+    for place, ((one, other), own) in enumerate(zip(pairs, gaps, strict=True)):
+        why = apart
+        if not apart and place not in by_place:
+            level = f", {len(own) - unequal[place]} of them level," if unequal[place] < len(own) else ""
+            among = f" among {hopeful} tests" if hopeful > 1 else ""
+            why = (
+                f"{len(own)} pair{'' if len(own) == 1 else 's'} of seeds{level}{among} cannot give a p below "
+                f"{LEVEL}; run {needed} seeds or more in both"
+            )
+        found.append(
+            Gap(
+                first=one.label,
+                second=other.label,
+                pairs=len(own),
+                points=100 * float(own.mean()) if len(own) else math.nan,
+                p=by_place.get(place),
+                why=why,
+                paired=not apart,
+            )
+        )
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from securefl.report.compare_page import ComparePage, Row
 from securefl.report.pages import Picture, number_text
 from securefl.report.run_page import TESTED
 from securefl.report.style import looks
-from securefl.storage.files import write
 from securefl.study.comparison import NOT_SET, Comparison, Gap, Series
 from securefl.study.publication import PERSONAL
 
@@ -32,12 +30,8 @@ def answer(found: Comparison) -> str:
     ]
     if not any(kinds):
         return "No series has a final accuracy."
-    both = all(kinds)
-    return " ".join(
-        _highest(known, words if both else "")
-        for known, words in zip(kinds, (" of global models", " of personal models"), strict=True)
-        if known
-    )
+    words = (" of global models", " of personal models") if all(kinds) else ("", "")
+    return " ".join(_highest(known, own) for known, own in zip(kinds, words, strict=True) if known)
 
 
 def _highest(known: Sequence[Series], models: str) -> str:
@@ -56,9 +50,8 @@ def differing(found: Comparison) -> str:
     names = list(found.differences)
     if not names:
         return "The configurations are the same."
-    if len(names) <= _MOST_NAMED:
-        return f"The configurations differ in {', '.join(names)}."
-    return f"The configurations differ in {len(names)} keys, among them {', '.join(names[:_MOST_NAMED])}."
+    many = f"{len(names)} keys, among them " if len(names) > _MOST_NAMED else ""
+    return f"The configurations differ in {many}{', '.join(names[:_MOST_NAMED])}."
 
 
 def shown(value: Any) -> str:
@@ -103,7 +96,9 @@ def accuracy(own: Series) -> str:
 def page(found: Comparison, reproduce: str) -> str:
     """The HTML page. reproduce: the command that makes it again."""
     worn = looks(own.label for own in found.series)
-    measure = _measure(found)
+    said = found.runs[0].measure
+    by_words = {own.words: own for own in MEASURES.values()}
+    measure = by_words.get(said, Measure(said or "of unknown kind", "accuracy", -math.inf))
     picture = Picture(
         name="accuracy",
         title="Accuracy after each round",
@@ -145,19 +140,6 @@ def page(found: Comparison, reproduce: str) -> str:
     )
 
 
-def _measure(found: Comparison) -> Measure:
-    said = found.runs[0].measure
-    return next(
-        (own for own in MEASURES.values() if own.words == said),
-        Measure(said or "of unknown kind", "accuracy", -math.inf),
-    )
-
-
-def write_page(path: Path, found: Comparison, reproduce: str) -> None:
-    """Write the page, over what was there. Raises OSError where that fails."""
-    write(path, page(found, reproduce))
-
-
 def as_json(found: Comparison) -> dict[str, Any]:
     """The comparison for scripts. An unknown number is null, and an infinite epsilon the text "inf"."""
     return {
@@ -167,7 +149,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "not_for_publication": found.personal,
         "differences": {
             key: {
-                run.name: None if value == NOT_SET else _plain(value)
+                run.name: _plain(None if value == NOT_SET else value)
                 for run, value in zip(found.runs, values, strict=True)
             }
             for key, values in found.differences.items()
@@ -175,25 +157,17 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "notes": list(found.notes),
         "series": [
             {
-                "run": own.run,
-                "arm": own.arm,
-                "models": own.models,
-                "rounds": own.rounds,
+                **{key: value for key, value in vars(own).items() if key != "label"},
                 "final_accuracy": _known(own.mean),
                 "accuracies": {str(seed): _known(value) for seed, value in own.accuracies.items()},
-                "megabytes_up": own.megabytes_up,
-                "megabytes_down": own.megabytes_down,
-                "epsilon": {party: plain(value) for party, value in own.epsilon.items()},
+                "epsilon": _plain(own.epsilon),
             }
             for own in found.series
         ],
         "tests": [
             {
-                "first": own.first,
-                "second": own.second,
-                "pairs": own.pairs,
+                **{key: value for key, value in vars(own).items() if key not in ("why", "paired")},
                 "points": _known(own.points),
-                "p": own.p,
                 "sentence": gap_words(own),
             }
             for own in found.gaps

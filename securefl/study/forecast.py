@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
@@ -32,11 +32,10 @@ from securefl.study.seeded import World
 from securefl.training.cohorts import why_alone
 from securefl.training.isolation import sentence
 from securefl.training.private_steps import lone_rows
-from securefl.training.task import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class EpsilonPart:
     """What one kind of release takes of a client's epsilon.
 
     name: of the value, or "training". releases: its number in the whole run, or of rounds of training.
@@ -98,7 +97,7 @@ class Forecast:
     changes: tuple[str, ...]
     end: End | None = None
     by_round: dict[int, float] = field(default_factory=dict)
-    takes: tuple[Part, ...] = ()
+    takes: tuple[EpsilonPart, ...] = ()
     noise: str = ""
     alone: str = ""
     apart: str = ""
@@ -131,6 +130,15 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
     algorithm, plan = composition(study, arm, world)
     sent = [contribution.spec for contribution in algorithm.contributions]
     first, later, *last = _rehearsed(study, arm, world, sent)
+    end = None
+    if last:
+        moved = {key: last[0][key] - later[key] for key in ("bytes_up", "bytes_down")}
+        end = End(**moved, seconds=max(0.0, last[0]["wall_seconds"] - later["wall_seconds"]))
+    apart, in_turn = "", 'training = "sequential" under [runtime]'
+    if (private := world.problem.private) is not None:
+        model = world.problem.layers
+        trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
+        apart = sentence(model, lone_rows(private.chunk, trained))
     return Forecast(
         arm=arm.name,
         clients=world.problem.clients,
@@ -145,10 +153,10 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         bytes_up=(first["bytes_up"], later["bytes_up"]),
         bytes_down=(first["bytes_down"], later["bytes_down"]),
         seconds=(first["wall_seconds"], later["wall_seconds"]),
-        end=_end(later, last[0]) if last else None,
+        end=end,
         changes=world.problem.changes,
-        alone=_alone(study, world),
-        apart=_apart(world.problem),
+        alone=in_turn if study.runtime.training == "sequential" else why_alone(world.problem),
+        apart=apart,
         crafted=tuple(spec.name for spec in sent if crafts(plan, spec)),
         encryption=_encryption(study, plan, sent),
     )
@@ -159,27 +167,26 @@ def _adversaries(plan: Plan) -> Sequence[str]:
     return plan.adversaries or PARTIES
 
 
-def _by_then(plan: Plan, sent: Sequence[ValueSpec], rounds: int) -> list[ValueSpec]:
-    """The specs with the extra queries of these first rounds alone."""
-    # Only the algorithm knows when extra queries come. They are assumed evenly over the rounds.
-    extra = {s.name: ceil(s.schedule.extra * rounds / plan.max_rounds) for s in sent}
-    return [replace(s, schedule=replace(s.schedule, extra=extra[s.name])) for s in sent]
-
-
-def _worst(plan: Plan, sent: Sequence[ValueSpec], rounds: int) -> float:
-    by_then = _by_then(plan, sent, rounds)
-    spent = [events_of(plan, by_then, party, rounds) for party in _adversaries(plan)]
-    return max(compose(events, plan.delta) for events in spent)
+def _spent(
+    plan: Plan, sent: Sequence[ValueSpec], rounds: int, parties: Sequence[str]
+) -> Iterator[Counter[DpEvent]]:
+    """The events after some rounds, against each of these parties."""
+    # Only the algorithm knows when extra queries come. They are assumed evenly over the schedule.
+    extra = [ceil(s.schedule.extra * rounds / plan.max_rounds) for s in sent]
+    by_then = [
+        replace(s, schedule=replace(s.schedule, extra=own)) for s, own in zip(sent, extra, strict=True)
+    ]
+    return (events_of(plan, by_then, party, rounds) for party in parties)
 
 
 def _by_round(plan: Plan, sent: Sequence[ValueSpec]) -> dict[int, float]:
     """The epsilon after the first round, a quarter, half and all of the rounds."""
-    rounds = plan.max_rounds
+    rounds, parties = plan.max_rounds, _adversaries(plan)
     shown = sorted({1, max(1, rounds // 4), max(1, rounds // 2), rounds})
-    return {number: _worst(plan, sent, number) for number in shown}
+    return {one: max(compose(own, plan.delta) for own in _spent(plan, sent, one, parties)) for one in shown}
 
 
-def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[Part]:
+def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[EpsilonPart]:
     """What training and each value take, training first. A value that costs nothing is left out."""
     trained: Counter[DpEvent] = Counter()
     for spec in sent:
@@ -187,7 +194,7 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[Part]:
         if spec.training is not None and charges[0] != charges[1]:
             trained[spec.training] += spec.schedule.asked(plan.max_rounds) - spec.schedule.initial
     if trained:
-        yield Part(
+        yield EpsilonPart(
             name="training",
             releases=sum(trained.values()),
             noise_multiplier=noise_of(next(iter(trained))),
@@ -198,7 +205,7 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[Part]:
         alone = max(compose({own[party]: often}, plan.delta) for party in _adversaries(plan))
         noised = mechanism_of(plan, spec).noised
         if alone > 0:
-            yield Part(
+            yield EpsilonPart(
                 name=spec.name,
                 releases=often,
                 noise_multiplier=plan.noise_multiplier if noised else None,
@@ -236,21 +243,6 @@ def _encryption(study: Study, plan: Plan, sent: Sequence[ValueSpec]) -> tuple[fl
     return zeros.seconds(parameters.by_name(study.privacy.parameters))
 
 
-def _apart(problem: Problem) -> str:
-    if problem.private is None:
-        return ""
-    model, chunk = problem.layers, problem.private.chunk
-    return sentence(
-        model, lone_rows(chunk, sum(one.numel() for one in model.parameters() if one.requires_grad))
-    )
-
-
-def _alone(study: Study, world: World) -> str:
-    if study.runtime.training == "sequential":
-        return 'training = "sequential" under [runtime]'
-    return why_alone(world.problem)
-
-
 def affordable_rounds(plan: Plan, sent: Sequence[ValueSpec]) -> int | None:
     """The number of rounds that the plan's budget buys; None without a budget."""
     if plan.budget is None:
@@ -258,8 +250,7 @@ def affordable_rounds(plan: Plan, sent: Sequence[ValueSpec]) -> int | None:
     budget = plan.budget
 
     def bears(rounds: int) -> bool:
-        by_then = _by_then(plan, sent, rounds)
-        spent = [events_of(plan, by_then, party, rounds) for party in plan.adversaries]
+        spent = _spent(plan, sent, rounds, plan.adversaries)
         return all(within(events, plan.delta, budget) for events in spent)
 
     # At most the schedule, for which the noise was calibrated: a ledger refuses further rounds.
@@ -273,7 +264,9 @@ def _rehearsed(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) 
     """
     # Only the first round has initial queries and key exchanges.
     rounds = min(2, study.study.rounds)
-    if ends := study.study.rounds > 2 and any(_at_end(spec) for spec in sent):
+    # A value whose one query is none of a regular round, and no initial one.
+    times = [spec.schedule for spec in sent]
+    if ends := study.study.rounds > 2 and any(t.once and not (t.period or t.initial) for t in times):
         rounds = 3
     # With a lane's share of the workers, as in the run.
     study = replace(study, runtime=study.runtime.lane(lanes(study)))
@@ -290,19 +283,6 @@ def _rehearsed(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) 
             last=rounds if ends else None,
         ).records
     return [records[0], records[min(1, len(records) - 1)], *records[2:]]
-
-
-def _at_end(spec: ValueSpec) -> bool:
-    """Whether a value's one query is none of a regular round, and no initial one."""
-    return spec.schedule.once and not (spec.schedule.period or spec.schedule.initial)
-
-
-def _end(later: Mapping[str, Any], last: Mapping[str, Any]) -> End:
-    return End(
-        bytes_up=last["bytes_up"] - later["bytes_up"],
-        bytes_down=last["bytes_down"] - later["bytes_down"],
-        seconds=max(0.0, last["wall_seconds"] - later["wall_seconds"]),
-    )
 
 
 def lanes(study: Study) -> int:

@@ -163,7 +163,7 @@ def _of_arm(study: Study, run: ArmRun, folder: Path) -> Observed | None:
         return lambda x, y: outputs_on(module, x, y, learnt.problem.kind)
 
     if not run.personal:
-        return _of_one(run.world, model(None, {}), name=run.arm.name, kind=ARM)
+        return _of_one(run.world, model(None, {}), ARM, name=run.arm.name)
     each = [model(client, kept.get(client, {})) for client in range(len(run.world.records))]
     return _of_each(run.world, each, name=run.arm.name)
 
@@ -177,7 +177,7 @@ def _of_observer(study: Study, world: World, baselines: bool, stop: Stop, watch:
     if section.pooled if section.pooled is not None else baselines:
         # Not side by side with anything: a slot for each client would be computed for one.
         [vector] = training.run(POOLED, {0: (whole[0], whole[1])}, passes, one_by_one).values()
-        yield _of_one(world, _reading(problem, vector), name=NAMES[POOLED], kind=POOLED)
+        yield _of_one(world, _reading(problem, vector), POOLED)
     if section.alone if section.alone is not None else baselines:
         clients = list(range(len(world.records)))
         if len(clients) > MOST_ALONE:
@@ -212,27 +212,33 @@ class _Training:
         """A model for each client, after these passes over its records. None if its training diverged."""
         vectors: dict[int, Float32s | None] = dict.fromkeys(records, self.problem.initial)
         for number in range(1, passes + 1):
-            fits = {}
-            for client, vector in vectors.items():
-                if vector is not None:
-                    rng = stream(self.seed, kind, number, client)
-                    context = _context(self.problem, rng, number, client, records[client])
-                    fits[client] = Fit(problem=self.problem, start=vector, context=context)
+            fits = {
+                client: Fit(
+                    problem=self.problem,
+                    start=vector,
+                    context=self._context(kind, number, client, *records[client]),
+                )
+                for client, vector in vectors.items()
+                if vector is not None
+            }
             for client, result in zip(fits, trainer(list(fits.values())), strict=True):
                 vectors[client] = None if isinstance(result, DataError) else result
             self.watch(NAMES[kind], number, passes)
             self.stop.check()
         return vectors
 
-
-def _context(
-    problem: Problem, rng: np.random.Generator, number: int, client: int, records: Records
-) -> ClientContext:
-    x, y = records
-    whole = ClientContext(
-        client=client, round=number, x=x, y=y, broadcast=problem.initial, public={}, rng=rng, count=len(x)
-    )
-    return usable(problem, whole)
+    def _context(self, kind: str, number: int, client: int, x: Any, y: Any) -> ClientContext:
+        whole = ClientContext(
+            client=client,
+            round=number,
+            x=x,
+            y=y,
+            broadcast=self.problem.initial,
+            public={},
+            rng=stream(self.seed, kind, number, client),
+            count=len(x),
+        )
+        return usable(self.problem, whole)
 
 
 _Model = Callable[[Any, Any], Any]
@@ -245,80 +251,61 @@ def _reading(problem: Problem, vector: Float32s | None) -> _Model:
     return lambda x, y: outputs_on(problem.to_read(vector), x, y, problem.kind)
 
 
-def _of_one(world: World, model: _Model, *, name: str, kind: str) -> Observed:
-    """The measures of one model for all: on the server's records, and on each client's kind of records."""
-    problem = world.problem
-    measures = Measures()
-    if len(problem.server_x):
-        measures = measured(model(problem.server_x, problem.server_y), problem.server_y, problem.kind)
-    tested = [(x, y) for x, y in world.tests if len(x)]
-    each = [accuracy_of(model(x, y), y, problem.kind) for x, y in tested]
+def _made(
+    world: World,
+    kind: str,
+    measures: Measures,
+    each: Sequence[tuple[float, int]],
+    *,
+    name: str = "",
+    models: str = "global",
+) -> Observed:
+    """Measures with the accuracy, and the number of test records, of each tested client."""
+    clients = [accuracy for accuracy, _ in each]
     return Observed(
-        name=name,
+        name=name or NAMES[kind],
         kind=kind,
         seed=world.seed,
-        models="global",
+        models=models,
         measures=measures,
-        clients=each,
-        at_clients=_weighted(each, tested),
+        clients=clients,
+        at_clients=float(np.average(clients, weights=[count for _, count in each])) if each else nan,
     )
+
+
+def _of_one(world: World, model: _Model, kind: str, *, name: str = "") -> Observed:
+    """The measures of one model for all: on the server's records, and on each client's kind of records."""
+    task, x, y = world.problem.kind, world.problem.server_x, world.problem.server_y
+    measures = measured(model(x, y), y, task) if len(x) else Measures()
+    each = [(accuracy_of(model(x, y), y, task), len(x)) for x, y in world.tests if len(x)]
+    return _made(world, kind, measures, each, name=name)
 
 
 def _of_each(world: World, models: Sequence[_Model], *, name: str) -> Observed:
     """The measures of each client's own model, on records like its own, all clients together."""
-    kind_of = world.problem.kind
-    tested = [(model, x, y) for model, (x, y) in zip(models, world.tests, strict=True) if len(x)]
-    outputs = [model(x, y) for model, x, y in tested]
-    each = [accuracy_of(out, y, kind_of) for out, (_, _, y) in zip(outputs, tested, strict=True)]
+    task = world.problem.kind
+    tested = [(model(x, y), y) for model, (x, y) in zip(models, world.tests, strict=True) if len(x)]
+    each = [(accuracy_of(outputs, y, task), len(y)) for outputs, y in tested]
     measures = Measures()
     if tested:
-        measures = measured(np.concatenate(outputs), np.concatenate([y for _, _, y in tested]), kind_of)
-    return Observed(
-        name=name,
-        kind=ARM,
-        seed=world.seed,
-        models="personal",
-        measures=measures,
-        clients=each,
-        at_clients=_weighted(each, [(x, y) for _, x, y in tested]),
-    )
+        outputs, targets = (np.concatenate(column) for column in zip(*tested, strict=True))
+        measures = measured(outputs, targets, task)
+    return _made(world, ARM, measures, each, name=name, models="personal")
 
 
 def _of_each_alone(world: World, problem: Problem, vectors: Mapping[int, Float32s | None]) -> Observed:
     """The mean accuracy of the clients' models on the server's records, and each on records like its own."""
     models = {client: _reading(problem, vector) for client, vector in vectors.items()}
-    tested = [(client, *world.tests[client]) for client in models if len(world.tests[client][0])]
-    each = [accuracy_of(models[client](x, y), y, problem.kind) for client, x, y in tested]
+    tested = [(model, *world.tests[client]) for client, model in models.items()]
+    each = [(accuracy_of(model(x, y), y, problem.kind), len(x)) for model, x, y in tested if len(x)]
     x, y = problem.server_x, problem.server_y
     whole = [accuracy_of(model(x, y), y, problem.kind) for model in models.values()] if len(x) else [nan]
-    return Observed(
-        name=NAMES[ALONE],
-        kind=ALONE,
-        seed=world.seed,
-        models="global",
-        measures=Measures(accuracy=float(np.mean(whole))),
-        clients=each,
-        at_clients=_weighted(each, [(x, y) for _, x, y in tested]),
-    )
+    return _made(world, ALONE, Measures(accuracy=float(np.mean(whole))), each)
 
 
 def _constant(world: World) -> Observed:
     """The accuracy of the most frequent class, or of the targets' mean."""
-    problem = world.problem
-    tested = [(x, y) for x, y in world.tests if len(x)]
-    each = [constant_accuracy(y, problem.kind) for _, y in tested]
-    known = len(problem.server_y)
-    accuracy = constant_accuracy(problem.server_y, problem.kind) if known else nan
-    return Observed(
-        name=NAMES[CONSTANT],
-        kind=CONSTANT,
-        seed=world.seed,
-        models="global",
-        measures=Measures(accuracy=accuracy),
-        clients=each,
-        at_clients=_weighted(each, tested),
-    )
-
-
-def _weighted(each: Sequence[float], tested: Sequence[Records]) -> float:
-    return float(np.average(each, weights=[len(x) for x, _ in tested])) if each else nan
+    task, y = world.problem.kind, world.problem.server_y
+    accuracy = constant_accuracy(y, task) if len(y) else nan
+    each = [(constant_accuracy(y, task), len(x)) for x, y in world.tests if len(x)]
+    return _made(world, CONSTANT, Measures(accuracy=accuracy), each)

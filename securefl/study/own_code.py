@@ -32,7 +32,7 @@ from securefl.storage.own_code import CodePlace, importable, located, names_code
 from securefl.storage.own_code import load as load_code
 from securefl.study.config import Study, placed
 from securefl.study.data_section import DataSection, data_points, path_of
-from securefl.study.seeded import Marks
+from securefl.study.seeded import Digests
 from securefl.training.losses import Loss
 from securefl.training.models import Architecture, ModelConfig
 from securefl.training.networks import Network, digest_of, made_by, named
@@ -120,7 +120,7 @@ class Read:
 
     split: Split
     schema: Schema
-    marks: Marks
+    marks: Digests
     leaving: bool
 
 
@@ -163,11 +163,11 @@ def records(study: Study, seed: int, sides: Sides) -> Read:
     )
 
 
-def _marks_of_records(study: Study, *parts: Dataset) -> Marks:
+def _marks_of_records(study: Study, *parts: Dataset) -> Digests:
     """The digest of all records for a shared ledger, before they are split, drawn from or corrupted."""
     if study.privacy.ledger is None:
-        return Marks()
-    return Marks(records=digest_of_records([(part.x, part.y) for part in parts]))
+        return Digests()
+    return Digests(records=digest_of_records([(part.x, part.y) for part in parts]))
 
 
 def _require_clients(train: Dataset, section: DataSection) -> None:
@@ -187,16 +187,16 @@ def _require_clients(train: Dataset, section: DataSection) -> None:
     )
 
 
-def _marks_of_network(study: Study, network: str, name: str, place: CodePlace | None) -> Marks:
+def _marks_of_network(study: Study, network: str, name: str, place: CodePlace | None) -> Digests:
     """The marks of the network that computed the records, if a network did or may have done so."""
     # A linear model on numbers without a declared column: the records may be features of a network.
     linear = isinstance(study.model, ModelConfig) and study.model.hidden == () and not study.data.columns
     if not network and not (linear and place is None and study.data.features is None):
-        return Marks()
+        return Digests()
     sentence = outside(network, name)
     bound = {"features": hashlib.sha256(network.encode()).hexdigest()} if network else {}
     words = {"features": network} if network else {}
-    return Marks(bound=bound, words=words, outside=(sentence,) if sentence else ())
+    return Digests(bound=bound, words=words, outside=(sentence,) if sentence else ())
 
 
 def _given(study: Study, place: CodePlace | None, seed: int) -> tuple[str, InMemory]:
@@ -240,7 +240,7 @@ def _called(thing: Any, study: Study, seed: int, name: str, place: CodePlace | N
         ) from error
 
 
-def _marks_of(study: Study, made: Own, name: str, place: CodePlace | None) -> Marks:
+def _marks_of(study: Study, made: Own, name: str, place: CodePlace | None) -> Digests:
     bound, notes = {"data": made.digest}, list(made.notes)
     words = {"data": name}
     # The digest tells neighbouring data sets apart at any noise, so it is not for publication.
@@ -253,7 +253,7 @@ def _marks_of(study: Study, made: Own, name: str, place: CodePlace | None) -> Ma
             "declare them by `Dataset(fitted=...)`."
         )
     server = ("The records of the test part are the server's: no epsilon covers them.",)
-    return Marks(
+    return Digests(
         bound=bound,
         words=words,
         private=private,
@@ -262,14 +262,14 @@ def _marks_of(study: Study, made: Own, name: str, place: CodePlace | None) -> Ma
     )
 
 
-def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple[Architecture, Marks]:
+def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple[Architecture, Digests]:
     """The study's model for these records. A person's own model is tried on blank records first.
 
     seed: of the model's initial values. Raises ConfigError for a model that the study cannot use.
     """
     section, brought = study.model, study.brought.model
     if isinstance(section, ModelConfig) and brought is None:
-        return section, Marks()
+        return section, Digests()
     if isinstance(section, ModelConfig):
         raise ConfigError(
             "[model] Expected a study that was read together with the model passed from Python, got another."
@@ -316,13 +316,13 @@ def _require_private(model: OwnModel, train: Dataset, outputs: int, config: DPSG
         ) from error
 
 
-def _model_marks(model: OwnModel, train: Dataset, outputs: int, seed: int) -> Marks:
+def _model_marks(model: OwnModel, train: Dataset, outputs: int, seed: int) -> Digests:
     digest = digest_of(model.build(train.shape, outputs, seed), sources=model.place is None)
     if (place := model.place) is not None:
         # The model's digest too: the model may depend on modules that the named file imports.
         bound = {"model_code": place.sha256, "model": digest}
-        return Marks(bound=bound, words={"code of the model": str(place)})
-    return Marks(bound={"model": digest}, words={"model": f"{model.name} (SHA-256 {digest[:12]})"})
+        return Digests(bound=bound, words={"code of the model": str(place)})
+    return Digests(bound={"model": digest}, words={"model": f"{model.name} (SHA-256 {digest[:12]})"})
 
 
 Told = Callable[[int, int], None]
@@ -340,7 +340,7 @@ class Featured:
     records: Sequence[Records]
     test: Dataset
     shape: tuple[int, ...]
-    marks: Marks
+    marks: Digests
     network: Features | None = None
 
 
@@ -352,7 +352,7 @@ def featured(study: Study, records: Sequence[Records], test: Dataset, tell: Told
     cached features are damaged or not finite.
     """
     if study.data.features is None:
-        return Featured(records=records, test=test, shape=test.shape, marks=Marks())
+        return Featured(records=records, test=test, shape=test.shape, marks=Digests())
     network, place = _network(study)
     width = network.width(test.shape)
     total, done = len(test) + sum(len(x) for x, _ in records), 0
@@ -392,10 +392,10 @@ def _made(study: Study, place: CodePlace) -> Network:
     return made_by(place, study.data.network or "")
 
 
-def _marks(network: Network, place: CodePlace | None, source: str) -> Marks:
+def _marks(network: Network, place: CodePlace | None, source: str) -> Digests:
     sentence = outside(network.about, source)
     words = {"features": network.about or network.name}
-    return Marks(
+    return Digests(
         bound={"features": hashlib.sha256(network.name.encode()).hexdigest()},
         words=words if place is None else {**words, "code of the features": str(place)},
         outside=(sentence,) if sentence else (),

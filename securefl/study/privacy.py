@@ -23,7 +23,6 @@ from securefl.core.ranges import Count, Range, Ranged
 from securefl.core.reading import near
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
 from securefl.dp.calibration import check_training, multiplier_beside, shared_training_noise, sigma
-from securefl.linear.registry import encrypts_baseline
 from securefl.linear.registry import require as require_scores
 from securefl.mechanisms import registry as mechanisms
 from securefl.mechanisms.mechanism import KEY_HOLDER_ADDS
@@ -157,9 +156,8 @@ class PrivacySection(Ranged):
         budget: the largest epsilon of a client, `inf` for none.
         adversaries: the parties that the budget must hold against.
         non_private: names of values that clients may send without noise. Epsilon is then infinite.
-        parameters: the parameters of CKKS. With "strong-encrypted" the baseline is encrypted too (mode E).
-            Pads have no such key: they take "words-64" (the default) or "words-128", under which a score
-            errs by less than 1e-11.
+        parameters: the parameters of CKKS. Pads have no such key: they take "words-64" (the default) or
+            "words-128", under which a score errs by less than 1e-11.
         epsilon: what all that a client releases in a run may cost, training included, `inf` for no noise. The
             noise of the values follows from it.
         calibration: "exact", or FedLog's theorem ("paper").
@@ -191,7 +189,7 @@ class PrivacySection(Ranged):
     budget: Annotated[float, Range("[0, inf]")]
     adversaries: tuple[Literal["server", "key-holder", "others"], ...]
     non_private: tuple[str, ...]
-    parameters: Literal["strong", "compact", "strong-encrypted", "words-64", "words-128"] = "strong"
+    parameters: Literal["strong", "compact", "words-64", "words-128"] = "strong"
     epsilon: float | None = None
     calibration: Literal["exact", "paper"] = field(default="exact", metadata={"words": _CALIBRATIONS.get})
     dropout: float | None = None
@@ -325,7 +323,6 @@ class PrivacySection(Ranged):
         return Plan(
             sum=self.sum,
             scores=self.scores,
-            encrypted_baseline=encrypts_baseline(self.scores, self.parameters),
             noise=NO_NOISE if self.epsilon == inf else self.noise,
             noise_multiplier=self._multiplier(self._noised(rounds, specs), spent),
             dropout=self.dropout or 0.0,

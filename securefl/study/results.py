@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,11 @@ _ATTENDANCE = ("arm", "seed", "party", "reason", "since", "until", "rounds")
 _WHO = ("name", "kind", "seed", "models")
 _ABSTENTIONS = ("arm", "who", "what", "reason", "clients", "rounds", "times", "told")
 _MEASURES = ("accuracy", "auc", "f1", "ece", "r2", "rmse")
+_NOTED = (
+    *("arm", "seed", "round", "accuracy", "loss"),
+    *("bytes_up", "bytes_down", "seconds", "watt_hours"),
+)
+"""The columns of the metrics that a round's record has by the same name."""
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 _UNKNOWN = "no reason is on record: it was lost on the way, or is part of a sum that came to nothing"
 _Key = tuple[str, str, str, str]
@@ -111,51 +116,30 @@ def collect(study: Study, runs: Sequence[ArmRun], observed: Sequence[Observed] =
         attendance(runs),
         abstentions(runs),
         alarms(runs),
-        _measures(observed),
-        _confusion(observed),
-        _reliability(observed),
+        _of_models(observed, (*_MEASURES, "at_clients", "worst_decile", "clients"), _measures),
+        _of_models(observed, ("true", "predicted", "records"), _confusion),
+        _of_models(observed, ("probability", "right", "records"), lambda own: own.measures.reliability),
         runs[0].world.problem.kind,
         sentence(study),
         privacy_cost(summary, study.privacy.adversaries),
     )
 
 
-def _who(own: Observed) -> dict[str, Any]:
-    return {"name": own.name, "kind": own.kind, "seed": own.seed, "models": own.models}
+def _of_models(
+    observed: Sequence[Observed], columns: Sequence[str], rows: Callable[[Observed], Iterable[Sequence[Any]]]
+) -> pd.DataFrame:
+    """A table of measured models. rows: of one model, without the columns that say which one it is."""
+    found = [(own.name, own.kind, own.seed, own.models, *row) for own in observed for row in rows(own)]
+    return pd.DataFrame(found, columns=[*_WHO, *columns])
 
 
-def _measures(observed: Sequence[Observed]) -> pd.DataFrame:
-    rows = [
-        {
-            **_who(own),
-            **{name: getattr(own.measures, name) for name in _MEASURES},
-            "at_clients": own.at_clients,
-            "worst_decile": own.worst,
-            "clients": len(own.clients),
-        }
-        for own in observed
-    ]
-    columns = [*_WHO, *_MEASURES, "at_clients", "worst_decile", "clients"]
-    return pd.DataFrame(rows, columns=columns)
+def _measures(own: Observed) -> Iterator[Sequence[Any]]:
+    yield *(getattr(own.measures, name) for name in _MEASURES), own.at_clients, own.worst, len(own.clients)
 
 
-def _confusion(observed: Sequence[Observed]) -> pd.DataFrame:
-    rows = [
-        {**_who(own), "true": true, "predicted": predicted, "records": records}
-        for own in observed
-        for true, row in enumerate(own.measures.confusion)
-        for predicted, records in enumerate(row)
-    ]
-    return pd.DataFrame(rows, columns=[*_WHO, "true", "predicted", "records"])
-
-
-def _reliability(observed: Sequence[Observed]) -> pd.DataFrame:
-    rows = [
-        {**_who(own), "probability": said, "right": held, "records": records}
-        for own in observed
-        for said, held, records in own.measures.reliability
-    ]
-    return pd.DataFrame(rows, columns=[*_WHO, "probability", "right", "records"])
+def _confusion(own: Observed) -> Iterator[Sequence[int]]:
+    for true, row in enumerate(own.measures.confusion):
+        yield from ((true, predicted, records) for predicted, records in enumerate(row))
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -175,18 +159,18 @@ def _metrics(run: ArmRun) -> list[dict[str, Any]]:
 
 
 def _metric(record: dict[str, Any], models: str, least: float) -> dict[str, Any]:
-    row = {name: record[name] for name in ("arm", "seed", "round")}
-    row |= {name: math.nan if record[name] is None else record[name] for name in ("accuracy", "loss")}
-    row |= {name: record[name] for name in ("bytes_up", "bytes_down", "seconds", "watt_hours")}
-    row["megabytes"] = (record["bytes_up"] + record["bytes_down"]) / 1e6
-    row["wall_seconds"] = record["wall_seconds"]
-    row["asked"] = record["asked"]
-    row["answered"] = len(record["answered"])
-    # A client that is drawn twice counts once.
-    row["survivors_lost"] = len(set(record["selected"])) - len(record["answered"])
-    row["models"] = models
-    row["floor"] = least
-    return row | {f"epsilon_{party}": record["epsilon"][party] for party in PARTIES}
+    row = {name: math.nan if record[name] is None else record[name] for name in _NOTED}
+    return row | {
+        "megabytes": (record["bytes_up"] + record["bytes_down"]) / 1e6,
+        "wall_seconds": record["wall_seconds"],
+        "asked": record["asked"],
+        "answered": len(record["answered"]),
+        # A client that is drawn twice counts once.
+        "survivors_lost": len(set(record["selected"])) - len(record["answered"]),
+        "models": models,
+        "floor": least,
+        **{f"epsilon_{party}": record["epsilon"][party] for party in PARTIES},
+    }
 
 
 def _participation(run: ArmRun) -> pd.DataFrame:
@@ -218,19 +202,12 @@ def _main_label(world: World, y: NDArray[Any]) -> str:
     return str(np.bincount(y[y >= 0], minlength=world.problem.outputs).argmax())
 
 
-def _figures(run: ArmRun) -> Iterator[dict[str, Any]]:
+def _figures(run: ArmRun) -> Iterator[tuple[Any, ...]]:
+    who, quality = (run.arm.name, run.world.seed), run.world.quality
     for record in run.records:
-        for figure, (clients, values) in record["figures"].items():
-            for k, value in zip(clients, values, strict=True):
-                yield {
-                    "arm": run.arm.name,
-                    "seed": run.world.seed,
-                    "round": record["round"],
-                    "client": k,
-                    "quality": run.world.quality[k],
-                    "figure": figure,
-                    "value": value,
-                }
+        for figure, own in record["figures"].items():
+            for k, value in zip(*own, strict=True):
+                yield *who, record["round"], k, quality[k], figure, value
 
 
 def rounds_to(target: float | None, metrics: pd.DataFrame) -> int | None:

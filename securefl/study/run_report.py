@@ -22,7 +22,6 @@ from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
 from securefl.report import client_plots, measure_plots, plots, privacy_plots, run_page
 from securefl.report.accuracy import MEASURES
-from securefl.report.client_plots import embedding
 from securefl.report.pages import Picture
 from securefl.report.run_page import TESTED
 from securefl.report.sentences import answer
@@ -45,6 +44,10 @@ from securefl.study.results import Results
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_MEASURED = ("measures", "confusion", "reliability")
+"""The tables of models that were tested after the last round."""
 
 
 def figures(study: Study, results: Results, spent: pd.DataFrame | None = None) -> list[Picture]:
@@ -74,9 +77,9 @@ def figures(study: Study, results: Results, spent: pd.DataFrame | None = None) -
         )
     if results.participation.empty:
         return made
-    if spent is not None and privacy_plots.finite_parties(spent):
-        made.append(_epsilons(study, spent, of_arm))
-    made += _of_clients(study, results)
+    if spent is not None and (parties := privacy_plots.finite_parties(spent)):
+        made.append(_epsilons(study, spent, parties, of_arm))
+    made += _of_clients(results, study.study.seeds[0])
     made.append(
         Picture(
             name="cost",
@@ -93,48 +96,52 @@ def figures(study: Study, results: Results, spent: pd.DataFrame | None = None) -
     return made
 
 
-def _epsilons(study: Study, spent: pd.DataFrame, of_arm: Mapping[str, Look]) -> Picture:
-    budget = study.privacy.budget
-    limit = f"The dashed line is the budget, {budget:g}." if budget < math.inf else "There is no budget."
-    parties = privacy_plots.finite_parties(spent)
-    largest = spent.groupby("party")["most"].max()
-    left = [str(p) for p in dict.fromkeys(spent["party"]) if p not in parties and largest[p] == math.inf]
+def _epsilons(
+    study: Study, spent: pd.DataFrame, parties: Collection[str], of_arm: Mapping[str, Look]
+) -> Picture:
+    budget = study.privacy.budget if study.privacy.budget < math.inf else None
+    limit = "There is no budget." if budget is None else f"The dashed line is the budget, {budget:g}."
+    largest = spent.groupby("party", sort=False)["most"].max()
+    left = [str(party) for party, most in largest.items() if party not in parties and most == math.inf]
     bare = f" Against the {' and the '.join(left)} no arm's epsilon is finite." if left else ""
     return Picture(
         name="epsilon",
         title="Epsilon of the data holders",
         caption="The largest epsilon of a data holder after each round, by who looks; the area reaches down "
         f"to the smallest one. {limit}{bare}",
-        draw=lambda width: privacy_plots.epsilon(
-            spent, budget=None if budget == math.inf else budget, looks=of_arm, width=width
-        ),
+        draw=lambda width: privacy_plots.epsilon(spent, budget=budget, looks=of_arm, width=width),
     )
 
 
-def _of_clients(study: Study, results: Results) -> list[Picture]:
+def _of_clients(results: Results, seed: int) -> list[Picture]:
     """The pictures that show every client, of the first seed."""
-    seed = study.study.seeds[0]
+    participation, figures = (
+        frame[frame["seed"] == seed] for frame in (results.participation, results.figures)
+    )
     made = [
         Picture(
             name="participation",
             title="Participation by data quality",
             caption="In how many rounds each client took part (as FedProf, Fig. 6); the first seed.",
-            draw=lambda width: client_plots.participation(_of_seed(results.participation, seed), width=width),
+            draw=lambda width: client_plots.participation(participation, width=width),
         )
     ]
-    divergence = results.figures[results.figures["figure"] == "divergence"]
-    if len(divergence):
-        values = _of_seed(divergence, seed).rename(columns={"value": "divergence"})
+    divergence = figures[figures["figure"] == "divergence"].rename(columns={"value": "divergence"})
+    if "divergence" in set(results.figures["figure"]):
         made.append(
             Picture(
                 name="divergence",
                 title="Divergence of the clients' profiles",
                 caption="Each client's newest divergence from the server's profile (as FedProf, Fig. 7); "
                 "the first seed.",
-                draw=lambda width: client_plots.divergence(values, width=width),
+                draw=lambda width: client_plots.divergence(divergence, width=width),
             )
         )
-    places = _places(results, seed)
+    # Each client's newest embedding in two dimensions.
+    own = figures[figures["figure"].isin(["embedding_1", "embedding_2"])]
+    newest = own.groupby(["arm", "client", "figure"], sort=False)["value"].last().unstack()
+    newest = newest.rename(columns={"embedding_1": "first", "embedding_2": "second"}).reset_index()
+    places = newest.merge(participation[["arm", "client", "label"]], on=["arm", "client"])
     if len(places):
         made.append(
             Picture(
@@ -142,7 +149,7 @@ def _of_clients(study: Study, results: Results) -> list[Picture]:
                 title="Embeddings of the clients",
                 caption="The selection's embedding of each client, after the last round (as FedCor, Fig. 7); "
                 "the losses of clients that are near each other change together. The first seed.",
-                draw=lambda width: embedding(places, width=width),
+                draw=lambda width: client_plots.embedding(places, width=width),
             )
         )
     return made
@@ -205,20 +212,6 @@ def _whose(kinds: Collection[str]) -> str:
     return "of the global model on the server's records, or of personal models on records like their client's"
 
 
-def _places(results: Results, seed: int) -> pd.DataFrame:
-    """Each client's newest embedding in two dimensions, as columns arm, client, first, second, label."""
-    own = _of_seed(results.figures, seed)
-    own = own[own["figure"].isin(["embedding_1", "embedding_2"])]
-    newest = own.groupby(["arm", "client", "figure"], sort=False)["value"].last().unstack()
-    newest = newest.rename(columns={"embedding_1": "first", "embedding_2": "second"}).reset_index()
-    labels = _of_seed(results.participation, seed)[["arm", "client", "label"]]
-    return newest.merge(labels, on=["arm", "client"])
-
-
-def _of_seed(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
-    return frame[frame["seed"] == seed]
-
-
 def write(
     study: Study,
     results: Results,
@@ -244,22 +237,12 @@ def write(
     conditions = {**versions(), "device": device, **(own or {})}
     private, shown = private_folder(folder), published(results)
     write_table(folder / "metrics.csv", shown.metrics)
-    for name in ("measures", "confusion", "reliability"):
+    for name in _MEASURED:
         # Under a claim a file that is missing would reveal that there are no test records.
         if len(table := getattr(shown, name)) or study.claims:
             write_table(folder / f"{name}.csv", table)
-    tables = {
-        "metrics": results.metrics,
-        "participation": results.participation,
-        "figures": results.figures,
-        "attendance": results.attendance,
-        "abstentions": results.abstentions,
-        "measures": results.measures,
-        "confusion": results.confusion,
-        "reliability": results.reliability,
-    }
-    for name, table in tables.items():
-        write_table(private / f"{name}.csv", table, NOTICE)
+    for name in ("metrics", "participation", "figures", "attendance", "abstentions", *_MEASURED):
+        write_table(private / f"{name}.csv", getattr(results, name), NOTICE)
     files.write(folder / "summary.json", json.dumps(as_json(results), indent=2) + "\n")
     files.write(private / "summary.json", json_text(private_json(results)))
     files.write(folder / "versions.json", json.dumps(conditions, indent=2) + "\n")
@@ -344,8 +327,7 @@ def as_json(whole: Results) -> dict[str, Any]:
     """
     arms, results = [], published(whole)
     for arm in results.summary:
-        known = {name: value for name, value in vars(arm).items() if name in (*OF_ARM, *TESTED_OF_ARM)}
-        known = {name: None if value != value else value for name, value in known.items()}  # no nan
+        known = {name: own for name, own in _known(arm).items() if name in (*OF_ARM, *TESTED_OF_ARM)}
         epsilon = {p: plain(e) for p, e in arm.epsilon.items()}
         rounds = int(results.metrics.loc[results.metrics["arm"] == arm.name, "round"].max())
         arms.append({**known, "epsilon": epsilon, "rounds": rounds})
@@ -372,10 +354,9 @@ def private_json(results: Results) -> dict[str, Any]:
     arms = []
     for arm in results.summary:
         shown = OF_ARM if arm.models == PERSONAL else (*OF_ARM, *TESTED_OF_ARM)
-        own = {name: value for name, value in vars(arm).items() if name not in shown}
-        known = {name: None if value != value else value for name, value in own.items()}  # no nan
+        own = {name: value for name, value in _known(arm).items() if name not in shown}
         out = results.participation.loc[results.participation["arm"] == arm.name, "retired"]
-        arms.append({"name": arm.name, **known, "retired": int(out.sum())})
+        arms.append({"name": arm.name, **own, "retired": int(out.sum())})
     return {
         "arms": arms,
         "measures": _rows(results.measures),
@@ -383,6 +364,11 @@ def private_json(results: Results) -> dict[str, Any]:
         "warnings": [vars(alarm) for alarm in results.alarms],
         "abstentions": _rows(results.abstentions),
     }
+
+
+def _known(arm: run_page.ArmSummary) -> dict[str, Any]:
+    """The figures of an arm for JSON, which has no nan."""
+    return {name: None if value != value else value for name, value in vars(arm).items()}
 
 
 def told_json(results: Results) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from securefl.training.task import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
-class Marks:
+class Digests:
     """Digests and notes about the records and the model of a run that are not packaged.
 
     bound: digests by name. A resumed run goes on only if they equal those at its start. words: descriptions
@@ -39,8 +39,8 @@ class Marks:
     outside: tuple[str, ...] = ()
     records: str = ""
 
-    def __or__(self, other: Marks) -> Marks:
-        return Marks(
+    def __or__(self, other: Digests) -> Digests:
+        return Digests(
             bound={**self.bound, **other.bound},
             words={**self.words, **other.words},
             private={**self.private, **other.private},
@@ -57,7 +57,7 @@ class World:
     records: each client's training records. held: the records that each client tests on and never trains
     on; None without a hold-out. quality: the name of the corruption of each client's data, or "clean".
     unscaled_x: the server's test records before `[data] scaling`; None without it. schema: how a record
-    becomes the model's input. marks: see `Marks`.
+    becomes the model's input. marks: see `Digests`.
     """
 
     seed: int
@@ -69,7 +69,7 @@ class World:
     devices: cost.Devices
     held: Sequence[Records] | None = None
     unscaled_x: NDArray[Any] | None = None
-    marks: Marks = field(default_factory=Marks)
+    marks: Digests = field(default_factory=Digests)
 
     @cached_property
     def tests(self) -> Sequence[Records]:

@@ -160,6 +160,10 @@ def _played(
     def here(seed: int) -> World:
         return made.world(study, seed)
 
+    def play(own: Study, pair: Pair, tell: Callable[[Record], None], stop: Stop) -> ArmRun:
+        arm, seed = pair
+        return run_arm(own, arm, here(seed), folder, tell, stop=stop, backend=backend, reserved=reserved)
+
     pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
     once = _once(tell)
     left = _unfinished(study, folder)
@@ -170,10 +174,7 @@ def _played(
         for _, seed in left:
             here(seed)  # once for all lanes
 
-        def play(pair: Pair, tell: Callable[[Record], None], stop: Stop) -> None:
-            run_arm(one, pair[0], here(pair[1]), folder, tell, stop=stop, backend=backend, reserved=reserved)
-
-        failed = in_lanes(left, lanes, play, once, stop)
+        failed = in_lanes(left, lanes, partial(play, one), once, stop)
         for arm, seed in failed:
             _log.warning(
                 "%s, seed %d: a round failed in its process, and is played again here", arm.name, seed
@@ -181,19 +182,7 @@ def _played(
         # Its round runs again in this process, which raises its error to the caller.
         pairs.sort(key=lambda pair: pair not in failed)
     # Rounds that ran in lanes are only read here.
-    runs = {
-        (arm.name, seed): run_arm(
-            study,
-            arm,
-            here(seed),
-            folder,
-            _for(once, arm, seed),
-            stop=stop,
-            backend=backend,
-            reserved=reserved,
-        )
-        for arm, seed in pairs
-    }
+    runs = {(arm.name, seed): play(study, (arm, seed), partial(once, arm, seed), stop) for arm, seed in pairs}
     return [runs[arm.name, seed] for seed in study.study.seeds for arm in study.arms]
 
 
@@ -259,10 +248,6 @@ def _reported(study: Study, home: Path, folder: Path, out: Path) -> tuple[result
     made = _prepared(study, Hardware(), split_key.of_run(study, folder, began=True))
     runs = _played(study, home, made, lambda arm, seed, record: None, Interruption())
     return _written(study, runs, made, folder, out, observed.stored(study, folder) or ())
-
-
-def _for(tell: Tell, arm: Arm, seed: int) -> Callable[[Mapping[str, Any]], None]:
-    return lambda record: tell(arm, seed, record)
 
 
 def _written(

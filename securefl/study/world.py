@@ -24,7 +24,7 @@ from securefl.study.config import Study, placed
 from securefl.study.cost import PRESETS
 from securefl.study.own_code import Told, architecture, featured
 from securefl.study.own_code import records as own_records
-from securefl.study.seeded import Marks, World
+from securefl.study.seeded import Digests, World
 from securefl.study.split_key import Keeper, Splits
 from securefl.training.devices import Hardware, chosen
 from securefl.training.models import ModelConfig
@@ -244,13 +244,13 @@ def _declared(study: Study, owned: int, clients: int, part: float, leaving: bool
     return owned
 
 
-def _dealing(study: Study) -> Marks:
+def _dealing(study: Study) -> Digests:
     """The statement that records were drawn or dealt by their places, if so and an epsilon is claimed."""
     section = study.data
     natural = section.partition.kind == "natural"
     if not study.claims or (natural and section.records is None and study.corruption == Corruption()):
-        return Marks()
-    return Marks(
+        return Digests()
+    return Digests(
         outside=(
             "Records are drawn, corrupted and dealt to clients by their places in the data set. No epsilon "
             "covers these steps: it is that of a record as it was dealt.",
@@ -258,7 +258,7 @@ def _dealing(study: Study) -> Marks:
     )
 
 
-def _shares(study: Study, test: Dataset, kept: Sequence[Records], held: Sequence[Records] | None) -> Marks:
+def _shares(study: Study, test: Dataset, kept: Sequence[Records], held: Sequence[Records] | None) -> Digests:
     """How many records of each class are on each side of the splits by content, for the records' owner."""
     sides = {"trained on": [y for _, y in kept]}
     if held is not None:
@@ -266,7 +266,7 @@ def _shares(study: Study, test: Dataset, kept: Sequence[Records], held: Sequence
     if study.shares:
         sides = {"test part": [test.y], **sides}
     if len(sides) == 1:
-        return Marks()
+        return Digests()
     counts = {name: sum(map(len, targets)) for name, targets in sides.items()}
     whole, told = max(1, sum(counts.values())), []
     for name, targets in sides.items():
@@ -274,11 +274,11 @@ def _shares(study: Study, test: Dataset, kept: Sequence[Records], held: Sequence
         by_class = f", by class {', '.join(each)}" if test.classes else ""
         told.append(f"{name} {counts[name]} ({counts[name] / whole:.1%}{by_class})")
     words = "; ".join(told)
-    return Marks(private={"parts": words}, notes=(f"Records by side: {words}.",))
+    return Digests(private={"parts": words}, notes=(f"Records by side: {words}.",))
 
 
-def _bound_to(splits: Splits) -> Marks:
-    return Marks(bound={"split": splits.bound}) if splits.bound else Marks()
+def _bound_to(splits: Splits) -> Digests:
+    return Digests(bound={"split": splits.bound}) if splits.bound else Digests()
 
 
 def _require_fitting(study: Study, train: Dataset) -> None:

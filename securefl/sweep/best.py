@@ -1,7 +1,6 @@
 """A sweep's result: a sentence on the best arm, and the means of all arms at each epsilon over all seeds.
 
-An arm is compared only if its true epsilon is at most the one that was asked for, and an epsilon only if all
-arms ran there.
+An arm is compared only if its true epsilon is at most the one that was asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from securefl.sweep.tradeoff import Series
 
 CHOICE: Final = (
     "The best cell's epsilon does not cover its choice: publishing the best cell reveals something about all "
-    "cells. Account for the choice with `choice` under [sweep], or count the epsilon of all cells together."
+    "cells. Account for the choice with the key choice under [sweep], or count the epsilon of all cells "
+    "together."
 )
 
 
@@ -80,15 +80,15 @@ def caveats(sweep: Sweep) -> list[str]:
 
 
 def means(series: Sequence[Series]) -> pd.DataFrame:
-    """Mean final accuracies: a row for each panel and epsilon, a column for each line.
+    """Mean final accuracies: a row for each panel and line, a column for each epsilon.
 
-    A row is left out if a line has no value in it. Empty if no two lines compare.
+    nan where a line has no value. Empty if no two lines compare at any epsilon.
     """
     rows = [
         {
             "panel": ", ".join(own.panel),
-            "epsilon": point.asked,
             "line": own.line,
+            "epsilon": point.asked,
             "mean": point.mean,
         }
         for own in series
@@ -98,9 +98,9 @@ def means(series: Sequence[Series]) -> pd.DataFrame:
     if not rows:
         return pd.DataFrame()
     found = pd.DataFrame(rows).pivot_table(
-        index=["panel", "epsilon"], columns="line", values="mean", sort=False
+        index=["panel", "line"], columns="epsilon", values="mean", sort=False
     )
-    return found.dropna() if found.shape[1] > 1 else pd.DataFrame()
+    return found if (found.groupby("panel").count() > 1).to_numpy().any() else pd.DataFrame()
 
 
 def _honest(own: Series) -> bool:

@@ -281,11 +281,12 @@ def axes_of(sweep: Sweep, summary: pd.DataFrame) -> list[str]:
 
 
 def other_axes(sweep: Sweep, summary: pd.DataFrame) -> list[list[Series]]:
-    """The series over each axis beside epsilon. No two series of a page have the same number."""
+    """The series over each axis beside epsilon, if one has several points. No two have the same number."""
     found = [series_of(sweep, summary, axis) for axis in axes_of(sweep, summary)]
     return [
         [replace(one, number=one.number + _APART * place) for one in own]
         for place, own in enumerate(found, 1)
+        if any(one.rows["asked"].nunique() > 1 for one in own)
     ]
 
 

@@ -13,7 +13,7 @@ from support.arms import ARMS
 
 from securefl.core.installed import entry_points
 from securefl.engine import privacy_card
-from securefl.linear.checked_ckks import CheckedCkks
+from securefl.linear.checked import CheckedCkks
 from securefl.mechanisms import charges
 from securefl.mechanisms.agreed import stance
 from securefl.mechanisms.mechanism import Local

@@ -19,7 +19,7 @@ OTHERWISE = {
     ("key-holder", "securefl/engine/privacy_card.py"): PARTY,
     ("key-holder", "securefl/commands/keygen.py"): "whose keys",
     ("key-holder", "securefl/commands/ledger.py"): PARTY,
-    ("key-holder", "securefl/commands/party/init.py"): PARTY,
+    ("key-holder", "securefl/commands/party.py"): PARTY,
     ("key-holder", "securefl/core/release.py"): PARTY,
     ("key-holder", "securefl/core/wire/kinds.py"): "who sends a message",
     ("key-holder", "securefl/core/messages.py"): "who sends a message",

@@ -38,7 +38,8 @@ class Histories:
     """Two rounds of an arm. `seen` has the two outcomes of every value of client 0, by name."""
 
     def __init__(self, protocol: str, options: str, **privacy: str) -> None:
-        arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n{options.replace("fewest = 6", "fewest = 1")}\n'
+        options = options.replace("min_clients_per_entry = 6", "")
+        arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n{options}\n'
         written = text(arm, clients=7 if privacy else 3, non_private=SENT)
         of = parse(with_privacy(written.replace("hidden = [8]", "hidden = [8, 8]"), privacy))
         self.world = world(of)

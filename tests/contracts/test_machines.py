@@ -37,8 +37,7 @@ from securefl.core.messages import (
 from securefl.core.release import Delivered
 from securefl.core.wire import Header, Limit
 from securefl.engine.exchange import Client, Server
-from securefl.linear.opener import KeyHolder
-from securefl.linear.scheme import Asked
+from securefl.linear.scheme import Asked, OpeningMachine
 from securefl.matching.profiles import Bounds, ProfileQuery, Variant
 from securefl.sums.encrypted.client import SumClient, input_digest, signed_input
 from securefl.sums.encrypted.key_holder import SumKeyHolder
@@ -484,7 +483,7 @@ class TestServerOfClaims:
 
 
 class TestKeyHolder(Contract):
-    machine = KeyHolder(header=HEADER, most=Limit(999, 99), open_=NOBODY, report=NOBODY)
+    machine = OpeningMachine(header=HEADER, most=Limit(999, 99), open_=NOBODY, report=NOBODY)
     good = (("server", OpenRequest(items=(b"a", b"b"))),)
     bad = (
         ("client-0000", OpenRequest(items=(b"a",))),

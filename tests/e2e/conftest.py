@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from support import started
 from support.cheap_runs import blank_plots
 
 from securefl.storage.processes import Name, Supervisor
@@ -27,12 +26,6 @@ def small_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         figures = run_report.figures
         monkeypatch.setattr(run_report, "figures", lambda *given: figures(*given)[:1])
         monkeypatch.setattr(observed, "MOST_STEPS", 1)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _forked() -> Iterator[None]:
-    yield
-    started.end()
 
 
 class _Forks(Supervisor[Name]):

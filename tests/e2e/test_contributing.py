@@ -25,7 +25,7 @@ from securefl.core.keys import SecretKey
 from securefl.dp import Source
 from securefl.errors import BudgetExceeded, ConfigError
 from securefl.mechanisms import mechanism_of
-from securefl.published.catalogue import table_named
+from securefl.published.table import table_named
 from securefl.study.config import parse
 from securefl.study.session import run_study
 from securefl.study.world import build
@@ -71,7 +71,7 @@ def test_each_kind_has_one_example() -> None:
         section = PAGE.partition(f"### A {kind}\n")[2].partition("\n### ")[0]
         assert section.count("```python") == 1, kind
     assert PAGE.count("```python") == len(OWN) == len(KINDS)
-    assert len(FILES) == len(KINDS) + len(HOW_TO)
+    assert len(FILES) == len(KINDS) + len(HOW_TO) + 1  # protocol.md has two
     for name in HOW_TO:
         assert f"(docs/how-to/{name})" in PAGE
 
@@ -83,7 +83,7 @@ def test_an_example_fits_a_screen_and_imports_from_faces_alone(path: str) -> Non
     assert max(map(len, lines)) <= 110
     for node in ast.walk(ast.parse(FILES[path])):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("securefl"):
-            assert node.module in public.faces()
+            assert node.module in public.FACES
             # a face of pieces may state no names yet
             stated = getattr(import_module(node.module), "__all__", None)
             assert stated is None or {alias.name for alias in node.names} <= set(stated)
@@ -98,6 +98,20 @@ def test_the_protocol_selects_the_slowest(tmp_path: Path) -> None:
     here = build(of, of.study.seeds[0])
     selected = run(of, tmp_path, here=here).records[0]["selected"]
     assert selected == sorted(here.population().seconds.argsort()[-3:])
+
+
+def test_a_baseline_of_forty_lines_keeps_a_model_and_refuses_what_is_out_of_range(tmp_path: Path) -> None:
+    assert len(FILES["my_package/mixed.py"].splitlines()) <= 40
+    arm = '[[arm]]\nname = "Mixed"\nprotocol = "mixed"\nfraction = 1.0\nown = {}\n'
+    plain_arm = FEDAVG.replace("0.5", "1.0") + 'aggregation = "partial"\n'
+    spy, finished = spied(study(arm.format(1.0), rounds=1, clients=3), tmp_path)
+    record = finished.records[-1]
+    assert record["personal"]
+    assert len(record["figures"]["global accuracy"][1]) == 3
+    plain, _ = spied(study(plain_arm, rounds=1, clients=3), tmp_path / "plain")
+    assert np.array_equal(spy.states[-1].broadcast, plain.states[-1].broadcast)
+    with pytest.raises(ConfigError, match=r"own in \[0, 1\], got 1.5"):
+        study(arm.format(1.5))
 
 
 def test_the_mechanism_noises_each_value() -> None:

@@ -116,7 +116,7 @@ class Server:
 
     def tells(self, name: str, turn: Turn) -> bytes:
         """The party's reply to a turn, which the server signs as it should."""
-        return self.says(name, self.engine._visits.signed(name, turn))
+        return self.says(name, self.engine._transport.signed(name, turn))
 
     def says(self, name: str, frame: bytes) -> bytes:
         """The party's reply to a frame."""

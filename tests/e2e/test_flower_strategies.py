@@ -18,7 +18,6 @@ from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.deployment import folder, keys, pinning
-from securefl.deployment.folder_party import resident_of
 from securefl.deployment.party import PartySession
 from securefl.deployment.party_setup import Made
 from securefl.deployment.roster import line_of, parse
@@ -60,7 +59,7 @@ def _node(name: str, resident: PartySession, message: Message) -> Message:
 def grid_of(root: Path, names: list[str]) -> Iterator[GridDouble]:
     with ExitStack() as stack:
         residents = {
-            name: resident_of(stack.enter_context(folder.opened(root / name)))
+            name: stack.enter_context(folder.opened(root / name)).session()
             for name in names
             if name != SERVER
         }

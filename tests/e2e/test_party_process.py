@@ -17,7 +17,6 @@ from support.started import Started
 from securefl.core.errors import RemoteProtocolError
 from securefl.deployment import folder as folders
 from securefl.deployment.connection import send
-from securefl.deployment.folder_party import answering, resident_of
 from securefl.deployment.messages import REFUSED
 from securefl.deployment.party_setup import Made
 from securefl.deployment.status import status
@@ -45,7 +44,7 @@ def test_a_party_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
         here = {}
         for name in ("client-0000", "client-0002", "client-0003"):
             party = stack.enter_context(folders.opened(tmp_path / name))
-            here[name] = answering(party, resident_of(party))
+            here[name] = party.session().answer
         waves: list[str] = []
         seen: list[bytes] = []
         dies: dict[int, Started] = {}

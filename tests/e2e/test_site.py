@@ -221,7 +221,7 @@ def test_every_command_has_an_example_and_every_option_a_meaning() -> None:
 @pytest.mark.docs
 def test_every_public_name_is_in_the_reference_and_no_other(site: Path) -> None:
     listed = (ROOT / "tests" / "architecture" / "public.txt").read_text(encoding="utf-8").splitlines()
-    for face in names.faces():
+    for face in names.FACES:
         found = headings(site / "reference" / f"{face}.html", 2)
         assert found == sorted(names.names(face))
         assert all(any(line.startswith(f"{face}.{one}") for line in listed) for one in found)
@@ -261,7 +261,7 @@ def test_the_figures_count_the_site(site: Path) -> None:
         "pages, the code of examples included": len(list(site.rglob("*.html"))),
         "documented keys of a study": len(headings(site / "reference" / "keys.html", 3)),
         "commands": len(headings(site / "reference" / "commands.html", 2)),
-        "public names": sum(len(names.names(face)) for face in names.faces()),
+        "public names": sum(len(names.names(face)) for face in names.FACES),
         "sharp edges": len(re.findall(r"^\| (?!what goes wrong)", edges, re.MULTILINE)),
     }
     figures = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")

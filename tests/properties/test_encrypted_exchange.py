@@ -35,7 +35,7 @@ from securefl.engine.inprocess import simulated
 from securefl.engine.network import Faults, Network
 from securefl.engine.observer import Log
 from securefl.he import gate
-from securefl.he.parameters import STRONG, STRONG_ENCRYPTED
+from securefl.he.parameters import STRONG
 from securefl.linear.registry import scheme_of
 from securefl.linear.scheme import LinearScheme, Questions
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
@@ -84,17 +84,15 @@ class Toy:
 
 WORDS = ("ckks", "pads")
 EVERY_WORD = pytest.mark.parametrize("word", WORDS)
-CIPHERTEXTS = pytest.mark.parametrize("word", ["ckks", "mode E"])
 
 
 def plan_of(word: str, number: int = 1) -> Plan:
-    scores: Any = "ckks" if word == "mode E" else word
+    scores: Any = word
     return Plan(delta=1e-5, max_rounds=number, scores=scores, non_private=("profile",))
 
 
 def scheme(word: str, *, asks: int, clients: int) -> LinearScheme:
-    parameters = "strong-encrypted" if word == "mode E" else "strong"
-    found = scheme_of(plan_of(word).scores, parameters=parameters, asks=asks, clients=clients)
+    found = scheme_of(word, parameters="strong", asks=asks, clients=clients)
     assert found is not None
     return found
 
@@ -138,7 +136,7 @@ def assert_right(answers: Answers, bound: float, clients: set[int]) -> None:
         assert abs(number - divergence(own(client), BASELINE)) <= SURELY * bound
 
 
-@pytest.mark.parametrize("word", [*WORDS, "mode E"])
+@EVERY_WORD
 @pytest.mark.parametrize("variant", Variant)
 def test_concealed_numbers_are_the_clear_ones_within_the_bound(word: str, variant: Variant) -> None:
     answers, log, bound = run(word, variant=variant)
@@ -187,12 +185,9 @@ def spoil(data: bytes, at: int, piece: bytes) -> bytes:
     return data[:at] + piece + data[at + len(piece) :]
 
 
-SIGNATURES = {"ckks": 64, "mode E": 0}
+SIGNATURE = 64
 """What stands after a client's ciphertext."""
-CIPHERTEXT = {
-    "ckks": gate.residues_size(2, STRONG.primes, STRONG.poly_modulus_degree),
-    "mode E": gate.residues_size(2, STRONG_ENCRYPTED.primes, STRONG_ENCRYPTED.poly_modulus_degree),
-}
+CIPHERTEXT = gate.residues_size(2, STRONG.primes, STRONG.poly_modulus_degree)
 SPOILERS: dict[str, Callable[[bytes, int], bytes]] = {
     "residue not below its prime": lambda data, size: spoil(data, 50_000, b"\xff" * 64),
     "transparent": lambda data, size: data[: -size // 2] + bytes(size // 2),
@@ -201,16 +196,14 @@ SPOILERS: dict[str, Callable[[bytes, int], bytes]] = {
 }
 
 
-@CIPHERTEXTS
 @pytest.mark.parametrize("junk", SPOILERS.values(), ids=SPOILERS)
-def test_a_junk_ciphertext_costs_its_sender_alone(word: str, junk: Callable[[bytes, int], bytes]) -> None:
+def test_a_junk_ciphertext_costs_its_sender_alone(junk: Callable[[bytes, int], bytes]) -> None:
     def tamper(sender: str, to: str, data: bytes) -> bytes:
         if sender != "client-0002":
             return data
-        signature = data[len(data) - SIGNATURES[word] :]
-        return junk(data.removesuffix(signature), CIPHERTEXT[word]) + signature
+        return junk(data[:-SIGNATURE], CIPHERTEXT) + data[-SIGNATURE:]
 
-    answers, log, bound = run(word, tamper)
+    answers, log, bound = run("ckks", tamper)
     assert_right(answers, bound, {0, 1, 3})
     assert set(log.traffic.rejected_from) == {"client-0002"}
 
@@ -298,7 +291,7 @@ def test_pads_of_another_place_are_refused_at_the_gate(at: str) -> None:
     key = way.key_holder(parties.key_holder, quiet).machine(Questions.of(asks, CLIENTS), here)[1]
     server, clients = way.server(parties.server), way.clients(parties.directory, lambda names: [])
     asked = server.questions(asks, CLIENTS, here)
-    begun = server.begin(asks, CLIENTS, here, key, quiet)
+    begun = server.begin(asked, key, quiet)
     name = "client-0000"
     good, stale = (clients.conceal(asked, place, key, [name])[name]["profile"] for place in (here, there))
     hidden = features(own(0), ANCHOR, BOUNDS).split(Variant.FULL).hidden
@@ -308,8 +301,7 @@ def test_pads_of_another_place_are_refused_at_the_gate(at: str) -> None:
     assert refused.value.sender == "client-0000"
 
 
-@CIPHERTEXTS
-def test_a_well_formed_junk_ciphertext_is_no_score(word: str) -> None:
+def test_a_well_formed_junk_ciphertext_is_no_score() -> None:
     """Residues in range pass the gate, open to a uniform integer, and are refused as a score.
 
     One in 16 opens to a number that could be a score; eight tries all do with a probability of 2^-32.
@@ -320,7 +312,7 @@ def test_a_well_formed_junk_ciphertext_is_no_score(word: str) -> None:
         def tamper(sender: str, to: str, data: bytes, at: int = at) -> bytes:
             return spoil(data, len(data) - at, bytes(1024)) if sender == "client-0002" else data
 
-        answers, log, bound = run(word, tamper)
+        answers, log, bound = run("ckks", tamper)
         numbers = {client: number for client, number in answers.per_client["profile"].items() if client != 2}
         assert_right(replace(answers, per_client={"profile": numbers}), bound, {0, 1, 3})
         assert not log.traffic.rejected_from
@@ -390,14 +382,13 @@ def test_a_key_holder_that_refuses_without_a_reason_is_named(word: str) -> None:
     assert log.abstained == {"key-holder": SILENT}
 
 
-@CIPHERTEXTS
 @pytest.mark.parametrize("variance", [1e300, -1.0])
-def test_a_variance_out_of_bounds_costs_its_sender_alone(word: str, variance: float) -> None:
+def test_a_variance_out_of_bounds_costs_its_sender_alone(variance: float) -> None:
     def tamper(sender: str, to: str, data: bytes) -> bytes:
-        at = len(data) - SIGNATURES[word] - CIPHERTEXT[word] - 16 - 4 - 8 * (LENGTH + 1)
+        at = len(data) - SIGNATURE - CIPHERTEXT - 16 - 4 - 8 * (LENGTH + 1)
         return spoil(data, at, struct.pack("<d", variance)) if sender == "client-0002" else data
 
-    answers, log, bound = run(word, tamper, variant=Variant.MEAN_ONLY)
+    answers, log, bound = run("ckks", tamper, variant=Variant.MEAN_ONLY)
     assert_right(answers, bound, {0, 1, 3})
     assert "inside the declared bounds, got some outside" in log.abstained["client-0002"]
 

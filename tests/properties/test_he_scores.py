@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tiny_he import BOUNDS as TIGHT
-from support.tiny_he import SIGNER, keys, seeded
+from support.tiny_he import SIGNER, Checked, keys, seeded
 
 from securefl.core.errors import ConfigError
+from securefl.core.linear import Floats, LinearQuery
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters, capacity
+from securefl.linear.encrypted import LinearEvaluator, Opener
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import LinearEvaluator
-from securefl.linear.opener import Opener
 from securefl.linear.terms import LinearTerms
+from securefl.linear.turn import Score
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 BOUNDS = {STRONG: Bounds(), COMPACT: TIGHT}
 COARSE = {STRONG: 2e-4, COMPACT: 0.05}
-
-
-class Parties(NamedTuple):
-    terms: LinearTerms
-    client: Encryptor
-    evaluator: LinearEvaluator
-    opener: Opener
-
-
-@cache
-def parties(parameters: Parameters, q: int, variant: Variant) -> Parties:
-    terms = LinearTerms(parameters=parameters, bounds=BOUNDS[parameters].linear(q, variant), scores=500)
-    public = keys(parameters).public
-    return Parties(
-        terms,
-        Encryptor(public, terms),
-        LinearEvaluator(public, terms, SIGNER),
-        Opener(keys(parameters), terms, SIGNER.public, rng=seeded()),
-    )
 
 
 def drawn(rng: np.random.Generator, q: int, mean: float, low: float, high: float) -> MeanVariance:
@@ -61,40 +41,27 @@ def test_encrypted_equals_plain(
     parameters: Parameters, q: int, variant: Variant, seed: int, spread: float
 ) -> None:
     """The flooding is seeded: the bound, which one score in 10^6 exceeds, holds always or never."""
-    terms, client, evaluator, opener = parties(parameters, q, variant)
     rng, bounds = np.random.default_rng(seed), BOUNDS[parameters]
     anchor = Anchor(rng.normal(size=q), rng.uniform(0.8, 1.2, q))
     profile, base = drawn(rng, q, spread, 1e-6, 40), drawn(rng, q, 2.0, 0.4, 8)
     f = features(profile, anchor, bounds)
     assert f.clipped == 0
     split = f.split(variant)
-    blinded = evaluator.match(
-        client.encrypt(split.hidden),
-        evaluator.baseline(linear_query(base, anchor, bounds, variant)),
-        split.clear,
-    )
-    score = evaluator.unblind(blinded, opener.open(blinded.request))
+    score = Checked(parameters, linear_query(base, anchor, bounds, variant)).score(split.hidden, split.clear)
     assert abs(score.value - divergence(profile, base)) <= score.error_bound <= COARSE[parameters]
-    assert terms.error_bound() == score.error_bound
 
 
 @pytest.mark.parametrize(("parameters", "q"), [(STRONG, 512), (COMPACT, 190)], ids=["strong", "compact"])
 def test_scores_at_the_declared_bounds_do_not_wrap(parameters: Parameters, q: int) -> None:
     """Every feature at its bound, against the largest weights: for compact, close to its capacity."""
-    bounds, public = Bounds(), keys(parameters).public
+    bounds = Bounds()
     terms = LinearTerms(parameters=parameters, bounds=bounds.linear(q, Variant.FULL), scores=500)
-    client, evaluator = Encryptor(public, terms), LinearEvaluator(public, terms, SIGNER)
     anchor, sign = Anchor(np.zeros(q), np.ones(q)), np.where(np.arange(q) % 2, 1.0, -1.0)
     far = MeanVariance(sign * bounds.mean * 2, np.full(q, bounds.variance_high * 2), 1)
     edge = MeanVariance(sign * bounds.mean, np.full(q, bounds.variance_high), 1)
     base = MeanVariance(-sign * 0.05, np.full(q, 0.51 / bounds.weight), 1)
     split = features(far, anchor, bounds).split(Variant.FULL)
-    blinded = evaluator.match(
-        client.encrypt(split.hidden), evaluator.baseline(linear_query(base, anchor, bounds))
-    )
-    score = evaluator.unblind(
-        blinded, Opener(keys(parameters), terms, SIGNER.public, rng=seeded()).open(blinded.request)
-    )
+    score = Checked(parameters, linear_query(base, anchor, bounds)).score(split.hidden)
     assert 0.9 * terms.largest < q * score.value < capacity(parameters)
     assert abs(score.value - divergence(edge, base)) <= score.error_bound
 
@@ -145,25 +112,25 @@ def test_narrow_bounds_give_scores(parameters: Parameters) -> None:
 
 def require_score(parameters: Parameters, bounds: Bounds, q: int = 3) -> None:
     mean, low, high = bounds.mean, bounds.variance_low, bounds.variance_high
-    terms = LinearTerms(parameters=parameters, bounds=bounds.linear(q, Variant.FULL), scores=50)
-    public, anchor = keys(parameters).public, Anchor(np.zeros(q), np.ones(q))
+    anchor = Anchor(np.zeros(q), np.ones(q))
     own = MeanVariance(np.array([mean, 0.0, -mean]), np.array([low, high, high]), 1)
     asked = linear_query(MeanVariance(np.zeros(q), np.full(q, high), 1), anchor, bounds)
-    client, evaluator = Encryptor(public, terms), LinearEvaluator(public, terms, SIGNER)
     if np.linalg.norm(asked.hidden) > bounds.weight_norm(q):
         with pytest.raises(ConfigError, match="weights of norm"):
-            evaluator.baseline(asked)
+            asked.row(encrypted=False)
         return
     f = features(own, anchor, bounds)
-    message = client.encrypt(f.split(Variant.FULL).hidden)
-    baseline = (
-        evaluator.encrypted_baseline(client.encrypt_baseline(asked))
-        if parameters.encrypted_baseline
-        else evaluator.baseline(asked)
-    )
-    blinded = evaluator.match(message, baseline)
-    opened = Opener(keys(parameters), terms, SIGNER.public, rng=seeded()).open(blinded.request)
-    score = evaluator.unblind(blinded, opened)
+    score = score_of(parameters, asked, f.split(Variant.FULL).hidden)
     ratio = f.variance / np.full(q, high)
     expected = 0.5 * float(np.mean(ratio - np.log(ratio) - 1 + f.mean**2 / high))
     assert abs(score.value - expected) <= score.error_bound
+
+
+def score_of(parameters: Parameters, asked: LinearQuery, hidden: Floats) -> Score:
+    if not parameters.encrypted_baseline:
+        return Checked(parameters, asked, scores=50).score(hidden)
+    pair, terms = keys(parameters), LinearTerms(parameters=parameters, bounds=asked.bounds, scores=50)
+    client, evaluator = Encryptor(pair.public, terms), LinearEvaluator(pair.public, terms, SIGNER)
+    baseline = evaluator.encrypted_baseline(client.encrypt_baseline(asked))
+    request = evaluator.addressed(client.encrypt(hidden), baseline)
+    return Opener(pair, terms, SIGNER.public, rng=seeded()).read(request)

@@ -7,18 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support import tiny_he
-from support.tiny_he import SIGNER, keys, seeded
+from support.tiny_he import SIGNER, Checked, keys, pad_holder, pad_request, pad_score, pad_server, seeded
 
 from securefl.core.signing import AgreementKey
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
+from securefl.linear.encrypted import LinearEvaluator, Opener
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import LinearEvaluator
-from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PadTerms
-from securefl.linear.pads import PadKeyHolder, PadServer, mask
+from securefl.linear.pads import mask
 from securefl.linear.terms import LinearTerms
-from securefl.matching.profiles import Anchor, Bounds, Split, Variant, divergence, features, linear_query
+from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 LENGTHS = (1, 10, 84, 511, 512, 2000)
 BOUNDS = replace(tiny_he.BOUNDS, spread=16.0)  # of variances that differ by a factor of 100
@@ -50,31 +49,27 @@ def ciphertext_score(
     bounds: Bounds = BOUNDS,
 ) -> tuple[float, float]:
     """The score and its bound."""
-    terms = LinearTerms(parameters=parameters, bounds=bounds.linear(len(own), variant), scores=500)
-    pair = keys(parameters)
+    asked, split = linear_query(base, anchor, bounds, variant), features(own, anchor, bounds).split(variant)
+    if not parameters.encrypted_baseline:
+        score = Checked(parameters, asked).score(split.hidden, split.clear)
+        return score.value, score.error_bound
+    terms, pair = LinearTerms(parameters=parameters, bounds=asked.bounds, scores=500), keys(parameters)
     client, evaluator = Encryptor(pair.public, terms), LinearEvaluator(pair.public, terms, SIGNER)
-    opener, asked = (
-        Opener(pair, terms, SIGNER.public, rng=seeded()),
-        linear_query(base, anchor, bounds, variant),
-    )
-    split: Split = features(own, anchor, bounds).split(variant)
-    message = client.encrypt(split.hidden)
-    if parameters.encrypted_baseline:
-        baseline = evaluator.encrypted_baseline(client.encrypt_baseline(asked))
-    else:
-        baseline = evaluator.baseline(asked)
-    blinded = evaluator.match(message, baseline, split.clear)
-    score = evaluator.unblind(blinded, opener.open(blinded.request))
+    baseline = evaluator.encrypted_baseline(client.encrypt_baseline(asked))
+    request = evaluator.addressed(client.encrypt(split.hidden), baseline, split.clear)
+    score = Opener(pair, terms, SIGNER.public, rng=seeded()).read(request)
     return score.value, score.error_bound
 
 
-def pad_score(own: MeanVariance, base: MeanVariance, anchor: Anchor, variant: Variant) -> tuple[float, float]:
+def padded_score(
+    own: MeanVariance, base: MeanVariance, anchor: Anchor, variant: Variant
+) -> tuple[float, float]:
     terms = PadTerms(bounds=BOUNDS.linear(len(own), variant), context=b"maths")
-    server = PadServer(terms, 0, "profile", SIGNER, linear_query(base, anchor, BOUNDS, variant))
-    holder = PadKeyHolder(AGREEMENT, terms, ("profile",), 1, SIGNER.public)
+    server = pad_server(terms, 0, "profile", SIGNER, linear_query(base, anchor, BOUNDS, variant))
+    holder = pad_holder(AGREEMENT, terms, ("profile",), 1, SIGNER.public)
     split = features(own, anchor, BOUNDS).split(variant)
-    masked = mask(split.hidden, split.clear, terms, "profile", server.told, AGREEMENT.public)
-    score = server.score(masked, holder.open(server.request([masked])))
+    masked = mask(split.hidden, terms, "profile", server.declared.told, AGREEMENT.public)
+    score = pad_score(server, masked, holder.open(pad_request(server, [masked])), split.clear)
     return score.value, score.error_bound
 
 
@@ -89,7 +84,7 @@ def test_all_ways_give_the_divergence_of_extreme_profiles(q: int, variant: Varia
         score, bound = ciphertext_score(own, base, anchor, parameters=parameters, variant=variant)
         assert abs(score - expected) <= bound, parameters.name
     if q <= 512:
-        score, bound = pad_score(own, base, anchor, variant)
+        score, bound = padded_score(own, base, anchor, variant)
         assert abs(score - expected) <= bound
 
 

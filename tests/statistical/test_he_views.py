@@ -5,26 +5,24 @@ Tests that look at the same messages in several ways share them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
 from functools import cache
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import signal, stats
-from support.tiny_he import BOUNDS, SIGNER, Quiet, keys, seeded
+from support.tiny_he import BOUNDS, SIGNER, Checked, Quiet, keys, seeded
 
 from securefl.core.linear import LinearQuery
 from securefl.dp.moments import MeanVariance
 from securefl.he import gate
-from securefl.he.parameters import COMPACT, STRONG, Parameters
-from securefl.he.ring import Ring
-from securefl.linear.checked import Halves, key_factors, share_of
-from securefl.linear.checks import Checks, encoded
-from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import LinearEvaluator
-from securefl.linear.opener import Opener
-from securefl.linear.terms import LinearTerms
+from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
+from securefl.linear.checked import c1_of, key_factors, share_of
+from securefl.linear.checks import Checks
+from securefl.linear.encrypted import LinearEvaluator, Opener
+from securefl.linear.encryptor import Encryptor, admitted
+from securefl.linear.terms import LinearTerms, flooded
 from securefl.matching.profiles import Anchor, Variant, divergence, features, linear_query
 
 Q = 84
@@ -51,69 +49,6 @@ def uniformity(shares: NDArray[np.float64], bins: int) -> float:
     return float(stats.chisquare(counts).pvalue)
 
 
-@cache
-def requests(norm: str) -> list[bytes]:
-    """320 requests made of one client's ciphertext, under weights of this norm."""
-    public, made = keys(COMPACT).public, terms(COMPACT)
-    evaluator = LinearEvaluator(public, made, SIGNER)
-    hidden = features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden
-    ciphertext = Encryptor(public, made).encrypt(hidden)
-    baseline = evaluator.baseline(linear_query(NORMS[norm], ANCHOR, BOUNDS))
-    return [evaluator.match(ciphertext, baseline).request for _ in range(320)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forgotten() -> Iterator[None]:
-    """Requests are 70 MB."""
-    yield
-    requests.cache_clear()
-
-
-@cache
-def opened(norm: str) -> NDArray[np.float64]:
-    """What the key holder opens of these requests, without its noise, over the modulus."""
-    opener = Opener(keys(COMPACT), terms(COMPACT), SIGNER.public, rng=Quiet())
-    return np.array([integer(opener.open(r)) / COMPACT.modulus for r in requests(norm)])
-
-
-def residue_shares(request: bytes, parameters: Parameters) -> NDArray[np.float64]:
-    """All residues of a request's polynomial, divided by their primes, (primes, N)."""
-    start = gate.TAG + gate.integer_size(parameters.modulus)
-    n = parameters.poly_modulus_degree
-    rows = gate.unpack(request[start:-64], 1, parameters.primes, n, sender="test")[0]
-    shares: NDArray[np.float64] = rows / np.array(parameters.primes, dtype=np.float64)[:, None]
-    return shares
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_the_key_holder_sees_uniform_values_whatever_the_weights(norm: str) -> None:
-    """Four p-values a case: false alarm 4e-7. The secret key is used, as the key holder would."""
-    made = requests(norm)
-    masked = np.array([integer(r[: gate.TAG + 12]) / COMPACT.modulus for r in made])
-    assert uniformity(opened(norm), 16) > ALARM
-    assert uniformity(masked, 16) > ALARM
-    for row in np.concatenate([residue_shares(r, COMPACT) for r in made[:20]], axis=1):
-        assert uniformity(row, 64) > ALARM
-
-
-def test_the_second_polynomial_is_fresh_each_time() -> None:
-    """A key holder with the client's ciphertext would divide by it; two requests must differ uniformly.
-
-    False alarm 1e-7 a prime.
-    """
-    shares = [residue_shares(r, COMPACT) for r in requests("large")[:12]]
-    pairs = zip(shares[::2], shares[1::2], strict=True)
-    for row in np.concatenate([(a - b) % 1.0 for a, b in pairs], axis=1):
-        assert uniformity(row, 64) > ALARM
-
-
-def test_the_reply_alone_is_uniform() -> None:
-    """Without its mask the evaluator's outbox tells nobody a score: false alarm 1e-7."""
-    opener = Opener(keys(COMPACT), terms(COMPACT), SIGNER.public)
-    answers = np.array([integer(opener.open(r)) / COMPACT.modulus for r in requests("small")])
-    assert uniformity(answers, 16) > ALARM
-
-
 @pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
 def test_the_flooding_has_the_declared_variance(parameters: Parameters) -> None:
     """sigma^2 from the specification's formula; chi-square, 800 degrees, and two more: false alarm 4e-7."""
@@ -128,30 +63,15 @@ def test_the_flooding_has_the_declared_variance(parameters: Parameters) -> None:
     assert stats.kstest(noise / sigma, "norm").pvalue > ALARM
 
 
-def plain_requests(parameters: Parameters, made: LinearTerms, count: int) -> list[bytes]:
-    """Well-formed requests without an evaluator: one random polynomial, another integer each time."""
-    tag = gate.tag("request", keys(parameters).public.session, made.digest())
-    rng, n = np.random.default_rng(7), parameters.poly_modulus_degree
-    rows = np.array([[rng.integers(0, p, n, dtype=np.uint64) for p in parameters.primes]])
-    end = gate.pack(rows, parameters.primes)
-    size = gate.integer_size(parameters.modulus)
-    plain = [tag + (i << 60).to_bytes(size, "little") + end for i in range(count)]
-    return [message + SIGNER.sign(message).raw for message in plain]
-
-
 SCORES = 800
 
 
 @cache
 def replies(parameters: Parameters) -> list[tuple[int, int]]:
-    """To each of 800 requests the reply, and the same reply without its noise."""
-    made = terms(parameters, SCORES)
-    loud, quiet = (
-        Opener(keys(parameters), made, SIGNER.public),
-        Opener(keys(parameters), made, SIGNER.public, rng=Quiet()),
-    )
-    raw = plain_requests(parameters, made, SCORES)
-    return [(integer(loud.open(r)), integer(quiet.open(r))) for r in raw]
+    """Of each of 800 integers the opening, and the same without its noise."""
+    made, values = terms(parameters, SCORES), [i << 60 for i in range(SCORES)]
+    loud, quiet = random.SystemRandom(), Quiet()
+    return [(flooded(one, made, loud), flooded(one, made, quiet)) for one in values]
 
 
 @pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
@@ -172,15 +92,15 @@ def test_the_encryption_noise_is_what_t_claims(parameters: Parameters) -> None:
     degrees, false alarm 2e-7.
     """
     count, made = 200, terms(parameters)
-    public = keys(parameters).public
-    evaluator, client = LinearEvaluator(public, made, SIGNER), Encryptor(public, made)
-    opener = Opener(keys(parameters), made, SIGNER.public, rng=Quiet())
     weights = linear_query(LARGE, ANCHOR, BOUNDS)
-    baseline = evaluator.baseline(weights)
-    noise = []
+    checks, pair, noise = Checks(terms=made, context=b""), keys(parameters), []
+    coefficients, client = checks.encoded(weights), Encryptor(pair.public, made)
+    own, held = checks.factors(coefficients), key_factors(coefficients, pair, checks)
+    tag = gate.tag("ciphertext", pair.public.session, made.digest())
     for _ in range(count):
-        blinded = evaluator.match(client.encrypt(np.zeros(made.hidden_length)), baseline)
-        noise.append(float(parameters.centre(integer(opener.open(blinded.request)) - blinded.mask)))
+        (part,) = admitted(client.encrypt(np.zeros(made.hidden_length)), tag, made, sender="test")
+        opened = share_of(held, [part[1]], made, Quiet()) + share_of(own, [part[0]], made, Quiet())
+        noise.append(float(parameters.centre(opened)))
     share = float(np.linalg.norm(weights.hidden)) / made.weight_norm
     low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], count)
     found = np.sum((np.array(noise) / (share * made.noise_bound / 8)) ** 2)
@@ -194,7 +114,7 @@ def of_key(parameters: Parameters, query: LinearQuery) -> float:
     stand in few slots, and each key has other values there.
     """
     n, made = parameters.poly_modulus_degree, terms(parameters)
-    (weights,) = encoded(query, Checks(terms=made, context=b""), Ring.of(parameters)).astype(np.float64)
+    (weights,) = Checks(terms=made, context=b"").encoded(query).astype(np.float64)
     turn = np.exp(1j * np.pi * np.arange(n) / n)
     powers = [np.abs(np.fft.fft(own * turn)) ** 2 for own in (keys(parameters).coefficients(), weights)]
     return float(np.mean(powers[0] * powers[1]) / (2 * n / 3 * np.sum(np.square(weights))))
@@ -203,70 +123,68 @@ def of_key(parameters: Parameters, query: LinearQuery) -> float:
 @pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
 def test_the_error_bound_is_not_loose(parameters: Parameters) -> None:
     """All scores lie inside it, and it is at most 20 times their root mean square. The flooding is seeded."""
-    count, made = 100, terms(parameters)
-    public = keys(parameters).public
-    evaluator, client = LinearEvaluator(public, made, SIGNER), Encryptor(public, made)
-    opener = Opener(keys(parameters), made, SIGNER.public, rng=seeded())
-    ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
-    baseline = evaluator.baseline(linear_query(SMALL, ANCHOR, BOUNDS))
-    errors = []
-    for _ in range(count):
-        blinded = evaluator.match(ciphertext, baseline)
-        score = evaluator.unblind(blinded, opener.open(blinded.request))
-        errors.append(score.value - divergence(CLIENT, SMALL))
+    made = terms(parameters)
+    parties, rng = Checked(parameters, linear_query(SMALL, ANCHOR, BOUNDS), scores=5000), seeded()
+    message = parties.message(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
+    arrived = parties.arrived(message)
+    request, errors = parties.server.request([arrived]), []
+    for _ in range(100):
+        reply = parties.holder(rng).open(request)
+        (opened,) = parties.server.opened([arrived], reply, sender="key holder")
+        assert opened is not None
+        errors.append(parties.server.score(arrived, opened).value - divergence(CLIENT, SMALL))
     assert max(map(abs, errors)) <= made.error_bound()
     assert made.error_bound() < 20 * np.sqrt(np.mean(np.square(errors)))
 
 
-def test_two_baselines_with_equal_scores_look_alike_to_the_key_holder() -> None:
-    """Norms of the weights differ by ten; the openings' distributions are compared: false alarm 1e-7."""
-    assert stats.ks_2samp(opened("small"), opened("large")).pvalue > ALARM
+# Scores that the key holder reads -------------------------------------------------------------------
 
 
-# Scores that the key holder reads, and batches -----------------------------------------------------
+class Addressing:
+    """An encrypted baseline and one client, under one key."""
 
+    def __init__(self, base: MeanVariance) -> None:
+        pair, self.terms = keys(STRONG_ENCRYPTED), terms(STRONG_ENCRYPTED)
+        self.evaluator, client = (
+            LinearEvaluator(pair.public, self.terms, SIGNER),
+            Encryptor(pair.public, self.terms),
+        )
+        self.opener = Opener(pair, self.terms, SIGNER.public, rng=Quiet())
+        self.ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
+        asked = linear_query(base, ANCHOR, BOUNDS)
+        self.baseline = self.evaluator.encrypted_baseline(client.encrypt_baseline(asked))
 
-def addressed(base: MeanVariance, count: int) -> list[float]:
-    """What the key holder reads, its own flooding taken away, in units of sigma around the true score."""
-    public, made = keys(COMPACT).public, terms(COMPACT)
-    evaluator, client = LinearEvaluator(public, made, SIGNER), Encryptor(public, made)
-    opener = Opener(keys(COMPACT), made, SIGNER.public, rng=Quiet())
-    ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
-    baseline, truth = evaluator.baseline(linear_query(base, ANCHOR, BOUNDS)), divergence(CLIENT, base)
-    values = [opener.read(evaluator.addressed(ciphertext, baseline)).value for _ in range(count)]
-    return [(value - truth) * Q / (made.sigma * made.unit) for value in values]
+    def request(self) -> bytes:
+        return self.evaluator.addressed(self.ciphertext, self.baseline)
 
 
 def test_scores_for_the_key_holder_do_not_show_the_norm_of_the_weights() -> None:
-    """The evaluator's flooding has variance 1 whatever the weights: chi-square, 200 degrees, alarm 4e-7."""
-    low, high = stats.chi2.ppf([ALARM, 1 - ALARM], 200)
-    for base in (SMALL, LARGE):
-        assert low < np.sum(np.square(addressed(base, 200))) < high
+    """The evaluator's flooding has variance 1 whatever the weights: chi-square, 40 degrees, alarm 4e-7.
 
-
-@pytest.mark.parametrize("kind", ["request", "addressed"])
-def test_no_other_coefficient_can_be_decrypted(kind: str) -> None:
-    """What would show a rotation's partial sums: a request holds its integers, and a polynomial c1.
-
-    c1 s, which the key holder can compute, is uniform in every coefficient (false alarm 1e-7 each of two).
+    What the key holder reads, its own flooding taken away, in units of sigma around the true score.
     """
-    public = keys(COMPACT).public
-    made = LinearTerms(parameters=COMPACT, bounds=BOUNDS.linear(Q, Variant.FULL), scores=50)
-    evaluator, client = LinearEvaluator(public, made, SIGNER), Encryptor(public, made)
-    ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
-    baseline = evaluator.baseline(linear_query(LARGE, ANCHOR, BOUNDS))
-    if kind == "request":
-        raw = evaluator.match(ciphertext, baseline).request
-    else:
-        raw = evaluator.addressed(ciphertext, baseline)
-    size, n = gate.integer_size(COMPACT.modulus), COMPACT.poly_modulus_degree
-    polynomial = raw[gate.TAG + size : -64]
-    assert len(polynomial) == gate.residues_size(1, COMPACT.primes, n), "no first polynomial is sent"
-    residues = gate.unpack(polynomial, 1, COMPACT.primes, n, sender="test")[0]
-    secret = keys(COMPACT).coefficients()
-    for row, prime in zip(residues, COMPACT.primes, strict=True):
-        products = fftconvolve_mod(row, secret, prime)
-        assert uniformity(products / float(prime), 64) > ALARM
+    low, high = stats.chi2.ppf([ALARM, 1 - ALARM], 40)
+    for base in (SMALL, LARGE):
+        parties, truth = Addressing(base), divergence(CLIENT, base)
+        values = np.array([parties.opener.read(parties.request()).value for _ in range(40)])
+        unit = parties.terms.sigma * parties.terms.unit
+        assert low < np.sum(np.square((values - truth) * Q / unit)) < high
+
+
+def test_no_other_coefficient_can_be_decrypted() -> None:
+    """What would show a rotation's partial sums: a request holds one integer, and the polynomials c1 and c2.
+
+    c1 s and c2 s, which the key holder can compute, are uniform in every coefficient (false alarm 1e-7 each).
+    """
+    p, raw = STRONG_ENCRYPTED, Addressing(LARGE).request()
+    size, n = gate.integer_size(p.modulus), p.poly_modulus_degree
+    rest = raw[gate.TAG + size : -64]
+    assert len(rest) == gate.residues_size(2, p.primes, n), "no first polynomial is sent"
+    secret = keys(p).coefficients()
+    for polynomial in gate.unpack(rest, 2, p.primes, n, sender="test"):
+        for row, prime in zip(polynomial, p.primes, strict=True):
+            products = fftconvolve_mod(row, secret, prime)
+            assert uniformity(products / float(prime), 64) > ALARM
 
 
 def fftconvolve_mod(row: NDArray[np.uint64], secret: NDArray[np.int64], prime: int) -> NDArray[np.float64]:
@@ -287,14 +205,14 @@ def test_the_half_that_is_checked_says_nothing_of_the_vector() -> None:
 
     False alarm 1e-7 for the product and for each prime.
     """
-    pair, made, ring = keys(COMPACT), terms(COMPACT), Ring.of(COMPACT)
+    pair, made = keys(COMPACT), terms(COMPACT)
     checks = Checks(terms=made, context=b"here")
-    weights = encoded(linear_query(SMALL, ANCHOR, BOUNDS), checks, ring)
-    factors, halves, shares = key_factors(weights, pair, checks, ring), [], []
+    weights = checks.encoded(linear_query(SMALL, ANCHOR, BOUNDS))
+    factors, halves, shares = key_factors(weights, pair, checks), [], []
     hidden = features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden
     encryptor = Encryptor(pair.public, made)
     for _ in range(320):
-        half = Halves.of(encryptor.encrypt(hidden), checks).c1
+        half = c1_of(encryptor.encrypt(hidden), checks)
         halves.append(gate.unpack(half, 1, COMPACT.primes, COMPACT.poly_modulus_degree, sender="test")[0])
         shares.append(share_of(factors, [halves[-1]], made, Quiet()) / COMPACT.modulus)
     assert uniformity(np.array(shares), 16) > ALARM

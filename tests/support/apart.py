@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -43,11 +42,10 @@ from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.seeded import World
 from securefl.study.world import build
+from support.started import forks
 
 _RESTARTS = 2
 """How often parties may be started again."""
-PROCESSES = get_context("forkserver")
-PROCESSES.set_forkserver_preload(["support.apart", "support.warmed"])
 
 
 def constant(name: str) -> Callable[[int], bytes]:
@@ -264,11 +262,11 @@ class Apart:
     _pipes: list[Connection] = field(default_factory=list)
 
     def __enter__(self) -> Apart:
-        pairs = [PROCESSES.Pipe() for _ in range(len(self.names) + _RESTARTS)]
+        pairs = [forks().Pipe() for _ in range(len(self.names) + _RESTARTS)]
         self._pipes = [here for here, _ in pairs]
-        self._orders, orders = PROCESSES.Pipe()
+        self._orders, orders = forks().Pipe()
         there = [child for _, child in pairs]
-        self._starter = PROCESSES.Process(
+        self._starter = forks().Process(
             target=start_parties, args=(self.text, str(self.folder), there, orders), daemon=True
         )
         self._starter.start()

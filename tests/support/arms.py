@@ -8,7 +8,7 @@ from support.hidden_studies import counts
 SCHEME_I = 'fraction = 1.0\nscheme = "I"'
 OPTIONS = {
     # 6 of 7: so many contributors do entries need under hidden sums, by the words of `hiding`
-    "adds": ["fraction = 1.0\nfewest = 6"],
+    "adds": ["fraction = 1.0\nmin_clients_per_entry = 6"],
     # one round of warm-up, and a trial in round 3
     "fedcor": ["fraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 1"],
     "cs_fl": ["fraction = 1.0\nsparsity = 0.01", "fraction = 1.0\nsigns = true"],

@@ -11,9 +11,8 @@ from typing import Any
 from securefl.core.release import SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment.coordinator import run_deployed
-from securefl.deployment.folder_party import answering, resident_of
 from securefl.deployment.party_setup import OwnData
-from securefl.deployment.visits import SendAndReceive
+from securefl.deployment.transport import SendAndReceive
 from securefl.study.results import Results
 from support.party_folders import CLEAR, made, names
 
@@ -66,7 +65,7 @@ class Federation:
             party = stack.enter_context(folders.opened(self.root / name))
             if name in self.change and party.data is not None:
                 party = replace(party, data=self.change[name](party.data))
-            self.up[name] = answering(party, resident_of(party))
+            self.up[name] = party.session().answer
 
     def stop(self, *which: str) -> None:
         """End the processes of these parties, by default of all."""

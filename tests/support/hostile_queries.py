@@ -57,7 +57,7 @@ from securefl.engine.party import clients as party_module
 from securefl.engine.party.clients import ClientParty
 from securefl.protocols import fltrust
 from securefl.protocols.adds import contributions as adds
-from securefl.protocols.adds.options import Adds
+from securefl.protocols.adds.part import Adds
 from securefl.protocols.client_state import digest_of
 from securefl.protocols.compression import download, moved
 from securefl.protocols.fedavg import FedAvg

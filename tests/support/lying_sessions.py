@@ -16,7 +16,6 @@ from securefl.core.release import SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
 from securefl.deployment import folder as folders
-from securefl.deployment.folder_party import answering, resident_of
 from support.party_folders import MASKED, Asking, made, names
 from support.tiny_study import text, with_privacy
 
@@ -65,7 +64,7 @@ class Place:
         self.lost = False
         for name in sorted(set(names(made(study))) - {SERVER}):
             party = self._stack.enter_context(folders.opened(root / name))
-            self.answers[name] = answering(party, resident_of(party))
+            self.answers[name] = party.session().answer
 
     def begin(self, nonce: bytes | None = None) -> Attacker:
         """A server, in a new session or in that of a nonce. Its parties were asked to enter."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.deployment.connection import send
-from securefl.deployment.folder_party import serve
+from securefl.deployment.folder import serve
 from securefl.study.interruption import Interruption
-from support.apart import PROCESSES
 from support.party_folders import made
+from support.started import forks
 
 _LATER = ("encodings.utf_8_sig", "encodings.idna")
 """Modules that are imported as they are needed, when it is too late for another user."""
@@ -93,9 +93,9 @@ def _start(jobs: list[Job], study: str, pipes: list[Connection], orders: Connect
 @contextmanager
 def processes(study: str, *jobs: Job) -> Iterator[list[Connection]]:
     """A process for each job, and a pipe to each."""
-    pairs = [PROCESSES.Pipe() for _ in jobs]
-    orders, there = PROCESSES.Pipe()
-    starter = PROCESSES.Process(target=_start, args=(list(jobs), study, [own for _, own in pairs], there))
+    pairs = [forks().Pipe() for _ in jobs]
+    orders, there = forks().Pipe()
+    starter = forks().Process(target=_start, args=(list(jobs), study, [own for _, own in pairs], there))
     starter.start()
     for own in (there, *(own for _, own in pairs)):
         own.close()

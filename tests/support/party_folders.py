@@ -19,7 +19,6 @@ from securefl.deployment.messages import Enter
 from securefl.deployment.party_setup import Made
 from securefl.deployment.roster import line_of, parse
 from securefl.deployment.transport import RemoteTransport
-from securefl.deployment.visits import Visits
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.config import parse as parse_study
@@ -88,15 +87,14 @@ class Asking:
         self.server = of.server(OwnRecord(SERVER, Journal(), own))
         self.server.enter(pinned.directory(self.session))
         enter = Enter.of(of.plan, "tiny", of.work, pinned, self.nonce, own)
-        self.visits = Visits(self.exchange, enter, self.session, own)
-        self.transport = RemoteTransport(self.exchange, self.visits)
+        self.transport = RemoteTransport(self.exchange, enter, self.session, own)
         self.state: State = of.algorithm.start()
         self.parties = sorted(set(pinned.members) - {SERVER})
 
     def enter(self) -> tuple[str, ...]:
         """Who entered the session."""
-        entered, self.rejected_from = self.visits.enter(self.parties)
-        return entered
+        self.rejected_from = self.transport.enter(self.parties)
+        return tuple(name for name in self.parties if name in self.transport)
 
     def play(self, number: int) -> list[int]:
         """Play a round. Returns the clients in its sum."""

@@ -22,7 +22,6 @@ from securefl.deployment.party import PartySession
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.session_store import SessionStore
 from securefl.deployment.transport import RemoteTransport
-from securefl.deployment.visits import Visits
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.engine.server import ServerParty
@@ -130,14 +129,14 @@ class Deployment:
         """Enter a session; who did."""
         self.session = self.pinned.session(self.plan, nonce)
         self.server.enter(self.pinned.directory(self.session))
-        self.visits = Visits(self.exchange, self.request(nonce), self.session, self.server_keys)
-        self.transport = RemoteTransport(self.exchange, self.visits)
-        entered, self.rejected_from = self.visits.enter(tuple(self.residents))
-        return entered
+        request = self.request(nonce)
+        self.transport = RemoteTransport(self.exchange, request, self.session, self.server_keys)
+        self.rejected_from = self.transport.enter(tuple(self.residents))
+        return tuple(name for name in self.residents if name in self.transport)
 
     def signed(self, name: str, turn: Turn, **changes: Any) -> bytes:
         """A turn that the server signs for this party, with the number that is due there."""
-        visit, number = self.visits._here[name]
+        visit, number = self.transport._visits[name]
         told = {"session": self.session, "party": name, "visit": visit, "number": number}
         own = SignedTurn.of(turn, **{**told, "server": self.server_keys, **changes})
         return encode_envelope(own)

@@ -34,13 +34,12 @@ from securefl.protocols.client_state import digest_of, made_in
 from securefl.protocols.compression import CompressedUpdate
 from securefl.protocols.contributions import Count, Loss, Size, Update
 from securefl.protocols.fedbabu import Tuned
-from securefl.protocols.feddbe import BiasedUpdate, Consensus
+from securefl.protocols.feddbe import Consensus
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.protocols.fltrust import Direction, UnitUpdate
 from securefl.protocols.heads.contribution import Bounding
 from securefl.protocols.heads.contribution import Statistic as HeadStatistic
 from securefl.protocols.personal import SharedUpdate
-from securefl.protocols.pfedme import EnvelopeUpdate
 from securefl.protocols.stale import Change
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.private_steps import DPSGD
@@ -312,7 +311,7 @@ def of_clients(contribution: Any, pair: Pair, draws: int) -> Iterator[tuple[Valu
 
 
 def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> Iterator[Value]:
-    nobody = (np.zeros((0, _WIDTH)), np.zeros(0, np.int64))
+    nobody = (np.zeros((0, _WIDTH), np.float32), np.zeros(0, np.int64))
     some = (rng.normal(size=(12, _WIDTH)).astype(np.float32), np.arange(12))
     if isinstance(contribution, HeadStatistic | FedLogStatistic | Consensus):
         for n in (0, 1, 5, 50, 500, 3000):
@@ -354,23 +353,11 @@ def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> I
             yield contribution.value(
                 asked(contribution, nobody, broadcast=np.zeros(3, np.float32), kept=kept), trained
             )
-    elif isinstance(contribution, EnvelopeUpdate):
-        model = contribution.problem.initial
-        for trained in (*_models(np.tile(model, 2), rng, draws), DataError("it diverged")):
-            yield contribution.value(asked(contribution, nobody, broadcast=model), trained)
-    elif isinstance(contribution, BiasedUpdate):
-        model, width = contribution.part.problem.initial, contribution.part.features
-        start = np.concatenate([model, np.zeros(width, np.float32)])
-        for trained in (*_models(start, rng, draws), DataError("it diverged")):
-            yield contribution.value(
-                asked(contribution, nobody, broadcast=contribution.part.initial), trained
-            )
     elif isinstance(contribution, SharedUpdate):
-        problem = contribution.part.bodies.problem
-        for trained in (*_models(problem.initial, rng, draws), DataError("it diverged")):
-            yield contribution.value(
-                asked(contribution, nobody, broadcast=contribution.part.initial), trained
-            )
+        part = contribution.part
+        start = part.fit(asked(contribution, nobody, broadcast=part.initial)).start
+        for trained in (*_models(start, rng, draws), DataError("it diverged")):
+            yield contribution.value(asked(contribution, nobody, broadcast=part.initial), trained)
     elif isinstance(contribution, SubnetUpdate):
         assert model is not None
         net = contribution.supernet
@@ -439,8 +426,6 @@ SEARCHES: dict[tuple[type, Unit], Callable[[Any, Pair, int], Iterable[tuple[Valu
             Change,
             CompressedUpdate,
             SharedUpdate,
-            EnvelopeUpdate,
-            BiasedUpdate,
             Consensus,
             SubnetUpdate,
             DroppedUpdate,

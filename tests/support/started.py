@@ -1,37 +1,38 @@
-"""Commands of Python in processes of their own, which start at once: `forker.py` has imported the package."""
+"""Processes that start at once: they fork from one which has imported the package (`forker.py`)."""
 
 from __future__ import annotations
 
-import json
 import os
+import runpy
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from itertools import count
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from unittest.mock import patch
 
 _ends = ExitStack()
 
 
 @cache
-def _forker() -> subprocess.Popen[str]:
-    """The process that forks, one for all tests of this one."""
-    forker = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("forker.py")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-    )
-    _ends.callback(forker.communicate)
-    return forker
+def forks() -> ForkServerContext:
+    """Processes of one process that forks, for all tests of this one.
+
+    It looks for modules where this one does. A forkserver before Python 3.11.9 is not told where that is,
+    and says nothing of a module that it does not find: each process would then import all for itself.
+    """
+    found = get_context("forkserver")
+    found.set_forkserver_preload(["support.forker"])
+    with patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}):
+        ensure_running()
+    return found
 
 
 @cache
@@ -42,16 +43,44 @@ def _outputs() -> Path:
 
 _numbers = count()
 end = _ends.close
-"""End the process that forks, and remove what the others said: after all tests."""
+"""End what still runs, and remove what the others said: after all tests."""
 
 
-def _answer(request: object) -> Any:
-    forker = _forker()
-    assert forker.stdin is not None
-    assert forker.stdout is not None
-    forker.stdin.write(json.dumps(request) + "\n")
-    forker.stdin.flush()
-    return json.loads(forker.stdout.readline())
+def _go_on(words: Sequence[str], folder: str, environment: Mapping[str, str], outputs: Sequence[str]) -> None:
+    """Go on as `python WORDS...` would, in a session of its own. outputs: the files of stdout and stderr."""
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, path in enumerate(outputs, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    # A shell that puts the tests in the background has its children ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    code = 1
+    try:
+        _run(*words)
+        code = 0
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # to take apart all that was imported would cost more than most commands
+
+
+def _run(first: str, *rest: str) -> None:
+    """What `python FIRST REST...` does."""
+    if first == "-m":
+        sys.argv = [*rest]
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        exec(compile(rest[0], "<string>", "exec"), vars(sys.modules["__main__"]))
+    else:
+        sys.argv = [first, *rest]
+        sys.path.insert(0, str(Path(first).parent))
+        runpy.run_path(first, run_name="__main__")
 
 
 class Started:
@@ -61,8 +90,18 @@ class Started:
         number = next(_numbers)
         self._outputs = [_outputs() / f"{number}.{name}" for name in ("stdout", "stderr")]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
-        self.pid: int = _answer([list(map(str, words)), os.getcwd(), environment, *map(str, self._outputs)])
-        self.returncode: int | None = None
+        self._process = forks().Process(
+            target=_go_on,
+            args=(list(map(str, words)), os.getcwd(), environment, list(map(str, self._outputs))),
+        )
+        self._process.start()
+        _ends.callback(self.kill)
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
 
     @property
     def stdout(self) -> str:
@@ -77,28 +116,24 @@ class Started:
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def poll(self) -> int | None:
-        if self.returncode is None and (status := _answer(self.pid)) is not None:
-            self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
+        return self._process.exitcode
 
     def wait(self, timeout: float = 120) -> int:
-        end = time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            assert time.monotonic() < end, f"it still runs; it said: {self.stderr}"
-            time.sleep(0.01)
-        return code
+        self._process.join(timeout)
+        assert self.returncode is not None, f"it still runs; it said: {self.stderr}"
+        return self.returncode
 
     def until(self, said: str) -> None:
         """Wait until it says this on either output."""
         while True:
-            ended = self.poll() is not None
+            ended = self.returncode is not None
             if said in self.stdout + self.stderr:
                 return
             assert not ended, f"{said!r} was never said; it said: {self.stderr}"
             time.sleep(0.01)
 
     def send_signal(self, number: signal.Signals) -> None:
-        if self.poll() is None:
+        if self.returncode is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:

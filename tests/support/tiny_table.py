@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from securefl.published import catalogue
+from securefl.published import table as catalogue
 from securefl.published.table import Figure, Measure, Part, Row, Table
 from support.tiny_study import FEDAVG, FEDPROF, text
 

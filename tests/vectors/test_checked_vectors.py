@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support import second_checked as second
-from support.tiny_he import BOUNDS, Quiet
+from support.tiny_he import BOUNDS, Quiet, by_ckks
 
 from securefl.core.agreement import u32
 from securefl.core.errors import CryptoError, RemoteProtocolError
@@ -26,16 +27,11 @@ from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT
-from securefl.he.ring import Ring
-from securefl.linear.checked import (
-    CheckedKeyHolder,
-    CheckedServer,
-    Declared,
-    Question,
-    commitment,
-)
+from securefl.linear import checked
 from securefl.linear.checks import Checks
 from securefl.linear.terms import LinearTerms
+from securefl.linear.turn import SALT as SALT_BYTES
+from securefl.linear.turn import Declared, QueryKeyHolder, QueryServer, ScoreQuestion, commitment
 from securefl.matching.profiles import Variant
 
 FILE = Path(__file__).parent / "checked" / "checked.json"
@@ -67,7 +63,7 @@ def pair() -> KeyPair:
 
 TERMS = LinearTerms(parameters=COMPACT, bounds=BOUNDS.linear(Q, Variant.FULL), scores=10)
 CHECKS = Checks(terms=TERMS, context=drawn("context", 40))
-PAIR, RING = pair(), Ring.of(COMPACT)
+PAIR = pair()
 SERVER, CLIENTS = signing("server"), [signing(f"client {number}") for number in range(2)]
 QUERY = LinearQuery(TERMS.bounds, np.array([0.5, -1.0, 0.25, 0.5, 1.0, 2.0, -0.5]))
 SECOND = second.Terms(
@@ -92,29 +88,35 @@ def member(number: int) -> tuple[str, PublicKey]:
 MEMBERS = {number: (client(number), own.public.raw) for number, own in enumerate(CLIENTS)}
 
 
-def holder() -> CheckedKeyHolder:
-    names = (NAME, "another")
-    return CheckedKeyHolder(PAIR, CHECKS, names, 4, SERVER.public, member, Openings(), RING, rng=Quiet())
+def fail(sender: str, why: str) -> None:
+    pytest.fail(why)
+
+
+def holder(report: Callable[[str, str], None] = fail) -> QueryKeyHolder:
+    answerer = checked.CheckedAnswerer(PAIR, member, Openings(), report, rng=Quiet())
+    return QueryKeyHolder(CHECKS, (NAME, "another"), 4, SERVER.public, answerer)
 
 
 def message(number: int, told: bytes) -> bytes:
     tag = gate.tag("ciphertext", PAIR.public.session, TERMS.digest())
     ciphertext = tag + half(f"c0 {number}") + half(f"c1 {number}")
-    question = Question(checks=CHECKS, key=PAIR.public.session, name=NAME, told=told)
-    return question.signed(ciphertext, client(number), CLIENTS[number])
+    question = ScoreQuestion(terms=CHECKS, key=PAIR.public.session, name=NAME, told=told)
+    return checked.signed(question, ciphertext, client(number), CLIENTS[number])
 
 
 def exchange() -> dict[str, Any]:
     """Every step, by the first implementation."""
-    declared = Declared.of(QUERY, CHECKS, NAME, RING, salt=SALT)
-    question = Question(checks=CHECKS, key=PAIR.public.session, name=NAME, told=declared.told)
-    server = CheckedServer(question, 0, declared, SERVER)
+    declared = Declared.of(QUERY, CHECKS, NAME, salt=lambda packed: SALT)
+    server = QueryServer(declared, 0, SERVER, PAIR.public.session)
     messages = [message(number, declared.told) for number in range(2)]
-    arrived = [server.admit(one, number, *member(number)) for number, one in enumerate(messages)]
+    arrived = [
+        by_ckks(declared, PAIR.public.session, one, number, *member(number))
+        for number, one in enumerate(messages)
+    ]
     request = server.request(arrived)
-    reply = holder().open(request, report=lambda sender, why: pytest.fail(why))
+    reply = holder().open(request)
     return {
-        "weights": declared.packed,
+        "weights": declared.head[SALT_BYTES:],
         "told": declared.told,
         "messages": messages,
         "request": request,
@@ -126,7 +128,7 @@ def exchange() -> dict[str, Any]:
 def made() -> dict[str, Any]:
     found = exchange()
     return {
-        "place": CHECKS.place.hex(),
+        "place": CHECKS.digest.hex(),
         "weight_bytes": CHECKS.weight_bytes,
         "weights": found["weights"].hex(),
         "told": found["told"].hex(),
@@ -226,7 +228,7 @@ WHOLE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_both_refuse_a_spoilt_entry(defect: str) -> None:
     request = second_request(**DEFECTS[defect])
-    first = holder().open(request, report=lambda sender, why: None)
+    first = holder(lambda sender, why: None).open(request)
     parts = [first[at : at + second.SHARE] for at in range(gate.TAG, len(first), second.SHARE)]
     found = second.shares(SECOND, request, (NAME, "another"), SERVER.public.raw, MEMBERS, secret())
     assert [part == second.REFUSED for part in parts] == [share is None for share in found]
@@ -237,7 +239,7 @@ def test_both_refuse_a_spoilt_entry(defect: str) -> None:
 def test_both_refuse_a_spoilt_request(defect: str) -> None:
     request = second_request(**WHOLE[defect])
     with pytest.raises(RemoteProtocolError):
-        holder().open(request, report=lambda sender, why: None)
+        holder(lambda sender, why: None).open(request)
     with pytest.raises(second.RefusedError):
         second.shares(SECOND, request, (NAME, "another"), SERVER.public.raw, MEMBERS, secret())
 

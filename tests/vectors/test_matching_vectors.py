@@ -21,8 +21,8 @@ from securefl.core.keys import PublicKey, SecretKey
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
-from securefl.he.parameters import COMPACT, Parameters
-from securefl.linear.opener import Opener
+from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
+from securefl.linear.encrypted import Opener
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import pad_and_rest
 from securefl.linear.terms import LinearTerms
@@ -54,16 +54,24 @@ def terms(scores: int = 1000) -> LinearTerms:
     return LinearTerms(parameters=COMPACT, bounds=BOUNDS.linear(84, Variant.FULL), scores=scores)
 
 
-def request(kind: str = "request", scores: int = 1000) -> bytes:
+P = STRONG_ENCRYPTED
+
+
+def of_files(scores: int = 1000) -> LinearTerms:
+    """Of encrypted weights."""
+    return LinearTerms(parameters=P, bounds=BOUNDS.linear(84, Variant.FULL), scores=scores)
+
+
+def request(kind: str = "addressed", scores: int = 1000) -> bytes:
     (word,) = words("masked", 1)
-    masked = gate.pack_integer(int(word) * 2**20 % COMPACT.modulus, COMPACT.modulus)
-    tag = gate.tag(kind, pair(COMPACT).public.session, terms(scores).digest())
-    raw = tag + masked + polynomials("c1", 1, COMPACT.primes, COMPACT.poly_modulus_degree)
+    tag = gate.tag(kind, pair(P).public.session, of_files(scores).digest())
+    raw = tag + gate.pack_integer(int(word) * 2**20, P.modulus)
+    raw += polynomials("c1", 2, P.primes, P.poly_modulus_degree)
     return raw + SIGNING.sign(raw).raw
 
 
-def opener() -> Opener:
-    return Opener(pair(COMPACT), terms(), SIGNING.public, rng=Quiet())
+def opened(raw: bytes) -> bytes:
+    return Opener(pair(P), of_files(), SIGNING.public, rng=Quiet()).opening(raw, "label")[2]()
 
 
 def pad() -> bytes:
@@ -86,7 +94,7 @@ def made() -> dict[str, str]:
         "terms digest": terms().digest().hex(),
         "session": pair(COMPACT).public.session.hex(),
         "request (sha256)": hashlib.sha256(request()).hexdigest(),
-        "reply": opener().open(request()).hex(),
+        "opened": opened(request()).hex(),
         "pad (sha256)": hashlib.sha256(pad()).hexdigest(),
         "document": document().hex(),
     }
@@ -103,16 +111,16 @@ def defects() -> dict[str, bytes]:
     def signed(raw: bytes) -> bytes:
         return raw + SIGNING.sign(raw).raw
 
-    good, size = request(), gate.integer_size(COMPACT.modulus)
+    good, size = request(), gate.integer_size(P.modulus)
     inner = good[:-64]
     return {
-        "of another kind": request("addressed"),
+        "of another kind": request("baseline"),
         "of other terms": request(scores=999),
         "an integer at the modulus": signed(
-            inner[:16] + COMPACT.modulus.to_bytes(size, "little") + inner[16 + size :]
+            inner[:16] + P.modulus.to_bytes(size, "little") + inner[16 + size :]
         ),
         "a residue at its prime": signed(
-            inner[: 16 + size] + COMPACT.primes[0].to_bytes(8, "little") + inner[24 + size :]
+            inner[: 16 + size] + P.primes[0].to_bytes(8, "little") + inner[24 + size :]
         ),
         "cut": signed(inner[:-1]),
         "unsigned": inner + bytes(64),
@@ -123,7 +131,7 @@ def defects() -> dict[str, bytes]:
 @pytest.mark.parametrize("defect", defects())
 def test_defective_requests_are_refused(defect: str) -> None:
     with pytest.raises(RemoteProtocolError):
-        opener().open(defects()[defect])
+        opened(defects()[defect])
 
 
 @pytest.mark.parametrize("defect", ["version", "kind", "digest"])

@@ -21,12 +21,11 @@ from support.second_secagg import sign, x25519_public
 from support.second_two_server import seal, unseal
 
 from securefl.core.errors import DataError
-from securefl.core.keys import PublicKey, SecretKey
+from securefl.core.keys import SecretKey
 from securefl.core.signing import AgreementKey, SigningKey
-from securefl.linear import addressed_pads, addressed_told
+from securefl.linear.addressed import PadFiles
 from securefl.matching import Bounds, Evaluator, KeyHolder, Options, Profile, PublicKeys, Scores, Sealed
 from securefl.matching.document import Document
-from securefl.matching.keys import pads_context
 
 FILE = Path(__file__).parent / "pads" / "files.json"
 BITS = (64, 128)
@@ -260,15 +259,16 @@ def test_the_first_gives_the_terms_and_the_messages(case: tuple[int, dict[str, A
     bits, stored = case
     own = Options.from_header(options(bits))[0]
     assert own.bounds == Bounds(**BOUNDS)
-    terms = own.pad_terms(2, pads_context(SESSION.hex(), EVALUATOR.hex()))
+    files = own.files(2, first_holder().public, EVALUATOR.hex())
+    assert isinstance(files, PadFiles)
+    terms = files.terms
     assert terms.digest.decode() == stored["terms"]
     assert (terms.data_bits, terms.weight_bits) == SCALES[bits]
     for k, label in enumerate(LABELS):
-        message = addressed_pads.message(
+        message = files.message(
             np.array(VECTORS[k]),
-            terms,
             label,
-            PublicKey(AGREEMENT),
+            b"",
             own=AgreementKey(SecretKey(drawn("fresh", k))),
             seed=drawn("rho", k),
             noise=noise(bits, k),
@@ -334,14 +334,12 @@ def test_both_read_a_declared_baseline(case: tuple[int, dict[str, Any]]) -> None
     made_ = evaluator.declare(keys.public, base, options=Options.from_header(options(bits))[0])
     assert made_.header["declared"] == mine["declared"]
     for k, label in enumerate(LABELS):
-        message = addressed_told.message(
+        files = made_.checked(keys.public, evaluator.public).files(2, keys.public, EVALUATOR.hex())
+        assert isinstance(files, PadFiles)
+        message = files.message(
             np.array(VECTORS[k]),
-            made_.checked(keys.public, evaluator.public).pad_terms(
-                2, pads_context(SESSION.hex(), EVALUATOR.hex())
-            ),
             label,
             bytes.fromhex(mine["declared"]),
-            PublicKey(AGREEMENT),
             own=AgreementKey(SecretKey(drawn("fresh", k))),
             noise=noise(bits, k),
         )

@@ -16,6 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support import second_pads as second
 from support.second_secagg import x25519_public
+from support.tiny_he import by_pads
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import PublicKey, SecretKey
@@ -23,6 +24,7 @@ from securefl.core.linear import LinearBounds, LinearQuery, Range
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.linear import pads
 from securefl.linear.pad_terms import PadTerms
+from securefl.linear.turn import Declared, QueryKeyHolder, QueryServer
 
 FILE = Path(__file__).parent / "pads" / "pads.json"
 NAMES = ("profile", "beside")
@@ -139,9 +141,10 @@ def case(request: pytest.FixtureRequest) -> tuple[int, dict[str, Any]]:
     return bits, json.loads(FILE.read_text())[IDS[CASES.index(bits)]]
 
 
-def first_holder(bits: int) -> pads.PadKeyHolder:
+def first_holder(bits: int) -> QueryKeyHolder:
     terms = PadTerms(bounds=BOUNDS, context=CONTEXT, word_bits=bits)
-    return pads.PadKeyHolder(AgreementKey(SecretKey(HOLDER)), terms, NAMES, COHORT, PublicKey(SERVER_PUBLIC))
+    answerer = pads.PadAnswerer(AgreementKey(SecretKey(HOLDER)))
+    return QueryKeyHolder(terms, NAMES, COHORT, PublicKey(SERVER_PUBLIC), answerer)
 
 
 def test_the_second_implementation_gives_the_bytes(case: tuple[int, dict[str, Any]]) -> None:
@@ -155,20 +158,22 @@ def test_the_first_gives_the_bytes_and_the_scores(case: tuple[int, dict[str, Any
     assert terms.digest.decode() == stored["terms"]
     assert (terms.data_bits, terms.weight_bits) == SCALES[bits]
     signing, query = SigningKey(SecretKey(SERVER)), LinearQuery(BOUNDS, WEIGHTS)
-    kh, none = PublicKey(x25519_public(HOLDER)), np.zeros(0)
+    kh = PublicKey(x25519_public(HOLDER))
     own = [AgreementKey(SecretKey(drawn("fresh", k))) for k in range(CLIENTS)]
-    server = pads.PadServer(terms, 0, NAMES[0], signing, query, salt=SALT)
-    assert server.told.hex() == stored["digest of the weights"]
-    masked = [
-        pads.mask(VECTORS[k], none, terms, NAMES[0], server.told, kh, own=own[k]) for k in range(CLIENTS)
-    ]
-    assert [one.packed.hex() for one in masked] == stored["messages"]
-    assert server.request(masked).hex() == stored["request"]
-    reply = first_holder(bits).open(server.request(masked))
+    declared = Declared.of(query, terms, NAMES[0], salt=lambda packed: SALT)
+    server = QueryServer(declared, 0, signing)
+    assert declared.told.hex() == stored["digest of the weights"]
+    masked = [pads.mask(VECTORS[k], terms, NAMES[0], declared.told, kh, own=own[k]) for k in range(CLIENTS)]
+    assert [one.hex() for one in masked] == stored["messages"]
+    arrived = [by_pads(declared, one) for one in masked]
+    assert server.request(arrived).hex() == stored["request"]
+    reply = first_holder(bits).open(server.request(arrived))
     assert reply.hex() == stored["reply"]
     server_told = bytes.fromhex(stored["digest of the weights"])
-    for k, one in enumerate(masked):
-        score = server.score(one, reply[k * terms.word_bytes :][: terms.word_bytes])
+    opened = server.opened(arrived, reply, sender="key holder")
+    for k, (one, value) in enumerate(zip(arrived, opened, strict=True)):
+        assert value is not None
+        score = server.score(one, value)
         _, secret = second.told_pad(
             terms_of(bits), NAMES[0].encode(), HOLDER, *[own[k].public.raw] * 2, server_told
         )

@@ -31,7 +31,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/keys.md": keys.page(),
         "reference/commands.md": commands.page(),
         "reference/names.md": names.index(),
-        **{f"reference/{face}.md": names.page(face) for face in names.faces()},
+        **{f"reference/{face}.md": names.page(face) for face in names.FACES},
     }
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from public import documented, faces, headline, names, signature
+from public import FACES, documented, headline, names, signature
 
 
 def page(face: str) -> str:
@@ -17,7 +17,7 @@ def page(face: str) -> str:
 def index() -> str:
     """The page that lists every face with its names."""
     parts = ["# Public names\n\nImport from these modules alone. All else is private, and may change.\n"]
-    for face in faces():
+    for face in FACES:
         links = ", ".join(f"[`{name}`]({face}.md#{name})" for name in sorted(names(face)))
         parts.append(f"## [`{face}`]({face}.md)\n\n{headline(face)}\n\n{links}\n")
     return "\n".join(parts)

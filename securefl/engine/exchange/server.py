@@ -31,10 +31,10 @@ from securefl.sums import clear
 
 @dataclass(frozen=True)
 class Collecting:
-    """Running sums (grid integers) and each client's delivered numbers so far."""
+    """Running sums (grid integers), and each client's numbers: in the clear, or as it concealed them."""
 
     sums: clear.Totals
-    numbers: AppendMap[int, Mapping[str, Delivered]]
+    numbers: AppendMap[int, Mapping[str, float | Sent]]
 
 
 @dataclass(frozen=True)
@@ -140,16 +140,17 @@ class Server:
                 phase="contribution",
             )
         by_name: dict[str, Delivered] = {release.name: release for release in delivered}
-        for per_client in self.query.per_client:
-            self._check_number(per_client, by_name[per_client.spec.name], sender)
+        numbers = {
+            per_client.spec.name: self._number(per_client, by_name[per_client.spec.name], client)
+            for per_client in self.query.per_client
+        }
         summed = {question.spec.name: by_name[question.spec.name] for question in self._sums}
         sums = clear.added(state.sums, self._sums, summed, sender, self.whole)
-        numbers = {
-            per_client.spec.name: by_name[per_client.spec.name] for per_client in self.query.per_client
-        }
         return Collecting(sums, state.numbers.having(client, numbers))
 
-    def _check_number(self, per_client: PerClient, came: Delivered, sender: str) -> None:
+    def _number(self, per_client: PerClient, came: Delivered, client: int) -> float | Sent:
+        """A client's number, or what it sent in its place. Raises RemoteProtocolError for another form."""
+        sender = client_name(client)
         scoring = self.scoring if per_client.spec.name in self._concealed else None
         sealed = scoring is not None
         hidden, open_ = per_client.lengths()
@@ -166,18 +167,19 @@ class Server:
             raise RemoteProtocolError(
                 "Expected finite numbers, got one that is not.", sender=sender, phase="contribution"
             )
+        numbers = came.numbers.astype(np.float64)
         if scoring is not None:
-            scoring.admit(sender, came.sealed)
-            return
+            return Sent(client, per_client.spec.name, scoring.admit(sender, came.sealed), numbers)
         # A peer's numbers may overflow in the product. Inf and nan are refused below.
         with np.errstate(all="ignore"):
-            number = _in_the_clear(per_client, came)
+            number = per_client.number(Value(hidden=numbers[:hidden], clear=numbers[hidden:]))
         if not per_client.allows(number):
             raise RemoteProtocolError(
                 f"Expected a {per_client.spec.name} in its public range, got one outside.",
                 sender=sender,
                 phase="contribution",
             )
+        return number
 
     @property
     def _concealed(self) -> frozenset[str]:
@@ -186,11 +188,10 @@ class Server:
 
     def _collected(self, state: Collecting) -> Step[ServerState]:
         sent = tuple(
-            Sent(client, per_client.spec.name, came.sealed, came.numbers.astype(np.float64))
+            number
             for client in sorted(state.numbers)
-            for per_client in self.query.per_client
-            if per_client.spec.name in self._concealed
-            for came in [state.numbers[client][per_client.spec.name]]
+            for number in state.numbers[client].values()
+            if isinstance(number, Sent)
         )
         if sent and self.scoring is not None:
             return Step(Working(state), need=Need(self.scoring.score(sent)))
@@ -239,14 +240,12 @@ class Server:
     def _closed(self, state: Collecting, found: Found) -> Step[ServerState]:
         survivors = tuple(sorted(state.numbers))
         per_client: dict[str, dict[int, float]] = {e.spec.name: {} for e in self.query.per_client}
+        for client in survivors:
+            for name, number in state.numbers[client].items():
+                if not isinstance(number, Sent):
+                    per_client[name][client] = number
         for (client, name), number in found.items():
             per_client[name][client] = number
-        for question in self.query.per_client:
-            if question.spec.name not in self._concealed:
-                per_client[question.spec.name] = {
-                    client: _in_the_clear(question, state.numbers[client][question.spec.name])
-                    for client in survivors
-                }
         totals = clear.answers(state.sums, self._sums, self.query, survivors)
         return Step(Ended(), result=Answers(survivors=survivors, totals=totals, per_client=per_client))
 
@@ -308,9 +307,3 @@ def _order(
         most=max(drawn.values(), default=0),
         records=query.weights.total if isinstance(query.weights, ByCount) else 0,
     )
-
-
-def _in_the_clear(question: PerClient, came: Delivered) -> float:
-    hidden, _ = question.lengths()
-    numbers = came.numbers.astype(np.float64)
-    return question.number(Value(hidden=numbers[:hidden], clear=numbers[hidden:]))

@@ -11,7 +11,6 @@ import pytest
 from support.matching_place import BASE, Place, call, write
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.linear import addressed_checked
 from securefl.matching import (
     Anchor,
     Bounds,
@@ -179,13 +178,9 @@ def test_as_many_scores_as_are_promised_fit_in_their_file(params: str) -> None:
     options = Options(parameters=params)  # type: ignore[arg-type]
     assert options.most_at_once(100, 1000) == 1000
     many = options.most_at_once(100, 2**30)
-    if options.checked:
-        checks = options.checks(100, 2**30, b"")
-        head, each = addressed_checked.head_bytes(checks), addressed_checked.item_bytes(checks)
-    else:
-        head, each = 0, options.terms(100, 2**30).request_bytes
-    room = document.LIMITS["encrypted-scores"] - document.LARGEST_HEADER - head
-    assert many * each <= room < (many + 1) * each
+    files = options._files(100, 2**30)
+    room = document.LIMITS["encrypted-scores"] - document.LARGEST_HEADER - files.head_bytes
+    assert many * files.item_bytes <= room < (many + 1) * files.item_bytes
 
 
 def test_more_scores_than_a_file_holds_are_refused_before_they_are_made(

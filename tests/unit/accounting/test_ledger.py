@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,6 +16,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, NoOpDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.started import Started
 from support.tiny_orders import order
 
 from securefl.accounting.composition import compose
@@ -417,13 +416,8 @@ for life in range(12):
 
 
 def _run(script: str, path: Path, told: Path) -> set[tuple[str, int]]:
-    done = subprocess.run(
-        [sys.executable, "-c", _CHILDREN + script, str(path), str(told)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    done = Started("-c", _CHILDREN + script, path, told)
+    assert done.wait() == 0, done.stderr
     return {(line.split()[0], int(line.split()[1])) for line in told.read_text().splitlines()}
 
 

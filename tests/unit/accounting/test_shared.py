@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -18,6 +16,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, NoOpDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.started import Started
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import NO_COST, NON_PRIVATE, dump_charge, steps_event
@@ -219,13 +218,9 @@ print(kept)
 
 
 def test_processes_that_reserve_together_do_not_both_get_the_last_of_it(path: Path) -> None:
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", _BOTH, str(path), BIT, name], stdout=subprocess.PIPE, text=True
-        )
-        for name in "ab"
-    ]
-    kept = sum(int(own.communicate(timeout=120)[0]) for own in both)
+    both = [Started("-c", _BOTH, path, BIT, name) for name in "ab"]
+    assert [own.wait() for own in both] == [0, 0], [own.stderr for own in both]
+    kept = sum(int(own.stdout) for own in both)
     account = account_of(path)
     assert kept == len(account.entries) == 4
     assert account.epsilon(SERVER) <= 2.0

@@ -33,7 +33,6 @@ PLAN = Plan(
 OTHER: dict[str, Any] = {
     "sum": "ckks",
     "scores": "pads",
-    "encrypted_baseline": True,
     "noise": "local",
     "noise_multiplier": 1.9,
     "dropout": 0.0,

@@ -20,7 +20,7 @@ from securefl.core.errors import LocalProtocolError
 from securefl.core.keys import Guarded, SecretKey
 from securefl.core.machine import Outgoing, Step
 from securefl.core.signing import AgreementKey, SigningKey
-from securefl.linear.opener import Opener
+from securefl.linear.encrypted import Opener
 from securefl.matching import Evaluator, KeyHolder
 
 SECRET = SecretKey(b"correct horse battery staple 123")
@@ -124,12 +124,8 @@ PUBLIC = {
     "securefl.deployment.messages.TurnReply": "bytes on their way",
     "securefl.deployment.messages.Turn": "bytes on their way",
     "securefl.sums.encrypted.server.Adding": "digests and signatures",
-    "securefl.linear.checked.Arrived": "a client's ciphertext, as the server received it",
-    "securefl.linear.checked.Halves": "a ciphertext",
-    "securefl.linear.checked.Signed": "half a ciphertext, as the key holder received it",
-    "securefl.linear.checked._Entry": "half a ciphertext, as the key holder received it",
-    "securefl.linear.checked_ckks.Requested": "clients' ciphertexts, as the server received them",
-    "securefl.linear.evaluator.Baseline": "the evaluator's own, encoded; native objects have no pickle",
+    "securefl.linear.checked.Encrypted": "a client's ciphertext, as the server received it",
+    "securefl.linear.turn.Arrived": "the same, and the server's product with it",
     "securefl.linear.scheme.Sent": "what a client shows the server, concealed",
     "securefl.linear.pads.Masked": "a client's masked message",
     "securefl.sums.encrypted.parts.EncryptedTotal": "ciphertexts",

@@ -23,6 +23,7 @@ from securefl.core.errors import RemoteProtocolError
 from securefl.core.grid import Grid
 from securefl.deployment.messages import TurnReply, decode_envelope
 from securefl.deployment.party_setup import Made
+from securefl.deployment.session_store import CUT
 from securefl.deployment.status import status
 from securefl.engine.party.computing import Computing
 from securefl.flower.exchange import relay
@@ -96,7 +97,9 @@ def played(monkeypatch: pytest.MonkeyPatch, times: float) -> tuple[list[tuple[st
         patch.setattr(Computing, "value", value)
         parties = Parties(QUIET, relay=recording)
         parties.played(parties.apart())
-    return replies, [len(parties.diaries[name].cut()) for name in parties.others]
+    return replies, [
+        sum(one.text.startswith(CUT) for one in parties.diaries[name].refusals()) for name in parties.others
+    ]
 
 
 def test_the_servers_bytes_are_the_same_with_and_without_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from support.coordinated import Federation
 from support.party_folders import enrolled, made, names, part, pin
 from support.tiny_study import text
 
-from securefl.commands.party.status import _lines
+from securefl.commands.party import status_lines
 from securefl.deployment import folder as folders
 from securefl.deployment import keys
 from securefl.deployment.party_setup import Made, OwnData
@@ -88,7 +88,7 @@ def test_the_log_is_the_pages(own: Federation) -> None:
 def test_each_owner_reads_the_private_reason_that_the_page_shows(own: Federation) -> None:
     shown = []
     for name in (OVERFLOWS, REFUSES):
-        told = _lines(status(own.root / name))
+        told = status_lines(status(own.root / name))
         reasons = [line for line in told if line.startswith("  ") and " x  " in line]
         shown += [f"{name}: {line.split(' x  ')[1]}" for line in reasons]
     assert [re.sub(r"[0-9a-f]{64}", lambda hit: hit[0][:8] + "...", line) for line in shown] == block(

@@ -25,7 +25,6 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment import keys, pinning, plan_file
-from securefl.deployment.folder_party import answering, opening, resident_of
 from securefl.deployment.party import PartySession
 from securefl.deployment.party_setup import Made, OwnData, data_of
 from securefl.deployment.roster import line_of
@@ -52,7 +51,7 @@ def serving(root: Path, study: str = CLEAR, **options: str) -> Iterator[Asking]:
         answers = {}
         for name in sorted(set(names(made(study))) - {SERVER}):
             party = stack.enter_context(folders.opened(root / name, **options))
-            answers[name] = answering(party, resident_of(party))
+            answers[name] = party.session().answer
         yield Asking(root, lambda sent: {name: answers[name](data) for name, data in sent.items()}, study)
 
 
@@ -239,23 +238,22 @@ def test_a_ledger_from_a_backup_is_refused_alone_too(tmp_path: Path) -> None:
         shutil.copy(tmp_path / "backup" / name, home / name)
     with pytest.raises(DataError, match="older copy"), folders.opened(home):
         pass
-    for name in ("ledger.sqlite", "acts.sqlite", "diary.sqlite"):
-        (home / name).unlink()
-        with pytest.raises(DataError, match=f"no .*{name}|older copy"), folders.opened(home):
-            pass
-        assert not (home / name).exists()
-    with pytest.raises(DataError, match="Put the newest one back"):
+    (home / "ledger.sqlite").unlink()
+    with pytest.raises(DataError, match="got none"), folders.opened(home):
+        pass
+    assert not (home / "ledger.sqlite").exists()
+    with pytest.raises(DataError, match="got none"):
         status(home)
 
 
-def test_a_journal_from_a_backup_is_refused_alone_too(tmp_path: Path) -> None:
+def test_a_file_from_a_backup_is_refused_without_its_note_too(tmp_path: Path) -> None:
     enrolled(tmp_path, MASKED)
     home = tmp_path / "client-0000"
     copied(home, tmp_path / "backup")
     played(tmp_path, MASKED)
-    for file in home.glob("acts.sqlite*"):
+    for file in home.glob("ledger.sqlite*"):
         file.unlink()
-    shutil.copy(tmp_path / "backup" / "acts.sqlite", home)
+    shutil.copy(tmp_path / "backup" / "ledger.sqlite", home)
     with pytest.raises(DataError, match="older copy"), folders.opened(home):
         pass
 
@@ -265,7 +263,7 @@ def test_what_a_request_costs_does_not_grow_with_the_sessions(
 ) -> None:
     enrolled(tmp_path)
     with folders.opened(tmp_path / "client-0000") as party:
-        answer, looked = answering(party, resident_of(party)), []
+        answer, looked = party.session().answer, []
         monkeypatch.setattr("securefl.deployment.session_store.check", lambda *parts: looked.append(parts))
         for number in range(30):
             party.files.diary.enter(number.to_bytes(32, "big"), "a session")
@@ -273,15 +271,22 @@ def test_what_a_request_costs_does_not_grow_with_the_sessions(
     assert len(looked) == 30
 
 
-def test_a_journal_or_diary_of_another_folder_is_refused(tmp_path: Path) -> None:
+@every("notes", [True, False])
+def test_a_file_of_another_folder_is_refused(notes: bool, tmp_path: Path) -> None:
     enrolled(tmp_path)
-    for name, match in (("acts.sqlite", "journal"), ("diary.sqlite", "journal")):
-        home = tmp_path / "client-0000"
-        copied(home, tmp_path / "before")
+    home = tmp_path / "client-0000"
+    for name in ("ledger.sqlite", *(["ledger.sqlite-head"] if notes else [])):
         shutil.copy(tmp_path / "client-0001" / name, home / name)
-        with pytest.raises(DataError, match=f"{match} that was created with"), folders.opened(home):
-            pass
-        copied(tmp_path / "before", home)
+    with pytest.raises(DataError), folders.opened(home):
+        pass
+
+
+def test_the_file_of_another_key_holder_is_refused(tmp_path: Path) -> None:
+    """It has no ledger, whose chain would tell it: its file has the name of the party."""
+    enrolled(tmp_path, TWO_SERVER)
+    shutil.copy(tmp_path / SERVER / "acts.sqlite", tmp_path / KEY_HOLDER / "acts.sqlite")
+    with pytest.raises(DataError, match="another party's"), folders.opened(tmp_path / KEY_HOLDER):
+        pass
 
 
 def test_a_lost_counter_is_refused_and_begun_anew_by_the_owners_word(tmp_path: Path) -> None:
@@ -554,16 +559,16 @@ def test_the_ledger_of_a_folder_opens_under_its_terms_alone(tmp_path: Path) -> N
 def test_residents_are_what_is_served(tmp_path: Path) -> None:
     enrolled(tmp_path)
     with folders.opened(tmp_path / "client-0002") as party:
-        assert isinstance(resident_of(party), PartySession)
+        assert isinstance(party.session(), PartySession)
 
 
 def test_the_process_of_a_party_prepares_while_it_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enrolled(tmp_path)
-    monkeypatch.setattr("securefl.deployment.folder_party.single_thread", lambda: None)
+    monkeypatch.setattr("securefl.deployment.folder.single_thread", lambda: None)
     monkeypatch.setattr(PartySession, "prepare", lambda own: own.name == "client-0002")
-    with opening(tmp_path / "client-0002") as served:
+    with folders.serving(tmp_path / "client-0002") as served:
         assert served.prepare()
 
 

@@ -19,7 +19,6 @@ from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import SERVER
 from securefl.deployment import folder as folders
-from securefl.deployment.folder_party import answering, resident_of
 from securefl.deployment.local import UpdateParty
 from securefl.deployment.party_setup import Made
 from securefl.deployment.roster import PinnedRoster
@@ -179,7 +178,7 @@ def test_a_party_does_not_open_the_folder_of_another(tmp_path: Path) -> None:
     pinned = PinnedRoster(
         {name: (keys if name == keys.name else Identity.generate(name)).member() for name in (*NAMES, SERVER)}
     )
-    with pytest.raises(DataError, match="that was created"):
+    with pytest.raises(DataError, match="another party's"):
         UpdateParty(
             "client-0001",
             PLAN,
@@ -205,7 +204,7 @@ def test_a_study_party_without_records_reads_why(tmp_path: Path, monkeypatch: py
                 assert party.data is not None
                 x, y = party.data.records
                 party = replace(party, data=replace(party.data, records=(x[:0], y[:0])))
-            answers[name] = answering(party, resident_of(party))
+            answers[name] = party.session().answer
         asking = Asking(tmp_path, lambda sent: {k: answers[k](data) for k, data in sent.items()}, CLEAR)
         asking.enter()
         assert asking.play(1) == [0, 2]

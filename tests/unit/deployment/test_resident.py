@@ -125,7 +125,7 @@ def test_a_server_that_signs_yesterdays_messages_anew_gets_nothing_for_them() ->
     resident = deployment.residents["client-0000"]
 
     def told(turn: Turn) -> bytes:
-        return resident.answer(deployment.visits.signed("client-0000", turn))
+        return resident.answer(deployment.transport.signed("client-0000", turn))
 
     assert {told(turn) for turn in old} == {REFUSED}
     assert "call before any message" in deployment.why("client-0000")

@@ -17,6 +17,7 @@ from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit
 from securefl.deployment import party as sessions
+from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.messages import (
     REFUSED,
     Entered,
@@ -25,7 +26,7 @@ from securefl.deployment.messages import (
     decode_envelope,
     encode_envelope,
 )
-from securefl.deployment.visits import Visits, lasting_keys
+from securefl.deployment.transport import RemoteTransport
 from securefl.engine.calls import QueryCall, encode_call
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
@@ -70,19 +71,19 @@ ATTACKS: dict[str, tuple[Callable[[Deployment], bytes], str]] = {
     "a stranger's key": (lambda d: d.signed(VICTIM, far(d), server=STRANGER), "server signed"),
     "a client's key": (lambda d: d.signed(VICTIM, far(d), server=d.keys[OTHER]), "server signed"),
     "for another party": (
-        lambda d: changed(d.signed(OTHER, far(d)), visit=d.visits._here[VICTIM][0]),
+        lambda d: changed(d.signed(OTHER, far(d)), visit=d.transport._visits[VICTIM][0]),
         "server signed",
     ),
     "for another party, as it is": (lambda d: d.signed(OTHER, far(d)), "this visit"),
     "of another session": (lambda d: d.signed(VICTIM, far(d), session=b"s" * 32), "server signed"),
     "of another visit": (lambda d: d.signed(VICTIM, far(d), visit=b"v" * 16), "this visit"),
     "of another visit, renamed": (
-        lambda d: changed(d.signed(VICTIM, far(d), visit=b"v" * 16), visit=d.visits._here[VICTIM][0]),
+        lambda d: changed(d.signed(VICTIM, far(d), visit=b"v" * 16), visit=d.transport._visits[VICTIM][0]),
         "server signed",
     ),
     "a number of before": (lambda d: d.signed(VICTIM, far(d), number=0), "was replayed"),
     "a number of before, renamed": (
-        lambda d: changed(d.signed(VICTIM, far(d), number=0), number=d.visits._here[VICTIM][1]),
+        lambda d: changed(d.signed(VICTIM, far(d), number=0), number=d.transport._visits[VICTIM][1]),
         "server signed",
     ),
     "a number far ahead": (lambda d: d.signed(VICTIM, far(d), number=2**62), "near it"),
@@ -125,7 +126,7 @@ def test_every_old_turn_is_refused_and_the_next_honest_one_is_not() -> None:
 
 def test_a_turn_of_yesterdays_visit_is_refused_after_a_restart() -> None:
     deployment = begun()
-    kept_back = deployment.visits.signed(VICTIM, far(deployment))  # signed, and never delivered
+    kept_back = deployment.transport.signed(VICTIM, far(deployment))  # signed, and never delivered
     deployment.start(VICTIM)
     assert VICTIM in deployment.enter(TODAY)
     assert deployment.residents[VICTIM].answer(kept_back) == REFUSED
@@ -137,12 +138,12 @@ def test_a_request_to_enter_that_is_repeated_tells_visit_and_number_again() -> N
     deployment = begun()
     request, party = deployment.said[0][1], deployment.residents[VICTIM]
     first = decode_envelope(party.answer(request), Entered, sender=VICTIM)
-    assert first == Entered(visit=deployment.visits._here[VICTIM][0], number=1)
+    assert first == Entered(visit=deployment.transport._visits[VICTIM][0], number=1)
     assert decode_envelope(party.answer(request), Entered, sender=VICTIM) == first
     # so a coordinator that was started again goes on where the first one was
     deployment.begin()
     deployment.enter(TODAY)
-    assert deployment.visits._here[VICTIM] == (first.visit, 1)
+    assert deployment.transport._visits[VICTIM] == (first.visit, 1)
     assert deployment.query(2).survivors == (0, 1, 2, 3)
     deployment.start(VICTIM)
     second = decode_envelope(deployment.residents[VICTIM].answer(request), Entered, sender=VICTIM)
@@ -190,29 +191,29 @@ def test_lies_about_numbers_do_not_use_them_up() -> None:
         return encode_envelope(replace(true, number=number)) if name == VICTIM else reply
 
     deployment.lost = lies
-    assert deployment.visits.enter(victim)[0] == (), "the server takes none from which it could run out"
+    assert set(deployment.transport.enter(victim)) == {VICTIM}, "the server takes none that would run out"
     for number in (2**62, 1 + 1024):  # noqa: B007 -- `lies` reads it
         deployment.lost = lies
-        assert deployment.visits.enter(victim) == (victim, {})
+        assert deployment.transport.enter(victim) == {}
         deployment.lost = lambda name, reply: reply
-        turn = deployment.visits.signed(VICTIM, far(deployment))
+        turn = deployment.transport.signed(VICTIM, far(deployment))
         assert deployment.residents[VICTIM].answer(turn) == REFUSED
         assert "near it" in deployment.why(VICTIM)
-    deployment.visits.enter(victim)
-    assert deployment.visits._here[VICTIM][1] == 1
+    deployment.transport.enter(victim)
+    assert deployment.transport._visits[VICTIM][1] == 1
     assert deployment.query(2).survivors == (0, 1, 2, 3)
 
 
 def test_a_turn_that_was_lost_costs_its_wave_alone() -> None:
     deployment = begun()
     for _ in range(5):
-        deployment.visits.signed(VICTIM, Turn())
+        deployment.transport.signed(VICTIM, Turn())
     assert deployment.query(2).survivors == (0, 1, 2, 3)
 
 
 def test_a_turn_that_the_party_refuses_for_its_content_has_used_its_number() -> None:
     deployment = begun()
-    turn = deployment.visits.signed(VICTIM, Turn.of(call=b"no call"))
+    turn = deployment.transport.signed(VICTIM, Turn.of(call=b"no call"))
     assert deployment.residents[VICTIM].answer(turn) == REFUSED
     assert deployment.residents[VICTIM].answer(turn) == REFUSED
     assert "was replayed" in deployment.why(VICTIM)
@@ -221,7 +222,7 @@ def test_a_turn_that_the_party_refuses_for_its_content_has_used_its_number() -> 
 
 def test_a_signed_turn_of_other_bytes_is_refused() -> None:
     deployment = begun()
-    visit, number = deployment.visits._here[VICTIM]
+    visit, number = deployment.transport._visits[VICTIM]
     unsigned = SignedTurn(visit=visit, number=number, signature=bytes(64), turn=b"no turn")
     text = unsigned.text(deployment.session, VICTIM)
     own = replace(unsigned, signature=deployment.server_keys.signing.sign(text).raw)
@@ -254,13 +255,14 @@ def test_the_text_that_is_signed_is_this() -> None:
 
 
 def test_a_server_without_lasting_keys_cannot_begin() -> None:
+    side = ServerSide(plan=CLEAR, pinned=begun().pinned, record=OwnRecord(SERVER, Journal()))
     with pytest.raises(ConfigError, match="enrolled keys"):
-        lasting_keys(OwnRecord(SERVER, Journal()))
+        RemoteEngine(side, {}, TODAY, lambda sent: {})
 
 
 def test_a_party_that_has_not_entered_gets_no_turn() -> None:
     deployment = begun()
-    deployment.visits.leave([VICTIM])
+    deployment.transport.leave([VICTIM])
     sent = len(deployment.said)
     assert deployment.server.query(
         ASK, replace(PLACE, session=deployment.session, round=2), deployment.transport
@@ -271,11 +273,11 @@ def test_a_party_that_has_not_entered_gets_no_turn() -> None:
 
 def test_a_reply_that_is_no_visit_enters_nobody() -> None:
     deployment = Deployment(CLEAR)
-    visits = Visits(lambda sent: {OTHER: b"x", VICTIM: REFUSED}, deployment.request(TODAY), TODAY, STRANGER)
-    entered, rejected_from = visits.enter([VICTIM, OTHER, "client-0003"])
-    assert entered == ()
-    assert set(rejected_from) == {VICTIM, OTHER}
-    assert VICTIM not in visits
+    replies = {OTHER: b"x", VICTIM: REFUSED}
+    transport = RemoteTransport(lambda sent: replies, deployment.request(TODAY), TODAY, STRANGER)
+    names = [VICTIM, OTHER, "client-0003"]
+    assert set(transport.enter(names)) == {VICTIM, OTHER}
+    assert not any(name in transport for name in names)
     with pytest.raises(RemoteProtocolError):
         decode_envelope(REFUSED, Entered, sender=VICTIM)
 
@@ -290,10 +292,10 @@ def test_a_party_leaves_its_session_after_an_error_of_its_own(monkeypatch: pytes
 
     with monkeypatch.context() as at:
         at.setattr(sessions, "handled", broken)
-        assert party.answer(deployment.visits.signed(VICTIM, far(deployment))) == REFUSED
+        assert party.answer(deployment.transport.signed(VICTIM, far(deployment))) == REFUSED
     ledger = deployment.files[VICTIM].ledger
     before = ledger.head
-    assert party.answer(deployment.visits.signed(VICTIM, far(deployment))) == REFUSED
+    assert party.answer(deployment.transport.signed(VICTIM, far(deployment))) == REFUSED
     assert ledger.head == before
     assert deployment.query(2).survivors == tuple(k for k in range(4) if k != int(VICTIM[-1]))
 
@@ -301,7 +303,7 @@ def test_a_party_leaves_its_session_after_an_error_of_its_own(monkeypatch: pytes
 def test_a_turn_is_one_partys_though_two_have_one_visit_and_number() -> None:
     """A visit is random, but no rule of the server's depends on it."""
     deployment = begun()
-    visit, number = deployment.visits._here[VICTIM]
+    visit, number = deployment.transport._visits[VICTIM]
     assert (
         deployment.residents[VICTIM].answer(
             deployment.signed(OTHER, far(deployment), visit=visit, number=number)

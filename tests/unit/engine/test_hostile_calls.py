@@ -30,7 +30,7 @@ from securefl.engine.drive import Driver, Packet
 from securefl.engine.inprocess import InProcess, simulated
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
-from securefl.linear import ckks, padded
+from securefl.linear import scheme
 from securefl.linear.registry import scheme_of
 from securefl.linear.scheme import Questions
 from securefl.matching.profiles import Anchor, Bounds, Variant, linear_query
@@ -110,7 +110,7 @@ def test_a_call_for_an_introduction_with_a_number_is_refused(how: Any, wrong: An
 
 
 def test_kinds_of_profiles_without_end_do_not_fill_the_key_holder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ckks, "MOST_KINDS", 2)
+    monkeypatch.setattr(scheme, "MOST_KINDS", 2)
     whole, _ = engine(replace(OPEN, scores="ckks"))
     for number in (1, 2):
         at = replace(PLACE, round=number)
@@ -325,8 +325,8 @@ def test_a_signed_key_that_is_none_costs_the_numbers_and_no_process(how: Any, li
     kind = scores().asked
     assert kind is not None
     way = whole.server._scoring
-    purpose = ckks._purpose(way.terms(kind.bounds)) if isinstance(way, ckks.Ckks) else padded._PURPOSE
-    signs(whole, purpose, lie)
+    assert way is not None
+    signs(whole, way.purpose(way.terms(kind.bounds, PLACE)), lie)
     baseline = linear_query(
         MeanVariance(np.zeros(LENGTH), np.ones(LENGTH), 9),
         Anchor(np.zeros(LENGTH), np.ones(LENGTH)),

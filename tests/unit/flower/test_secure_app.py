@@ -143,7 +143,7 @@ def test_a_client_whose_app_returns_no_update_is_left_out(change: Any, tmp_path:
     np.testing.assert_allclose(vector(result), mean_of(0, 2), atol=1e-6)
     why = []
     for k in range(CLIENTS):
-        with closing(SessionStore(socket_of(tmp_path, client_name(k)).parent / "diary.sqlite")) as diary:
+        with closing(SessionStore(socket_of(tmp_path, client_name(k)).parent / "ledger.sqlite")) as diary:
             why.append([entry.text for entry in diary.refusals()])
     assert [len(own) for own in why] == [0, 1, 0], "its owner reads why, and nobody else does"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import stat
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -22,6 +20,7 @@ from httpx import ConnectError
 from support.coordinated import Federation, federation
 from support.grid_double import GridDouble, silent
 from support.party_folders import CLEAR, MASKED, enrolled, made
+from support.started import Started
 
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
@@ -365,7 +364,7 @@ def test_a_process_of_a_run_that_cannot_look_ends_soon_after_its_command(tmp_pat
     """Flower may be trying to reach a dead SuperLink, for ever, with the server's folder held."""
     program = "from pathlib import Path; from securefl.flower import studies; studies._GRACE = 0.0; "
     program += f"studies._ending(Path({str(tmp_path / 'gone')!r}))"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 1
+    assert Started("-c", program).wait() == 1
 
 
 def test_a_first_request_to_stop_lets_the_round_finish(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_declared_fractions_weigh_as_in_plain_flower(plan: Plan, tmp_path: Path)
 
 
 def why(folder: Path, number: int) -> list[str]:
-    with closing(SessionStore(socket_of(folder, client_name(number)).parent / "diary.sqlite")) as diary:
+    with closing(SessionStore(socket_of(folder, client_name(number)).parent / "ledger.sqlite")) as diary:
         return [entry.text for entry in diary.refusals()]
 
 

@@ -20,10 +20,9 @@ from securefl.core.keys import PublicKey, SecretKey
 from securefl.he import gate
 from securefl.he import ring as ring_of
 from securefl.he.keys import EncryptionKey, KeyPair, checked
-from securefl.he.parameters import COMPACT, STRONG, Parameters
+from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
+from securefl.linear.encrypted import LinearEvaluator, Opener
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import LinearEvaluator
-from securefl.linear.opener import Opener
 from securefl.linear.terms import LinearTerms
 from securefl.matching.profiles import Bounds, Variant
 
@@ -123,16 +122,18 @@ def test_keys_hold_two_polynomials_and_nothing_for_rotation_or_relinearisation(
         assert not any(word in text for word in ("create_galois", "create_relin", "rotate_", "relinearize"))
 
 
-@SETS
+@pytest.mark.parametrize("parameters", [COMPACT, STRONG_ENCRYPTED], ids=lambda p: p.name)
 def test_public_parts_hold_no_secret_and_cannot_decrypt(parameters: Parameters) -> None:
     """Trap: a context that was made public still decrypts. All that public parts reach is searched."""
     public = EncryptionKey(parameters, PublicKey(pair(parameters).public.key.raw))
     secrets = (sealapi.SecretKey, sealapi.Decryptor, sealapi.KeyGenerator, SecretKey, KeyPair, Opener)
-    for party in (Encryptor(public, terms(parameters)), LinearEvaluator(public, terms(parameters), SIGNER)):
+    parties: list[object] = [Encryptor(public, terms(parameters))]
+    if parameters.encrypted_baseline:
+        parties.append(LinearEvaluator(public, terms(parameters), SIGNER))
+    for party in parties:
         found = [o for o in reachable(party) if isinstance(o, secrets)]
         assert not [o for o in found if o is not SIGNER.secret]
-    opener = Opener(pair(parameters), terms(parameters), SIGNER.public)
-    assert [o for o in reachable({"control": [pair(parameters), opener]}) if isinstance(o, secrets)]
+    assert [o for o in reachable({"control": [pair(parameters)]}) if isinstance(o, secrets)]
 
 
 def reachable(start: object) -> list[object]:
@@ -182,9 +183,9 @@ def test_a_key_of_other_parameters_is_refused() -> None:
     with pytest.raises(ConfigError, match="compact"):
         Encryptor(pair(COMPACT).public, terms(STRONG))
     with pytest.raises(LocalProtocolError, match="secret key"):
-        Opener(KeyPair(pair(COMPACT).public, SecretKey(b"\1" * 8192)), terms(COMPACT), SIGNER.public)
+        KeyPair(pair(COMPACT).public, SecretKey(b"\1" * 8192)).coefficients()
     with pytest.raises(LocalProtocolError, match="secret key"):
-        Opener(KeyPair(pair(COMPACT).public, SecretKey(b"\3" * 4096)), terms(COMPACT), SIGNER.public)
+        KeyPair(pair(COMPACT).public, SecretKey(b"\3" * 4096)).coefficients()
 
 
 @pytest.mark.parametrize("half", [0, 1])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
-from support.tiny_he import BOUNDS, profile, seeded
+from support.tiny_he import BOUNDS, by_ckks, profile, seeded
 
 from securefl.core.agreement import u32
 from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError
@@ -25,18 +25,19 @@ from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.he.ring import Ring
 from securefl.linear import checked
-from securefl.linear.checked import (
-    CheckedKeyHolder,
-    CheckedServer,
-    Declared,
-    Halves,
-    Question,
-    framed,
-    hash_of,
-)
-from securefl.linear.checks import Checks, Coefficients
-from securefl.linear.encryptor import Encryptor
+from securefl.linear.checked import CheckedAnswerer, c1_of, signed, statement
+from securefl.linear.checks import Checks, Coefficients, hash_of
+from securefl.linear.encryptor import Encryptor, admitted
 from securefl.linear.terms import LinearTerms
+from securefl.linear.turn import (
+    Arrived,
+    Declared,
+    QueryKeyHolder,
+    QueryServer,
+    ScoreQuestion,
+    commitment,
+    framed,
+)
 from securefl.matching.profiles import Anchor, Variant, divergence, features, linear_query
 
 NAME, COHORT = "profile", 8
@@ -58,6 +59,9 @@ def member(number: int) -> tuple[str, PublicKey]:
     if number >= len(CLIENTS):
         raise CryptoError("Expected clients whose keys are pinned.")
     return client(number), CLIENTS[number].public
+
+
+Member = Callable[[int], tuple[str, PublicKey]]
 
 
 @dataclass
@@ -88,34 +92,47 @@ class Parties:
         self.q, self.variant, self.anchor = q, variant, Anchor(np.zeros(q), np.ones(q))
         self.base = profile(seed, q)
         self.query = linear_query(self.base, self.anchor, BOUNDS, variant)
-        self.declared = Declared.of(self.query, self.checks, NAME, self.ring)
-        self.server = self.of(self.declared)
+        self.declared = Declared.of(self.query, self.checks, NAME)
+        self.server = QueryServer(self.declared, 0, SERVER, self.pair.public.session)
         self.told: list[tuple[str, str]] = []
-        names = (NAME, "another")
-        self.holder = CheckedKeyHolder(
-            self.pair, self.checks, names, COHORT, SERVER.public, member, Openings(), self.ring, rng=seeded()
-        )
+        self.openings, self.rng = Openings(), seeded()
+        self.holder = self.held_by(member)
 
-    def question(self, declared: Declared | None = None) -> Question:
-        told = (declared or self.declared).told
-        return Question(checks=self.checks, key=self.pair.public.session, name=NAME, told=told)
+    def held_by(self, member: Member) -> QueryKeyHolder:
+        answerer = CheckedAnswerer(self.pair, member, self.openings, self.report, rng=seeded())
+        return QueryKeyHolder(self.checks, (NAME, "another"), COHORT, SERVER.public, answerer)
 
-    def of(self, declared: Declared) -> CheckedServer:
-        return CheckedServer(self.question(declared), 0, declared, SERVER)
+    def report(self, sender: str, why: str) -> None:
+        self.told.append((sender, why))
+
+    def question(self, declared: Declared | None = None) -> ScoreQuestion:
+        return (declared or self.declared).question(self.pair.public.session)
+
+    def arrived(self, message: bytes, number: int) -> Arrived:
+        return by_ckks(self.declared, self.pair.public.session, message, number, *member(number))
+
+    def c0(self, ciphertext: bytes) -> list[NDArray[np.uint64]]:
+        return [part[0] for part in self.parts(ciphertext)]
+
+    def c1(self, ciphertext: bytes) -> list[NDArray[np.uint64]]:
+        return [part[1] for part in self.parts(ciphertext)]
+
+    def parts(self, ciphertext: bytes) -> list[NDArray[np.uint64]]:
+        tag = ciphertext[: gate.TAG]
+        return list(admitted(ciphertext, tag, self.terms, sender=""))
 
     def ciphertext(self, own: MeanVariance) -> bytes:
         split = features(own, self.anchor, BOUNDS).split(self.variant)
         return Encryptor(self.pair.public, self.terms).encrypt(split.hidden)
 
-    def message(self, number: int, own: MeanVariance, question: Question | None = None) -> bytes:
+    def message(self, number: int, own: MeanVariance, question: ScoreQuestion | None = None) -> bytes:
         asked = question or self.question()
-        return asked.signed(self.ciphertext(own), client(number), CLIENTS[number])
+        return signed(asked, self.ciphertext(own), client(number), CLIENTS[number])
 
-    def entry(self, number: int, question: Question | None = None) -> Entry:
+    def entry(self, number: int, question: ScoreQuestion | None = None) -> Entry:
         """An honest client's entry."""
         message = self.message(number, profile(number, self.q), question)
-        halves = Halves.of(message[:-SIGNATURE_BYTES], self.checks)
-        return Entry(number, message[-SIGNATURE_BYTES:], halves.c1)
+        return Entry(number, message[-SIGNATURE_BYTES:], c1_of(message[:-SIGNATURE_BYTES], self.checks))
 
     def request(
         self,
@@ -126,7 +143,7 @@ class Parties:
     ) -> bytes:
         """A request as a server makes it that need not follow the protocol."""
         weights = declared or self.declared
-        head = u32(index) + weights.salt + weights.packed
+        head = u32(index) + weights.head
         heads = [u32(one.number) + one.signature for one in entries]
         short = b"".join(h + hash_of(one.c1) for h, one in zip(heads, entries, strict=True))
         whole = b"".join(h + one.c1 for h, one in zip(heads, entries, strict=True))
@@ -134,8 +151,8 @@ class Parties:
 
     def open(self, request: bytes) -> list[bytes | None]:
         """The shares of a request. None for those that the key holder refuses."""
-        reply = self.holder.open(request, report=lambda sender, why: self.told.append((sender, why)))
-        size = self.checks.share_bytes
+        reply = self.holder.open(request)
+        size = self.checks.answer_bytes
         parts = [reply[at : at + size] for at in range(gate.TAG, len(reply), size)]
         return [None if part == b"\xff" * size else part for part in parts]
 
@@ -149,29 +166,27 @@ class Parties:
         return np.asarray(np.where(whole > p.primes[0] // 2, whole - p.primes[0], whole)[None, :])
 
     def of_coefficients(self, coefficients: Coefficients) -> Declared:
-        packed, salt = checked.packed(coefficients, self.checks), bytes(32)
-        factors = checked._transformed(coefficients, self.terms.parameters, self.ring)
-        return Declared(checked.commitment(self.checks, NAME, salt, packed), salt, packed, factors)
+        packed, salt, factors = self.checks.packed(coefficients), bytes(32), self.checks.factors(coefficients)
+        told = commitment(self.checks, NAME, salt, packed)
+        return replace(self.declared, told=told, head=salt + packed, factors=factors)
 
 
 def scores(parties: Parties, owners: Sequence[MeanVariance]) -> list[float]:
     """The scores of honest parties, by way of their bytes."""
-    terms, arrived, offsets = parties.terms, [], []
+    arrived, key = [], parties.pair.public.session
     for number, own in enumerate(owners):
         message = parties.message(number, own)
         assert len(message) == parties.checks.message_bytes
-        arrived.append(parties.server.admit(message, number, *member(number)))
         clear = features(own, parties.anchor, BOUNDS).split(parties.variant).clear
-        offsets.append(parties.query.offset + float(clear @ parties.query.clear))
-    request = parties.server.request(arrived)
-    assert len(request) == parties.checks.request_bytes(len(owners))
-    reply = parties.holder.open(request, report=lambda sender, why: pytest.fail(why))
-    assert len(reply) == parties.checks.reply_bytes(len(owners))
-    opened = parties.server.opened(arrived, reply, sender="key-holder")
-    assert all(value is not None for value in opened)
+        arrived.append(by_ckks(parties.declared, key, message, number, *member(number), clear))
+    opened = parties.server.opened(
+        arrived, parties.holder.open(parties.server.request(arrived)), sender="key-holder"
+    )
+    assert not parties.told
     return [
-        (value * terms.unit + offset) / terms.bounds.scale  # type: ignore[operator]
-        for value, offset in zip(opened, offsets, strict=True)
+        parties.server.score(one, value).value
+        for one, value in zip(arrived, opened, strict=True)
+        if value is not None
     ]
 
 
@@ -193,18 +208,18 @@ def test_a_vector_of_several_ciphertexts_is_opened_as_one() -> None:
     bounds = LinearBounds(
         hidden_length=length, norm=1.0, weight_norm=1.0, row_norm=1.0, product=1.0, least=-1.0, most=1.0
     )
-    pair, ring = made(COMPACT)
+    pair, _ = made(COMPACT)
     terms = LinearTerms(parameters=COMPACT, bounds=bounds, scores=10)
     checks, rng = Checks(terms=terms, context=b"here"), np.random.default_rng(1)
     vector, weights = (row / np.linalg.norm(row) for row in rng.normal(size=(2, length)))
-    declared = Declared.of(LinearQuery(bounds, weights), checks, NAME, ring)
-    question = Question(checks=checks, key=pair.public.session, name=NAME, told=declared.told)
-    server = CheckedServer(question, 0, declared, SERVER)
-    holder = CheckedKeyHolder(pair, checks, (NAME,), 1, SERVER.public, member, Openings(), ring)
-    message = question.signed(Encryptor(pair.public, terms).encrypt(vector), client(0), CLIENTS[0])
-    arrived = [server.admit(message, 0, *member(0))]
-    reply = holder.open(server.request(arrived), report=lambda sender, why: pytest.fail(why))
-    (value,) = server.opened(arrived, reply, sender="key-holder")
+    declared = Declared.of(LinearQuery(bounds, weights), checks, NAME)
+    server = QueryServer(declared, 0, SERVER, pair.public.session)
+    answerer = CheckedAnswerer(pair, member, Openings(), lambda sender, why: pytest.fail(why))
+    holder = QueryKeyHolder(checks, (NAME,), 1, SERVER.public, answerer)
+    question = declared.question(pair.public.session)
+    message = signed(question, Encryptor(pair.public, terms).encrypt(vector), client(0), CLIENTS[0])
+    arrived = [by_ckks(declared, pair.public.session, message, 0, *member(0))]
+    (value,) = server.opened(arrived, holder.open(server.request(arrived)), sender="key-holder")
     assert value is not None
     assert terms.ciphertexts == 3
     assert abs(value * terms.unit - float(vector @ weights)) <= terms.error_bound()
@@ -214,15 +229,16 @@ def test_a_vector_of_several_ciphertexts_is_opened_as_one() -> None:
 def test_a_share_has_the_flooding_of_an_opening_without_checks(parameters: Parameters) -> None:
     """Against the share without noise: the noise has the terms' sigma. False alarm 4e-7."""
     parties, p = Parties(parameters, scores=400), parameters
-    weights = checked.unpacked(parties.declared.packed, parties.checks)
-    factors = checked.key_factors(weights, parties.pair, parties.checks, parties.ring)
-    entry, question, found = parties.entry(0), parties.question(), []
-    own = checked._Entry(0, entry.signature, entry.c1, hash_of(entry.c1))
+    weights = parties.checks.unpacked(parties.declared.head[32:])
+    entry, found = parties.entry(0), []
+    whole = u32(0) + entry.signature + entry.c1
     for _ in range(400):
-        parties.holder._openings = Openings()  # or one statement has one share
-        found.append(int.from_bytes(parties.holder._share(question, factors, own, "server"), "little"))
-    (half,) = checked._unpacked_half(entry.c1, parties.checks, sender="")
-    plain = checked._coefficient(factors, [half], p)
+        answerer = CheckedAnswerer(parties.pair, member, Openings(), parties.report, rng=parties.rng)
+        share = answerer.begin(parties.question(), weights)(whole, "server")
+        found.append(int.from_bytes(share, "little"))
+    half = gate.unpack(entry.c1, 1, p.primes, p.poly_modulus_degree, sender="")
+    factors = checked.key_factors(weights, parties.pair, parties.checks)
+    plain = checked._coefficient(factors, list(half), p)
     noise = [p.centre(share - plain) / parties.terms.sigma for share in found]
     low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], len(noise))
     assert low < np.sum(np.square(noise)) < high
@@ -233,10 +249,9 @@ def test_the_key_holder_gets_no_first_half() -> None:
     """With both halves it would read the score, and more."""
     parties = Parties()
     message = parties.message(0, profile(0, 10))
-    arrived = parties.server.admit(message, 0, *member(0))
-    request = parties.server.request([arrived])
-    assert arrived.halves.c1 in request
-    assert arrived.halves.c0[:64] not in request
+    request, half = parties.server.request([parties.arrived(message, 0)]), parties.checks.half_bytes
+    assert message[gate.TAG + half :][:half] in request
+    assert message[gate.TAG :][:64] not in request
 
 
 def test_terms_that_cannot_be_checked_are_refused() -> None:
@@ -252,7 +267,7 @@ def test_other_ranges_of_weights_are_another_place() -> None:
     """So a key holder that checks looser ranges finds no signature that holds."""
     terms = Parties().terms
     looser = replace(terms, bounds=replace(terms.bounds, weights=()))
-    places = {Checks(terms=one, context=b"").place for one in (terms, looser)}
+    places = {Checks(terms=one, context=b"").digest for one in (terms, looser)}
     assert len(places) == 2
 
 
@@ -261,9 +276,9 @@ def test_weights_are_written_in_as_many_bytes_as_their_bounds_need() -> None:
     edge = 2 ** (8 * checks.weight_bytes - 1)
     one = np.zeros((1, COMPACT.poly_modulus_degree), dtype=np.int64)
     one[0, :4] = -edge, edge - 1, -1, 1
-    raw = checked.packed(one, checks)
+    raw = checks.packed(one)
     assert len(raw) == checks.weights_bytes
-    assert (checked.unpacked(raw, checks) == one).all()
+    assert (checks.unpacked(raw) == one).all()
 
 
 # The server alone: forged requests --------------------------------------------------------------------
@@ -287,17 +302,19 @@ def half_of_another(parties: Parties) -> bytes:
 
 def other_weights(parties: Parties) -> bytes:
     other = linear_query(profile(7, parties.q), parties.anchor, BOUNDS, parties.variant)
-    declared = Declared.of(other, parties.checks, NAME, parties.ring, salt=parties.declared.salt)
+    declared = Declared.of(other, parties.checks, NAME, salt=lambda packed: parties.declared.head[:32])
     return parties.request([parties.entry(0)], declared)
 
 
 def other_salt(parties: Parties) -> bytes:
-    return parties.request([parties.entry(0)], replace(parties.declared, salt=bytes(32)))
+    return parties.request(
+        [parties.entry(0)], replace(parties.declared, head=bytes(32) + parties.declared.head[32:])
+    )
 
 
 def other_place(parties: Parties) -> bytes:
     there = Checks(terms=parties.terms, context=b"there")
-    return parties.request([parties.entry(0, replace(parties.question(), checks=there))])
+    return parties.request([parties.entry(0, replace(parties.question(), terms=there))])
 
 
 def other_question(parties: Parties) -> bytes:
@@ -314,13 +331,13 @@ def unsigned(parties: Parties) -> bytes:
 
 def signed_by_the_server(parties: Parties) -> bytes:
     entry = replace(parties.entry(0), c1=junk(parties))
-    said = parties.question().statement(client(0), hash_of(entry.c1))
+    said = statement(parties.question(), client(0), hash_of(entry.c1))
     return parties.request([replace(entry, signature=SERVER.sign(said).raw)])
 
 
 def signed_by_no_member(parties: Parties) -> bytes:
     entry = replace(parties.entry(0), number=len(CLIENTS), c1=junk(parties))
-    said = parties.question().statement(client(len(CLIENTS)), hash_of(entry.c1))
+    said = statement(parties.question(), client(len(CLIENTS)), hash_of(entry.c1))
     return parties.request([replace(entry, signature=SigningKey.generate().sign(said).raw)])
 
 
@@ -350,23 +367,13 @@ def test_what_no_client_signed_is_not_opened(forge: Forge) -> None:
     ((sender, why),) = parties.told
     assert sender == "server"
     assert "signature" in why or "pinned" in why
-    assert parties.holder._openings.opened == 0
+    assert parties.openings.opened == 0
 
 
 def test_a_statement_counts_for_its_own_client_though_two_have_one_key() -> None:
     """A roster has no key twice. If one had, one ciphertext would be opened under two names."""
     parties = Parties()
-    names = (NAME, "another")
-    parties.holder = CheckedKeyHolder(
-        parties.pair,
-        parties.checks,
-        names,
-        COHORT,
-        SERVER.public,
-        lambda number: (client(number), CLIENTS[0].public),
-        Openings(),
-        parties.ring,
-    )
+    parties.holder = parties.held_by(lambda number: (client(number), CLIENTS[0].public))
     entry = parties.entry(0)
     found = parties.open(parties.request([entry, replace(entry, number=1)]))
     assert [share is None for share in found] == [False, True]
@@ -391,7 +398,7 @@ def test_a_second_request_of_a_query_is_refused_and_the_same_one_gets_the_same_r
     ):
         with pytest.raises(RemoteProtocolError, match="equest of 'profile' again"):
             parties.open(other)
-    assert parties.holder._openings.opened == 1
+    assert parties.openings.opened == 1
 
 
 def test_of_two_digests_for_one_query_one_is_opened() -> None:
@@ -401,7 +408,6 @@ def test_of_two_digests_for_one_query_one_is_opened() -> None:
         linear_query(profile(7, 10), parties.anchor, BOUNDS, parties.variant),
         parties.checks,
         NAME,
-        parties.ring,
     )
     entries = [parties.entry(0), parties.entry(1, parties.question(other))]
     found = parties.open(parties.request(entries))
@@ -426,7 +432,7 @@ def test_a_request_in_another_form_is_refused_as_a_whole(forge: Forge, said: str
     parties = Parties()
     with pytest.raises(RemoteProtocolError, match=said):
         parties.open(forge(parties))
-    assert parties.holder._openings.opened == 0
+    assert parties.openings.opened == 0
 
 
 def beside(own: Parties) -> Declared:
@@ -468,14 +474,14 @@ def test_weights_of_no_baseline_are_refused(weights: Callable[[Parties], Declare
     entry = parties.entry(0, parties.question(declared))
     with pytest.raises(RemoteProtocolError, match=said):
         parties.open(parties.request([entry], declared))
-    assert parties.holder._openings.opened == 0
+    assert parties.openings.opened == 0
 
 
 def test_a_server_notices_weights_of_no_baseline_before_it_asks() -> None:
     parties = Parties()
     outside = replace(parties.query, hidden=np.where(np.arange(21) == 20, 0.0, parties.query.hidden))
     with pytest.raises(ConfigError, match="weights 20 to 20 from -"):
-        Declared.of(outside, parties.checks, NAME, parties.ring)
+        Declared.of(outside, parties.checks, NAME)
 
 
 @pytest.mark.parametrize(
@@ -501,7 +507,7 @@ def test_the_server_finds_what_the_key_holder_would_refuse() -> None:
     message = bytearray(parties.message(0, profile(0, 10)))
     message[-1] ^= 1
     with pytest.raises(RemoteProtocolError, match="signature") as refused:
-        parties.server.admit(bytes(message), 0, *member(0))
+        parties.arrived(bytes(message), 0)
     assert refused.value.sender == client(0)
 
 
@@ -510,7 +516,7 @@ def test_the_server_finds_what_the_key_holder_would_refuse() -> None:
 
 def colluding(parties: Parties, entry: Entry, c1: bytes) -> Entry:
     """An entry whose client signs any c1 that the server wants."""
-    said = parties.question().statement(client(entry.number), hash_of(c1))
+    said = statement(parties.question(), client(entry.number), hash_of(c1))
     return replace(entry, c1=c1, signature=CLIENTS[entry.number].sign(said).raw)
 
 
@@ -531,15 +537,13 @@ def test_with_one_client_the_server_reads_a_coordinate_of_an_honest_profile(
     """What checked openings do not stop: c1(victim) e_j / w, signed by a client that is the server's."""
     parties = Parties(parameters)
     p, terms, victim = parameters, parties.terms, profile(3, 10)
-    halves = Halves.of(parties.ciphertext(victim), parties.checks)
-    unit = checked._transformed(
-        parties.coefficients(np.eye(terms.hidden_length)[coordinate]), p, parties.ring
-    )[0]
-    (stolen,) = checked._unpacked_half(halves.c1, parties.checks, sender="")
+    ciphertext = parties.ciphertext(victim)
+    (unit,) = parties.checks.factors(parties.coefficients(np.eye(terms.hidden_length)[coordinate]))
+    (stolen,) = parties.c1(ciphertext)
     entry = colluding(parties, parties.entry(0), divided(parties, checked._multiplied(stolen, unit, p)))
     (share,) = parties.open(parties.request([entry]))
     assert share is not None
-    (rest,) = checked._unpacked_half(halves.c0, parties.checks, sender="")
+    (rest,) = parties.c0(ciphertext)
     whole = p.centre(int.from_bytes(share, "little") + checked._coefficient([unit], [rest], p))
     hidden = features(victim, parties.anchor, BOUNDS).split(Variant.FULL).hidden
     assert abs(whole * terms.unit - hidden[coordinate]) <= terms.bounds.scale * terms.error_bound()
@@ -589,8 +593,8 @@ def test_a_key_holder_with_a_key_of_its_own_making_gets_nothing_that_confirms_a_
         for seed in (3, 4)
     )
     ciphertext = Encryptor(public, terms).encrypt(own)
-    sent = Halves.of(ciphertext, parties.checks)
-    (c1,) = checked._unpacked_half(sent.c1, parties.checks, sender="")
+    (c1,) = parties.c1(ciphertext)
+    sent, half = ciphertext[gate.TAG :], parties.checks.half_bytes
     # c1 = 2^10 u, exactly: the division by the special prime rounds its noise away.
     u = [_over(row, 2 ** bits[1], prime) for row, prime in zip(c1, p.primes, strict=True)]
 
@@ -602,13 +606,15 @@ def test_a_key_holder_with_a_key_of_its_own_making_gets_nothing_that_confirms_a_
         ]
         return gate.pack(np.array(rows, dtype=np.uint64)[None], p.primes)
 
-    assert c0_with(own) == sent.c0, "the key holder can compute what it does not get"
-    question = Question(checks=parties.checks, key=public.session, name=NAME, told=parties.declared.told)
-    server = CheckedServer(question, 0, parties.declared, SERVER)
+    assert c0_with(own) == sent[:half], "the key holder can compute what it does not get"
+    question = parties.declared.question(public.session)
+    server = QueryServer(parties.declared, 0, SERVER, public.session)
     requests = []
     for guess in (own, other):
-        message = question.signed(ciphertext[: gate.TAG] + c0_with(guess) + sent.c1, client(0), CLIENTS[0])
-        requests.append(server.request([server.admit(message, 0, *member(0))]))
+        guessed = ciphertext[: gate.TAG] + c0_with(guess) + sent[half:]
+        message = signed(question, guessed, client(0), CLIENTS[0])
+        arrived = by_ckks(parties.declared, public.session, message, 0, *member(0))
+        requests.append(server.request([arrived]))
     assert requests[0] == requests[1]
 
 
@@ -619,19 +625,19 @@ def _over(values: NDArray[np.uint64], by: int, prime: int) -> NDArray[np.object_
 def test_the_digest_of_weights_cannot_be_guessed() -> None:
     """Without a salt that nobody knows, a client tries baselines until one has the digest it was told."""
     parties = Parties()
-    made = [Declared.of(parties.query, parties.checks, NAME, parties.ring) for _ in range(2)]
-    assert len({one.told for one in made} | {one.salt for one in made} | {bytes(32)}) == 5
-    again = Declared.of(parties.query, parties.checks, NAME, parties.ring, salt=made[0].salt)
+    made = [Declared.of(parties.query, parties.checks, NAME) for _ in range(2)]
+    salts = [one.head[:32] for one in made]
+    assert len({one.told for one in made} | {*salts} | {bytes(32)}) == 5
+    again = Declared.of(parties.query, parties.checks, NAME, salt=lambda packed: salts[0])
     assert again.told == made[0].told
 
 
 def test_a_refused_share_is_no_score() -> None:
     parties = Parties()
-    arrived = []
-    for number in range(2):
-        message = parties.message(number, profile(number, parties.q))
-        arrived.append(parties.server.admit(message, number, *member(number)))
-    size = parties.checks.share_bytes
+    arrived = [
+        parties.arrived(parties.message(number, profile(number, parties.q)), number) for number in range(2)
+    ]
+    size = parties.checks.answer_bytes
     reply = parties.checks.reply_tag(parties.pair.public.session) + b"\xff" * size + bytes(size)
     refused, opened = parties.server.opened(arrived, reply, sender="key-holder")
     assert refused is None
@@ -648,22 +654,24 @@ def test_a_query_that_is_nearly_one_entry_is_refused_under_ckks_too(parameters: 
     bounds = LinearBounds(
         hidden_length=length, norm=1, weight_norm=4, row_norm=4, product=4, least=-4, most=4, spread=5
     )
-    pair, ring = made(parameters)
+    pair, _ = made(parameters)
     checks = Checks(terms=LinearTerms(parameters=parameters, bounds=bounds, scores=10), context=b"")
     spike, flat = np.full(length, 0.01), np.tile([0.1, -0.1], length // 2)
     spike[7] = 3.0
-    assert Declared.of(LinearQuery(bounds, flat), checks, NAME, ring)
+    assert Declared.of(LinearQuery(bounds, flat), checks, NAME)
     looser = replace(bounds, spread=10.0)
     loose = Checks(terms=replace(checks.terms, bounds=looser), context=b"")
-    assert loose.place != checks.place, "who signed for one bound signed for no other"
+    assert loose.digest != checks.digest, "who signed for one bound signed for no other"
     for weights in (spike, -spike, np.where(spike > 1, 5e-324, 0.0)):
         with pytest.raises(ConfigError):
-            Declared.of(LinearQuery(bounds, weights), checks, NAME, ring)
-    sharp = Declared.of(LinearQuery(looser, spike), loose, NAME, ring, salt=bytes(32))
-    told = checked.commitment(checks, NAME, bytes(32), sharp.packed)
-    question = Question(checks=checks, key=pair.public.session, name=NAME, told=told)
-    server = CheckedServer(question, 0, replace(sharp, told=told), SERVER)
-    message = question.signed(Encryptor(pair.public, checks.terms).encrypt(flat / 2), client(0), CLIENTS[0])
-    holder = CheckedKeyHolder(pair, checks, (NAME,), 1, SERVER.public, member, Openings(), ring)
+            Declared.of(LinearQuery(bounds, weights), checks, NAME)
+    sharp = Declared.of(LinearQuery(looser, spike), loose, NAME, salt=lambda packed: bytes(32))
+    told = commitment(checks, NAME, bytes(32), sharp.head[32:])
+    sharp = replace(sharp, terms=checks, told=told)
+    server, key = QueryServer(sharp, 0, SERVER, pair.public.session), pair.public.session
+    ciphertext = Encryptor(pair.public, checks.terms).encrypt(flat / 2)
+    message = signed(sharp.question(key), ciphertext, client(0), CLIENTS[0])
+    answerer = CheckedAnswerer(pair, member, Openings(), lambda sender, why: None)
+    holder = QueryKeyHolder(checks, (NAME,), 1, SERVER.public, answerer)
     with pytest.raises(RemoteProtocolError, match="nearly that one entry"):
-        holder.open(server.request([server.admit(message, 0, *member(0))]), report=lambda *_: None)
+        holder.open(server.request([by_ckks(sharp, key, message, 0, *member(0))]))

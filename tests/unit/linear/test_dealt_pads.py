@@ -9,7 +9,7 @@ from support.tiny_he import BOUNDS
 
 from securefl.core.signing import AgreementKey
 from securefl.linear import words
-from securefl.linear.addressed_pads import pad_and_last
+from securefl.linear.addressed import pad_and_last
 from securefl.linear.pad_terms import PadTerms
 from securefl.matching.profiles import Variant
 

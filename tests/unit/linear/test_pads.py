@@ -8,30 +8,21 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 import pytest
 from scipy import stats
-from support.tiny_he import BOUNDS, profile
+from support.tiny_he import BOUNDS, NOTHING, pad_holder, pad_request, pad_score, pad_server, profile
 
 from securefl.core.agreement import u32
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.keys import PublicKey
-from securefl.core.linear import LinearBounds, LinearQuery
+from securefl.core.linear import Floats, LinearBounds, LinearQuery
 from securefl.core.messages import REFUSED
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
 from securefl.he.keys import KeyPair
 from securefl.linear import words
-from securefl.linear.opener import OpenItems, Score
 from securefl.linear.pad_terms import PadTerms
-from securefl.linear.pads import (
-    Masked,
-    PadKeyHolder,
-    PadServer,
-    admit,
-    framed,
-    mask,
-    noise_of,
-    pad_and_rest,
-    rounded,
-)
+from securefl.linear.pads import admit, mask, noise_of, pad_and_rest, rounded
+from securefl.linear.scheme import OpenItems
+from securefl.linear.turn import QueryKeyHolder, QueryServer, Score, framed
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 SIGNING, AGREEMENT = SigningKey.generate(), AgreementKey.generate()
@@ -56,25 +47,39 @@ class Parties:
         self.server = self.of(self.query)
         self.holder = self.fresh_holder()
 
-    def of(self, query: LinearQuery, salt: bytes | None = None) -> PadServer:
-        return PadServer(self.terms, 0, NAME, SIGNING, query, salt=salt)
+    def of(self, query: LinearQuery, salt: bytes | None = None) -> QueryServer:
+        return pad_server(self.terms, 0, NAME, SIGNING, query, salt=salt)
 
-    def fresh_holder(self, agreement: AgreementKey = AGREEMENT) -> PadKeyHolder:
-        return PadKeyHolder(agreement, self.terms, (NAME,), COHORT, SIGNING.public)
+    def fresh_holder(self, agreement: AgreementKey = AGREEMENT) -> QueryKeyHolder:
+        return pad_holder(agreement, self.terms, (NAME,), COHORT, SIGNING.public)
 
-    def masked(self, own: MeanVariance, told: bytes | None = None) -> Masked:
+    def masked(self, own: MeanVariance, told: bytes | None = None) -> bytes:
         split = features(own, self.anchor, BOUNDS).split(self.variant)
-        told = self.server.told if told is None else told
-        return mask(split.hidden, split.clear, self.terms, NAME, told, AGREEMENT.public)
+        told = self.server.declared.told if told is None else told
+        return mask(split.hidden, self.terms, NAME, told, AGREEMENT.public)
 
-    def scores(self, masked: Sequence[Masked]) -> list[Score | RemoteProtocolError]:
-        reply = self.holder.open(self.server.request(masked))
-        return [self.score(one, reply, at) for at, one in enumerate(masked)]
+    def fresh(self, message: bytes) -> PublicKey:
+        return admit(message, self.terms, sender="client").fresh
 
-    def score(self, masked: Masked, reply: bytes, at: int = 0) -> Score | RemoteProtocolError:
+    def words(self, message: bytes) -> words.Words:
+        return admit(message, self.terms, sender="client").words
+
+    def request(self, fresh: Sequence[bytes]) -> bytes:
+        """A request with these fresh keys, whatever they are."""
+        head = self.server._index.to_bytes(4, "little") + self.server.declared.head
+        return signed(self, head + b"".join(fresh))
+
+    def scores(
+        self, messages: Sequence[bytes], clear: Sequence[Floats] | None = None
+    ) -> list[Score | RemoteProtocolError]:
+        reply = self.holder.open(self.request([one[16:48] for one in messages]))
+        beside = [NOTHING] * len(messages) if clear is None else clear
+        return [self.score(one, reply, at, beside[at]) for at, one in enumerate(messages)]
+
+    def score(self, message: bytes, reply: bytes, at: int, clear: Floats) -> Score | RemoteProtocolError:
         size = self.terms.word_bytes
         try:
-            return self.server.score(masked, reply[at * size : (at + 1) * size])
+            return pad_score(self.server, message, reply[at * size : (at + 1) * size], clear, "ann")
         except RemoteProtocolError as error:
             return error
 
@@ -106,7 +111,8 @@ def test_pads_give_the_divergence(q: int, clients: int, variant: Variant, word_b
     """For any length: a pad is as long as its vector, and no ciphertext has to hold it."""
     parties = Parties(q, variant, word_bits=word_bits)
     owners = [profile(i, q) for i in range(clients)]
-    found = parties.scores([parties.masked(own) for own in owners])
+    clear = [features(own, parties.anchor, BOUNDS).split(variant).clear for own in owners]
+    found = parties.scores([parties.masked(own) for own in owners], clear)
     assert len(found) == clients
     for own, score in zip(owners, found, strict=True):
         assert isinstance(score, Score)
@@ -123,7 +129,8 @@ def test_scores_are_those_of_whole_numbers_to_the_last_bit() -> None:
     weights = [int(w) for w in np.rint(parties.query.hidden * parties.terms.weight_scale)]
     for own, one, score in zip(owners, masked, scores, strict=True):
         hidden = features(own, parties.anchor, BOUNDS).split(Variant.FULL).hidden
-        _, secret = pad_and_rest(AGREEMENT, one.fresh, one.fresh, parties.terms, NAME, parties.server.told)
+        fresh, told = parties.fresh(one), parties.server.declared.told
+        _, secret = pad_and_rest(AGREEMENT, fresh, fresh, parties.terms, NAME, told)
         whole = [int(x) for x in np.rint(hidden * parties.terms.data_scale)]
         total = sum(x * w for x, w in zip(whole, weights, strict=True))
         total += noise_of(secret, 4 * sum(map(abs, weights)))
@@ -137,10 +144,10 @@ def test_a_million_words_are_one_sum() -> None:
         terms = PadTerms(bounds=bounds, context=b"", word_bits=word_bits)
         own = np.random.default_rng(1).normal(size=10**6) * bounds.norm / 2e3
         weights = np.random.default_rng(2).normal(size=10**6) * bounds.weight_norm / 2e3
-        server = PadServer(terms, 0, NAME, SIGNING, LinearQuery(bounds, weights))
-        holder = PadKeyHolder(AGREEMENT, terms, (NAME,), 1, SIGNING.public)
-        masked = mask(own, np.zeros(0), terms, NAME, server.told, AGREEMENT.public)
-        score = server.score(masked, holder.open(server.request([masked])))
+        server = pad_server(terms, 0, NAME, SIGNING, LinearQuery(bounds, weights))
+        holder = pad_holder(AGREEMENT, terms, (NAME,), 1, SIGNING.public)
+        masked = mask(own, terms, NAME, server.declared.told, AGREEMENT.public)
+        score = pad_score(server, masked, holder.open(pad_request(server, [masked])))
         assert abs(score.value - own @ weights) <= score.error_bound
 
 
@@ -151,9 +158,9 @@ def test_what_a_client_sends_is_uniform_and_never_the_same() -> None:
     """Chi-square over the leading octets of 200 messages of one profile; false alarm 1e-7."""
     parties = Parties()
     sent = [parties.masked(profile(1, 10)) for _ in range(200)]
-    assert len({m.words for m in sent}) == len({m.fresh.raw for m in sent}) == 200
-    assert len(sent[0].words) + len(sent[0].fresh.raw) == 8 * 21 + 32
-    top = np.concatenate([np.frombuffer(m.words, dtype=np.uint8)[7::8] for m in sent])
+    assert len({m[48:] for m in sent}) == len({m[16:48] for m in sent}) == 200
+    assert len(sent[0][16:]) == 8 * 21 + 32
+    top = np.concatenate([np.frombuffer(m[48:], dtype=np.uint8)[7::8] for m in sent])
     assert stats.chisquare(np.bincount(top >> 4, minlength=16)).pvalue > 1e-7
 
 
@@ -183,7 +190,7 @@ def test_between_the_servers_a_client_costs_a_key_and_a_word() -> None:
     """32 bytes there and 8 back, beside salt, weights and signature once a query: 43 at 500 clients."""
     parties = Parties(84)
     masked = [parties.masked(profile(i % 5, 84)) for i in range(500)]
-    request = parties.server.request(masked)
+    request = pad_request(parties.server, masked)
     reply = parties.holder.open(request)
     assert len(request) == 4 + 32 + 8 * 169 + 500 * 32 + 64
     assert len(reply) == 500 * 8
@@ -193,11 +200,11 @@ def test_between_the_servers_a_client_costs_a_key_and_a_word() -> None:
 # A server that lies ---------------------------------------------------------------------------------
 
 
-def other_sums(parties: Parties, masked: Masked, request: bytes) -> bool:
+def other_sums(parties: Parties, masked: bytes, request: bytes) -> bool:
     """Whether this request opens nothing of the vector of `profile(1, 10)`, by an unrelated pad."""
     reply = parties.holder.open(request)
     weights = words.unpacked(request[36 : 36 + 8 * 21], 64)
-    whole = words.product(words.unpacked(masked.words, 64), weights)
+    whole = words.product(parties.words(masked), weights)
     opened = words.centred((whole - int.from_bytes(reply, "little")) % 2**64, 64)
     own = features(profile(1, 10), parties.anchor, BOUNDS).split(parties.variant).hidden
     meant = words.centred(words.product(rounded(own, parties.terms), weights), 64)
@@ -210,24 +217,24 @@ def test_other_weights_get_the_sum_of_an_unrelated_pad() -> None:
     parties = Parties()
     masked = parties.masked(profile(1, 10))
     sharp = linear_query(MeanVariance(np.zeros(10), np.ones(10), 9), parties.anchor, BOUNDS)
-    assert other_sums(parties, masked, parties.of(sharp).request([masked]))
+    assert other_sums(parties, masked, pad_request(parties.of(sharp), [masked]))
 
 
 def test_another_salt_gets_the_sum_of_an_unrelated_pad() -> None:
     parties = Parties()
     masked = parties.masked(profile(1, 10))
-    assert other_sums(parties, masked, parties.of(parties.query, salt=bytes(32)).request([masked]))
+    assert other_sums(parties, masked, pad_request(parties.of(parties.query, salt=bytes(32)), [masked]))
 
 
 def test_another_place_and_another_question_have_other_pads() -> None:
     """A message of an earlier round is no score in this one, and none of a question beside it."""
     before, now = Parties(context=b"round 1"), Parties(context=b"round 2")
     stale = before.masked(profile(1, 10))
-    (score,) = now.scores([replace(stale, place=now.terms.place)])
+    (score,) = now.scores([now.terms.place + stale[16:]])
     assert isinstance(score, RemoteProtocolError) or score.value > 1
     beside = Parties()
-    beside.server = PadServer(beside.terms, 1, "beside", SIGNING, beside.query)
-    beside.holder = PadKeyHolder(AGREEMENT, beside.terms, (NAME, "beside"), COHORT, SIGNING.public)
+    beside.server = pad_server(beside.terms, 1, "beside", SIGNING, beside.query)
+    beside.holder = pad_holder(AGREEMENT, beside.terms, (NAME, "beside"), COHORT, SIGNING.public)
     (score,) = beside.scores([beside.masked(profile(1, 10))])  # masked for "profile"
     assert isinstance(score, RemoteProtocolError) or score.value > 1
 
@@ -236,21 +243,21 @@ def test_clients_that_were_told_two_digests_have_one_score_between_them() -> Non
     """The server declares other weights to a victim: one request opens those of one digest alone."""
     parties = Parties()
     sharp = parties.of(linear_query(MeanVariance(np.zeros(10), np.ones(10), 9), parties.anchor, BOUNDS))
-    masked = [parties.masked(profile(1, 10)), parties.masked(profile(1, 10), told=sharp.told)]
+    masked = [parties.masked(profile(1, 10)), parties.masked(profile(1, 10), told=sharp.declared.told)]
     first, second = parties.scores(masked)
     assert value(first) == pytest.approx(divergence(profile(1, 10), parties.base), abs=1e-4)
     assert isinstance(second, RemoteProtocolError) or abs(second.value - value(first)) > 1
     with pytest.raises(RemoteProtocolError, match="equest of 'profile' again"):
-        parties.holder.open(sharp.request([masked[1]]))
+        parties.holder.open(pad_request(sharp, [masked[1]]))
 
 
 def test_a_second_request_of_one_query_is_refused_and_the_first_repeated() -> None:
     parties = Parties()
     masked = [parties.masked(profile(i, 10)) for i in range(3)]
-    request = parties.server.request(masked)
+    request = pad_request(parties.server, masked)
     reply = parties.holder.open(request)
     assert parties.holder.open(request) == reply
-    for again in (parties.server.request(masked[:1]), parties.server.request(masked[::-1])):
+    for again in (pad_request(parties.server, masked[:1]), pad_request(parties.server, masked[::-1])):
         with pytest.raises(RemoteProtocolError, match="first request"):
             parties.holder.open(again)
 
@@ -259,7 +266,7 @@ def test_after_a_restart_the_key_holder_has_other_pads() -> None:
     """Its key is made with its process, so a restart, or a backup, forgets nothing that counts."""
     parties = Parties()
     masked = parties.masked(profile(1, 10))
-    request = parties.server.request([masked])
+    request = pad_request(parties.server, [masked])
     first = parties.holder.open(request)
     parties.holder = parties.fresh_holder(AgreementKey.generate())
     assert parties.holder.open(request) != first
@@ -278,7 +285,7 @@ def test_weights_of_no_baseline_are_refused(at: int) -> None:
     parties = Parties()
     masked = parties.masked(profile(1, 10))
     with pytest.raises(RemoteProtocolError, match="Expected weights"):
-        parties.holder.open(forged(parties, unit_weights(parties, at), [masked.fresh]))
+        parties.holder.open(forged(parties, unit_weights(parties, at), [parties.fresh(masked)]))
 
 
 def test_each_rule_on_the_form_of_weights_holds_at_its_edge() -> None:
@@ -306,21 +313,22 @@ def test_a_key_that_is_listed_twice_or_weak_is_refused() -> None:
     """One pad twice gives two sums of it; under a weak key everybody knows the pad."""
     parties = Parties()
     victim = parties.masked(profile(1, 10))
-    with pytest.raises(RemoteProtocolError, match="each fresh key once"):
-        parties.holder.open(parties.server.request([victim, victim]))
+    with pytest.raises(RemoteProtocolError, match="each client once"):
+        parties.holder.open(pad_request(parties.server, [victim, victim]))
     for weak in (bytes(32), b"\1" + bytes(31), bytes.fromhex(ORDER_8)):
         with pytest.raises(RemoteProtocolError, match="cannot be agreed"):
-            parties.holder.open(parties.server.request([victim, replace(victim, fresh=PublicKey(weak))]))
-    assert parties.holder.open(parties.server.request([victim])), "a refused request is not the first"
+            parties.holder.open(parties.request([victim[16:48], weak]))
+    assert parties.holder.open(pad_request(parties.server, [victim])), "a refused request is not the first"
 
 
 def test_a_victim_s_fresh_key_in_another_encoding_has_another_pad() -> None:
     """X25519 ignores the highest bit, so two texts are one point. The pad's key has the text."""
     parties = Parties()
     victim = parties.masked(profile(1, 10))
-    raw = victim.fresh.raw
-    twin = replace(victim, fresh=PublicKey(raw[:31] + bytes([raw[31] ^ 0x80])))
-    assert AGREEMENT.agree(twin.fresh, b"") == AGREEMENT.agree(victim.fresh, b""), "one point"
+    twin = victim[:47] + bytes([victim[47] ^ 0x80]) + victim[48:]
+    assert len({AGREEMENT.agree(parties.fresh(one), b"").reveal() for one in (victim, twin)}) == 1, (
+        "one point"
+    )
     first, second = parties.scores([victim, twin])
     assert value(first) == pytest.approx(divergence(profile(1, 10), parties.base), abs=1e-4)
     assert isinstance(second, RemoteProtocolError) or abs(second.value - value(first)) > 1
@@ -328,8 +336,8 @@ def test_a_victim_s_fresh_key_in_another_encoding_has_another_pad() -> None:
 
 def test_the_key_holder_does_what_its_server_signed_alone() -> None:
     parties = Parties()
-    good = parties.server.request([parties.masked(profile(1, 10))])
-    elsewhere = Parties(context=b"2").server.request([parties.masked(profile(1, 10))])
+    good = pad_request(parties.server, [parties.masked(profile(1, 10))])
+    elsewhere = Parties(context=b"2").request([parties.masked(profile(1, 10))[16:48]])
     for bad in (bytes([good[0] ^ 1]) + good[1:], elsewhere, good[:-1] + bytes([good[-1] ^ 1])):
         with pytest.raises(RemoteProtocolError, match="signature"):
             parties.holder.open(bad)
@@ -337,9 +345,9 @@ def test_the_key_holder_does_what_its_server_signed_alone() -> None:
     for bad in lengths:
         with pytest.raises(RemoteProtocolError, match="another length"):
             parties.holder.open(bad)
-    crowd = PadKeyHolder(AGREEMENT, parties.terms, (NAME,), 1, SIGNING.public)
+    crowd = pad_holder(AGREEMENT, parties.terms, (NAME,), 1, SIGNING.public)
     with pytest.raises(RemoteProtocolError, match="1 to 1 clients"):
-        crowd.open(parties.server.request([parties.masked(profile(k, 10)) for k in range(2)]))
+        crowd.open(pad_request(parties.server, [parties.masked(profile(k, 10)) for k in range(2)]))
     for index in (1, 7, 2**32 - 1):
         with pytest.raises(RemoteProtocolError, match=f"number {index}"):
             parties.holder.open(signed(parties, u32(index) + good[4:-64]))
@@ -347,7 +355,7 @@ def test_the_key_holder_does_what_its_server_signed_alone() -> None:
 
 def test_a_request_that_is_refused_costs_its_query_alone() -> None:
     parties, told = Parties(), dict[str, str]()
-    good = parties.server.request([parties.masked(profile(1, 10))])
+    good = pad_request(parties.server, [parties.masked(profile(1, 10))])
     reply, refused = OpenItems(parties.holder.open, (good, b"junk"), told.__setitem__).run()
     assert (len(reply), refused) == (8, REFUSED)
     assert set(told) == {"server"}
@@ -360,7 +368,7 @@ def test_a_masked_row_that_was_changed_costs_its_sender_alone() -> None:
     """What unmasks to junk cannot be told from a claim; it is far off, or refused where it is no score."""
     parties = Parties()
     good = parties.masked(profile(1, 10))
-    spoilt = [replace(parties.masked(profile(2, 10)), words=bytes(len(good.words))) for _ in range(20)]
+    spoilt = [parties.masked(profile(2, 10))[:48] + bytes(len(good) - 48) for _ in range(20)]
     first, *junk = parties.scores([good, *spoilt])
     assert value(first) == pytest.approx(divergence(profile(1, 10), parties.base), abs=1e-5)
     assert all(isinstance(one, RemoteProtocolError) or one.value > 1 for one in junk)
@@ -370,9 +378,9 @@ def test_a_masked_row_that_was_changed_costs_its_sender_alone() -> None:
 def test_a_message_is_place_key_and_words_of_exact_length() -> None:
     parties = Parties()
     made = parties.masked(profile(1, 10))
-    assert len(made.packed) == parties.terms.message_bytes == 16 + 32 + 8 * 21
-    found = admit(made.packed, made.clear, parties.terms, sender="ann")
-    assert (found.packed, found.sender) == (made.packed, "ann")
+    assert len(made) == parties.terms.message_bytes == 16 + 32 + 8 * 21
+    found = admit(made, parties.terms, sender="ann")
+    assert parties.terms.place + found.fresh.raw + words.packed(found.words) == made
 
 
 ORDER_8 = "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"
@@ -393,16 +401,16 @@ def test_the_gate_refuses_by_name_what_no_client_makes(spoil: Callable[[bytes], 
     parties = Parties()
     made = parties.masked(profile(1, 10))
     with pytest.raises(RemoteProtocolError) as refused:
-        admit(spoil(made.packed), made.clear, parties.terms, sender="mallory")
+        admit(spoil(made), parties.terms, sender="mallory")
     assert (refused.value.sender, refused.value.phase) == ("mallory", "gate")
 
 
 @pytest.mark.parametrize("variance", [1e9, -1.0, np.nan])
 def test_clear_values_outside_the_bounds_are_no_score(variance: float) -> None:
     parties = Parties(variant=Variant.MEAN_ONLY)
-    made = parties.masked(profile(1, 10))
-    clear = np.concatenate([[variance], made.clear[1:]])
-    (refused,) = parties.scores([replace(made, clear=clear, sender="ann")])
+    own = features(profile(1, 10), parties.anchor, BOUNDS).split(Variant.MEAN_ONLY).clear
+    clear = np.concatenate([[variance], own[1:]])
+    (refused,) = parties.scores([parties.masked(profile(1, 10))], [clear])
     assert isinstance(refused, RemoteProtocolError)
     assert (refused.sender, "inside the declared bounds" in str(refused)) == ("ann", True)
 
@@ -411,10 +419,10 @@ def test_a_claim_beyond_the_declared_bounds_is_no_score() -> None:
     """The last word, the log sum, weighs -1/2: less of it is a larger score, here 1.1 times the largest."""
     parties = Parties()
     made = parties.masked(profile(1, 10))
-    own = np.frombuffer(made.words, dtype="<u8").copy()
+    own = np.frombuffer(made[48:], dtype="<u8").copy()
     far = 2.2 * BOUNDS.largest_product(10) * parties.terms.data_scale
     own[-1] -= np.uint64(int(far))
-    (refused,) = parties.scores([replace(made, words=own.tobytes(), sender="ann")])
+    (refused,) = parties.scores([made[:48] + own.tobytes()])
     assert isinstance(refused, RemoteProtocolError)
     assert (refused.sender, "no honest client" in str(refused)) == ("ann", True)
 
@@ -432,7 +440,7 @@ def test_bounds_that_leave_no_room_and_features_outside_them_are_refused() -> No
     parties = Parties()
     for hidden in (np.zeros(3), np.full(21, np.nan), np.full(21, np.inf), np.full(21, 1e6)):
         with pytest.raises(LocalProtocolError, match="the declared bounds"):
-            mask(hidden, np.zeros(0), parties.terms, NAME, bytes(32), AGREEMENT.public)
+            mask(hidden, parties.terms, NAME, bytes(32), AGREEMENT.public)
     loose = linear_query(MeanVariance(np.ones(10), np.full(10, 1e-5), 9), parties.anchor, BOUNDS)
     with pytest.raises(ConfigError, match="declare a larger norm"):
         parties.of(loose)
@@ -468,19 +476,20 @@ def test_orthogonal_vectors_score_nothing_or_are_refused(product: float, word_bi
     except ConfigError:
         return
     query = LinearQuery(bounds, np.array([0.5, 0.5]))
-    server = PadServer(terms, 0, NAME, SIGNING, query)
-    holder = PadKeyHolder(AGREEMENT, terms, (NAME,), 1, SIGNING.public)
-    masked = mask(np.array([0.7, -0.7]), np.zeros(0), terms, NAME, server.told, AGREEMENT.public)
-    score = server.score(masked, holder.open(server.request([masked])))
+    server = pad_server(terms, 0, NAME, SIGNING, query)
+    holder = pad_holder(AGREEMENT, terms, (NAME,), 1, SIGNING.public)
+    masked = mask(np.array([0.7, -0.7]), terms, NAME, server.declared.told, AGREEMENT.public)
+    score = pad_score(server, masked, holder.open(pad_request(server, [masked])))
     assert abs(score.value) <= score.error_bound
 
 
 def test_the_digest_of_weights_cannot_be_guessed() -> None:
     """Without a salt that nobody knows, a client tries baselines until one has the digest it was told."""
     parties = Parties()
-    made = [parties.of(parties.server._query) for _ in range(2)]
-    assert len({one.told for one in made} | {one._salt for one in made} | {bytes(32)}) == 5
-    assert parties.of(parties.server._query, made[0]._salt).told == made[0].told
+    made = [parties.of(parties.query) for _ in range(2)]
+    salts = [one.declared.head[:32] for one in made]
+    assert len({one.declared.told for one in made} | {*salts} | {bytes(32)}) == 5
+    assert parties.of(parties.query, salts[0]).declared.told == made[0].declared.told
 
 
 def test_a_pad_is_bound_to_all_that_it_is_for() -> None:

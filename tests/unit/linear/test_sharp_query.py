@@ -12,6 +12,7 @@ from math import inf
 import numpy as np
 import pytest
 from scipy import stats
+from support.tiny_he import lie, pad_holder, pad_request, pad_score, pad_server
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.linear import LinearBounds, LinearQuery
@@ -19,7 +20,7 @@ from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
 from securefl.linear import words
 from securefl.linear.pad_terms import PadTerms
-from securefl.linear.pads import PadKeyHolder, PadServer, mask
+from securefl.linear.pads import admit, mask
 from securefl.matching.profiles import Anchor, Bounds, Variant, features, linear_query
 
 Q, VICTIM, OWNERS = 84, 3, 2000
@@ -114,19 +115,19 @@ SHAPES: dict[str, tuple[np.ndarray, bool]] = {
 def test_server_and_key_holder_judge_the_spread_alike(shape: str, word_bits: int) -> None:
     weights, legal = SHAPES[shape]
     terms = PadTerms(bounds=SPREAD, context=b"", word_bits=word_bits)
-    holder = PadKeyHolder(HOLDER, terms, (NAME,), 1, SIGNING.public)
-    message = mask(np.zeros(100), np.zeros(0), terms, NAME, bytes(32), HOLDER.public)
+    holder = pad_holder(HOLDER, terms, (NAME,), 1, SIGNING.public)
+    message = mask(np.zeros(100), terms, NAME, bytes(32), HOLDER.public)
     if legal:
-        server = PadServer(terms, 0, NAME, SIGNING, LinearQuery(SPREAD, weights))
-        assert holder.open(server.request([message]))
+        server = pad_server(terms, 0, NAME, SIGNING, LinearQuery(SPREAD, weights))
+        assert holder.open(pad_request(server, [message]))
         return
     with pytest.raises(ConfigError):
-        PadServer(terms, 0, NAME, SIGNING, LinearQuery(SPREAD, weights))
-    server = PadServer(terms, 0, NAME, SIGNING, LinearQuery(SPREAD, np.ones(100)))
+        pad_server(terms, 0, NAME, SIGNING, LinearQuery(SPREAD, weights))
+    server = pad_server(terms, 0, NAME, SIGNING, LinearQuery(SPREAD, np.ones(100)))
     # A server that breaks the protocol asks all the same.
-    server._weights = words.from_floats(np.rint(weights * terms.weight_scale), word_bits)
+    lie(server, words.from_floats(np.rint(weights * terms.weight_scale), word_bits))
     with pytest.raises(RemoteProtocolError, match="Expected"):
-        holder.open(server.request([message]))
+        holder.open(pad_request(server, [message]))
 
 
 def test_a_spread_is_part_of_the_terms() -> None:
@@ -151,24 +152,26 @@ class Exchange:
         self.anchor = Anchor(np.zeros(q), np.ones(q))
         clear = np.zeros(bounds.clear_length)
         self.query = LinearQuery(bounds, weights / terms.weight_scale, clear)
-        self.server = PadServer(terms, 0, NAME, SIGNING, self.query)
-        self.holder = PadKeyHolder(HOLDER, terms, (NAME,), 600, SIGNING.public)
+        self.server = pad_server(terms, 0, NAME, SIGNING, self.query)
+        self.holder = pad_holder(HOLDER, terms, (NAME,), 600, SIGNING.public)
 
     def opened(self, owners: list[MeanVariance]) -> list[int]:
         """The whole number that the server opens of each, before it makes a score of it."""
-        masked = []
+        messages = []
         for own in owners:
             hidden = features(own, self.anchor, BOUNDS).split(self.variant).hidden
-            masked.append(mask(hidden, np.zeros(0), self.terms, NAME, self.server.told, HOLDER.public))
+            messages.append(mask(hidden, self.terms, NAME, self.server.declared.told, HOLDER.public))
         reply, size, bits = (
-            self.holder.open(self.server.request(masked)),
+            self.holder.open(pad_request(self.server, messages)),
             self.terms.word_bytes,
             self.terms.word_bits,
         )
         found = []
-        for at, one in enumerate(masked):
+        for at, one in enumerate(messages):
             pad = int.from_bytes(reply[at * size : (at + 1) * size], "little")
-            whole = words.product(words.unpacked(one.words, bits), self.server._weights) - pad
+            whole = (
+                words.product(admit(one, self.terms, sender="x").words, self.server.declared.factors) - pad
+            )
             found.append(words.centred(whole % 2**bits, bits))
         return found
 
@@ -221,7 +224,7 @@ def test_the_noise_is_uniform_on_the_sum_of_the_weights_sizes_and_no_wider() -> 
     """Kolmogorov and Smirnov on 600 openings; false alarm 1e-7."""
     exchange = honest()
     owners = drawn(7, 600)
-    weights = [words.centred(int(one), 64) for one in exchange.server._weights[:, 0]]
+    weights = [words.centred(int(one), 64) for one in exchange.server.declared.factors[:, 0]]
     most = 4 * sum(map(abs, weights))
     noise = []
     for own, told in zip(owners, exchange.opened(owners), strict=True):
@@ -238,13 +241,11 @@ def test_a_repeated_request_has_the_same_noise_in_whatever_list_it_comes() -> No
     """Noise that was drawn again would average out."""
     terms = honest().terms
     server = honest().server
-    masked = [
-        mask(np.zeros(terms.row), np.zeros(0), terms, NAME, server.told, HOLDER.public) for _ in range(3)
-    ]
+    masked = [mask(np.zeros(terms.row), terms, NAME, server.declared.told, HOLDER.public) for _ in range(3)]
 
     def replies(*which: int) -> list[bytes]:
-        holder = PadKeyHolder(HOLDER, terms, (NAME,), 600, SIGNING.public)  # one that forgot what it answered
-        reply = holder.open(server.request([masked[at] for at in which]))
+        holder = pad_holder(HOLDER, terms, (NAME,), 600, SIGNING.public)  # one that forgot what it answered
+        reply = holder.open(pad_request(server, [masked[at] for at in which]))
         return [reply[at : at + 8] for at in range(0, len(reply), 8)]
 
     first = replies(0, 1, 2)
@@ -256,15 +257,17 @@ def test_a_key_holder_that_lost_its_secret_lost_the_pads_with_the_noise() -> Non
     """So there is no second noise on one sum: what it answers is unrelated to the vector."""
     exchange = honest()
     masked = mask(
-        np.zeros(exchange.terms.row), np.zeros(0), exchange.terms, NAME, exchange.server.told, HOLDER.public
+        np.zeros(exchange.terms.row), exchange.terms, NAME, exchange.server.declared.told, HOLDER.public
     )
     sums = []
     for holder in (HOLDER, AgreementKey.generate()):
-        own = PadKeyHolder(holder, exchange.terms, (NAME,), 600, SIGNING.public)
-        reply = own.open(exchange.server.request([masked]))
-        whole = words.product(words.unpacked(masked.words, 64), exchange.server._weights)
+        own = pad_holder(holder, exchange.terms, (NAME,), 600, SIGNING.public)
+        reply = own.open(pad_request(exchange.server, [masked]))
+        whole = words.product(
+            admit(masked, exchange.terms, sender="x").words, exchange.server.declared.factors
+        )
         sums.append(words.centred((whole - int.from_bytes(reply, "little")) % 2**64, 64))
-    most = 4 * words.total(exchange.server._weights)
+    most = 4 * words.total(exchange.server.declared.factors)
     assert abs(sums[0]) <= most
     # An unrelated one is uniform: as small as this in one of a million runs.
     assert abs(sums[1]) > most
@@ -277,11 +280,11 @@ def test_no_honest_client_is_blamed_for_noise_at_the_least_score() -> None:
     base = MeanVariance(np.full(Q, 0.3), np.ones(Q), 9)
     hidden = features(base, exchange.anchor, BOUNDS).split(Variant.FULL).hidden
     query = linear_query(base, exchange.anchor, BOUNDS)
-    server = PadServer(exchange.terms, 0, NAME, SIGNING, query)
-    holder = PadKeyHolder(HOLDER, exchange.terms, (NAME,), 600, SIGNING.public)
-    masked = [mask(hidden, np.zeros(0), exchange.terms, NAME, server.told, HOLDER.public) for _ in range(400)]
-    reply = holder.open(server.request(masked))
-    scores = [server.score(one, reply[8 * at : 8 * at + 8]) for at, one in enumerate(masked)]
+    server = pad_server(exchange.terms, 0, NAME, SIGNING, query)
+    holder = pad_holder(HOLDER, exchange.terms, (NAME,), 600, SIGNING.public)
+    masked = [mask(hidden, exchange.terms, NAME, server.declared.told, HOLDER.public) for _ in range(400)]
+    reply = holder.open(pad_request(server, masked))
+    scores = [pad_score(server, one, reply[8 * at : 8 * at + 8]) for at, one in enumerate(masked)]
     assert all(abs(one.value) <= one.error_bound for one in scores), "the true score is 0"
     assert sum(one.value < 0 for one in scores) > 100
     assert scores[0].error_bound < exchange.terms.error_bound
@@ -305,9 +308,9 @@ def test_terms_without_room_for_the_noise_are_refused() -> None:
 
 def test_the_error_bound_covers_the_noise_where_nothing_is_rounded() -> None:
     terms = PadTerms(bounds=SPREAD, context=b"")
-    server = PadServer(terms, 0, NAME, SIGNING, LinearQuery(SPREAD, ALTERNATING))
-    holder = PadKeyHolder(HOLDER, terms, (NAME,), 100, SIGNING.public)
-    masked = [mask(np.zeros(100), np.zeros(0), terms, NAME, server.told, HOLDER.public) for _ in range(100)]
-    reply = holder.open(server.request(masked))
-    values = [server.score(one, reply[8 * at : 8 * at + 8]).value for at, one in enumerate(masked)]
-    assert 0.5 * server.error_bound < max(map(abs, values)) <= server.error_bound
+    server = pad_server(terms, 0, NAME, SIGNING, LinearQuery(SPREAD, ALTERNATING))
+    holder = pad_holder(HOLDER, terms, (NAME,), 100, SIGNING.public)
+    masked = [mask(np.zeros(100), terms, NAME, server.declared.told, HOLDER.public) for _ in range(100)]
+    reply = holder.open(pad_request(server, masked))
+    values = [pad_score(server, one, reply[8 * at : 8 * at + 8]).value for at, one in enumerate(masked)]
+    assert 0.5 * server.declared.error < max(map(abs, values)) <= server.declared.error

@@ -11,12 +11,12 @@ from securefl.algorithm.queries import Schedule, ValueSpec
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.messages import OpenRequest
 from securefl.core.wire import Header, Limit
-from securefl.linear.opener import KeyHolder, Ready
 from securefl.linear.registry import scheme_of
+from securefl.linear.scheme import OpeningMachine, Ready
 from securefl.mechanisms.charges import charge_of
 
 SERVER = "server"
-MACHINE = KeyHolder(
+MACHINE = OpeningMachine(
     header=Header(bytes(32), 1, 0, 0),
     most=Limit(999, 9),
     open_=lambda item: item,
@@ -64,8 +64,9 @@ def test_a_word_that_is_no_way_is_refused_with_those_that_are() -> None:
 
 def test_an_unknown_name_of_parameters_is_refused_with_those_that_are() -> None:
     plan = Plan(delta=1e-5, max_rounds=1, scores="ckks")
-    with pytest.raises(ConfigError, match="or 'strong-encrypted'"):
-        scheme_of(plan.scores, parameters="stronger", asks=1, clients=1)
+    for word in ("stronger", "strong-encrypted"):
+        with pytest.raises(ConfigError, match="'strong' or 'compact'"):
+            scheme_of(plan.scores, parameters=word, asks=1, clients=1)
 
 
 @pytest.mark.parametrize("sender", ["client-0000", "key-holder"])

@@ -11,13 +11,14 @@ import re
 import numpy as np
 import pytest
 from legal_queries import Population, Search, pad_noise
+from support.tiny_he import pad_holder, pad_request, pad_score, pad_server
 from support.tiny_study import FEDPROF, text, world
 
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
 from securefl.engine.privacy_card import learns
 from securefl.linear.pad_terms import PadTerms
-from securefl.linear.pads import PadKeyHolder, PadServer, mask
+from securefl.linear.pads import mask
 from securefl.linear.registry import left_open
 from securefl.matching.profiles import Anchor, Bounds, Variant, features, linear_query
 from securefl.study.composition import composition
@@ -41,18 +42,18 @@ def error(length: int, count: int = 60, *, alone: bool) -> float:
     rng, scores, means, masked = np.random.default_rng(1), [], [], []
     terms = PadTerms(bounds=query.bounds, context=b"")
     varies = np.arange(length) == 0 if alone else np.ones(length, np.bool_)
-    server = PadServer(terms, 0, "profile", SIGNING, query)
-    holder = PadKeyHolder(HOLDER, terms, ("profile",), count, SIGNING.public)
+    server = pad_server(terms, 0, "profile", SIGNING, query)
+    holder = pad_holder(HOLDER, terms, ("profile",), count, SIGNING.public)
     for _ in range(count):
         own = MeanVariance(
             varies * rng.normal(size=length), np.exp(0.1 * varies * rng.normal(size=length)), 50
         )
         parts = features(own, anchor, bounds).split(Variant.FULL)
-        masked.append(mask(parts.hidden, parts.clear, terms, "profile", server.told, HOLDER.public))
+        masked.append(mask(parts.hidden, terms, "profile", server.declared.told, HOLDER.public))
         means.append(own.mean[0])
-    replies = holder.open(server.request(masked))
+    replies = holder.open(pad_request(server, masked))
     for k, one in enumerate(masked):
-        scores.append(server.score(one, replies[8 * k : 8 * k + 8]).value)
+        scores.append(pad_score(server, one, replies[8 * k : 8 * k + 8]).value)
     told = np.stack([scores, np.ones(count)], axis=1)
     fitted = told @ np.linalg.lstsq(told, np.array(means), rcond=None)[0]
     return float(np.std(fitted - means))

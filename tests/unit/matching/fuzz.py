@@ -3,8 +3,8 @@
     python tests/unit/matching/fuzz.py SEED INPUTS            mutations of valid messages, and known attacks
     python tests/unit/matching/fuzz.py --guided INPUTS        coverage-guided, where atheris is installed
 
-Prints inputs, how many were refused and how many passed, and the growth of memory in KiB over the last four
-fifths. Any exception but the package's own ends it.
+`tests` must be on the path, for what tests share. Prints inputs, how many were refused and how many passed,
+and the growth of memory in KiB over the last four fifths. Any exception but the package's own ends it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import resource
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tenseal as ts
+from support.tiny_he import SIGNER, Checked, pad_holder, pad_request, pad_score, pad_server
 
 from securefl.core.errors import DataError, SecureFLError
 from securefl.core.keys import PublicKey
@@ -31,16 +31,18 @@ from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
-from securefl.linear import addressed_pads as addressed_of
-from securefl.linear import addressed_told as told_of
-from securefl.linear import evaluator as match_of
+from securefl.linear import addressed as addressed_of
+from securefl.linear import checked as checked_of
+from securefl.linear import encrypted as match_of
 from securefl.linear import pads as pads_of
+from securefl.linear import turn as turn_of
+from securefl.linear.checked import admit as admit_ckks
+from securefl.linear.encrypted import LinearEvaluator, Opener
 from securefl.linear.encryptor import Encryptor
-from securefl.linear.evaluator import LinearEvaluator
-from securefl.linear.opener import Opener
 from securefl.linear.pad_terms import PadTerms
-from securefl.linear.pads import Masked, PadKeyHolder, PadServer, admit, framed, mask
+from securefl.linear.pads import admit, mask
 from securefl.linear.terms import LinearTerms
+from securefl.linear.turn import INDEX, SALT, QueryServer, framed
 from securefl.matching import Declaration, KeyHolder, Options, Profile, PublicKeys, Scores, Sealed, document
 from securefl.matching import Evaluator as FileEvaluator
 from securefl.matching import declared as declared_of
@@ -82,36 +84,51 @@ def doors() -> list[SecureAggregator]:
 
 
 def ciphertext_doors() -> list[SecureAggregator]:
-    terms = LinearTerms(parameters=COMPACT, bounds=BOUNDS.linear(Q, Variant.MEAN_ONLY), scores=10**6)
-    keys, anchor = KeyPair.generate(COMPACT), Anchor(np.zeros(Q), np.ones(Q))
-    client, evaluator = Encryptor(keys.public, terms), LinearEvaluator(keys.public, terms, SIGNING)
-    opener = Opener(keys, terms, SIGNING.public)
-    some = MeanVariance(np.zeros(Q), np.ones(Q), 1)
-    baseline = evaluator.baseline(linear_query(some, anchor, BOUNDS, Variant.MEAN_ONLY))
-    split = features(some, anchor, BOUNDS).split(Variant.MEAN_ONLY)
-    ciphertext = client.encrypt(split.hidden)
-    blinded = evaluator.match(ciphertext, baseline, split.clear)
-    addressed = evaluator.addressed(ciphertext, baseline, split.clear)
-    clear = split.clear.tobytes()
+    some, anchor = MeanVariance(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q))
+    parties = Checked(COMPACT, linear_query(some, anchor, BOUNDS, Variant.MEAN_ONLY), scores=10**6)
+    split, key = features(some, anchor, BOUNDS).split(Variant.MEAN_ONLY), parties.pair.public
+    message = parties.message(split.hidden)
+    arrived = parties.arrived(message, split.clear)
+    request = parties.server.request([arrived])
+    reply = parties.holder().open(request)
+
+    def admitted(raw: bytes) -> object:
+        return admit_ckks(raw, parties.checks, key.session, sender="fuzz")
+
+    def opened(raw: bytes) -> object:
+        def report(sender: str, why: str) -> None:
+            raise DataError(why)
+
+        return parties.holder(report=report).open(raw)
 
     def plaintext_part(raw: bytes) -> object:
         values = np.frombuffer(raw[: len(raw) // 8 * 8], dtype=np.float64)
-        return evaluator.match(ciphertext, baseline, values)
+        return parties.declared.arrived(arrived.entry, 0, values, "fuzz")
+
+    def resigned(raw: bytes) -> bytes:
+        """What a corrupted server would send: damage under a signature that fits."""
+        head = INDEX + SALT + parties.checks.weights_bytes
+        body = raw[:head] + parties.checks.short(raw[head:-64])
+        return raw[:-64] + SIGNER.sign(framed(parties.checks, body)).raw
 
     return [
-        SecureAggregator("match", lambda raw: evaluator.match(raw, baseline, split.clear), ciphertext),
-        SecureAggregator("admit", evaluator.admit, ciphertext, weight=30),
-        SecureAggregator("clear", plaintext_part, clear, weight=2),
-        SecureAggregator("open", opener.open, blinded.request, weight=30),
-        SecureAggregator("open signed", opener.open, blinded.request, signed, weight=8),
-        SecureAggregator("read", opener.read, addressed, signed, weight=8),
+        SecureAggregator("match", lambda raw: parties.arrived(raw, split.clear), message),
         SecureAggregator(
-            "unblind", partial(evaluator.unblind, blinded), opener.open(blinded.request), weight=60
+            "admit",
+            lambda raw: admit_ckks(raw, parties.checks, key.session, sender="fuzz"),
+            message,
+            weight=30,
+        ),
+        SecureAggregator("clear", plaintext_part, split.clear.tobytes(), weight=2),
+        SecureAggregator("open", opened, request, weight=30),
+        SecureAggregator("open signed", opened, request, resigned, weight=8),
+        SecureAggregator(
+            "add", lambda raw: parties.server.opened([arrived], raw, sender="fuzz"), reply, weight=60
         ),
         SecureAggregator(
             "key",
             lambda raw: EncryptionKey(COMPACT, PublicKey(raw)).residues(),
-            keys.public.key.raw,
+            key.key.raw,
             weight=8,
         ),
     ]
@@ -119,11 +136,19 @@ def ciphertext_doors() -> list[SecureAggregator]:
 
 def encrypted_baseline_doors() -> list[SecureAggregator]:
     terms = LinearTerms(parameters=STRONG_ENCRYPTED, bounds=BOUNDS.linear(Q, Variant.FULL), scores=10**6)
-    keys = KeyPair.generate(STRONG_ENCRYPTED)
-    evaluator = LinearEvaluator(keys.public, terms, SIGNING)
-    asked = linear_query(MeanVariance(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q)), BOUNDS)
-    message = Encryptor(keys.public, terms).encrypt_baseline(asked)
-    return [SecureAggregator("baseline", evaluator.encrypted_baseline, message, weight=4)]
+    keys, anchor = KeyPair.generate(STRONG_ENCRYPTED), Anchor(np.zeros(Q), np.ones(Q))
+    evaluator, client = LinearEvaluator(keys.public, terms, SIGNING), Encryptor(keys.public, terms)
+    some = MeanVariance(np.zeros(Q), np.ones(Q), 1)
+    message = client.encrypt_baseline(linear_query(some, anchor, BOUNDS))
+    ciphertext = client.encrypt(features(some, anchor, BOUNDS).split(Variant.FULL).hidden)
+    baseline, opener = evaluator.encrypted_baseline(message), Opener(keys, terms, SIGNING.public)
+    request = evaluator.addressed(ciphertext, baseline)
+    return [
+        SecureAggregator("baseline", evaluator.encrypted_baseline, message, weight=4),
+        SecureAggregator("address", lambda raw: evaluator.addressed(raw, baseline), ciphertext, weight=4),
+        SecureAggregator("read", opener.read, request, weight=8),
+        SecureAggregator("read signed", opener.read, request, signed, weight=8),
+    ]
 
 
 def pad_doors() -> list[SecureAggregator]:
@@ -131,16 +156,15 @@ def pad_doors() -> list[SecureAggregator]:
     query, split = linear_query(some, anchor, BOUNDS), features(some, anchor, BOUNDS).split(Variant.FULL)
     terms = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"fuzz")
     agreement = AgreementKey.generate()
-    server = PadServer(terms, 0, "profile", SIGNING, query)
-    masked = mask(split.hidden, split.clear, terms, "profile", server.told, agreement.public)
-    request = server.request([masked])
-    reply = PadDoors((agreement, terms, ("profile",), 9, SIGNING.public), terms, server, masked)
+    server = pad_server(terms, 0, "profile", SIGNING, query)
+    masked = mask(split.hidden, terms, "profile", server.declared.told, agreement.public)
+    request = pad_request(server, [masked])
+    doors = PadDoors((agreement, terms, ("profile",), 9, SIGNING.public), terms, server, masked)
     return [
-        SecureAggregator("pad request", reply.open, request, weight=30),
-        SecureAggregator("pad request signed", reply.open, request, reply.signed, weight=6),
-        SecureAggregator("pad sums", reply.score, reply.open(request), weight=60),
-        SecureAggregator("pad words", reply.words, masked.words, weight=60),
-        SecureAggregator("pad message", reply.message, masked.packed, weight=30),
+        SecureAggregator("pad request", doors.open, request, weight=30),
+        SecureAggregator("pad request signed", doors.open, request, doors.signed, weight=6),
+        SecureAggregator("pad sums", doors.score, doors.open(request), weight=60),
+        SecureAggregator("pad message", doors.message, masked, weight=30),
     ]
 
 
@@ -150,24 +174,20 @@ class PadDoors:
 
     own: tuple[Any, ...]
     terms: PadTerms
-    server: PadServer
-    masked: Masked
+    server: QueryServer
+    masked: bytes
 
     def open(self, raw: bytes) -> bytes:
-        return PadKeyHolder(*self.own).open(raw)
+        return pad_holder(*self.own).open(raw)
 
     def signed(self, raw: bytes) -> bytes:
         return raw[:-64] + SIGNING.sign(framed(self.terms, raw[:-64])).raw
 
     def score(self, raw: bytes) -> object:
-        return self.server.score(self.masked, raw[:8])
-
-    def words(self, raw: bytes) -> object:
-        made = self.masked
-        return self.message(made.place + made.fresh.raw + made.share + raw)
+        return pad_score(self.server, self.masked, raw[:8])
 
     def message(self, raw: bytes) -> object:
-        return admit(raw, self.masked.clear, self.terms, sender="fuzz")
+        return admit(raw, self.terms, sender="fuzz")
 
 
 class PadFileDoors:
@@ -365,7 +385,8 @@ def guided_inputs(inputs: int) -> None:
         match_of,
         pads_of,
         addressed_of,
-        told_of,
+        checked_of,
+        turn_of,
         declared_of,
     ):
         for _, function in inspect.getmembers(module, inspect.isfunction):

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from random import SystemRandom
 
 import numpy as np
 import pytest
 from support.tiny_he import SURELY
 
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
+from securefl.core.linear import LinearQuery
 from securefl.core.signing import SIGNATURE_BYTES, seal, unseal
 from securefl.he import gate
 from securefl.he.openings import Openings
 from securefl.he.ring import Ring
-from securefl.linear import addressed_checked, checked
-from securefl.linear.checks import packed
+from securefl.linear import checked
+from securefl.linear.addressed import QUERY
+from securefl.linear.addressed_checked import CheckedFiles
+from securefl.linear.checks import hash_of
+from securefl.linear.encryptor import admitted
+from securefl.linear.turn import Declared, commitment, told_weights
 from securefl.matching import (
     ClientKey,
     ClientPublic,
@@ -30,7 +34,7 @@ from securefl.matching import (
     Sealed,
 )
 from securefl.matching.document import Document
-from securefl.matching.keys import checks_context, pads_key
+from securefl.matching.keys import pads_key
 from securefl.matching.matchers import requests_context
 from securefl.matching.profiles import Variant, divergence
 
@@ -129,10 +133,8 @@ def forged(scores: Scores, forge: Forge) -> Scores:
     context, own = requests_context(scores.header), pads_key(holder.signing)
     plain = unseal(own, scores.body[:-SIGNATURE_BYTES], context)
     options, length = Options.from_header(scores.header)
-    checks = options.checks(
-        length, holder.public.openings, checks_context(holder.public.session, evaluator.public.fingerprint)
-    )
-    at, size = addressed_checked.head_bytes(checks), addressed_checked.item_bytes(checks)
+    files = options.files(length, holder.public, evaluator.public.fingerprint)
+    at, size = files.head_bytes, files.item_bytes
     head, items = forge(plain[:at], [plain[i : i + size] for i in range(at, len(plain), size)])
     body = seal(holder.public.agreement, head + b"".join(items), context)
     signature = evaluator.signing.sign(Document("encrypted-scores", scores.header, body).signed_part())
@@ -239,7 +241,7 @@ def test_unchecked_requests_under_a_checked_key_are_not_read() -> None:
         "labels": ["p1"],
         **COMPACT.to_header(3),
     }
-    body = bytes(COMPACT.terms(3, 100).request_bytes)
+    body = bytes(COMPACT._files(3, 100).item_bytes)
     signature = evaluator.signing.sign(Document("encrypted-scores", header, body).signed_part())
     with pytest.raises(DataError, match="of a declared baseline"):
         holder.reveal(Scores(header, body + signature.raw), evaluator.public, clients=GIVEN)
@@ -248,27 +250,28 @@ def test_unchecked_requests_under_a_checked_key_are_not_read() -> None:
 def test_weights_of_no_baseline_are_not_read_though_they_were_declared() -> None:
     """One entry alone: the evaluator declared it, and the client signed its digest."""
     holder, evaluator = parties()
-    context = checks_context(holder.public.session, evaluator.public.fingerprint)
-    checks = COMPACT.checks(3, holder.public.openings, context)
-    p, ring = checks.terms.parameters, Ring.of(checks.terms.parameters)
+    files = COMPACT.files(3, holder.public, evaluator.public.fingerprint)
+    assert isinstance(files, CheckedFiles)
+    checks, p = files.terms, files.terms.terms.parameters
+    ring = Ring.of(p)
     whole = ring.encoded(np.eye(7)[0], p.weight_scale)[0].astype(np.int64)
     weights = np.where(whole > p.primes[0] // 2, whole - p.primes[0], whole)[None, :]
-    raw = packed(weights, checks)
-    told = checked.commitment(checks, addressed_checked.QUERY, bytes(32), raw)
-    bad = checked.Declared(told, bytes(32), raw, checked._transformed(weights, p, ring))
+    raw = checks.packed(weights)
+    told = commitment(checks, QUERY, bytes(32), raw)
+    query = LinearQuery(checks.bounds, np.zeros(7))
+    bad = Declared(checks, QUERY, query, told, bytes(32) + raw, checks.factors(weights), 0.0)
     options = replace(COMPACT, declared=told.hex())
-    one, key = sealed(options), holder.public.of(p).session
-    question = checked.Question(checks=checks, key=key, name="p1", told=told)
+    one = sealed(options)
     message = unseal(evaluator.agreement, one.body, one.context())
-    item = addressed_checked.addressed(message, question, bad, 0.0, SystemRandom(), sender="p1")
+    item = files.item(bad, message, np.zeros(0), "p1")
     names = {"session": holder.public.session, "evaluator": evaluator.public.fingerprint}
     header = {**names, "labels": ["p1"], **options.to_header(3)}
     body = seal(holder.public.agreement, bytes(32) + raw + item, requests_context(header))
     signature = evaluator.signing.sign(Document("encrypted-scores", header, body).signed_part())
     with pytest.raises(DataError, match="weights 3 to 5 from"):
         holder.reveal(Scores(header, body + signature.raw), evaluator.public, clients=GIVEN)
-    with pytest.raises(RemoteProtocolError, match="scores could wrap"):
-        addressed_checked.addressed(message, question, bad, 1e9, SystemRandom(), sender="p1")
+    with pytest.raises(RemoteProtocolError, match="makes it wrap"):
+        files.item(replace(bad, query=replace(query, offset=1e9)), message, np.zeros(0), "p1")
 
 
 def test_with_one_client_the_evaluator_has_an_entry_of_another_profile_read() -> None:
@@ -276,23 +279,23 @@ def test_with_one_client_the_evaluator_has_an_entry_of_another_profile_read() ->
     holder, evaluator = parties()
     options, j = declared(COMPACT), 0
     scores = evaluator.match(holder.public, BASE, [sealed(options, 0), sealed(options, 1)])
-    context = checks_context(holder.public.session, evaluator.public.fingerprint)
-    checks = options.checks(3, holder.public.openings, context)
-    terms, p, ring = checks.terms, checks.terms.parameters, Ring.of(checks.terms.parameters)
+    files = options.files(3, holder.public, evaluator.public.fingerprint)
+    assert isinstance(files, CheckedFiles)
+    checks, terms = files.terms, files.terms.terms
+    p, key = terms.parameters, files.key.session
+    ring = Ring.of(p)
     victim = unseal(evaluator.agreement, (one := sealed(options, 1)).body, one.context())
-    halves = checked.Halves.of(victim[: terms.ciphertext_bytes], checks)
     unit = ring.transformed(ring.encoded(np.eye(7)[j], p.weight_scale))
-    c0, c1 = (checked._unpacked_half(raw, checks, sender="")[0] for raw in (halves.c0, halves.c1))
+    ((c0, c1),) = admitted(victim[: terms.ciphertext_bytes], victim[: gate.TAG], terms, sender="")
 
     def collude(head: bytes, items: list[bytes]) -> tuple[bytes, list[bytes]]:
-        weights, told = addressed_checked.checked_head(head, checks)
-        (factor,) = checked._transformed(weights, p, ring)
+        weights, question = told_weights(head, checks, QUERY, key, sender="")
+        (factor,) = checks.factors(weights)
         inverse = [[pow(int(w), -1, q) for w in row] for row, q in zip(factor, p.primes, strict=True)]
         stolen = checked._multiplied(checked._multiplied(c1, unit, p), np.array(inverse, dtype=np.uint64), p)
         raw = gate.pack(stolen[None], p.primes)
-        key = holder.public.of(p).session
-        question = checked.Question(checks=checks, key=key, name="p1", told=told)
-        said = question.statement(CLIENTS[0].public.signing.raw.hex(), checked.hash_of(raw))
+        question = replace(question, name="p1")
+        said = checked.statement(question, CLIENTS[0].public.signing.raw.hex(), hash_of(raw))
         number = gate.pack_integer(checked._coefficient([unit], [c0], p), p.modulus)
         signature = CLIENTS[0].signing.sign(said).raw
         return head, [CLIENTS[0].public.signing.raw + signature + number + raw, items[1]]

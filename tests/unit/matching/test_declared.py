@@ -12,9 +12,10 @@ from support.tiny_he import profile
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import Signature
 from securefl.core.signing import seal, unseal
-from securefl.linear import addressed_pads, addressed_told, words
-from securefl.linear.pad_terms import KEY, SALT
-from securefl.linear.pads import weights_of
+from securefl.linear import words
+from securefl.linear.addressed import QUERY, TAG, PadFiles
+from securefl.linear.pad_terms import KEY
+from securefl.linear.turn import SALT, Declared, commitment
 from securefl.matching import (
     Anchor,
     Bounds,
@@ -31,7 +32,7 @@ from securefl.matching import (
     divergence,
 )
 from securefl.matching.document import Document
-from securefl.matching.keys import pads_context, pads_key
+from securefl.matching.keys import pads_key
 from securefl.matching.matchers import requests_context
 
 Q = 6
@@ -53,8 +54,9 @@ class Parties:
         self.options = self.declaration.checked(self.keys.public, self.server.public)
         self.owners = [owned(i) for i in range(2)]
         self.sealed = [self.encrypt(own, f"p{i}", self.options) for i, own in enumerate(self.owners)]
-        context = pads_context(self.keys.public.session, self.server.public.fingerprint)
-        self.terms = self.options.pad_terms(Q, context)
+        files = self.options.files(Q, self.keys.public, self.server.public.fingerprint)
+        assert isinstance(files, PadFiles)
+        self.files, self.terms = files, files.terms
 
     def encrypt(self, own: Profile, label: str, options: Options) -> Sealed:
         return own.encrypt(self.keys.public, self.server.public, label=label, options=options)
@@ -77,7 +79,7 @@ class Parties:
 
     def weights(self, base: Profile) -> words.Words:
         made = self.options.query(base.plain).linear(self.options.variant, self.options.bounds)
-        return weights_of(made, self.terms)
+        return self.terms.encoded(made)
 
 
 @pytest.mark.parametrize("parameters", ["pads", "pads-128"])
@@ -106,7 +108,7 @@ def test_the_same_baseline_has_one_digest_and_another_another() -> None:
 def test_the_key_holder_learns_the_baseline() -> None:
     """Shown as it is: it stands before the requests."""
     parties = Parties()
-    head = parties.plain(parties.match())[: addressed_told.head_bytes(parties.terms)]
+    head = parties.plain(parties.match())[: parties.files.head_bytes]
     assert head[SALT:] == words.packed(parties.weights(parties.base))
 
 
@@ -119,11 +121,11 @@ def test_another_baseline_is_refused_by_the_evaluators_own_command() -> None:
 def test_a_malicious_evaluator_has_no_other_baseline_scored() -> None:
     """Its weights have another digest; with the header of before, and with one that fits them."""
     parties = Parties()
-    plain, start = parties.plain(parties.match()), addressed_told.head_bytes(parties.terms)
+    plain, start = parties.plain(parties.match()), parties.files.head_bytes
     head = parties.head(parties.weights(owned(98)))
     with pytest.raises(DataError, match=r"weights .* declared"):
         parties.keys.reveal(parties.signed(head + plain[start:]), parties.server.public)
-    own = addressed_told.checked(head, parties.terms)[1].hex()
+    own = commitment(parties.terms, QUERY, head[:SALT], head[SALT:]).hex()
     found = parties.keys.reveal(parties.signed(head + plain[start:], declared=own), parties.server.public)
     assert not found.scores
     assert all("made for us" in why for why in found.refused.values())
@@ -139,13 +141,13 @@ def test_weights_of_no_baseline_are_refused_though_they_were_declared(at: int) -
     parties = Parties()
     entry = words.from_floats(np.eye(1, parties.terms.row, at)[0] * 2.0**8, 64)
     head = parties.head(entry)
-    told = addressed_told.declared(parties.terms, bytes(32), entry)
+    told = commitment(parties.terms, QUERY, bytes(32), words.packed(entry))
     parties.options = replace(parties.options, declared=told.hex())
     sealed = parties.encrypt(parties.owners[0], "p0", parties.options)
     message = unseal(parties.server.agreement, sealed.body, sealed.context())
-    masked, tag = addressed_pads.received(message, np.zeros(0), parties.terms, sender="p0")
     query = PADS.query(parties.base.plain).linear(PADS.variant, PADS.bounds)
-    item = addressed_told.addressed(masked, tag, entry, query, parties.terms)
+    bad = Declared(parties.terms, QUERY, query, told, head, entry, 0.0)
+    item = parties.files.item(bad, message, np.zeros(0), "p0")
     forged = parties.signed(head + item, labels=["p0"], declared=told.hex())
     with pytest.raises(DataError, match="Expected weights"):
         parties.keys.reveal(forged, parties.server.public)
@@ -153,10 +155,10 @@ def test_weights_of_no_baseline_are_refused_though_they_were_declared(at: int) -
 
 def test_a_swapped_label_and_a_fresh_key_twice_are_refused() -> None:
     parties = Parties()
-    plain, start = parties.plain(parties.match()), addressed_told.head_bytes(parties.terms)
+    plain, start = parties.plain(parties.match()), parties.files.head_bytes
     swapped = parties.keys.reveal(parties.signed(plain, labels=["p1", "p0"]), parties.server.public)
     assert not swapped.scores
-    size = addressed_pads.item_bytes(parties.terms)
+    size = parties.files.item_bytes
     assert size == KEY + 16 + 8
     twice = parties.signed(plain[: start + size] + plain[start : start + size])
     found = parties.keys.reveal(twice, parties.server.public)
@@ -258,8 +260,8 @@ def test_the_client_adds_the_noise_of_a_declared_match() -> None:
     terms, shares = parties.terms, []
     for one in sealed:
         raw = unseal(parties.server.agreement, one.body, one.context())
-        masked, _ = addressed_pads.received(raw, np.zeros(0), terms, sender="p")
-        shares.append(words.centred(int.from_bytes(masked.share, "little"), 64))
+        share = raw[terms.message_bytes : -TAG]
+        shares.append(words.centred(int.from_bytes(share, "little"), 64))
     assert min(map(abs, shares)) > terms.most_noise, "a false alarm in one of 10^5 runs"
     match = parties.server.match(parties.keys.public, parties.base, sealed[:20])
     found = parties.keys.reveal(match, parties.server.public)

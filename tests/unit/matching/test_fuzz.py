@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -10,12 +11,17 @@ from pathlib import Path
 import pytest
 
 FUZZ = Path(__file__).with_name("fuzz.py")
+TESTS = Path(__file__).parents[2]
 SLOW = [pytest.param(seed, 25_000, marks=pytest.mark.slow) for seed in range(4)]
 
 
 def run(*words: object, timeout: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, FUZZ, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, check=False, env=environment
+    )
 
 
 @pytest.mark.parametrize(("seed", "inputs"), [(0, 10_000), *SLOW])

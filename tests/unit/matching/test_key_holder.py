@@ -16,10 +16,9 @@ from securefl.core.errors import BudgetExceeded, ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
 from securefl.core.signing import seal
 from securefl.matching import Evaluator, KeyHolder, NothingLeft, Options, Profile, Scores, Sealed
-from securefl.matching.declared import Weights
+from securefl.matching.declared import declared_weights
 from securefl.matching.document import Document
-from securefl.matching.keys import pads_context
-from securefl.matching.readers import PadReader
+from securefl.matching.readers import Reader
 
 Q = 3
 PADS = Options(parameters="pads")
@@ -132,14 +131,14 @@ def test_scores_of_another_session_are_not_opened() -> None:
 def test_a_score_is_charged_before_it_is_read_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     place, charged = Place(), list[int]()
     scores = place.match(place.sealed("a", 1), place.sealed("b", 2))
-    read = PadReader.read
+    read = Reader.read
     with Ledger(":memory:", TERMS) as ledger:
 
-        def noted(self: PadReader, request: bytes, label: str) -> Any:
+        def noted(self: Reader, request: bytes, label: str) -> Any:
             charged.append(len(ledger.rows()))
             return read(self, request, label)
 
-        monkeypatch.setattr(PadReader, "read", noted)
+        monkeypatch.setattr(Reader, "read", noted)
         found = place.keys.reveal(scores, place.server.public, ledger=ledger)
         assert charged == [1, 2]
         assert {row[7] for row in ledger.rows()} == {"committed"}
@@ -153,7 +152,7 @@ def test_a_score_is_charged_before_it_is_read_and_once(monkeypatch: pytest.Monke
 def test_a_score_that_the_ledger_refuses_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     place, read = Place(), list[str]()
     scores = place.match(place.sealed("a"))
-    monkeypatch.setattr(PadReader, "read", lambda self, request, label: read.append(label))
+    monkeypatch.setattr(Reader, "read", lambda self, request, label: read.append(label))
     terms = replace(TERMS, budget=1.0, adversaries=(KEY_HOLDER,))
     with Ledger(":memory:", terms) as ledger, pytest.raises(BudgetExceeded):
         place.keys.reveal(scores, place.server.public, ledger=ledger)
@@ -285,12 +284,12 @@ def test_keys_of_other_files_are_refused() -> None:
 def test_two_baselines_have_two_salts() -> None:
     """Under one salt, whoever knows one baseline could try others against a declared digest."""
     place = Place()
-    context = pads_context(place.keys.public.session, place.server.public.fingerprint)
-    terms = replace(PADS, declared=bytes(32).hex()).pad_terms(Q, context)
+    options = replace(PADS, declared=bytes(32).hex())
+    terms = options.files(Q, place.keys.public, place.server.public.fingerprint).terms
     salts = {
-        Weights.of(
+        declared_weights(
             place.server.agreement, terms, PADS.query(base.plain).linear(PADS.variant, PADS.bounds)
-        ).salt
+        ).head[:32]
         for base in (BASE, owned(98), BASE)
     }
     assert len(salts) == 2

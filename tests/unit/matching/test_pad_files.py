@@ -15,9 +15,11 @@ from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProt
 from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, seal, unseal
 from securefl.he.openings import Openings
-from securefl.linear import addressed_pads, words
+from securefl.linear import words
+from securefl.linear.addressed import QUERY, TAG, PadFiles, pad_and_last, share_of_client
 from securefl.linear.pad_terms import KEY, PLACE, SEED
-from securefl.linear.pads import Masked, weights_of
+from securefl.linear.pads import Masked, admit
+from securefl.linear.turn import Declared
 from securefl.matching import (
     Bounds,
     Evaluator,
@@ -32,14 +34,14 @@ from securefl.matching import (
     divergence,
 )
 from securefl.matching.document import Document
-from securefl.matching.keys import pads_context, pads_key, pads_statement, statement
+from securefl.matching.keys import pads_key, pads_statement, statement
 from securefl.matching.matched import Matched
 from securefl.matching.matchers import requests_context
 
 Q = 6
 PADS = Options(parameters="pads")
 WEAK = bytes(32)
-AT = KEY + addressed_pads.TAG
+AT = KEY + TAG
 """Where a request has its share of the weights."""
 
 
@@ -56,8 +58,9 @@ class Parties:
         self.server, self.options, self.base = Evaluator.generate(), options, owned(99)
         self.owners = [owned(i) for i in range(clients)]
         self.sealed = [self.encrypt(own, f"p{i}") for i, own in enumerate(self.owners)]
-        context = pads_context(self.keys.public.session, self.server.public.fingerprint)
-        self.terms = options.pad_terms(Q, context)
+        files = options.files(Q, self.keys.public, self.server.public.fingerprint)
+        assert isinstance(files, PadFiles)
+        self.files, self.terms = files, files.terms
 
     def encrypt(self, own: Profile, label: str) -> Sealed:
         return own.encrypt(self.keys.public, self.server.public, label=label, options=self.options)
@@ -76,15 +79,13 @@ class Parties:
         return Sealed(one.kind, one.header, seal(self.server.public.sealing, message, one.context()))
 
     def masked(self, one: Sealed) -> Masked:
-        return self.received(one)[0]
+        return admit(self.message(one)[:-TAG], self.terms, sender="p")
 
-    def received(self, one: Sealed) -> tuple[Masked, bytes]:
-        return addressed_pads.received(self.message(one), np.zeros(0), self.terms, sender="p")
-
-    def item(self, one: Sealed, weights: words.Words) -> bytes:
+    def item(self, one: Sealed, weights: words.Words, query: LinearQuery | None = None) -> bytes:
         """A request for one word, with any weights: what an evaluator makes that breaks the protocol."""
-        plain = LinearQuery(self.terms.bounds, np.zeros(self.terms.row))
-        return addressed_pads.addressed(*self.received(one), weights, plain, self.terms)
+        plain = query or LinearQuery(self.terms.bounds, np.zeros(self.terms.row))
+        lying = Declared(self.terms, QUERY, plain, b"", b"", weights, 0.0)
+        return self.files.item(lying, self.message(one), np.zeros(0), "p")
 
     def forged(self, items: list[tuple[str, bytes]], **header: Any) -> Scores:
         """Scores that this evaluator signed, of these requests."""
@@ -106,7 +107,7 @@ class Parties:
         """The requests of a file, as the key holder unseals them."""
         context = requests_context(scores.header)
         plain = unseal(pads_key(self.keys.signing), scores.body[:-64], context)
-        size = addressed_pads.item_bytes(self.terms)
+        size = self.files.item_bytes
         return [plain[at : at + size] for at in range(0, len(plain), size)]
 
     def one_entry(self, at: int) -> words.Words:
@@ -116,8 +117,8 @@ class Parties:
     def noise(self, one: Sealed) -> int:
         """The noise in a client's message, which it takes both seal and key holder's key to see."""
         masked, own = self.masked(one), pads_key(self.keys.signing)
-        pad, last = addressed_pads.pad_and_last(own, masked.fresh, masked.fresh, self.terms, one.label)
-        share = words.product(pad, addressed_pads.share_of_client(masked.share[:SEED], self.terms))
+        pad, last = pad_and_last(own, masked.fresh, masked.fresh, self.terms, one.label)
+        share = words.product(pad, share_of_client(masked.share[:SEED], self.terms))
         bits = self.terms.word_bits
         return words.centred((share + last - int.from_bytes(masked.share[SEED:], "little")) % 2**bits, bits)
 
@@ -189,9 +190,8 @@ def test_long_profiles_have_no_ciphertext_to_fit_in() -> None:
 def test_a_constant_that_would_wrap_is_refused(offset: float) -> None:
     parties = Parties()
     query = replace(parties.query(), offset=offset)
-    weights = weights_of(query, parties.terms)
-    with pytest.raises(RemoteProtocolError, match="make it wrap"):
-        addressed_pads.addressed(*parties.received(parties.sealed[0]), weights, query, parties.terms)
+    with pytest.raises(RemoteProtocolError, match="makes it wrap"):
+        parties.item(parties.sealed[0], parties.terms.encoded(query), query)
 
 
 def test_a_baseline_whose_constant_would_wrap_is_refused() -> None:
@@ -223,7 +223,7 @@ def test_what_the_evaluator_gets_is_uniform() -> None:
     masked = [parties.masked(parties.encrypt(owned(1), "p")) for _ in range(300)]
     assert len({one.fresh.raw for one in masked}) == 300
     for octets in (
-        np.concatenate([np.frombuffer(one.words, dtype=np.uint8)[7::8] for one in masked]),
+        np.concatenate([np.frombuffer(words.packed(one.words), dtype=np.uint8)[7::8] for one in masked]),
         np.array([one.share[-1] for one in masked]),
     ):
         assert stats.chisquare(np.bincount(octets >> 4, minlength=16)).pvalue > 1e-7
@@ -243,17 +243,15 @@ def test_the_key_holder_and_a_client_together_learn_the_baseline() -> None:
     parties = Parties()
     item, rho = parties.items(parties.match())[0], parties.masked(parties.sealed[0]).share[:SEED]
     other = words.unpacked(item[AT:-8], 64)
-    weights = words.plus(other, addressed_pads.share_of_client(rho, parties.terms))
-    assert np.array_equal(weights, weights_of(parties.query(), parties.terms))
+    weights = words.plus(other, share_of_client(rho, parties.terms))
+    assert np.array_equal(weights, parties.terms.encoded(parties.query()))
 
 
 def test_key_holder_and_evaluator_together_read_every_profile() -> None:
     parties = Parties()
     masked = parties.masked(parties.sealed[0])
-    pad, _ = addressed_pads.pad_and_last(
-        pads_key(parties.keys.signing), masked.fresh, masked.fresh, parties.terms, "p0"
-    )
-    hidden = words.to_floats(words.minus(words.unpacked(masked.words, 64), pad)) / parties.terms.data_scale
+    pad, _ = pad_and_last(pads_key(parties.keys.signing), masked.fresh, masked.fresh, parties.terms, "p0")
+    hidden = words.to_floats(words.minus(masked.words, pad)) / parties.terms.data_scale
     own = PADS.features(parties.owners[0].plain).split(Variant.FULL).hidden
     assert np.allclose(hidden, own, atol=1e-3)
 
@@ -368,8 +366,8 @@ def test_words_of_another_length_than_the_header_says() -> None:
     scores = parties.match([long, parties.sealed[1]])
     assert scores.labels == ["p1"]
     assert "got" in scores.refused[0].why
-    items = [("p0", bytes(addressed_pads.item_bytes(wide.terms)))]
-    with pytest.raises(DataError, match="words of 64 bits, got"):
+    items = [("p0", bytes(wide.files.item_bytes))]
+    with pytest.raises(DataError, match="requests of"):
         parties.keys.reveal(parties.forged(items), parties.server.public)
     other = Sealed("encrypted-profile", {**wide.sealed[0].header, "parameters": "pads"}, wide.sealed[0].body)
     with pytest.raises(NothingLeft, match="not sealed to this key"):
@@ -418,8 +416,6 @@ def test_a_message_or_request_of_another_length(cut: slice) -> None:
     good = parties.items(parties.match())[0]
     with pytest.raises(DataError, match="requests of"):
         parties.keys.reveal(parties.forged([("p0", good[cut])]), parties.server.public)
-    with pytest.raises(RemoteProtocolError, match="an item of"):
-        addressed_pads.read(AgreementKey.generate(), parties.terms, "p0", good[cut], sender="p0")
 
 
 def test_requests_that_were_sealed_to_another_key_or_header() -> None:
@@ -462,15 +458,13 @@ def test_a_second_baseline_is_refused_by_the_evaluator_itself(tmp_path: Path) ->
 def test_without_that_record_the_key_holder_learns_the_difference_and_refuses_the_score() -> None:
     parties = Parties()
     one = parties.items(parties.match())[0]
-    before = weights_of(parties.query(), parties.terms)
+    before = parties.terms.encoded(parties.query())
     parties.keys.reveal(parties.match(), parties.server.public)
     parties.base = owned(98)
     scores = parties.match(matched=Matched())
     two = parties.items(scores)[0]
     deltas = (words.unpacked(item[AT:-8], 64) for item in (two, one))
-    assert np.array_equal(
-        words.minus(*deltas), words.minus(weights_of(parties.query(), parties.terms), before)
-    )
+    assert np.array_equal(words.minus(*deltas), words.minus(parties.terms.encoded(parties.query()), before))
     found = parties.keys.reveal(scores, parties.server.public)
     assert not found.scores
     assert all("scored once" in why for why in found.refused.values())
@@ -572,10 +566,9 @@ def test_bounds_without_room_name_what_would_fit() -> None:
 
 def test_terms_of_files_are_those_of_one_session_and_evaluator() -> None:
     one, two = Parties(clients=0), Parties(clients=0)
-    contexts = {
-        pads_context(keys.public.session, server.public.fingerprint)
+    files = [
+        PADS.files(Q, keys.public, server.public.fingerprint)
         for keys in (one.keys, two.keys)
         for server in (one.server, two.server)
-    }
-    places = {PADS.pad_terms(Q, context).place for context in contexts}
-    assert len(contexts) == len(places) == 4
+    ]
+    assert len({each.terms.digest for each in files}) == len(files) == 4

@@ -91,7 +91,7 @@ def test_fedprox_pulls_towards_the_broadcast_model(problem: Problem) -> None:
 
 def test_active_fl_values_by_root_of_records_times_loss(problem: Problem) -> None:
     """Client 2 has the largest loss, client 1 the largest sqrt(n) * loss; 3 of 4 are excluded."""
-    by_loss = ByLoss(problem, excluded=0.75, temperature=0.01, explored=0.0)
+    by_loss = ByLoss(problem, ActiveFL(fraction=0.25, explored=0.0))
     known = State(
         problem.initial,
         {"size": np.array([1.0, 100.0, 4.0, 9.0]), "loss": np.array([2.0, 1.0, 3.0, 2.0])},

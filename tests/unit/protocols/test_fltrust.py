@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import tiny_he
 from support.private_studies import DPSGD
+from support.tiny_he import pad_holder, pad_request, pad_score, pad_server
 from support.tiny_study import run, spied, study, text, world
 
 from securefl.algorithm.clients import ClientContext, ClientFunction
@@ -24,7 +26,6 @@ from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.exchange.server import cohort_of
 from securefl.linear import pads, words
 from securefl.linear.pad_terms import PadTerms
-from securefl.linear.pads import PadKeyHolder, PadServer
 from securefl.protocols import fltrust
 from securefl.protocols.client_state import digest_of
 from securefl.protocols.fltrust import (
@@ -270,10 +271,10 @@ def read(own: Floats, query: LinearQuery) -> float:
     """The number that a server gets for these weights from a client of this direction, under pads."""
     signing, agreement = SigningKey.generate(), AgreementKey.generate()
     terms = PadTerms(bounds=query.bounds, context=b"")
-    server = PadServer(terms, 0, "direction", signing, query)
-    sent = pads.mask(own, np.zeros(0), terms, "direction", server.told, agreement.public)
-    holder = PadKeyHolder(agreement, terms, ("direction",), 1, signing.public)
-    return float(server.score(sent, holder.open(server.request([sent]))).value)
+    server = pad_server(terms, 0, "direction", signing, query)
+    sent = pads.mask(own, terms, "direction", server.declared.told, agreement.public)
+    holder = pad_holder(agreement, terms, ("direction",), 1, signing.public)
+    return float(pad_score(server, sent, holder.open(pad_request(server, [sent]))).value)
 
 
 def nearly_one(share: float, length: int) -> Floats:
@@ -291,13 +292,13 @@ def test_a_step_that_is_nearly_one_entry_is_refused_by_server_and_key_holder(sha
         read(own, LinearQuery(bounds, lie))
     signing, agreement = SigningKey.generate(), AgreementKey.generate()
     terms = PadTerms(bounds=bounds, context=b"")
-    server = PadServer(terms, 0, "direction", signing, LinearQuery(bounds, direction(np.ones(400))))
+    server = pad_server(terms, 0, "direction", signing, LinearQuery(bounds, direction(np.ones(400))))
     # A server that breaks the protocol asks all the same.
-    server._weights = words.from_floats(np.rint(lie * terms.weight_scale), terms.word_bits)
-    sent = pads.mask(own, np.zeros(0), terms, "direction", server.told, agreement.public)
-    holder = PadKeyHolder(agreement, terms, ("direction",), 1, signing.public)
+    tiny_he.lie(server, words.from_floats(np.rint(lie * terms.weight_scale), terms.word_bits))
+    sent = pads.mask(own, terms, "direction", server.declared.told, agreement.public)
+    holder = pad_holder(agreement, terms, ("direction",), 1, signing.public)
     with pytest.raises(RemoteProtocolError, match="one entry"):
-        holder.open(server.request([sent]))
+        holder.open(pad_request(server, [sent]))
 
 
 def test_a_client_of_these_bounds_takes_no_call_without_them() -> None:

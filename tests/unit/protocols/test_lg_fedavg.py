@@ -11,9 +11,8 @@ from support.trained_bodies import context, study, world
 
 from securefl.core.errors import ConfigError
 from securefl.protocols.contributions import Sampling
-from securefl.protocols.personal import Personal, SharedLayers
+from securefl.protocols.personal import SharedLayers
 from securefl.study.composition import composition
-from securefl.training.task import Bodies
 
 LG = 'name = "LG"\nprotocol = "lg_fedavg"'
 
@@ -33,7 +32,7 @@ def test_lg_fedavg_averages_the_last_layers_alone(layers: int, tmp_path: Path) -
 
 def test_lg_fedavg_keeps_each_body_and_takes_the_shared_layers() -> None:
     here = world()
-    part = Personal(Bodies(here.problem), SharedLayers(layers=1, side="head"))
+    part = SharedLayers(here.problem, side="head")
     x, y = here.records[0]
     shared = np.arange(330, dtype=np.float32) / 1000
     (update,) = part.contributions(Sampling())

@@ -26,7 +26,7 @@ from securefl.protocols.fedbabu import FedBABU
 from securefl.protocols.fedlog import FedLog
 from securefl.protocols.fedproto import FedProto
 from securefl.protocols.fedrep import FedRep
-from securefl.protocols.personal import accuracies, by_model, each_on_its_own
+from securefl.protocols.pfedme import PFedMe
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
@@ -336,17 +336,14 @@ def test_a_client_without_test_records_counts_nowhere() -> None:
     here: World = world(one("fedper"))
     x, y = here.tests[0]
 
-    @by_model
-    def model(client: int, kept: Any) -> Any:
-        return here.problem, here.problem.initial
-
     devices = [Device(x=x[:0], y=y[:0], kept={}), Device(x=x, y=y, kept={})]
-    found = accuracies(devices, model)
-    assert np.isnan(found[0])
-    assert each_on_its_own(devices, model).accuracy == found[1]
+    near = PFedMe(lamda=1.0).build(here.problem)
+    found = near.evaluate(near.start(), devices)
+    assert np.isnan(found.figures["global accuracy"][0])
+    assert found.accuracy == found.figures["global accuracy"][1]
     for options in (FedProto(), FedLog(body="private"), FedRep()):
         algorithm = options.build(here.problem)
         assert np.isnan(algorithm.evaluate(algorithm.start(), devices[:1]).accuracy)
-    nobody = each_on_its_own(devices[:1], model)
+    nobody = near.evaluate(near.start(), devices[:1])
     assert np.isnan(nobody.accuracy)
     assert nobody.personal

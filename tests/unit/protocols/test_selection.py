@@ -12,8 +12,8 @@ from securefl.algorithm.clients import Population, State
 from securefl.core.draws import sample_without_replacement
 from securefl.core.errors import ConfigError
 from securefl.protocols.averaging import Uniform
-from securefl.protocols.baselines import ByLoss, BySize, FirstCome
-from securefl.protocols.fedprof.options import ByProfile
+from securefl.protocols.baselines import ActiveFL, ByLoss, BySize, FirstCome
+from securefl.protocols.fedprof.options import ByProfile, FedProf
 from securefl.protocols.selection import by_valuation, first_come, with_replacement
 
 
@@ -26,7 +26,8 @@ def state(**memory: object) -> State:
 
 
 def by_profile(alpha: object, replacement: bool = False) -> ByProfile:
-    return ByProfile(None, alpha, None, replacement)  # type: ignore[arg-type]  # no data is read
+    options = FedProf(fraction=1.0, alpha=alpha, replacement=replacement)  # type: ignore[arg-type]
+    return ByProfile(None, options, None)  # type: ignore[arg-type]  # no data is read
 
 
 @pytest.mark.parametrize("hole", [-np.inf, np.nan])
@@ -169,7 +170,7 @@ def test_nobody_who_has_retired_is_chosen() -> None:
         FirstCome(),
         by_profile(1.0),
         by_profile(1.0, replacement=True),
-        ByLoss(None, excluded=0.0, temperature=1.0, explored=0.5),  # type: ignore[arg-type]
+        ByLoss(None, ActiveFL(fraction=0.5, excluded=0.0, temperature=1.0, explored=0.5)),  # type: ignore[arg-type]
     ]
     for rule in rules:
         for seed in range(40):

@@ -10,9 +10,9 @@ from support import tiny_table
 from support.tiny_table import ELSEWHERE, TABLE, install, part, table
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.published import catalogue
-from securefl.published.differences import differences
+from securefl.published import table as catalogue
 from securefl.published.run import run_table
+from securefl.published.table import differences
 
 
 def test_a_table_whose_protocols_are_missing_is_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_an_unknown_table_is_told_the_nearest(monkeypatch: pytest.MonkeyPatch) -
 def test_missing_data_is_told_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of the last part too: hours of the first must not be lost to it."""
     monkeypatch.setenv("SECUREFL_DATA", str(tmp_path / "nothing"))
-    assert catalogue.data_of(ELSEWHERE) == ("digits", "mnist")
+    assert ELSEWHERE.data == ("digits", "mnist")
     why = catalogue.missing(("digits", "mnist"))
     assert set(why) == {"mnist"}
     assert "mnist/train-images-idx3-ubyte.gz" in why["mnist"]

@@ -11,8 +11,7 @@ import pytest
 from support.tiny_table import TABLE, metrics
 
 from securefl.published import beside
-from securefl.published.beside import sample
-from securefl.published.observed_figures import with_figures
+from securefl.published.beside import sample, with_figures
 from securefl.published.table import Measure
 from securefl.study.results import Results
 

@@ -12,8 +12,7 @@ from support.tiny_table import OTHER, TABLE
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.published import beside
-from securefl.published.reproduction_status import Standing, standing
-from securefl.published.run import run_table
+from securefl.published.run import Standing, run_table, standing
 from securefl.published.table import Table
 from securefl.study.interruption import Interrupted
 

@@ -6,13 +6,16 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.bad_files import BAD, put
 from support.read_only import bound_by_modes, content, forbid_writing
 
 from securefl.core.errors import DataError
+from securefl.storage import read_only
 from securefl.storage.database import Damaged
 from securefl.storage.read_only import read
 
@@ -133,6 +136,35 @@ def test_damage_in_a_file_that_changes_meanwhile_is_looked_at_again(error: Excep
         return spent(db)
 
     assert read(path, disturbed) == 3
+
+
+def test_a_log_that_goes_right_after_it_was_seen_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last process that has the file open removes its log, and may do so between any two looks."""
+    path, exists = tmp_path / "a.sqlite", Path.exists
+    write(path, 1, 2).close()
+    monkeypatch.setattr(Path, "exists", lambda own: exists(own) or own.name.endswith("-wal"))
+    assert read(path, spent) == 3
+
+
+@pytest.mark.parametrize("turn", range(6))
+def test_a_log_that_comes_and_goes_at_every_look_is_no_missing_folder(
+    turn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.sqlite"
+    write(path, 1, 2).close()
+    log, stat, looks = path.with_name("a.sqlite-wal"), Path.stat, iter(range(turn, 10**6))
+
+    def looked(own: Path, **how: Any) -> Any:
+        if own == log:
+            log.write_bytes(b"no log") if next(looks) % 3 else log.unlink(missing_ok=True)
+        return stat(own, **how)
+
+    monkeypatch.setattr(Path, "stat", looked)
+    monkeypatch.setattr(read_only, "sleep", lambda seconds: None)
+    with suppress(DataError):  # it may change at every try
+        assert read(path, spent) == 3
 
 
 def test_a_file_that_never_stands_still_is_not_read(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_cut_off_at_every_durable_write(name: str, tmp_path: Path, power: Power)
     "arm",
     [
         'protocol = "fedcor"\nfraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 1',
-        'protocol = "adds"\nfraction = 1.0\nfewest = 2',
+        'protocol = "adds"\nfraction = 1.0\nmin_clients_per_entry = 2',
     ],
     ids=["trial", "maps"],
 )

@@ -33,7 +33,7 @@ from securefl.engine.network import Network
 from securefl.engine.party import key_holder
 from securefl.protocols import fltrust
 from securefl.protocols.adds import contributions as adds
-from securefl.protocols.adds.options import Adds
+from securefl.protocols.adds.part import Adds
 from securefl.protocols.client_state import digest_of
 from securefl.protocols.compression import download, moved
 from securefl.protocols.fedavg import FedAvg

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +15,7 @@ from securefl.report.accuracy import MEASURES
 from securefl.sweep.best import means
 from securefl.sweep.cells import parse_sweep
 from securefl.sweep.page import measure_of, render, shown_on_pages
-from securefl.sweep.tradeoff import Series, results_table, series_of, summary_table
+from securefl.sweep.tradeoff import Series, other_axes, results_table, series_of, summary_table
 from securefl.sweep.tradeoff_plots import drawings
 
 PANELS = f"""[sweep]
@@ -41,18 +42,20 @@ def line(
     return Series(number=0, label=name, values={"arm": name}, rows=rows, panel=panel, line=name, look=0)
 
 
-def test_each_panel_and_epsilon_has_a_row_and_each_arm_a_column() -> None:
+def test_each_panel_and_arm_has_a_row_and_each_epsilon_a_column() -> None:
     found = means(
         [
             line("a", {1.0: 0.5}, "few", "here"),
             line("b", {1.0: 0.6}, "few", "here"),
-            line("a", {math.inf: 0.9}, "many", "here"),
-            line("b", {math.inf: 0.6}, "many", "here"),
+            line("a", {1.0: 0.9, math.inf: 0.9}, "many", "here"),
+            line("b", {1.0: 0.6, math.inf: 0.6}, "many", "here"),
         ]
     )
-    assert found.to_dict("index") == {
-        ("few, here", 1.0): {"a": 0.5, "b": 0.6},
-        ("many, here", math.inf): {"a": 0.9, "b": 0.6},
+    assert found.fillna(0).to_dict("index") == {
+        ("few, here", "a"): {1.0: 0.5, math.inf: 0},
+        ("few, here", "b"): {1.0: 0.6, math.inf: 0},
+        ("many, here", "a"): {1.0: 0.9, math.inf: 0.9},
+        ("many, here", "b"): {1.0: 0.6, math.inf: 0.6},
     }
 
 
@@ -73,9 +76,28 @@ def test_what_cannot_be_compared_is_not(other: Series) -> None:
     assert means([]).empty
 
 
-def test_a_setting_that_an_arm_is_missing_in_does_not_count() -> None:
+def test_a_setting_that_an_arm_is_missing_in_is_unknown() -> None:
     found = means([line("a", {1.0: 0.5, 2.0: 0.6}), line("b", {1.0: 0.4})])
-    assert len(found) == 1
+    assert found.isna().to_numpy().tolist() == [[False, False], [False, True]]
+
+
+def test_a_legend_whose_labels_are_long_leaves_the_axes_their_place(tmp_path: Path) -> None:
+    swept = sweep(EPSILONS)
+    fill(swept, tmp_path)
+    first = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))[0]
+    long = [replace(first, number=n, look=n, line=f"{'a label with many words, ' * 6}{n}") for n in range(40)]
+    figure = drawings(long, legend=True)[0].figure
+    figure.draw_without_rendering()  # matplotlib warns if axes have no place, and a warning is an error
+    assert figure.axes[0].get_window_extent().height > 200
+
+
+def test_a_key_with_one_value_for_each_line_is_no_axis(tmp_path: Path) -> None:
+    swept = parse_sweep(NOISED + ARMS + PANELS)
+    fill(swept, tmp_path)
+    summary = summary_table(swept, tmp_path, results_table(swept, tmp_path))
+    assert [own[0].axis for own in other_axes(swept, summary)] == ["data.clients"]
+    paired = (summary["data.clients"] == 5) == (summary["arm"] == "unit")
+    assert not other_axes(swept, summary[paired])
 
 
 def test_each_panel_has_its_axes_and_an_arm_one_look(tmp_path: Path) -> None:

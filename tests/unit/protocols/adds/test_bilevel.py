@@ -13,19 +13,7 @@ from securefl.protocols.adds.importance import Criterion
 from securefl.protocols.adds.subnet_search import Search, redrawn, search, skew
 from securefl.training import ModelConfig
 
-SEARCH = Search(
-    importance="slim",
-    initial=0.9,
-    least=0.1,
-    optimizer="adam",
-    rate=0.05,
-    epsilon=1.0,
-    cooling=0.98,
-    validation=0.1,
-    offset=0.5,
-    lasting=True,
-    scaled=True,
-)
+SEARCH = Search(importance="slim", rate=0.05)
 
 
 def test_a_search_is_drawn_from_the_clients_stream_and_learns() -> None:
@@ -37,13 +25,13 @@ def test_a_search_is_drawn_from_the_clients_stream_and_learns() -> None:
     assert first.units.sum() < net.units
     for layer, alpha in zip(net.sampled, first.alpha, strict=True):
         assert first.units[layer.own].sum() == np.ceil(alpha * layer.units - 1e-9)
-        assert SEARCH.least <= alpha < 0.9
+        assert SEARCH.min_rate <= alpha < 0.9
 
 
 def test_a_larger_skew_gives_a_smaller_subnet() -> None:
     """By steps that follow lambda, on clients of one to ten classes, all else equal."""
     net = supernet(ModelConfig(kind="mlp", hidden=(60, 40)))
-    config = replace(SEARCH, optimizer="sgd", rate=0.05, epsilon=0.3)
+    config = replace(SEARCH, optimizer="sgd", rate=0.05, mask_temperature=0.3)
     found = [search(net, config, context(net, records=60, classes=classes)) for classes in (1, 2, 4, 10)]
     skews = [own.skew for own in found]
     sizes = [net.parameters(own.units) for own in found]
@@ -54,14 +42,14 @@ def test_a_larger_skew_gives_a_smaller_subnet() -> None:
 def test_a_fixed_lambda_is_that_of_every_client() -> None:
     """A larger one gives smaller subnets, whatever the labels; the skew's own value gives the same search."""
     net = supernet(ModelConfig(kind="mlp", hidden=(60, 40)))
-    config = replace(SEARCH, optimizer="sgd", rate=0.05, epsilon=0.3)
+    config = replace(SEARCH, optimizer="sgd", rate=0.05, mask_temperature=0.3)
     sizes = [
-        net.parameters(search(net, replace(config, weight=weight), context(net, records=60)).units)
+        net.parameters(search(net, replace(config, fixed_lambda=weight), context(net, records=60)).units)
         for weight in (0.0, 0.4, 1.2)
     ]
     assert sizes[0] > sizes[1] > sizes[2]
     own = search(net, config, context(net, records=60))
-    same = search(net, replace(config, weight=own.skew + 0.5), context(net, records=60))
+    same = search(net, replace(config, fixed_lambda=own.skew + 0.5), context(net, records=60))
     np.testing.assert_array_equal(own.units, same.units)
     np.testing.assert_array_equal(own.model, same.model)
 
@@ -121,5 +109,5 @@ def test_a_label_that_is_no_class_is_told(label: int) -> None:
 
 
 def test_a_first_rate_below_the_least_is_refused() -> None:
-    with pytest.raises(ValueError, match="least"):
+    with pytest.raises(ValueError, match="min_rate"):
         replace(SEARCH, initial=0.05)

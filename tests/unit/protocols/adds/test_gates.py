@@ -18,24 +18,24 @@ from securefl.protocols.adds.subnet_search import MOST, Gates, most_important, p
     some.sampled_from([1.0, 0.3, 1e-2, 1e-4]),
 )
 def test_chances_sum_to_the_rate_and_rise_with_importance(
-    importance: list[float], alpha: float, epsilon: float
+    importance: list[float], alpha: float, temperature: float
 ) -> None:
     values = np.array(importance)
-    chances = probabilities(values, alpha, epsilon)
+    chances = probabilities(values, alpha, temperature)
     order = np.argsort(values)
     assert (np.diff(chances[order]) >= -1e-12).all()
     assert chances.mean() == pytest.approx(alpha, abs=1e-6)
 
 
-def test_a_small_epsilon_is_hard_pruning() -> None:
+def test_a_small_temperature_is_hard_pruning() -> None:
     chances = probabilities(np.array([0.1, 0.9, 0.5, 0.2]), 0.5, 1e-4)
     np.testing.assert_allclose(chances, [0, 1, 1, 0], atol=1e-6)
 
 
-@pytest.mark.parametrize("epsilon", [1e-8, 1e-12, 1e-300])
+@pytest.mark.parametrize("temperature", [1e-8, 1e-12, 1e-300])
 @pytest.mark.parametrize("importance", [[1.0] * 8, [1.0, 0.5, 0.5, 0.0], [1.0, 0.9]])
-def test_chances_come_to_an_end_for_any_epsilon(importance: list[float], epsilon: float) -> None:
-    chances = probabilities(np.array(importance), 0.73, epsilon)
+def test_chances_come_to_an_end_for_any_temperature(importance: list[float], temperature: float) -> None:
+    chances = probabilities(np.array(importance), 0.73, temperature)
     assert ((chances >= 0) & (chances <= 1)).all()
 
 
@@ -44,7 +44,7 @@ def test_masks_of_late_rounds_keep_the_rate_among_equal_units() -> None:
     net = supernet(MLP)
     rates = torch.full((2,), 0.5, dtype=torch.float64)
     rng = np.random.default_rng(0)
-    gates = Gates(net, rates, 0.98**2000, rng, lasting=False, scaled=False)
+    gates = Gates(net, rates, 0.98**2000, rng, resample_per_pass=True, scaled=False)
     kept = np.mean([float(gates.draw()[own.own.start].mean()) for _ in range(200) for own in net.sampled])
     assert kept == pytest.approx(0.5, abs=0.1)
 
@@ -53,7 +53,7 @@ def test_the_gradient_in_a_rate_is_that_of_the_chances() -> None:
     """Eq. 18 beside a difference quotient of sum_c g_c p_c(alpha)."""
     net = supernet(MLP)
     alpha = torch.full((2,), 0.6, dtype=torch.float64, requires_grad=True)
-    gates = Gates(net, alpha, 0.4, np.random.default_rng(0), lasting=True, scaled=False)
+    gates = Gates(net, alpha, 0.4, np.random.default_rng(0), resample_per_pass=False, scaled=False)
     rng = np.random.default_rng(1)
     gates.importance = [rng.random(own.units) for own in net.sampled]
     slopes = [rng.standard_normal(own.units) for own in net.sampled]
@@ -76,7 +76,7 @@ def test_masks_are_drawn_with_the_chances() -> None:
         torch.full((2,), 0.7, dtype=torch.float64),
         0.5,
         np.random.default_rng(2),
-        lasting=False,
+        resample_per_pass=True,
         scaled=False,
     )
     gates.importance = [np.linspace(0, 1, own.units) for own in net.sampled]
@@ -85,11 +85,11 @@ def test_masks_are_drawn_with_the_chances() -> None:
     assert (np.abs(means - chances) < 6 * np.sqrt(chances * (1 - chances) / 400)).all()
 
 
-def test_lasting_lots_keep_a_unit_until_its_chance_falls() -> None:
+def test_lots_of_a_round_keep_a_unit_until_its_chance_falls() -> None:
     """Two passes have one mask, whose mean is 1, and the final subnet has its units."""
     net = supernet(MLP)
     alpha = torch.full((2,), 0.5, dtype=torch.float64)
-    gates = Gates(net, alpha, 1.0, np.random.default_rng(4), lasting=True, scaled=True)
+    gates = Gates(net, alpha, 1.0, np.random.default_rng(4), resample_per_pass=False, scaled=True)
     gates.importance = [np.linspace(0.5, 1, own.units) for own in net.sampled]
     first, second, final = gates.draw(), gates.draw(), gates.subnet()
     for layer in net.sampled:
@@ -108,7 +108,7 @@ def test_lasting_lots_keep_a_unit_until_its_chance_falls() -> None:
 def test_a_layer_never_passes_nothing() -> None:
     net = supernet(MLP)
     alpha = torch.full((2,), 0.01, dtype=torch.float64)
-    gates = Gates(net, alpha, 0.1, np.random.default_rng(4), lasting=False, scaled=False)
+    gates = Gates(net, alpha, 0.1, np.random.default_rng(4), resample_per_pass=True, scaled=False)
     for _ in range(20):
         assert all(mask.sum() >= 1 for mask in gates.draw().values())
 

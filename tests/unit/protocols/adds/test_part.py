@@ -30,7 +30,7 @@ COHORT = {0: 1, 1: 1, 2: 1}
 
 
 def part(fewest: int = 1, **changes: Any) -> Subnets:
-    options = Adds(fraction=1.0, rate=0.1, importance="lrp", fewest=fewest)
+    options = Adds(fraction=1.0, rate=0.1, importance="lrp", min_clients_per_entry=fewest)
     built = options.build(problem(MLP, **changes))
     return built.part  # type: ignore[attr-defined, no-any-return]
 
@@ -276,3 +276,10 @@ def test_what_subnets_cannot_be_searched_under_is_refused() -> None:
     with pytest.raises(ConfigError, match="two classes or more"):
         options.build(problem(MLP, kind="regression"))
     assert supernet(CNN).units
+
+
+@pytest.mark.parametrize("word", ["epsilon", "least", "fewest", "lasting", "weight", "offset"])
+def test_an_option_of_another_name_is_an_unknown_key(word: str) -> None:
+    """`epsilon` was the inexactness of masks, in an arm beside the epsilon of [privacy]."""
+    with pytest.raises(ConfigError, match=f"Unknown key `{word}`"):
+        study(f'[[arm]]\nname = "x"\nprotocol = "adds"\nfraction = 1.0\n{word} = 1\n')

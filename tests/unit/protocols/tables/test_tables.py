@@ -16,8 +16,7 @@ import tomli_w
 from securefl.core.errors import ConfigError, DataError
 from securefl.data import Dataset, Split
 from securefl.protocols.tables import adds, fedcor, fedlog, fedprof_v1, fedprof_v2
-from securefl.published.differences import differences
-from securefl.published.table import Figure, Measure, Part, Table
+from securefl.published.table import Figure, Measure, Part, Table, differences
 from securefl.study import own_code, world
 from securefl.study.composition import composition, require_known
 from securefl.sweep.cells import put

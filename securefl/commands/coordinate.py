@@ -1,23 +1,29 @@
-"""The command `party coordinate`: runs the study of a server's folder with parties on sockets or Flower."""
+"""The command `party coordinate`: runs the study of a server's folder with parties on sockets or Flower.
+
+Here is also the argument FOLDER of all commands of the group `party`.
+"""
 
 from __future__ import annotations
 
+import os
 import shlex
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from securefl.commands.choices import FILE
 from securefl.commands.exit_codes import ExitCode
-from securefl.commands.party.folder_argument import party_folder
 from securefl.commands.printing import echo
 from securefl.commands.telling import play_and_tell, with_trust
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
+from securefl.storage.inputs import kind_word, shown
 
 if TYPE_CHECKING:
     from securefl.study.interruption import Interruption
@@ -26,6 +32,30 @@ if TYPE_CHECKING:
 
 _WAIT, _WAIT_FLOWER = 60.0, 300.0
 """Seconds. Nodes of Flower start a process for each message."""
+
+
+def _require_folder(context: click.Context, parameter: click.Parameter, folder: Path) -> Path:
+    """The folder, if this user may use it. Not by click, which knows no remedy and exits with 2."""
+    expected = f"Expected a party's folder, got {shown(folder)}"
+    make = "Name the folder that `securefl party init` made, or make one with it."
+    me = f"user {os.getuid()} may not"
+    owner = "Run the command as the party's owner."
+    try:
+        found = folder.stat()
+    except PermissionError:
+        raise ConfigError(f"{expected}, in a folder that {me} enter. {owner}") from None
+    except OSError as error:
+        raise ConfigError(f"{expected}: {error.strerror}. {make}") from None
+    if not stat.S_ISDIR(found.st_mode):
+        what = "a file" if stat.S_ISREG(found.st_mode) else kind_word(found.st_mode)
+        raise ConfigError(f"{expected}, which is {what}. {make}")
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise ConfigError(f"{expected} of user {found.st_uid}, which {me} read. {owner}")
+    return folder
+
+
+party_folder: Final = click.argument("folder", type=FILE, callback=_require_folder)
+"""Adds the argument FOLDER to a command of the group `party`. ConfigError unless it is a folder to use."""
 
 
 class _Seconds(click.FloatRange):
@@ -48,12 +78,12 @@ Example:  securefl party coordinate server --out runs/hospitals
 @party_folder
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, readable=False),
+    type=FILE,
     help="Run folder; default runs/<name of the study>.",
 )
 @click.option(
     "--parties",
-    type=click.Path(path_type=Path, readable=False),
+    type=FILE,
     help="A folder with the parties' folders by name, such as PARTIES/client-0000; default: beside FOLDER.",
 )
 @click.option(

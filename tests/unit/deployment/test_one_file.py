@@ -1,0 +1,129 @@
+"""A party's one file: killed at any of its writes, on a full disk, or older than its counter."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any
+
+import pytest
+from support.party_folders import MASKED, Asking, enrolled, made
+
+from securefl.accounting.note import HeadNote
+from securefl.core.errors import DataError
+from securefl.core.release import SERVER
+from securefl.deployment import folder as folders
+from securefl.deployment import keys
+from securefl.deployment.messages import REFUSED, Enter, Entered, decode_envelope, encode_envelope
+from securefl.deployment.party_setup import Made
+from securefl.storage import database
+from securefl.storage.counter import Counter
+
+ME = "client-0001"
+
+
+@pytest.fixture(autouse=True)
+def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+
+
+class Shots:
+    """Copies of a party's folder and counter after each of its writes: what a kill at that moment leaves."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.places = (root / ME, root / "counters" / ME)
+        self.taken: list[Path] = []
+        self._root = root / "shots"
+        self._after(monkeypatch, Counter, "note", lambda own, *_: own.folder == self.places[1])
+        self._after(monkeypatch, HeadNote, "write", lambda *_: True)
+        whole = database._transaction
+
+        @contextmanager
+        def transaction(db: Connection) -> Iterator[None]:
+            with whole(db):
+                yield
+            if db.execute("PRAGMA database_list").fetchone()[2] == str(self.places[0] / "ledger.sqlite"):
+                self.take()
+
+        monkeypatch.setattr(database, "_transaction", transaction)
+
+    def _after(self, monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, mine: Any) -> None:
+        real = getattr(kind, name)
+
+        def written(*args: Any) -> None:
+            real(*args)
+            if mine(*args):
+                self.take()
+
+        monkeypatch.setattr(kind, name, written)
+
+    def take(self) -> None:
+        shot = self._root / f"{len(self.taken)}"
+        for place in self.places:
+            shutil.copytree(place, shot / place.parent.name / place.name)
+        self.taken.append(shot)
+
+    def bring(self, shot: Path, counter: Path | None = None) -> None:
+        """Put the folder of one shot in its place, with its own counter or that of another."""
+        for place, found in zip(self.places, (shot, counter or shot), strict=True):
+            shutil.rmtree(place)
+            shutil.copytree(found / place.parent.name / place.name, place)
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[Asking]:
+    with folders.opened(root / ME) as party:
+        session = party.session()
+        yield Asking(root, lambda sent: {ME: session.answer(sent[ME])} if ME in sent else {}, MASKED)
+
+
+def test_killed_at_any_write_it_opens_again_and_an_older_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrolled(tmp_path, MASKED)
+    with monkeypatch.context() as watched:
+        shots = Shots(tmp_path, watched)
+        with serving(tmp_path) as asking:
+            asking.enter()
+            asking.server.retries_left = 0
+            asking.play(1)
+            left = len(shots.taken)
+    newest, seen = shots.taken[left - 1], []
+    for shot in shots.taken[:left]:
+        shots.bring(shot)
+        with folders.opened(tmp_path / ME) as party:
+            assert party.files.ledger is not None
+            rows = len(party.files.ledger.rows())
+            seen.append((party.files.diary.newest()[0], rows, party.files.newest(asking.session)))
+    assert seen == sorted(seen), "nothing that was written is gone"
+    assert seen[0][0] in (0, 1)
+    assert seen[-1][2] == 1, "the reply has left, and the round is never played again"
+    older = [shot for shot, one in zip(shots.taken, seen, strict=False) if one < seen[-1]]
+    assert older
+    for shot in older:
+        shots.bring(shot, counter=newest)
+        with pytest.raises(DataError, match="older copy"), folders.opened(tmp_path / ME):
+            pass
+    shots.bring(newest)
+    with folders.opened(tmp_path / ME):
+        pass
+
+
+def test_on_a_full_disk_it_enters_no_session_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    enrolled(tmp_path, MASKED)
+    of, own = made(MASKED), keys.read(tmp_path / SERVER, SERVER)
+    with folders.opened(tmp_path / ME) as party:
+        # The long name of the study needs a new page of the file.
+        enter = Enter.of(of.plan, "s" * 4000, of.work, party.pinned, bytes(32), own)
+        request, session, file = encode_envelope(enter), party.session(), party.files.diary._db
+        pages = file.rows("PRAGMA page_count")[0][0]
+        file.rows(f"PRAGMA max_page_count = {pages}")
+        assert session.answer(request) == REFUSED
+        assert party.files.diary.sessions() == []
+        assert "disk is full" in party.files.diary.refusals()[0].text
+        file.rows(f"PRAGMA max_page_count = {100 * pages}")
+        assert decode_envelope(session.answer(request), Entered, sender=ME).number == 0
+        assert len(party.files.diary.sessions()) == 1
