@@ -123,10 +123,10 @@ class GridExchange:
 
     def _greeted(self, nodes: Iterable[int]) -> dict[int, str]:
         """The party of each of these nodes that answers; empty if it names none."""
-        hello = RecordDict({_RECORD: ConfigRecord({})})
-        posted = {str(node): (node, hello) for node in nodes}
+        posted = {str(node): (node, _stating()) for node in nodes}
         answers = self._asked(HELLO, posted, min(_PATIENCE, self._entering / 2))
-        return {int(node): _name(content) for node, content in answers.items()}
+        named = {int(node): _stated(content, _PARTY) for node, content in answers.items()}
+        return {node: name if isinstance(name, str) else "" for node, name in named.items()}
 
     def partitions(self, patience: float) -> int:
         """The number of nodes of a simulation, asked of one node after the other until one says it.
@@ -136,10 +136,9 @@ class GridExchange:
         end = self._clock() + patience
         while True:
             for node in self._grid.get_node_ids():
-                posted = {"a node": (node, RecordDict({_RECORD: ConfigRecord({})}))}
-                content = self._asked(SIMULATION, posted, min(_PATIENCE, patience)).get("a node")
-                record = content.get(_RECORD) if content else None
-                count = record.get(_COUNT) if isinstance(record, ConfigRecord) else None
+                posted = {"a node": (node, _stating())}
+                found = self._asked(SIMULATION, posted, min(_PATIENCE, patience))
+                count = _stated(found.get("a node", RecordDict()), _COUNT)
                 if type(count) is int and 1 <= count <= _MOST_NODES:
                     return count
             if self._clock() >= end:
@@ -217,7 +216,7 @@ _PAUSE: Final = 0.5
 
 def said(name: str) -> RecordDict:
     """A node's reply to a hello: the party that it relays for."""
-    return RecordDict({_RECORD: ConfigRecord({_PARTY: name})})
+    return _stating(**{_PARTY: name})
 
 
 SIMULATION: Final = "query.securefl_simulation"
@@ -227,13 +226,18 @@ _COUNT = "nodes"
 
 def counted(nodes: int) -> RecordDict:
     """A simulated node's reply: the number of all nodes."""
-    return RecordDict({_RECORD: ConfigRecord({_COUNT: nodes})})
+    return _stating(**{_COUNT: nodes})
 
 
-def _name(content: RecordDict) -> str:
+def _stating(**words: str | int) -> RecordDict:
+    """The content of a message with these words; a question has none."""
+    return RecordDict({_RECORD: ConfigRecord(dict(words))})
+
+
+def _stated(content: RecordDict, word: str) -> object:
+    """What a reply says under this word. None if it says nothing."""
     record = content.get(_RECORD)
-    name = record.get(_PARTY) if isinstance(record, ConfigRecord) else None
-    return name if isinstance(name, str) else ""
+    return record.get(word) if isinstance(record, ConfigRecord) else None
 
 
 UNANSWERED: Final = "The party gave no answer."

@@ -10,13 +10,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
+
+if TYPE_CHECKING:  # takes seconds to load, and a node does not need it
+    from flwr.serverapp.strategy import FedAvg
 
 _FLOATS: Final = ("float16", "float32", "float64")
 _COUNTERS: Final = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -124,6 +127,31 @@ class Task:
     weight_key: str
     config: Mapping[str, Any]
     local: Mapping[str, Array] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, strategy: FedAvg, arrays: ArrayRecord, config: Mapping[str, Any]) -> Task:
+        """The task of a strategy's message with these arrays and this configuration.
+
+        Raises ConfigError for arrays that `Layout.of` refuses.
+        """
+        layout = Layout.of(arrays)
+        return cls(
+            layout=layout,
+            arrays_key=strategy.arrayrecord_key,
+            config_key=strategy.configrecord_key,
+            weight_key=strategy.weighted_by_key,
+            config=dict(config),
+            local=layout.own(arrays),
+        )
+
+    def content(self, values: NDArray[np.float32], local: Mapping[str, Array]) -> RecordDict:
+        """The content of the message that an app gets: these values (d,), and the arrays that stay local."""
+        return RecordDict(
+            {
+                self.arrays_key: self.layout.record(values, local),
+                self.config_key: ConfigRecord(dict(self.config)),
+            }
+        )
 
     def encoded(self) -> bytes:
         """Canonical JSON. Raises ConfigError if the configuration is invalid or too large."""

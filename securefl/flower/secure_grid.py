@@ -287,16 +287,9 @@ class SecureGrid(Grid):
         local = self._kept(came)
         # A strategy weighs all arrays, so integers come back as float64.
         arrays = ArrayRecord({name: local.get(name, array) for name, array in came.items()})
-        layout = Layout.of(arrays)
-        start = layout.flat(arrays)
-        task = Task(
-            layout=layout,
-            arrays_key=own.arrayrecord_key,
-            config_key=own.configrecord_key,
-            weight_key=own.weighted_by_key,
-            config=dict(content.config_records.get(own.configrecord_key, ConfigRecord())),
-            local=local,
-        )
+        config = content.config_records.get(own.configrecord_key, ConfigRecord())
+        task = Task.of(own, arrays, config)
+        layout, start = task.layout, task.layout.flat(arrays)
         chosen = self._chosen(posted)
         cohort = self._cohort(chosen)
         if not cohort:
