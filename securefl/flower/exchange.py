@@ -274,7 +274,7 @@ def relay(message: Message, name: str, ask: Callable[[bytes], bytes]) -> Message
             return Message(said(name), reply_to=message)
         if kind == FRAME:
             return Message(wrapped(ask(unwrapped(message.content, sender="server"))), reply_to=message)
-        _log.warning("Expected a message of type %s or %s, got another.", FRAME, HELLO)
+        _log.warning("Expected a message of type %s or %s, got %s.", FRAME, HELLO, kind)
     except Exception as error:
         _log.warning("%s: no answer: %s", name, error)
     return Message(Error(CODE, UNANSWERED), reply_to=message)

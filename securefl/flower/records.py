@@ -185,7 +185,9 @@ class Task:
             arrays = _arrays(layout, local)
         except (ValueError, TypeError, OverflowError, RecursionError):
             raise RemoteProtocolError(
-                "Expected a task as securefl writes it, got another.", sender="server"
+                f"Expected a task as securefl writes it, got {len(data)} bytes that are none. Run one "
+                "release of securefl at all parties.",
+                sender="server",
             ) from None
         return cls(
             layout=layout,
@@ -257,7 +259,8 @@ def unwrapped(content: RecordDict, *, sender: str) -> bytes:
     data = found.data if isinstance(found, Array) else found
     if not isinstance(data, bytes) or len(data) > MOST:
         raise RemoteProtocolError(
-            f"Expected one frame of at most {MOST} bytes in a Flower message, got other content.",
+            f"Expected one frame of at most {MOST} bytes in a Flower message, got "
+            f"{len(content)} records. Run the app that `secure` makes, and one release of securefl.",
             sender=sender,
         )
     return data

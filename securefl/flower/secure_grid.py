@@ -76,8 +76,8 @@ def served(strategy: Strategy, updates: Updates) -> FedAvg:
     for how in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
         if getattr(strategy, how) is not aggregate_metricrecords:
             raise ConfigError(
-                f"Expected Flower's own {how}, the weighted mean, got another: it would get only the mean. "
-                "Leave it out."
+                f"Expected Flower's own {how}, the weighted mean, got {getattr(strategy, how)!r}: it would "
+                "get only the mean. Leave it out."
             )
     if strategy.fraction_evaluate > 0 and not updates.evaluation:
         raise ConfigError(
@@ -268,7 +268,8 @@ class SecureGrid(Grid):
         if not {id(one) for one in posted} <= known or len(kinds) > 1 or not kinds <= {"train", "evaluate"}:
             raise LocalProtocolError(
                 f"Expected train or evaluate messages of {type(self._strategy).__name__}, the strategy of "
-                "this grid, got others. Give each strategy a SecureGrid of its own."
+                f"this grid, got {', '.join(sorted(kinds))} of another maker. Give each "
+                "strategy a SecureGrid of its own."
             )
         if any(one.content != posted[0].content for one in posted[1:]):
             raise LocalProtocolError("Expected one content for the whole cohort, got several.")
