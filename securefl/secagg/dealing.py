@@ -247,8 +247,8 @@ def published(closed: ClosedRoster, dealer: int, dealing: Dealing) -> Published:
         raise CryptoError(f"Expected shares for {len(holders) - 1} neighbours, got {len(dealing.sealed)}.")
     if lengths != {SEALED_BYTES} or hashes != {MARKS_BYTES} or len(dealing.seed.raw) != 32:
         raise CryptoError(
-            f"Expected hashes of {MARKS_BYTES} bytes, sealed shares of one length, {SEALED_BYTES}, and a seed of "
-            f"32, got {sorted(hashes)}, {sorted(lengths)} and {len(dealing.seed.raw)}."
+            f"Expected hashes of {MARKS_BYTES} bytes, sealed shares of one length, {SEALED_BYTES}, and a "
+            f"seed of 32, got {sorted(hashes)}, {sorted(lengths)} and {len(dealing.seed.raw)}."
         )
     known = closed.agreement.roster.known
     # A dealer of this process has hashed exactly these bytes already. The tree follows from them alone.
