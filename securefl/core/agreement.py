@@ -128,7 +128,11 @@ class Roster:
         keys = [key.raw for member in self.members for key in (member.identity, member.channel)]
         if len(set(keys)) < len(keys) or any(len(key) != 32 for key in keys):
             # one party under two names would count twice in a quorum, and would hide no other client's value
-            raise ConfigError("Expected distinct keys of 32 bytes, got others: one party would count as two.")
+            raise ConfigError(
+                f"Expected distinct keys of 32 bytes, got {len(set(keys))} distinct ones among {len(keys)}, "
+                f"of {sorted({len(key) for key in keys})} bytes: one party would count as two. Pin each "
+                "party's own line."
+            )
 
     @cached_property
     def digest(self) -> bytes:

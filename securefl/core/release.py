@@ -168,7 +168,7 @@ class Permit:
     def __init__(self, keys: frozenset[ReleaseKey], *, issuer: object) -> None:
         if issuer is not _LEDGER_ONLY:
             raise UnaccountedRelease(
-                "Expected the ledger alone to make a Permit, got another caller. Use Ledger.send."
+                "Expected the ledger alone to make a Permit, got a call from outside it. Use Ledger.send."
             )
         self._keys = keys
 

@@ -49,13 +49,15 @@ def dense(data: bytes, size: int) -> NDArray[np.int32]:
     """Decode a vector (size,). Raises ValueError for bytes that `sparse` makes of no such vector."""
     width = data[0] & ~_GAPS if data else -1
     if width not in _FORMS:
-        raise ValueError(f"Expected a width and the places of {size} entries, got others.")
+        raise ValueError(f"Expected a width and the places of {size} entries, got the width {width}.")
     there, body = _ungapped(data[1:], size) if data[0] & _GAPS else _unpacked(data[1:], size)
     numbers = np.zeros(size, np.int32)
     numbers[there] = _read(body, width, len(there))
     # Each vector has exactly one encoding: a choice between two could carry hidden information.
     if sparse(numbers) != data:
-        raise ValueError("Expected the one encoding of a vector, got another of the same vector.")
+        raise ValueError(
+            f"Expected the one encoding of a vector of {size} entries, got a longer or unordered one."
+        )
     return numbers
 
 
@@ -137,7 +139,7 @@ def _ungapped(data: bytes, size: int) -> tuple[Integers, bytes]:
     """The places whose gaps these bytes begin with, and the bytes behind them."""
     count = int.from_bytes(data[:4], "little")
     if len(data) < 4 or count > size:
-        raise ValueError(f"Expected the gaps of at most {size} places, got others.")
+        raise ValueError(f"Expected the gaps of at most {size} places, got {len(data)} bytes for {count}.")
     b = _parameter(count, size)
     bits = np.unpackbits(np.frombuffer(data[4:], np.uint8)).astype(np.int64)
     zeros = [*np.flatnonzero(bits == 0).tolist(), len(bits)]

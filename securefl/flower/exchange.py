@@ -123,15 +123,61 @@ class GridExchange:
 
     def _greeted(self, nodes: Iterable[int]) -> dict[int, str]:
         """The party of each of these nodes that answers; empty if it names none."""
-        hello = RecordDict({_RECORD: ConfigRecord({})})
-        posted = {str(node): (node, hello) for node in nodes}
+        posted = {str(node): (node, _stating()) for node in nodes}
         answers = self._asked(HELLO, posted, min(_PATIENCE, self._entering / 2))
-        return {int(node): _name(content) for node, content in answers.items()}
+        named = {int(node): _stated(content, _PARTY) for node, content in answers.items()}
+        return {node: name if isinstance(name, str) else "" for node, name in named.items()}
+
+    def partitions(self, patience: float) -> int:
+        """The number of nodes of a simulation, asked of one node after the other until one says it.
+
+        Raises ConfigError if none has said it within `patience` seconds.
+        """
+        end = self._clock() + patience
+        while True:
+            for node in self._grid.get_node_ids():
+                posted = {"a node": (node, _stating())}
+                found = self._asked(SIMULATION, posted, min(_PATIENCE, patience))
+                count = _stated(found.get("a node", RecordDict()), _COUNT)
+                if type(count) is int and 1 <= count <= _MOST_NODES:
+                    return count
+            if self._clock() >= end:
+                raise ConfigError(
+                    f"Expected a simulated node that runs a secured app, got none within {patience:g} s. "
+                    "Wrap the ClientApp, `app = secure(app)`. In a deployment name the server's folder in "
+                    "the run config, securefl.server."
+                )
+            self._pause(_PAUSE)
 
     def _asked(
         self, kind: str, posted: Mapping[str, tuple[int, RecordDict]], deadline: float
     ) -> dict[str, RecordDict]:
-        return asked(self._grid, kind, posted, deadline=deadline, clock=self._clock, pause=self._pause)
+        """Send each node its content. Returns the contents of the replies in time, by the same names."""
+        end = self._clock() + deadline
+        waiting: dict[str, str] = {}
+        for name, (node, content) in posted.items():
+            # One at a time: Flower leaves messages that it could not send out of its list of ids, and one
+            # message that is too large fails all others of its list.
+            message = Message(content, node, kind, ttl=deadline)
+            waiting |= {sent: name for sent in self._grid.push_messages([message]) if sent}
+        replies: dict[str, RecordDict] = {}
+        # A loop of our own, because Flower's polls only every three seconds.
+        while waiting:
+            for sent, who in list(waiting.items()):
+                reply = _pulled(self._grid, sent, who)
+                if reply is None:
+                    continue
+                del waiting[sent]
+                if reply.has_error():
+                    _log.warning("%s: its node answered with Flower's error %d", who, reply.error.code)
+                elif reply.has_content():
+                    replies[who] = reply.content
+            if not waiting or self._clock() >= end:
+                break
+            self._pause(_POLL)
+        for name in waiting.values():
+            _log.warning("%s: no answer within %g s", name, deadline)
+        return replies
 
     def _replies(self, requests: Mapping[str, bytes], deadline: float) -> dict[str, bytes]:
         nodes = self.nodes
@@ -143,43 +189,6 @@ class GridExchange:
             except RemoteProtocolError as error:
                 _log.warning("%s: %s", name, error)
         return replies
-
-
-def asked(
-    grid: Grid,
-    kind: str,
-    posted: Mapping[str, tuple[int, RecordDict]],
-    *,
-    deadline: float,
-    clock: Callable[[], float] = monotonic,
-    pause: Callable[[float], None] = sleep,
-) -> dict[str, RecordDict]:
-    """Send each node its content. Returns the contents of the replies in time, by the same names."""
-    end = clock() + deadline
-    waiting: dict[str, str] = {}
-    for name, (node, content) in posted.items():
-        # One at a time: Flower leaves messages that it could not send out of its list of ids, and one
-        # message that is too large fails all others of its list.
-        message = Message(content, node, kind, ttl=deadline)
-        waiting |= {sent: name for sent in grid.push_messages([message]) if sent}
-    replies: dict[str, RecordDict] = {}
-    # A loop of our own, because Flower's polls only every three seconds.
-    while waiting:
-        for sent, who in list(waiting.items()):
-            reply = _pulled(grid, sent, who)
-            if reply is None:
-                continue
-            del waiting[sent]
-            if reply.has_error():
-                _log.warning("%s: its node answered with Flower's error %d", who, reply.error.code)
-            elif reply.has_content():
-                replies[who] = reply.content
-        if not waiting or clock() >= end:
-            break
-        pause(_POLL)
-    for name in waiting.values():
-        _log.warning("%s: no answer within %g s", name, deadline)
-    return replies
 
 
 def _pulled(grid: Grid, sent: str, who: str) -> Message | None:
@@ -207,7 +216,7 @@ _PAUSE: Final = 0.5
 
 def said(name: str) -> RecordDict:
     """A node's reply to a hello: the party that it relays for."""
-    return RecordDict({_RECORD: ConfigRecord({_PARTY: name})})
+    return _stating(**{_PARTY: name})
 
 
 SIMULATION: Final = "query.securefl_simulation"
@@ -217,44 +226,18 @@ _COUNT = "nodes"
 
 def counted(nodes: int) -> RecordDict:
     """A simulated node's reply: the number of all nodes."""
-    return RecordDict({_RECORD: ConfigRecord({_COUNT: nodes})})
+    return _stating(**{_COUNT: nodes})
 
 
-def partitions(
-    grid: Grid,
-    *,
-    deadline: float,
-    clock: Callable[[], float] = monotonic,
-    pause: Callable[[float], None] = sleep,
-) -> int:
-    """The number of nodes of a simulation, asked of one node after the other until one says it.
-
-    Raises ConfigError if none has said it within `deadline` seconds.
-    """
-    end = clock() + deadline
-    while True:
-        for node in grid.get_node_ids():
-            posted = {"a node": (node, RecordDict({_RECORD: ConfigRecord({})}))}
-            content = asked(
-                grid, SIMULATION, posted, deadline=min(_PATIENCE, deadline), clock=clock, pause=pause
-            )
-            record = content["a node"].get(_RECORD) if content else None
-            count = record.get(_COUNT) if isinstance(record, ConfigRecord) else None
-            if type(count) is int and 1 <= count <= _MOST_NODES:
-                return count
-        if clock() >= end:
-            raise ConfigError(
-                f"Expected a simulated node that runs a secured app, got none within {deadline:g} s. Wrap "
-                "the ClientApp, `app = secure(app)`. In a deployment name the server's folder in the run "
-                "config, securefl.server."
-            )
-        pause(_PAUSE)
+def _stating(**words: str | int) -> RecordDict:
+    """The content of a message with these words; a question has none."""
+    return RecordDict({_RECORD: ConfigRecord(dict(words))})
 
 
-def _name(content: RecordDict) -> str:
+def _stated(content: RecordDict, word: str) -> object:
+    """What a reply says under this word. None if it says nothing."""
     record = content.get(_RECORD)
-    name = record.get(_PARTY) if isinstance(record, ConfigRecord) else None
-    return name if isinstance(name, str) else ""
+    return record.get(word) if isinstance(record, ConfigRecord) else None
 
 
 UNANSWERED: Final = "The party gave no answer."
@@ -291,7 +274,7 @@ def relay(message: Message, name: str, ask: Callable[[bytes], bytes]) -> Message
             return Message(said(name), reply_to=message)
         if kind == FRAME:
             return Message(wrapped(ask(unwrapped(message.content, sender="server"))), reply_to=message)
-        _log.warning("Expected a message of type %s or %s, got another.", FRAME, HELLO)
+        _log.warning("Expected a message of type %s or %s, got %s.", FRAME, HELLO, kind)
     except Exception as error:
         _log.warning("%s: no answer: %s", name, error)
     return Message(Error(CODE, UNANSWERED), reply_to=message)

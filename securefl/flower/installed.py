@@ -118,7 +118,8 @@ def _private(key: Path) -> EllipticCurvePrivateKey:
         raise ConfigError(f"Expected a node's private key in {key}, got none: {error}.") from None
     if not isinstance(private, EllipticCurvePrivateKey):
         raise ConfigError(
-            f"Expected an ECDSA key in {key}, got another. Make one: ssh-keygen -t ecdsa -b 384."
+            f"Expected an ECDSA key in {key}, got a {type(private).__name__}. Make one: ssh-keygen -t ecdsa "
+            "-b 384."
         )
     return private
 

@@ -10,13 +10,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
+
+if TYPE_CHECKING:  # takes seconds to load, and a node does not need it
+    from flwr.serverapp.strategy import FedAvg
 
 _FLOATS: Final = ("float16", "float32", "float64")
 _COUNTERS: Final = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -125,6 +128,31 @@ class Task:
     config: Mapping[str, Any]
     local: Mapping[str, Array] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, strategy: FedAvg, arrays: ArrayRecord, config: Mapping[str, Any]) -> Task:
+        """The task of a strategy's message with these arrays and this configuration.
+
+        Raises ConfigError for arrays that `Layout.of` refuses.
+        """
+        layout = Layout.of(arrays)
+        return cls(
+            layout=layout,
+            arrays_key=strategy.arrayrecord_key,
+            config_key=strategy.configrecord_key,
+            weight_key=strategy.weighted_by_key,
+            config=dict(config),
+            local=layout.own(arrays),
+        )
+
+    def content(self, values: NDArray[np.float32], local: Mapping[str, Array]) -> RecordDict:
+        """The content of the message that an app gets: these values (d,), and the arrays that stay local."""
+        return RecordDict(
+            {
+                self.arrays_key: self.layout.record(values, local),
+                self.config_key: ConfigRecord(dict(self.config)),
+            }
+        )
+
     def encoded(self) -> bytes:
         """Canonical JSON. Raises ConfigError if the configuration is invalid or too large."""
         for name, value in self.config.items():
@@ -157,7 +185,9 @@ class Task:
             arrays = _arrays(layout, local)
         except (ValueError, TypeError, OverflowError, RecursionError):
             raise RemoteProtocolError(
-                "Expected a task as securefl writes it, got another.", sender="server"
+                f"Expected a task as securefl writes it, got {len(data)} bytes that are none. Run one "
+                "release of securefl at all parties.",
+                sender="server",
             ) from None
         return cls(
             layout=layout,
@@ -229,7 +259,8 @@ def unwrapped(content: RecordDict, *, sender: str) -> bytes:
     data = found.data if isinstance(found, Array) else found
     if not isinstance(data, bytes) or len(data) > MOST:
         raise RemoteProtocolError(
-            f"Expected one frame of at most {MOST} bytes in a Flower message, got other content.",
+            f"Expected one frame of at most {MOST} bytes in a Flower message, got "
+            f"{len(content)} records. Run the app that `secure` makes, and one release of securefl.",
             sender=sender,
         )
     return data

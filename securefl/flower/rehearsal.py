@@ -1,7 +1,7 @@
 """A rehearsal of a Flower app: what would be refused, before any message is sent.
 
 The app's own code runs in this process. Its server runs up to the start of its strategy, and one client
-trains and evaluates once. The findings follow from the same checks as in a run: `admitted`, `Layout`, `Task`,
+trains and evaluates once. The findings follow from the same checks as in a run: `served`, `Layout`, `Task`,
 `Updates.check` and `Updates.vector`.
 """
 
@@ -274,15 +274,7 @@ def _told(found: Rehearsal, started: Started, terms: AppTerms, nodes: int) -> No
 
 
 def _task(started: Started, config: ConfigRecord) -> Task:
-    own, layout = started.strategy, Layout.of(started.arrays)
-    return Task(
-        layout=layout,
-        arrays_key=own.arrayrecord_key,
-        config_key=own.configrecord_key,
-        weight_key=own.weighted_by_key,
-        config={**config, "server-round": 1},
-        local=layout.own(started.arrays),
-    )
+    return Task.of(started.strategy, started.arrays, {**config, "server-round": 1})
 
 
 def _epsilon(found: Rehearsal, started: Started, terms: AppTerms) -> None:
@@ -347,14 +339,8 @@ def _trained(
         except ConfigError:  # found already
             return
         start = task.layout.flat(started.arrays).astype(np.float32)
-        content = RecordDict(
-            {
-                task.arrays_key: task.layout.record(start, task.local),
-                task.config_key: ConfigRecord(dict(task.config)),
-            }
-        )
         try:
-            reply = inner(Message(content, 2, kind), context)
+            reply = inner(Message(task.content(start, task.local), 2, kind), context)
         except (Exception, SystemExit) as error:
             found.refuse("client", f"The app's own error in {kind}: {type(error).__name__}: {error}")
             continue

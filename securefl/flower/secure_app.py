@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
@@ -187,15 +187,10 @@ class _SecureApp(ClientApp):
             task = Task.decoded(compute.task)
             kept = context.state.array_records.get(LOCAL, ArrayRecord())
             local = {**task.local, **task.layout.own(kept)}
-            content = RecordDict(
-                {
-                    task.arrays_key: task.layout.record(compute.broadcast, local),
-                    task.config_key: ConfigRecord(dict(task.config)),
-                }
-            )
             # The app's message has the source and the destination of the server's, as in plain Flower.
             metadata = copy(message.metadata)
             metadata.message_type = compute.kind
+            content = task.content(compute.broadcast, local)
             asked = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
             reply = self.inner(asked, context)
             result = result_of(reply, task, compute)

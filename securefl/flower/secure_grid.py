@@ -14,7 +14,7 @@ contributed within the hidden sum. So it is part of the release "update". Under 
 bound it is the number of contributors times that count (or 1), which is public.
 
 A sum can serve only strategies that use a weighted mean alone. It returns one reply, the mean. A median or a
-trimmed mean of one reply is that reply, so such a strategy would silently become FedAvg. `admitted` refuses
+trimmed mean of one reply is that reply, so such a strategy would silently become FedAvg. `served` refuses
 every strategy that is not on the list.
 """
 
@@ -57,14 +57,11 @@ MEANS: Final = (FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi)
 """The served strategies. Each uses a mean of clients' models and metrics, with one weight for each client."""
 
 
-def admitted(strategy: Strategy, *, evaluates: bool) -> FedAvg:
-    """Return the strategy if a sum can serve it.
+def served(strategy: Strategy, updates: Updates) -> FedAvg:
+    """Return the strategy if sums of these values can serve it.
 
-    Args:
-        evaluates: whether clients give metrics of an evaluation.
-
-    Raises ConfigError for another strategy, for a strategy that reads the metrics of single clients, and for
-    a strategy that evaluates if clients do not.
+    Raises ConfigError for another strategy, for one that reads the metrics of single clients, for one that
+    evaluates if clients do not, and for one whose weight is among the metrics.
     """
     # Exactly these classes: a subclass may aggregate otherwise without any sign of it.
     if type(strategy) not in MEANS or not isinstance(strategy, FedAvg):
@@ -79,26 +76,20 @@ def admitted(strategy: Strategy, *, evaluates: bool) -> FedAvg:
     for how in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
         if getattr(strategy, how) is not aggregate_metricrecords:
             raise ConfigError(
-                f"Expected Flower's own {how}, the weighted mean, got another: it would get only the mean. "
-                "Leave it out."
+                f"Expected Flower's own {how}, the weighted mean, got {getattr(strategy, how)!r}: it would "
+                "get only the mean. Leave it out."
             )
-    if strategy.fraction_evaluate > 0 and not evaluates:
+    if strategy.fraction_evaluate > 0 and not updates.evaluation:
         raise ConfigError(
             f"Expected fraction_evaluate=0.0, got {strategy.fraction_evaluate}: clients of this plan give no "
             "metrics of an evaluation. Set it, or name metrics in `Updates(evaluation=...)`."
         )
-    return strategy
-
-
-def served(strategy: Strategy, updates: Updates) -> FedAvg:
-    """Return the strategy if sums of these values can serve it. Raises ConfigError if not."""
-    found = admitted(strategy, evaluates=bool(updates.evaluation))
-    if found.weighted_by_key in (*updates.metrics, *updates.evaluation):
+    if strategy.weighted_by_key in (*updates.metrics, *updates.evaluation):
         raise ConfigError(
-            f"Expected metrics beside {found.weighted_by_key!r}, got it among them: it is the weight. Leave "
-            "it out."
+            f"Expected metrics beside {strategy.weighted_by_key!r}, got it among them: it is the weight. "
+            "Leave it out."
         )
-    return found
+    return strategy
 
 
 def needed(strategy: FedAvg) -> int:
@@ -277,7 +268,8 @@ class SecureGrid(Grid):
         if not {id(one) for one in posted} <= known or len(kinds) > 1 or not kinds <= {"train", "evaluate"}:
             raise LocalProtocolError(
                 f"Expected train or evaluate messages of {type(self._strategy).__name__}, the strategy of "
-                "this grid, got others. Give each strategy a SecureGrid of its own."
+                f"this grid, got {', '.join(sorted(kinds))} of another maker. Give each "
+                "strategy a SecureGrid of its own."
             )
         if any(one.content != posted[0].content for one in posted[1:]):
             raise LocalProtocolError("Expected one content for the whole cohort, got several.")
@@ -296,16 +288,9 @@ class SecureGrid(Grid):
         local = self._kept(came)
         # A strategy weighs all arrays, so integers come back as float64.
         arrays = ArrayRecord({name: local.get(name, array) for name, array in came.items()})
-        layout = Layout.of(arrays)
-        start = layout.flat(arrays)
-        task = Task(
-            layout=layout,
-            arrays_key=own.arrayrecord_key,
-            config_key=own.configrecord_key,
-            weight_key=own.weighted_by_key,
-            config=dict(content.config_records.get(own.configrecord_key, ConfigRecord())),
-            local=local,
-        )
+        config = content.config_records.get(own.configrecord_key, ConfigRecord())
+        task = Task.of(own, arrays, config)
+        layout, start = task.layout, task.layout.flat(arrays)
         chosen = self._chosen(posted)
         cohort = self._cohort(chosen)
         if not cohort:

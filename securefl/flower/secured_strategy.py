@@ -11,7 +11,7 @@ simulation: a `LocalDeployment` of all parties stands in this process for as lon
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,22 +24,23 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
+from securefl.core.ranges import Positive, Ranged
+from securefl.core.reading import convert
 from securefl.core.release import SERVER
 from securefl.deployment import keys, roster
 from securefl.deployment.engine import ServerSide
 from securefl.deployment.local import LocalDeployment
 from securefl.deployment.plan_file import USUAL_SESSIONS, require_sessions
-from securefl.flower.exchange import partitions
+from securefl.flower.exchange import GridExchange
 from securefl.flower.secure_app import PARTIES, own_folder, simulated
 from securefl.flower.secure_grid import SecureGrid, served
 from securefl.flower.study_strategy import OwnRounds
-from securefl.flower.terms import PREFIX, AppTerms
+from securefl.flower.terms import PLACE, PREFIX, AppTerms, Config
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 
 ROSTER: Final = "roster.jsonl"
 _SERVER: Final = f"{PREFIX}server"
-_SESSIONS: Final = f"{PREFIX}sessions"
 _log = logger(__name__)
 
 
@@ -69,62 +70,43 @@ def secure_strategy(strategy: Strategy, context: Context) -> SecureStrategy:
         ConfigError: there are no terms, they are invalid, or a sum cannot serve the strategy.
     """
     terms = AppTerms.of(context.run_config)
-    return SecureStrategy(served(strategy, terms.updates), terms, Place.of(context))
+    return SecureStrategy(
+        served(strategy, terms.updates), terms, Place.of(context.run_config), simulated(context)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where the server's parties are: its own folder, or in a simulation a folder for all parties."""
+class Place(Ranged):
+    """What the run config says of the server's parties, beside the terms.
 
-    server: Path | None
-    parties: Path
-    sessions: int
-    passing: bool
-    deadline: float
-    patience: float
+    server: in a deployment, its own folder.
+    parties: in a simulation, the folder of all parties. Empty for a passing one.
+    sessions: without noise, that the parties of a simulation may enter.
+    deadline, patience: in seconds, as for `SecureGrid`.
+    """
+
+    server: str = ""
+    parties: str = ""
+    sessions: int = USUAL_SESSIONS
+    deadline: Positive = 3600.0
+    patience: Positive = 120.0
 
     @classmethod
-    def of(cls, context: Context) -> Place:
-        """The place that the run config states. Raises ConfigError for a value of another type."""
-        config = context.run_config
-        server, parties = (_text(config, key) for key in (_SERVER, PARTIES))
-        if server and parties:
+    def of(cls, config: Config) -> Place:
+        """The place that the run config states. Raises ConfigError for a value of another type or range."""
+        own = {name: config[PREFIX + name] for name in PLACE if PREFIX + name in config}
+        place = convert(cls, own, PREFIX.removesuffix("."))
+        if place.server and place.parties:
             raise ConfigError(
                 f"Expected {_SERVER} in a deployment or {PARTIES} in a simulation, got both. Leave one empty."
             )
-        return cls(
-            server=Path(server) if server else None,
-            parties=simulated(context),
-            sessions=_sessions(config, simulation=not server),
-            passing=not parties,
-            deadline=_seconds(config, "deadline", 3600.0),
-            patience=_seconds(config, "patience", 120.0),
-        )
-
-
-def _text(config: Mapping[str, bool | int | float | str], key: str) -> str:
-    value = config.get(key, "")
-    if not isinstance(value, str):
-        raise ConfigError(f"Expected {key} as the path of a folder, got {value!r}.")
-    return value
-
-
-def _sessions(config: Mapping[str, bool | int | float | str], *, simulation: bool) -> int:
-    if not simulation and _SESSIONS in config:
-        raise ConfigError(
-            f"Expected {_SESSIONS} in a simulation alone, got it in a deployment, where each client's owner "
-            "agrees to a number and the server has no say. Leave it out."
-        )
-    found = config.get(_SESSIONS, USUAL_SESSIONS)
-    require_sessions(found)
-    return int(found)
-
-
-def _seconds(config: Mapping[str, bool | int | float | str], word: str, usual: float) -> float:
-    value = config.get(PREFIX + word, usual)
-    if isinstance(value, bool | str) or not 0 < value < float("inf"):
-        raise ConfigError(f"Expected {PREFIX + word} as a number of seconds above 0, got {value!r}.")
-    return float(value)
+        if place.server and "sessions" in own:
+            raise ConfigError(
+                f"Expected {PREFIX}sessions in a simulation alone, got it in a deployment, where each "
+                "client's owner agrees to a number and the server has no say. Leave it out."
+            )
+        require_sessions(place.sessions)
+        return place
 
 
 class Started(BaseException):
@@ -150,9 +132,8 @@ class RehearsalGrid(Grid):
 class SecureStrategy(OwnRounds):
     """A strategy on secure sums, made by `secure_strategy`. Attribute `terms`: those that it runs under."""
 
-    def __init__(self, strategy: FedAvg, terms: AppTerms, place: Place) -> None:
-        self.terms = terms
-        self.strategy, self.place = strategy, place
+    def __init__(self, strategy: FedAvg, terms: AppTerms, place: Place, folder: Path) -> None:
+        self.strategy, self.terms, self.place, self.folder = strategy, terms, place, folder
 
     def start(
         self,
@@ -189,11 +170,11 @@ class SecureStrategy(OwnRounds):
     @contextmanager
     def _server(self, grid: Grid) -> Iterator[ServerSide]:
         place, terms = self.place, self.terms
-        if place.server is not None:
-            with _deployed(place.server, terms) as server:
+        if place.server:
+            with _deployed(Path(place.server), terms) as server:
                 yield server
             return
-        count = partitions(grid, deadline=place.patience)
+        count = GridExchange(grid, deadline=place.deadline).partitions(place.patience)
         clients = count - with_key_holder(terms.plan)
         _log.warning(
             "A simulation of %d parties under the terms of %s: this process has all their keys, and protects "
@@ -202,16 +183,16 @@ class SecureStrategy(OwnRounds):
             terms.source,
             _SERVER,
         )
-        own_folder(place.parties, make=True)
+        own_folder(self.folder, make=True)
         try:
             own = LocalDeployment(
-                terms.plan, terms.updates, clients=clients, folder=place.parties, sessions=place.sessions
+                terms.plan, terms.updates, clients=clients, folder=self.folder, sessions=place.sessions
             )
             with own as parties:
                 yield parties.server
         finally:
-            if place.passing:
-                shutil.rmtree(place.parties, ignore_errors=True)
+            if not place.parties:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def summary(self) -> None:
         """Log the strategy's own summary."""

@@ -9,7 +9,7 @@ Neither fits Flower's pair of training and evaluation, so `start` runs the study
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,33 +81,18 @@ class StudyStrategy(OwnRounds):
     def __init__(self, folder: Path, out: Path, *, deadline: float = 3600.0, patience: float = 120.0) -> None:
         self._folder, self._out, self._deadline, self._patience = folder, out, deadline, patience
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
-        num_rounds: int | None = None,
-        timeout: float | None = None,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
+    def start(self, grid: Grid, *more: Any, **named: Any) -> Result:
         """Run the study. Returns its model, and the figures of each round that its server knows.
 
         Raises ConfigError if any other argument is given: the study says model, rounds, deadlines and
         options.
         """
-        given = {
-            "initial_arrays": initial_arrays,
-            "num_rounds": num_rounds,
-            "timeout": timeout,
-            "train_config": train_config,
-            "evaluate_config": evaluate_config,
-            "evaluate_fn": evaluate_fn,
-        }
-        if others := [name for name, value in given.items() if value is not None]:
+        others = [name for name, value in named.items() if value is not None]
+        if more or others:
             raise ConfigError(
-                f"Expected the grid alone, got {', '.join(others)} too. The study says its initial model and "
-                "its number of rounds, and its parties have agreed to them. Leave the others out."
+                f"Expected the grid alone, got {', '.join(others) or f'{len(more)} more'} too. The study "
+                "says its initial model and its number of rounds, and its parties agreed to them. Leave "
+                "the others out."
             )
         result = Result()
 

@@ -160,7 +160,8 @@ class Entry:
     def check(self, agreement: Agreement, member: int) -> None:
         """Raise CryptoError unless lengths are right and the pinned member signed this for this place."""
         if not self.well_formed:
-            raise CryptoError("Expected a key and a nonce of 32 bytes and a signature of 64, got others.")
+            sizes = [len(part.raw) for part in (self.key, self.nonce, self.signature)]
+            raise CryptoError(f"Expected a key and a nonce of 32 bytes and a signature of 64, got {sizes}.")
         agreement.check(member, self.signature, advertised(agreement, member, self.key, self.nonce))
 
 

@@ -52,7 +52,10 @@ def _closed(agreement: Agreement, roster: RosterClosed) -> ClosedRoster:
             ADVERTISE, "Expected a key, a nonce and a signature for each member, got more or fewer of one."
         )
     if not ascending(members, range(agreement.parameters.clients)):
-        raise refusal(ADVERTISE, "Expected distinct, ascending members of the pinned roster, got others.")
+        raise refusal(
+            ADVERTISE,
+            "Expected distinct, ascending members of the pinned roster, got some twice or beyond it.",
+        )
     if len(members) < agreement.parameters.least_survivors:
         raise refusal(
             ADVERTISE,
@@ -90,7 +93,8 @@ def read_dealt(closed: ClosedRoster, channels: Channels, dealt: Dealt) -> Opened
     if not _ascend(dealers, closed.members) or own not in dealt_by or len(dealers) < least:
         raise refusal(
             SHARE,
-            f"Expected {least} or more ascending dealers of the roster, us among them, got others.",
+            f"Expected {least} or more ascending dealers of the roster, us among them, got {len(dealers)} "
+            f"{'with' if own in dealt_by else 'without'} us.",
         )
     near = [member for member in closed.graph.neighbours[own] if member in dealt_by]
     if any(len(part) != len(near) for part in (dealt.sealed, dealt.marks, dealt.evidence)):
@@ -140,7 +144,11 @@ def _survivors(closed: ClosedRoster, dealers: Sequence[int], came: Survivors) ->
     # input. So the sets must be disjoint, and complete: the server could put an omitted client into either.
     survivors, dropped = came.survivors, came.dropped
     if not ascending(survivors, dealers) or not ascending(dropped, dealers):
-        raise refusal(UNMASK, "Expected distinct, ascending dealers as survivors and as dropped, got others.")
+        raise refusal(
+            UNMASK,
+            "Expected distinct, ascending dealers as survivors and as dropped, got one twice, or "
+            "one that is no dealer.",
+        )
     if set(survivors) & set(dropped):
         raise refusal(UNMASK, "Expected disjoint sets, got a dealer that would both survive and drop.")
     if len(survivors) + len(dropped) != len(dealers):

@@ -139,7 +139,9 @@ def unseal(sealed: Share, key: SecretKey, bound: bytes) -> Pair:
     try:
         plain = ChaCha20Poly1305(key.reveal()).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], bound)
     except InvalidTag:
-        raise CryptoError("Expected shares sealed under this key for this place, got others.") from None
+        raise CryptoError(
+            "Expected shares sealed under this key for this place, got bytes that do not open."
+        ) from None
     return Pair(plain[:OPENED_BYTES], plain[OPENED_BYTES:])
 
 
@@ -148,7 +150,7 @@ def check_pair(pair: Pair, marks: Commitment, closed: ClosedRoster, dealer: int,
     parse(pair.seed[SALT_BYTES:])
     parse(pair.key[SALT_BYTES:])
     if pair.marks(closed, dealer, holder) != marks:
-        raise CryptoError("Expected shares that match their published hashes, got others.")
+        raise CryptoError("Expected shares that match their published hashes, got some that do not.")
 
 
 def _seal(pair: Pair, key: SecretKey, bound: bytes, random: Random) -> Share:
@@ -223,7 +225,10 @@ def check_evidence(
     """Raise CryptoError unless the dealer signed these hashes and these sealed bytes for this holder."""
     # The leaf's encoding holds the lengths too. This check does not rely on it.
     if len(marks.raw) != MARKS_BYTES or len(sealed.raw) != SEALED_BYTES:
-        raise CryptoError("Expected hashes and sealed shares of the agreed lengths, got others.")
+        raise CryptoError(
+            f"Expected hashes of {MARKS_BYTES} and sealed shares of {SEALED_BYTES} bytes, got "
+            f"{len(marks.raw)} and {len(sealed.raw)}."
+        )
     signature, seed, path = Signature(evidence[:64]), Commitment(evidence[64:96]), evidence[96:]
     leaf = leaf_of(holder, marks, sealed.raw)
     root = root_of(leaf, closed.graph.holders(dealer).index(holder), path)
@@ -241,7 +246,10 @@ def published(closed: ClosedRoster, dealer: int, dealing: Dealing) -> Published:
     if len(dealing.marks) != len(holders) or len(dealing.sealed) != len(holders) - 1:
         raise CryptoError(f"Expected shares for {len(holders) - 1} neighbours, got {len(dealing.sealed)}.")
     if lengths != {SEALED_BYTES} or hashes != {MARKS_BYTES} or len(dealing.seed.raw) != 32:
-        raise CryptoError("Expected hashes of 32 bytes each and sealed shares of one length, got others.")
+        raise CryptoError(
+            f"Expected hashes of {MARKS_BYTES} bytes, sealed shares of one length, {SEALED_BYTES}, and a "
+            f"seed of 32, got {sorted(hashes)}, {sorted(lengths)} and {len(dealing.seed.raw)}."
+        )
     known = closed.agreement.roster.known
     # A dealer of this process has hashed exactly these bytes already. The tree follows from them alone.
     made = None if known is None else known.found(_all_of(closed, dealer, dealing.marks, dealing.sealed))
@@ -270,7 +278,9 @@ def judge(
         dealer = int.from_bytes(shown.raw[:4], "little")
         # A dealing has no box for its own dealer, so a dealer that accuses itself would be refused anyway.
         if len(shown.raw) != 36 or dealer not in dealt or dealer == holder:
-            raise CryptoError("Expected the number of another dealer and a key of 32 bytes, got other bytes.")
+            raise CryptoError(
+                f"Expected another dealer's number and a key in 36 bytes, got {len(shown.raw)} for {dealer}."
+            )
         box = dealt[dealer].boxes.get(holder)
         if box is None:
             raise CryptoError(

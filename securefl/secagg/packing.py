@@ -178,7 +178,7 @@ def unpack(packed: NDArray[np.uint8], length: int, bits: int) -> Words:
         vector[lane::8] = values & _WIDE.type((1 << bits) - 1)
     # Each vector has one encoding: this check refuses other bytes that would decode to it.
     if packed_bytes(length, bits) * 8 > length * bits and _tail(packed, length * bits):
-        raise CryptoError("Expected zero bits after the last value, got others.")
+        raise CryptoError("Expected zero bits after the last value, got a bit that is 1.")
     return vector
 
 

@@ -127,7 +127,10 @@ def _listed(
     if len(came.signers) != len(came.signatures) or len(came.others) != len(came.inputs):
         raise refusal(CONSISTENCY, "Expected one signature for each member, got more or fewer.")
     if not ascending(came.signers, survivors) or not ascending(came.others, survivors):
-        raise refusal(CONSISTENCY, "Expected distinct, ascending survivors as signers, got others.")
+        raise refusal(
+            CONSISTENCY,
+            "Expected distinct, ascending survivors as signers, got some twice, unsorted or outside the sum.",
+        )
     quorum = closed.agreement.parameters.quorum
     if len(came.signers) < quorum:
         raise refusal(CONSISTENCY, f"Expected {quorum} signatures on one set, got {len(came.signers)}.")

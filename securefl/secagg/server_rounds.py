@@ -287,7 +287,9 @@ def complained(agreement: Agreement, state: Summing, number: int, said: Complain
         # At most `liars` clients lie, so one of more accusers is honest.
         if proven or len(accused[dealer]) > liars:
             name = agreement.roster.members[dealer].name
-            reason = f"Expected shares of {name} as it signed them, got others, or some that do not open."
+            reason = (
+                f"Expected shares of {name} as it signed them, got shares that do not open or do not match."
+            )
             return _abort(SHARE, reason, name)
     state = replace(state, gone=state.gone | {number}, accused=accused)
     return close_sums(agreement, state) if _all_in(state) else Step(state)
@@ -433,7 +435,9 @@ def _check_share(
     if len(share.raw) != OPENED_BYTES:
         raise CryptoError(f"Expected {OPENED_BYTES} bytes of salt and share, got {len(share.raw)}.")
     if mark(kind, closed, dealer, holder, share.raw) != wanted:
-        raise CryptoError(f"Expected a share of {dealer} whose hash its dealer published, got another.")
+        raise CryptoError(
+            f"Expected a share of {dealer} whose hash its dealer published, got one of another hash."
+        )
 
 
 def close_shares(agreement: Agreement, state: Opening) -> Step[ServerState]:

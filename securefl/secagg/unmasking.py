@@ -98,13 +98,13 @@ class Unmasking:
     def _seed(self, dealer: int) -> SecretKey:
         secret = self._combined(dealer)
         if seed_mark(self.closed.context, dealer, secret) != self.seeds[dealer]:
-            raise CryptoError("Expected the seed to which the dealer committed, got another one.")
+            raise CryptoError("Expected the seed to which the dealer committed, got one of another hash.")
         return SecretKey(secret)
 
     def _key(self, dealer: int) -> AgreementKey:
         key = AgreementKey(SecretKey(self._combined(dealer)))
         if key.public != self.closed.entries[dealer].key:
-            raise CryptoError("Expected the key that the dealer advertised, got another one.")
+            raise CryptoError("Expected the key that the dealer advertised, got one of another public key.")
         return key
 
     def _combined(self, dealer: int) -> bytes:

@@ -46,7 +46,7 @@ from securefl.deployment.updates import Updates
 from securefl.flower.exchange import FRAME, UNANSWERED
 from securefl.flower.records import unwrapped, wrapped
 from securefl.flower.secure_app import secure
-from securefl.flower.secure_grid import SecureGrid, admitted
+from securefl.flower.secure_grid import SecureGrid, served
 
 WITHIN = 1e-6
 CKKS = replace(TWO, sum="ckks")
@@ -370,12 +370,12 @@ def test_layouts_come_back_as_they_went(arrays: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", [FedXgbBagging, FedXgbCyclic])
 def test_trees_are_refused_by_name(strategy: Any) -> None:
     with pytest.raises(ConfigError, match=f"got {strategy.__name__}"):
-        admitted(strategy(), evaluates=True)
+        served(strategy(), UPDATES)
 
 
 def test_a_strategy_of_flowers_earlier_interface_is_refused_with_its_module() -> None:
     with pytest.raises(ConfigError, match=r"flwr\.server\.strategy"):
-        admitted(LegacyFedAvg(), evaluates=True)  # type: ignore[arg-type]
+        served(LegacyFedAvg(), UPDATES)  # type: ignore[arg-type]
 
 
 def test_an_app_of_flowers_earlier_interface_gives_no_value(

@@ -203,7 +203,8 @@ class ClientParty:
                 conceal = dict(self._scores.conceal(asked, header, call.key, names))
             except (ConfigError, CryptoError) as error:
                 raise RemoteProtocolError(
-                    f"Expected a key of this plan, got another: {error}", sender=SERVER
+                    f"Expected a call with a key that fits this plan, got one that does not: {error}",
+                    sender=SERVER,
                 ) from None
         cohort = self._hidden_cohort(call)
         self._orders.clear()
@@ -248,7 +249,7 @@ class ClientParty:
                 machines |= self._sums.machines(attempt, self._hearing(identities), call.key)
             except (ConfigError, CryptoError) as error:
                 raise RemoteProtocolError(
-                    f"Expected a call for a sum of this plan, got another: {error}", sender=SERVER
+                    f"Expected a call for a sum of this plan, got one that it refuses: {error}", sender=SERVER
                 ) from None
         return machines
 

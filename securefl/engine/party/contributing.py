@@ -236,7 +236,7 @@ class Contributing:
             if not self._ledger.repeats(release):
                 raise Abstains(
                     Reason.ANOTHER,
-                    f"Expected {name!r} as it was sent before this round was cut off, got another version: "
+                    f"Expected {name!r} as it was sent before this round was cut off, got other bytes: "
                     "it abstains.",
                 )
             releases.append(release)

@@ -65,7 +65,10 @@ class KeyHolderParty:
     def enter(self, directory: Directory, *, after: int = 0) -> None:
         own = Own(self._identity(directory.session), self._record, directory)
         if directory.key_holder != own.identity.member():
-            raise ConfigError("Expected this key holder's own keys in the directory, got others.")
+            raise ConfigError(
+                "Expected this key holder's own keys in the directory, got those of another "
+                "key holder. Pin its roster line again, or restore its folder."
+            )
         self._directory, self._after, self.drive = directory, last_place(after), None
         scheme = scheme_of(self._plan)
         self._sums = None if scheme is None else scheme.key_holder(own)
@@ -92,7 +95,7 @@ class KeyHolderParty:
             return self._scores.machine(call.asked, header)
         except (ConfigError, CryptoError) as error:
             raise RemoteProtocolError(
-                f"Expected a call of this plan, got another: {error}", sender=SERVER
+                f"Expected a call of this plan, got one that it refuses: {error}", sender=SERVER
             ) from None
 
     def _of_sum(self, header: Header, call: SumCall) -> tuple[Machine[Any], bytes]:
@@ -101,7 +104,11 @@ class KeyHolderParty:
         # not allow, are refused here: each honest client refuses them, but clients that collude sign any.
         sums = call.sums(self._contributions)
         if self._sums is None or call.ordered < len(call.called):
-            raise RemoteProtocolError("Expected a call for a sum of this plan, got another.", sender=SERVER)
+            raise RemoteProtocolError(
+                f"Expected a call for a hidden sum over at most {call.ordered} clients, got one for "
+                f"{len(call.called)} under a plan with sum = {self._plan.sum!r}.",
+                sender=SERVER,
+            )
         specs = [question.spec for question in sums]
         require_agreed(self._plan, specs)
         require_allowed(self._plan, specs, call.weights)

@@ -29,8 +29,9 @@ from support.flower_apps import CLEAR, CLIENTS, MASKED, TWO, UPDATES, grid_of, p
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.deployment.local import LocalDeployment
+from securefl.deployment.updates import Updates
 from securefl.flower.exchange import FRAME, HELLO
-from securefl.flower.secure_grid import SecureGrid, admitted, never_opened
+from securefl.flower.secure_grid import SecureGrid, never_opened, served
 
 CONFIG = {"lr": 0.5}
 
@@ -87,24 +88,24 @@ class Custom(FedAvg):
 )
 def test_a_strategy_that_is_no_mean_is_refused_by_name(strategy: Any) -> None:
     with pytest.raises(ConfigError, match=f"got {strategy.__name__}"):
-        admitted(strategy(**({"client_learning_rate": 0.1} if strategy is QFedAvg else {})), evaluates=True)
+        served(strategy(**({"client_learning_rate": 0.1} if strategy is QFedAvg else {})), UPDATES)
 
 
 def test_flowers_wrappers_for_noise_are_refused_by_name() -> None:
     wrapped = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 2)
     with pytest.raises(ConfigError, match="ServerSideFixedClipping"):
-        admitted(wrapped, evaluates=True)
+        served(wrapped, UPDATES)
 
 
 def test_evaluation_that_the_plan_does_not_have_is_refused_before_anything() -> None:
     with pytest.raises(ConfigError, match=r"fraction_evaluate=0\.0, got 1\.0"):
-        admitted(FedAvg(), evaluates=False)
-    admitted(FedAvg(fraction_evaluate=0.0), evaluates=False)
+        served(FedAvg(), Updates())
+    served(FedAvg(fraction_evaluate=0.0), Updates())
 
 
 def test_a_rule_of_ones_own_for_metrics_is_refused() -> None:
     with pytest.raises(ConfigError, match="train_metrics_aggr_fn"):
-        admitted(FedAvg(train_metrics_aggr_fn=lambda replies, key: None), evaluates=True)
+        served(FedAvg(train_metrics_aggr_fn=lambda replies, key: None), UPDATES)
 
 
 @pytest.mark.parametrize("key", ["loss", "accuracy"])

@@ -139,11 +139,11 @@ def test_a_strategy_that_no_sum_serves_is_refused_before_any_node_is_asked() -> 
     ("change", "said"),
     [
         ({"securefl.server": "/a", "securefl.parties": "/b"}, "got both"),
-        ({"securefl.server": 3}, r"securefl\.server as the path"),
+        ({"securefl.server": 3}, r"securefl.*server"),
         ({"securefl.sessions": 0}, "at least 1"),
         ({"securefl.server": "/a", "securefl.sessions": 2}, "the server has no say"),
-        ({"securefl.deadline": 0}, r"securefl\.deadline as a number of seconds above 0, got 0"),
-        ({"securefl.patience": "soon"}, r"securefl\.patience.*got 'soon'"),
+        ({"securefl.deadline": 0}, r"securefl.*deadline.*got 0"),
+        ({"securefl.patience": "soon"}, r"securefl.*patience.*got 'soon'"),
     ],
 )
 def test_a_wrong_place_is_refused_by_its_key(change: Any, said: str) -> None:
