@@ -34,6 +34,7 @@ FEDLOG = '[[arm]]\nname = "x"\nprotocol = "fedlog"\n'
 
 def masked(arm: str) -> str:
     said = text(arm, clients=CLIENTS, rounds=2, **({"non_private": '["statistic"]'} if arm == FEDLOG else {}))
+    said = said.replace("batch_size = 48", "batch_size = 1000")
     return with_privacy(said, {"sum": '"masked"', "dropout": "0.25", "corrupt": "0.0"})
 
 
@@ -76,12 +77,13 @@ def test_a_study_s_rounds_are_a_strategy(arm: str, tmp_path: Path) -> None:
         result = strategy.start(grid)
     assert set(result.evaluate_metrics_serverapp) == {1, 2}
     assert 0 <= float(result.evaluate_metrics_serverapp[2]["accuracy"]) <= 1  # type: ignore[arg-type]
+    # A deployed client draws its mini-batches by itself. Each has all records here: their order alone differs.
     study = config.parse(masked(arm))
     run_study(study, tmp_path / "here", lambda arm, seed, record: None)
     expected = taken(study, tmp_path / "here", "x").learnt.tensors()
     assert set(result.arrays) == set(expected)
     for name, values in expected.items():
-        np.testing.assert_array_equal(result.arrays[name].numpy(), values)
+        np.testing.assert_allclose(result.arrays[name].numpy(), values, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("given", [{"initial_arrays": ArrayRecord()}, {"num_rounds": 3}, {"timeout": 1.0}])
