@@ -36,7 +36,7 @@ from securefl.protocols.class_sums import Clipping
 from securefl.protocols.fedlog.head import solve
 from securefl.protocols.fedlog.options import FedLog, Heads
 from securefl.protocols.lg_fedavg import LGFedAvg
-from securefl.protocols.personal import Personal, SharedLayers
+from securefl.protocols.personal import SharedLayers
 from securefl.report.style import blank, legend, light_frame, looks
 from securefl.report.tables import write_png
 from securefl.training import LocalTraining, ModelConfig, single_thread
@@ -102,6 +102,16 @@ class Pair(Bodies):
     @cached_property
     def _second(self) -> Problem:
         return replace(self.problem.shorter, seed=self.problem.seed + 1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SharedHead(SharedLayers):
+    """The head that two clients with these bodies share."""
+
+    bodies: Pair
+
+    def of(self, client: int) -> Problem:
+        return self.bodies.of(client)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,11 +199,12 @@ class Experiment:
         return self.outcome(algorithm, state, head, kept)
 
     def lg_fedavg(self) -> Outcome:
-        problem, part = self.bodies.problem, Personal(self.bodies, SharedLayers(layers=1, side="head"))
+        problem = self.bodies.problem
+        part = SharedHead(problem=problem, side="head", bodies=self.bodies)
         built = LGFedAvg(layers=1).build(problem)
         assert isinstance(built, Averaging)
         algorithm = replace(built, part=part)
-        first = part.taken(0, with_head(problem.module(problem.initial), self.first_head))
+        first = with_head(problem.module(problem.initial), self.first_head)[part.places(problem)]
         state, kept = self.round(algorithm, replace(algorithm.start(), broadcast=first))
         head = head_of(problem.module(part.model(0, state.broadcast, kept[0])))
         return self.outcome(algorithm, state, head, kept)

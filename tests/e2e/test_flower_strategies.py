@@ -77,7 +77,7 @@ def test_a_study_s_rounds_are_a_strategy(arm: str, tmp_path: Path) -> None:
         result = strategy.start(grid)
     assert set(result.evaluate_metrics_serverapp) == {1, 2}
     assert 0 <= float(result.evaluate_metrics_serverapp[2]["accuracy"]) <= 1  # type: ignore[arg-type]
-    # A deployed client draws its mini-batches by itself. Each has all records here: their order alone differs.
+    # A deployed client draws its mini-batches by itself. Each has all records here: their order differs.
     study = config.parse(masked(arm))
     run_study(study, tmp_path / "here", lambda arm, seed, record: None)
     expected = taken(study, tmp_path / "here", "x").learnt.tensors()

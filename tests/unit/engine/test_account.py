@@ -99,7 +99,7 @@ def test_no_client_is_charged_more_than_the_server_counts(
 def test_a_restored_account_counts_the_same() -> None:
     of = study(FEDAVG, rounds=3)
     first, again = account_of(of, []), account_of(of, [])
-    (name,) = first._contributions
+    (name,) = first._protected
     first.query([name], (0, 1, 2), initial=False)
     rounds = [first.news()]
     first.query([name], (1, 2), initial=False)

@@ -297,7 +297,7 @@ def test_averaging_in_another_loop() -> None:
         (lambda: fedcor.most_informative(np.zeros((3, 2)), np.ones(3), 1), r"beside \(3, 2\)"),
         (lambda: adds.gates(np.ones(3), 0.5, 0.1, np.ones(2)), "one lot for each unit"),
         (lambda: adds.gates(np.ones(0), 0.5, 0.1, np.ones(0)), "one lot for each unit"),
-        (lambda: adds.gates(np.ones(3), 1.0, 0.1, np.ones(3)), "alpha < 1"),
+        (lambda: adds.gates(np.ones(3), 1.0, 0.1, np.ones(3)), "alpha 1.0"),
         (lambda: adds.gates(np.array([1.0, np.nan]), 0.5, 0.1, np.ones(2)), "finite importance"),
         (lambda: fedprof.profile_spec(fedprof.Clip(outputs=1.0, squares=1.0))[1](
             np.zeros((3, 3)), Anchor(np.zeros(2), np.ones(2))), "2 elements"),
