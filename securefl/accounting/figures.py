@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import is_dataclass
 from math import inf, isinf, isnan
-from typing import Final
+from typing import Any, Final
 
 _SIGN: Final = "∞"
 
@@ -48,6 +50,13 @@ def asked_for(epsilon: float) -> str:
     return "none" if isinf(epsilon) else f"{epsilon:g}"
 
 
-def plain(number: float) -> float | str:
-    """Return the number, or the text "inf" or "-inf", because JSON has no infinity."""
-    return str(float(number)) if isinf(number) else number
+def plain(value: Any) -> Any:
+    """A value as JSON has it: infinity as the text "inf" or "-inf", nan as None, an object by its fields."""
+    match value:
+        case float():
+            return None if isnan(value) else str(float(value)) if isinf(value) else value
+        case Mapping():
+            return {str(key): plain(own) for key, own in value.items()}
+        case list() | tuple():
+            return [plain(own) for own in value]
+    return plain(vars(value)) if is_dataclass(value) else value

@@ -193,8 +193,8 @@ def forecast(study: Study, world: World) -> tuple[list[str], dict[str, Any]]:
             "runs": len(held.entries),
             "adds": len(wants),
             "budget": held.budget,
-            "epsilon_before": {party: plain(spent) for party, spent in before.items()},
-            "epsilon_after": {party: plain(spent) for party, spent in after.items()},
+            "epsilon_before": plain(before),
+            "epsilon_after": plain(after),
             "refused": None if refused is None else str(refused),
         }
     }

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import io
 import json
-import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, count
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES
 from securefl.core.text_safety import uncell
 from securefl.data import NAMES
-from securefl.report.significance import LEVEL, holm, signed_rank
+from securefl.report.significance import LEVEL, holm, least_p, signed_rank
 from securefl.storage.inputs import content
 from securefl.storage.private_folder import CONFIG, PRIVATE, RUN, require_format
 from securefl.storage.texts import read_text, toml
@@ -130,34 +130,33 @@ def compared(folders: Sequence[Path]) -> Comparison:
             f"{', '.join(map(str, folders)) or 'none'}. Example: securefl compare runs/a runs/b"
         )
     # Their own names, or their paths if two of them have one name.
-    names = [place.name for place in places]
-    names = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
-    runs = [_read(folder, name) for folder, name in zip(folders, names, strict=True)]
+    alike = len({place.name for place in places}) < len(places)
+    runs = [
+        _read(folder, str(folder) if alike else place.name)
+        for folder, place in zip(folders, places, strict=True)
+    ]
     for one, other in combinations(runs, 2):
         _require_same_tests(one, other)
-    plain = all(len(run.arms) == 1 for run in runs)
-    found = [
-        (run, str(arm), run.name if plain else f"{run.name}: {arm}", rows)
-        for run in runs
-        for arm, rows in run.metrics.groupby("arm", sort=False)
-    ]
-    series = [_series(*own) for own in found]
+    series, metrics = [], []
+    alone = all(len(run.arms) == 1 for run in runs)
+    for run in runs:
+        for arm, rows in run.metrics.groupby("arm", sort=False):
+            series.append(_series(run.name, str(arm), run.name if alone else f"{run.name}: {arm}", rows))
+            metrics.append(rows.assign(arm=series[-1].label))
     # By text, since 1 and 1.0, and a list and its copy, are one value. A study's name is no setting.
-    values = {
-        key: [run.config.get(key, NOT_SET) for run in runs]
-        for key in dict.fromkeys(key for run in runs for key in run.config if key != "study.name")
-    }
+    keys = dict.fromkeys(key for run in runs for key in run.config if key != "study.name")
+    values = {key: [run.config.get(key, NOT_SET) for run in runs] for key in keys}
     differences = {
-        key: own for key, own in values.items() if len({json.dumps(one, default=str) for one in own}) > 1
+        key: own for key, own in values.items() if len({json.dumps(v, default=str) for v in own}) > 1
     }
     apart = _apart(runs, [key for key in differences if key.split(".")[0] in _DEALT])
     return Comparison(
         runs=runs,
         series=series,
         differences=differences,
-        gaps=_tests([*_opponents(runs, series)], apart),
+        gaps=_tests([*_opponents(series)], apart),
         notes=_notes(runs, series, apart),
-        metrics=pd.concat([rows.assign(arm=label) for *_, label, rows in found], ignore_index=True),
+        metrics=pd.concat(metrics, ignore_index=True),
     )
 
 
@@ -234,26 +233,21 @@ def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 def _require_same_tests(one: Finished, other: Finished) -> None:
-    keys = [f"data.{word}" for word in _TESTED]
-    keys += [key for run in (one, other) for key in run.config if key.startswith("data.columns.")]
-    for key in dict.fromkeys(keys):
-        mine, theirs = (run.config.get(key, NOT_SET) for run in (one, other))
+    tested = [f"data.{word}" for word in _TESTED]
+    tested += [key for key in (*one.config, *other.config) if key.startswith("data.columns.")]
+    both = [(key, one.config.get(key, NOT_SET), other.config.get(key, NOT_SET)) for key in tested]
+    both += [
+        (f"SHA-256 of {key}", one.digests[key], other.digests[key])
+        for key in one.digests.keys() & other.digests.keys()
+    ]
+    both += [("accuracy", one.measure, other.measure)]
+    for key, mine, theirs in both:
         if mine != theirs:
             raise ConfigError(
-                f"Expected runs that are tested on the same records, got {key} = {mine} in {one.name} and "
-                f"{theirs} in {other.name}: their accuracies do not compare. Compare runs of one data set."
+                f"Expected runs of one measure on the same records, got {key} = {mine} in {one.name} and "
+                f"{theirs} in {other.name}: their accuracies do not compare. Compare runs of one kind of "
+                "task, over one version of one data set."
             )
-    for name in one.digests.keys() & other.digests.keys():
-        if one.digests[name] != other.digests[name]:
-            raise ConfigError(
-                f"Expected runs over the same records, got other {name} in {one.name} than in {other.name} "
-                "(by SHA-256): their accuracies do not compare. Compare runs of one version of the records."
-            )
-    if one.measure != other.measure:
-        raise ConfigError(
-            f"Expected runs with one measure, got accuracy as {one.measure!r} in {one.name} and as "
-            f"{other.measure!r} in {other.name}. Compare runs of one kind of task."
-        )
 
 
 def _apart(runs: Sequence[Finished], dealt: Sequence[str]) -> str:
@@ -290,13 +284,13 @@ def _notes(runs: Sequence[Finished], series: Sequence[Series], apart: str) -> li
 # Figures and tests --------------------------------------------------------------------------------
 
 
-def _series(run: Finished, name: str, label: str, own: pd.DataFrame) -> Series:
+def _series(run: str, arm: str, label: str, own: pd.DataFrame) -> Series:
     last = own.sort_values("round").groupby("seed")["accuracy"].apply(lambda ended: ended.iloc[-1])
     moved = own.groupby("seed")[["bytes_up", "bytes_down"]].sum().mean() / 1e6
     return Series(
         label=label,
-        run=run.name,
-        arm=name,
+        run=run,
+        arm=arm,
         models=str(own["models"].iloc[0]),
         rounds=int(own["round"].max()),
         accuracies={int(str(seed)): float(value) for seed, value in last.items()},
@@ -306,24 +300,23 @@ def _series(run: Finished, name: str, label: str, own: pd.DataFrame) -> Series:
     )
 
 
-def _opponents(runs: Sequence[Finished], series: Sequence[Series]) -> Iterator[tuple[Series, Series]]:
+def _opponents(series: Sequence[Series]) -> Iterator[tuple[Series, Series]]:
     """The pairs to be tested: an arm of a later run with that of the first run, by name, or if both have one
     arm."""
-    first = [own for own in series if own.run == runs[0].name]
-    arms = {run.name: len(run.arms) for run in runs}
-    for own in (one for one in series if one.run != runs[0].name):
-        alone = first if len(first) == arms[own.run] == 1 else []
-        same = [one for one in first if one.arm == own.arm] or alone
-        if same and same[0].models == own.models:
-            yield own, same[0]
+    arms = Counter(own.run for own in series)
+    first = series[0].run
+    for own in (one for one in series if one.run != first):
+        for other in (one for one in series if one.run == first):
+            if (other.arm == own.arm or arms[first] == arms[own.run] == 1) and other.models == own.models:
+                yield own, other
 
 
 def least_pairs(tests: int) -> int:
     """The pairs of seeds that a signed-rank test needs to have a p below `LEVEL` as the first of so many.
 
-    The smallest two-sided p of n pairs is 2 / 2^n, and Holm's rule multiplies the first p by their number.
+    Holm's rule multiplies the first p by their number.
     """
-    return math.floor(math.log2(2 * tests / LEVEL)) + 1
+    return next(pairs for pairs in count(1) if tests * least_p(pairs) < LEVEL)
 
 
 def _tests(pairs: Sequence[tuple[Series, Series]], apart: str) -> list[Gap]:
@@ -331,36 +324,29 @@ def _tests(pairs: Sequence[tuple[Series, Series]], apart: str) -> list[Gap]:
 
     apart: why the same seed is not the same world in all runs. Then nothing is tested.
     """
-    gaps = []
-    for one, other in pairs:
-        seeds = sorted(one.accuracies.keys() & other.accuracies.keys())
-        own = np.array([one.accuracies[seed] - other.accuracies[seed] for seed in seeds])
-        gaps.append(own[np.isfinite(own)])
+    gaps = [(pd.Series(one.accuracies) - pd.Series(other.accuracies)).dropna() for one, other in pairs]
     # The test leaves out seeds that ended level.
-    unequal = [0 if apart else int(np.sum(own != 0)) for own in gaps]
-    hopeful = sum(count >= least_pairs(1) for count in unequal)
-    needed = least_pairs(max(1, hopeful))
-    made = [place for place, count in enumerate(unequal) if count >= needed]
-    p = holm([signed_rank(gaps[place].tolist(), [0.0] * len(gaps[place])) for place in made])
-    by_place = dict(zip(made, p, strict=True))
+    unequal = [int((own != 0).sum()) for own in gaps]
+    hopeful = max(1, sum(number >= least_pairs(1) for number in unequal))
+    needed = least_pairs(hopeful)
+    made = [place for place, number in enumerate(unequal) if number >= needed and not apart]
+    p = dict(zip(made, holm([signed_rank(gaps[place], 0 * gaps[place]) for place in made]), strict=True))
     found = []
     for place, ((one, other), own) in enumerate(zip(pairs, gaps, strict=True)):
-        why = apart
-        if not apart and place not in by_place:
-            level = f", {len(own) - unequal[place]} of them level," if unequal[place] < len(own) else ""
-            among = f" among {hopeful} tests" if hopeful > 1 else ""
-            why = (
-                f"{len(own)} pair{'' if len(own) == 1 else 's'} of seeds{level}{among} cannot give a p below "
-                f"{LEVEL}; run {needed} seeds or more in both"
-            )
+        level = f", {len(own) - unequal[place]} of them level," if unequal[place] < len(own) else ""
+        among = f" among {hopeful} tests" if hopeful > 1 else ""
+        powerless = (
+            f"{len(own)} pair{'' if len(own) == 1 else 's'} of seeds{level}{among} cannot give a p below "
+            f"{LEVEL}; run {needed} seeds or more in both"
+        )
         found.append(
             Gap(
                 first=one.label,
                 second=other.label,
                 pairs=len(own),
-                points=100 * float(own.mean()) if len(own) else math.nan,
-                p=by_place.get(place),
-                why=why,
+                points=100 * float(own.mean()),
+                p=p.get(place),
+                why="" if place in p else apart or powerless,
                 paired=not apart,
             )
         )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from securefl.accounting.figures import plain
-from securefl.report import compare_page, plots
+from securefl.report import plots
 from securefl.report.accuracy import MEASURES, Measure
-from securefl.report.compare_page import ComparePage, Row
-from securefl.report.pages import Picture, number_text
+from securefl.report.pages import APART, Picture, environment, number_text
 from securefl.report.run_page import TESTED
 from securefl.report.style import looks
 from securefl.study.comparison import NOT_SET, Comparison, Gap, Series
@@ -109,8 +108,10 @@ def page(found: Comparison, reproduce: str) -> str:
             found.metrics, looks=worn, label=measure.axis, least=measure.least, width=width
         ),
     )
-    return compare_page.render(
-        ComparePage(
+    return (
+        environment()
+        .get_template("compare.html.j2")
+        .render(
             runs=[run.name for run in found.runs],
             answer=answer(found),
             differing=differing(found),
@@ -119,72 +120,33 @@ def page(found: Comparison, reproduce: str) -> str:
             tests=[*map(gap_words, found.gaps)],
             untested=untested(found),
             notes=found.notes,
-            rows=[
-                Row(
-                    label=own.label,
-                    look=worn[own.label],
-                    models=own.models,
-                    rounds=str(own.rounds),
-                    accuracy=accuracy(own),
-                    megabytes_up=number_text(own.megabytes_up),
-                    megabytes_down=number_text(own.megabytes_down),
-                    epsilon=own.epsilon,
-                )
-                for own in found.series
-            ],
+            rows=[{**vars(own), "look": worn[own.label], "accuracy": accuracy(own)} for own in found.series],
             configs={run.name: run.text for run in found.runs},
             measure=measure.words,
             reproduce=reproduce,
             personal=found.personal,
+            apart=APART,
+            tested=TESTED,
         )
     )
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
     """The comparison for scripts. An unknown number is null, and an infinite epsilon the text "inf"."""
-    return {
-        "runs": {run.name: str(run.folder) for run in found.runs},
-        "answer": answer(found),
-        "untested": untested(found),
-        "not_for_publication": found.personal,
-        "differences": {
-            key: {
-                run.name: _plain(None if value == NOT_SET else value)
-                for run, value in zip(found.runs, values, strict=True)
-            }
-            for key, values in found.differences.items()
-        },
-        "notes": list(found.notes),
-        "series": [
-            {
-                **{key: value for key, value in vars(own).items() if key != "label"},
-                "final_accuracy": _known(own.mean),
-                "accuracies": {str(seed): _known(value) for seed, value in own.accuracies.items()},
-                "epsilon": _plain(own.epsilon),
-            }
-            for own in found.series
-        ],
-        "tests": [
-            {
-                **{key: value for key, value in vars(own).items() if key not in ("why", "paired")},
-                "points": _known(own.points),
-                "sentence": gap_words(own),
-            }
-            for own in found.gaps
-        ],
-    }
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case float():
-            return plain(value)
-        case Mapping():
-            return {key: _plain(own) for key, own in value.items()}
-        case Sequence() if not isinstance(value, str):
-            return [_plain(own) for own in value]
-    return value
+    names = [run.name for run in found.runs]
+    said: dict[str, Any] = plain(
+        {
+            "runs": {run.name: str(run.folder) for run in found.runs},
+            "answer": answer(found),
+            "untested": untested(found),
+            "not_for_publication": found.personal,
+            "differences": {
+                key: {run: None if v == NOT_SET else v for run, v in zip(names, values, strict=True)}
+                for key, values in found.differences.items()
+            },
+            "notes": found.notes,
+            "series": [{**vars(own), "final_accuracy": own.mean} for own in found.series],
+            "tests": [{**vars(own), "sentence": gap_words(own)} for own in found.gaps],
+        }
+    )
+    return said

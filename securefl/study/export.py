@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
 from pathlib import Path
 from typing import Any, Final
 
@@ -167,8 +166,8 @@ def _card(
         "client": client,
         "part": part,
         "rounds": len(saved.records),
-        "accuracy": None if personal else _figure(last["accuracy"]),
-        "loss": None if personal else _figure(last["loss"]),
+        "accuracy": None if personal else plain(last["accuracy"]),
+        "loss": None if personal else plain(last["loss"]),
         "measured": _NOT_SAID if personal else _MEASURED,
         "data": {
             "source": study.data.source or "handed over in Python",
@@ -223,10 +222,6 @@ def _kind(model: object) -> dict[str, Any]:
         return {**bare, "kind": str(getattr(model, "name", "own"))}
     code = None if model.place is None else model.place.sha256
     return {**bare, "kind": model.name, "options": dict(model.options), "code": code}
-
-
-def _figure(value: float | None) -> float | str | None:
-    return None if value is None or isnan(value) else plain(value)
 
 
 def _accuracy(card: Mapping[str, Any]) -> str:

@@ -306,16 +306,7 @@ def as_json(study: Study, forecasts: Sequence[Forecast]) -> dict[str, Any]:
         "evaluate_every": study.study.evaluate_every,
         "seconds": total_seconds(study, forecasts),
         "workers": study.runtime.processes,
-        "arms": [
-            {
-                **vars(own),
-                "end": None if own.end is None else vars(own.end),
-                "epsilon": {p: plain(e) for p, e in own.epsilon.items()},
-                "by_round": {str(number): plain(e) for number, e in own.by_round.items()},
-                "takes": [{**vars(part), "epsilon": plain(part.epsilon)} for part in own.takes],
-            }
-            for own in forecasts
-        ],
+        "arms": plain(forecasts),
     }
 
 

@@ -327,10 +327,9 @@ def as_json(whole: Results) -> dict[str, Any]:
     """
     arms, results = [], published(whole)
     for arm in results.summary:
-        known = {name: own for name, own in _known(arm).items() if name in (*OF_ARM, *TESTED_OF_ARM)}
-        epsilon = {p: plain(e) for p, e in arm.epsilon.items()}
+        known = {name: own for name, own in plain(arm).items() if name in (*OF_ARM, *TESTED_OF_ARM)}
         rounds = int(results.metrics.loc[results.metrics["arm"] == arm.name, "round"].max())
-        arms.append({**known, "epsilon": epsilon, "rounds": rounds})
+        arms.append({**known, "epsilon": plain(arm.epsilon), "rounds": rounds})
     return {
         "arms": arms,
         "answer": answer(results.summary) if comparable(results.summary) else PERSONALLY_TESTED,
@@ -339,7 +338,7 @@ def as_json(whole: Results) -> dict[str, Any]:
         "tested": TESTED,
         "measures": _rows(results.measures),
         "accounting": results.accounting,
-        "ledgers": [vars(ledger) for ledger in results.ledgers],
+        "ledgers": plain(results.ledgers),
     }
 
 
@@ -354,21 +353,16 @@ def private_json(results: Results) -> dict[str, Any]:
     arms = []
     for arm in results.summary:
         shown = OF_ARM if arm.models == PERSONAL else (*OF_ARM, *TESTED_OF_ARM)
-        own = {name: value for name, value in _known(arm).items() if name not in shown}
+        own = {name: value for name, value in plain(arm).items() if name not in shown}
         out = results.participation.loc[results.participation["arm"] == arm.name, "retired"]
         arms.append({"name": arm.name, **own, "retired": int(out.sum())})
     return {
         "arms": arms,
         "measures": _rows(results.measures),
         "observer": _observers(results),
-        "warnings": [vars(alarm) for alarm in results.alarms],
+        "warnings": plain(results.alarms),
         "abstentions": _rows(results.abstentions),
     }
-
-
-def _known(arm: run_page.ArmSummary) -> dict[str, Any]:
-    """The figures of an arm for JSON, which has no nan."""
-    return {name: None if value != value else value for name, value in vars(arm).items()}
 
 
 def told_json(results: Results) -> dict[str, Any]:

@@ -253,10 +253,7 @@ def as_json(sweep: Sweep, checked: Sequence[Checked], taken: float | None) -> di
                 "cell": own.cell.name,
                 "folder": own.cell.folder,
                 "refused": own.refused or None,
-                "arms": [
-                    {**vars(cost), "epsilon": {p: plain(e) for p, e in cost.epsilon.items()}}
-                    for cost in own.arms
-                ],
+                "arms": plain(own.arms),
             }
             for own in checked
         ],

@@ -67,7 +67,7 @@ class Chosen:
         return {
             "chosen": None if self.cell is None else self.cell.name,
             "score": None if self.cell is None else self.score,
-            "epsilon": {party: plain(spent) for party, spent in self.epsilon.items()},
+            "epsilon": plain(self.epsilon),
             "sentences": list(self.sentences),
             "folder": None if self.cell is None else str(self.folder),
         }

@@ -100,11 +100,6 @@ def _answer(sweep: Sweep, summary: pd.DataFrame) -> str:
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(key): _plain(value) for key, value in row.items()} for row in table.to_dict("records")]
-
-
-def _plain(value: Any) -> Any:
     # JSON has neither nan nor pandas' missing number.
-    if pd.isna(value):
-        return None
-    return plain(value) if isinstance(value, float) else value
+    rows: list[dict[str, Any]] = plain(table.astype(object).where(table.notna(), None).to_dict("records"))
+    return rows

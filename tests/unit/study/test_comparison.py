@@ -151,8 +151,8 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda b: finished(b, config=text(FEDAVG).replace('"digits"', '"mnist"')),
         "data.source = digits in a and mnist in b",
     ),
-    "another measure": (lambda b: finished(b, measure="R2"), "one measure"),
-    "other records": (lambda b: _with_digest(finished(b), "SHA-256 22"), "by SHA-256"),
+    "another measure": (lambda b: finished(b, measure="R2"), "and R2 in b"),
+    "other records": (lambda b: _with_digest(finished(b), "SHA-256 22"), "SHA-256 of data = SHA-256 11 in a"),
     "no run": (lambda b: b.mkdir(), "no study.toml"),
     "not finished": (lambda b: (finished(b) / "summary.json").unlink(), "not finished; go on with"),
 }
