@@ -71,6 +71,19 @@ def pytest_runtest_logfinish() -> None:
         gc.freeze()
 
 
+_HEARD = {number: signal.getsignal(number) for number in (*processes.SIGNALS, signal.SIGCHLD)}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """A test leaves signals as they were: what the process ignores, all that later tests start ignores too."""
+    yield
+    left = {number: handler for number in _HEARD if (handler := signal.getsignal(number)) != _HEARD[number]}
+    for number in left:
+        signal.signal(number, _HEARD[number])
+    assert not left, f"the test left signals handled otherwise: {left}"
+
+
 def pytest_sessionfinish() -> None:
     """End the processes that tests started."""
     started.end()

@@ -104,11 +104,14 @@ def new_folder(out: Path) -> Path:
 def federation(folder: Path) -> Iterator[Federation]:
     """A federation whose processes are ended on the way out, be it by SIGTERM or Ctrl-C."""
     own = Federation(folder)
+    old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         yield own
     finally:
         # A second Ctrl-C would leave behind what the first has not ended yet.
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in old:
             signal.signal(number, signal.SIG_IGN)
         own.end()
+        for number, handler in old.items():
+            signal.signal(number, handler)
