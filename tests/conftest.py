@@ -76,7 +76,7 @@ _HEARD = {number: signal.getsignal(number) for number in (*processes.SIGNALS, si
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Iterator[None]:
-    """A test leaves signals as they were: what the process ignores, all that later tests start ignores too."""
+    """A test leaves signals as they were: what it ignores, all that later tests start would ignore."""
     yield
     left = {number: handler for number in _HEARD if (handler := signal.getsignal(number)) != _HEARD[number]}
     for number in left:
