@@ -150,4 +150,5 @@ class _Composed:
         """Return this holder's epsilon after one more event, to six decimals."""
         spent = self._spent.setdefault(holder, Counter())
         spent[event] += 1
-        return plain(round(running_epsilon(History.of(spent), self._delta), 6))
+        said: float | str = plain(round(running_epsilon(History.of(spent), self._delta), 6))
+        return said

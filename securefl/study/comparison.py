@@ -330,7 +330,8 @@ def _tests(pairs: Sequence[tuple[Series, Series]], apart: str) -> list[Gap]:
     hopeful = max(1, sum(number >= least_pairs(1) for number in unequal))
     needed = least_pairs(hopeful)
     made = [place for place, number in enumerate(unequal) if number >= needed and not apart]
-    p = dict(zip(made, holm([signed_rank(gaps[place], 0 * gaps[place]) for place in made]), strict=True))
+    alone = [signed_rank([*gaps[place]], [0.0] * len(gaps[place])) for place in made]
+    p = dict(zip(made, holm(alone), strict=True))
     found = []
     for place, ((one, other), own) in enumerate(zip(pairs, gaps, strict=True)):
         level = f", {len(own) - unequal[place]} of them level," if unequal[place] < len(own) else ""

@@ -9,7 +9,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,6 @@ _NOTED = (
 """The columns of the metrics that a round's record has by the same name."""
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 _UNKNOWN = "no reason is on record: it was lost on the way, or is part of a sum that came to nothing"
-_Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -293,17 +292,6 @@ def attendance(runs: Sequence[ArmRun]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(_ATTENDANCE))
 
 
-@dataclass
-class _Count:
-    """The count of one reason. shown: its first wording; other wordings differ in numbers alone."""
-
-    shown: str
-    parties: set[tuple[int, str]] = field(default_factory=set)
-    rounds: set[tuple[int, int]] = field(default_factory=set)
-    times: int = 0
-    told: str = ""
-
-
 def abstentions(runs: Sequence[ArmRun]) -> pd.DataFrame:
     """The reasons for missing contributions: a row for each reason in each arm, over all seeds.
 
@@ -315,27 +303,31 @@ def abstentions(runs: Sequence[ArmRun]) -> pd.DataFrame:
     their numbers, counted for each seed. times: the number of pairs of client and round. told: the kind of
     facts that a client's silence depends on, by the classes of `core.abstaining`; empty for other parties.
     """
-    counts: dict[_Key, _Count] = {}
-    for run in runs:
-        for number, party, what, reason, told in _noted(run):
-            who = party if party in (SERVER, KEY_HOLDER) else "clients"
-            key = (run.arm.name, who, what, _NUMBER.sub("#", reason))
-            count = counts.setdefault(key, _Count(reason, told=told))
-            count.parties.add((run.world.seed, party))
-            count.rounds.add((run.world.seed, number))
-            count.times += 1
-    ranked = sorted(counts.items(), key=lambda item: -item[1].times)
-    names = list(dict.fromkeys(run.arm.name for run in runs))
     rows = [
         (
-            *(arm, who, what, own.shown, len(own.parties) if who == "clients" else 0),
-            *(len(own.rounds), own.times, own.told),
+            *(run.arm.name, party if party in (SERVER, KEY_HOLDER) else "clients", what, reason),
+            *(told, _NUMBER.sub("#", reason), (run.world.seed, party), (run.world.seed, number)),
         )
-        for name in names
-        for (arm, who, what, _), own in ranked
-        if arm == name
+        for run in runs
+        for number, party, what, reason, told in _noted(run)
     ]
-    return pd.DataFrame(rows, columns=list(_ABSTENTIONS))
+    noted = pd.DataFrame(rows, columns=["arm", "who", "what", "reason", "told", "like", "party", "round"])
+    found = (
+        noted.groupby(["arm", "who", "what", "like"], sort=False)
+        .agg(
+            reason=("reason", "first"),
+            clients=("party", "nunique"),
+            rounds=("round", "nunique"),
+            times=("round", "size"),
+            told=("told", "first"),
+        )
+        .reset_index()
+        .sort_values("times", ascending=False, kind="stable")
+    )
+    found.loc[found["who"] != "clients", "clients"] = 0
+    places = {run.arm.name: place for place, run in reversed([*enumerate(runs)])}
+    found = found.sort_values("arm", key=lambda names: names.map(places), kind="stable")
+    return found[list(_ABSTENTIONS)].reset_index(drop=True)
 
 
 def _noted(run: ArmRun) -> Iterator[tuple[int, str, str, str, str]]:
