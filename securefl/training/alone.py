@@ -26,20 +26,26 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, fx, nn
-from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
+from torch._C._functorch import (
+    _unwrap_for_grad,
+    _wrap_for_grad,
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+)
 from torch._functorch.autograd_function import custom_function_call
+from torch._functorch.eager_transforms import _create_differentiable, grad_increment_nesting
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from securefl.core.errors import ConfigError
 from securefl.training.devices import in_mode
-from securefl.training.draws import Drawing, Length, Taken, Tape
+from securefl.training.draws import Dispatching, Drawing, Length, Taken, Tape
 from securefl.training.products import dense
 
 Entries = Mapping[str, Tensor]
@@ -146,6 +152,21 @@ def under(entries: Entries, model: nn.Module, compute: Callable[..., Tensor], *g
     return found
 
 
+def with_gradients(value: Callable[[Entries], Tensor], at: Entries) -> tuple[dict[str, Tensor], Tensor]:
+    """The gradients of `value` at these entries, and the value: `torch.func.grad_and_value`.
+
+    That function would import torch's compiler, which takes a second.
+    """
+    with grad_increment_nesting() as level, torch.enable_grad():
+        own = _create_differentiable({name: _wrap_for_grad(one, level) for name, one in at.items()})
+        found = value(own)
+        slopes = torch.autograd.grad(
+            found, list(own.values()), create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        gradients = {name: _unwrap_for_grad(one, level) for name, one in zip(own, slopes, strict=True)}
+        return gradients, _unwrap_for_grad(found, level)
+
+
 def _keeping(what: str) -> ConfigError:
     return ConfigError(
         f"Expected nothing that a pass changes, got {what}. Other records would see it: keep nothing between "
@@ -169,7 +190,7 @@ def _restored(model: nn.Module) -> Iterator[set[str]]:
         own.update(kept)
 
 
-class _Recording(TorchDispatchMode):
+class _Recording(Dispatching):
     """A context that writes down every operator of torch below `vmap` and gradients, in `graph`.
 
     constants: the tensors that were made before, by name, without `given`.

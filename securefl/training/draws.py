@@ -106,11 +106,18 @@ class Taken:
         return values[:, start : start + count].reshape(shape)
 
 
-class Drawing(TorchDispatchMode):
+class Dispatching(TorchDispatchMode):
+    """A context that sees what torch's functions consist of, below `vmap`. The compiler is not loaded."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch would import its compiler at the first operator, which takes a second
+
+
+class Drawing(Dispatching):
     """A context in which a model draws from a tape, and from nothing else.
 
-    It sees what torch's functions consist of, below `vmap`: a draw has the records' dimension first, and
-    dropout, attention and others draw by the same few operators.
+    A draw has the records' dimension first, and dropout, attention and others draw by the same few operators.
     """
 
     def __init__(self, taken: Taken) -> None:

@@ -21,13 +21,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad_and_value
 from torch.utils._pytree import tree_leaves
 
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.keys import SecretKey
 from securefl.training import row_wise
-from securefl.training.alone import Call, Entries, Graph, entries_of, once, same, traced, under
+from securefl.training.alone import Call, Entries, Graph, entries_of, once, same, traced, under, with_gradients
 from securefl.training.devices import in_mode, of_memory
 from securefl.training.draws import Drawing, Length, Taken, Tape, tape_of
 from securefl.training.losses import Loss, losses_of
@@ -279,7 +278,7 @@ def lone_gradients(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int
                 raise ConfigError("Expected one row of outputs for one record, got something else.")
             return losses_of(outputs, target[None], loss)[0]
 
-        return grad_and_value(value)({name: entries[name] for name in free})
+        return with_gradients(value, {name: entries[name] for name in free})
 
     return LoneGradients(model, _graph(model, ("gradients", loss), call, (x, y), rows))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -823,6 +824,13 @@ def test_an_operator_of_others_is_refused() -> None:
         summed(Registered(), ROWS, LABELS)
     with pytest.raises(ConfigError, match=r"every place .* Out"):
         summed(Out(), ROWS, LABELS)
+
+
+def test_no_step_of_a_brought_model_loads_torchs_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its import takes most of a first step."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)
+    monkeypatch.delattr(torch, "_dynamo", raising=False)
+    assert np.isfinite(summed(seeded(Noisy), ROWS, LABELS)).all()
 
 
 # What code keeps --------------------------------------------------------------------------------------
