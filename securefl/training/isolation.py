@@ -26,7 +26,17 @@ from torch.utils._pytree import tree_leaves
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.keys import SecretKey
 from securefl.training import row_wise
-from securefl.training.alone import Call, Entries, Graph, entries_of, once, same, traced, under, with_gradients
+from securefl.training.alone import (
+    Call,
+    Entries,
+    Graph,
+    entries_of,
+    once,
+    same,
+    traced,
+    under,
+    with_gradients,
+)
 from securefl.training.devices import in_mode, of_memory
 from securefl.training.draws import Drawing, Length, Taken, Tape, tape_of
 from securefl.training.losses import Loss, losses_of
