@@ -39,7 +39,7 @@ from torch import Tensor
 from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError, DataError
 from securefl.dp.noise import Source
-from securefl.training.clipped import Outer, scales
+from securefl.training.clipped import Outer, clip
 from securefl.training.devices import as_tensor, one_thread
 from securefl.training.fit import Fit, Fitted, Trainer
 from securefl.training.local import LocalTraining, diverged, optimizer_of, passes
@@ -433,13 +433,8 @@ def _clipped(stack: Stack, x: Tensor, y: Tensor, there: Tensor, config: DPSGD) -
     weights = there.float()
     back = stack.back(widened(x), y, weights, weights[:, :, None])
     parts = [Outer.of(given, slope) for given, slope in back.layers]
-    scale, finite = scales([part.squares() for part in parts], config.clip_norm)
-    # Rows without a record too: under weights that are not finite, they are nan.
-    usable = finite & torch.isfinite(back.losses)
-    if not usable.all():
-        for part in parts:  # zero times nan is nan
-            part.input[~usable], part.slope[~usable] = 0, 0
-        scale[~usable] = 0
+    # Rows without a record are dropped too: under weights that are not finite, they are nan.
+    scale = clip(parts, back.losses, config.clip_norm)
     return [part.scaled(scale) for part in parts]
 
 

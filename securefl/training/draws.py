@@ -26,6 +26,7 @@ from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
+from securefl.training.products import padded
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class Tape:
 
     def __getitem__(self, at: slice | Tensor) -> Tape:
         return Tape(self.uniform[at], self.normal[at])
+
+    def padded(self, rows: int) -> Tape:
+        """The values of at most `rows` records, followed by zeros."""
+        return Tape(padded(self.uniform, rows), padded(self.normal, rows))
 
 
 def tape_of(x: Tensor, y: Tensor, length: Length, key: SecretKey) -> Tape:
@@ -106,7 +111,7 @@ class Taken:
         return values[:, start : start + count].reshape(shape)
 
 
-class Dispatching(TorchDispatchMode):
+class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context that sees what torch's functions consist of, below `vmap`. The compiler is not loaded."""
 
     @classmethod

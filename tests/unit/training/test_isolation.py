@@ -156,6 +156,13 @@ class TwoInputs(nn.Module):
         return self.last(x, x)
 
 
+def repeated() -> nn.Module:
+    """Listed layers of which one is used twice, and two have one weight."""
+    first, last = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+    last.weight = first.weight
+    return nn.Sequential(first, nn.Tanh(), first, nn.Tanh(), last, nn.Linear(FEATURES, CLASSES))
+
+
 class Flattening(nn.Module):
     """Its layer's rows are not records."""
 
@@ -317,6 +324,11 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     ),
     "norms": (
         lambda: nn.Sequential(nn.InstanceNorm1d(PLACES), nn.Flatten(), nn.Linear(PLACES * FEATURES, CLASSES)),
+        PLACED,
+    ),
+    "repeated": (repeated, ROWS),
+    "pools that take rows for channels": (
+        lambda: nn.Sequential(nn.MaxPool2d((3, 1), 1, (1, 0)), nn.Flatten(), nn.Linear(48, CLASSES)),
         PLACED,
     ),
 }
@@ -1042,6 +1054,16 @@ def test_a_listed_layer_that_takes_rows_for_something_else_is_refused(case: str)
         train_privately(model, x, LABELS, config(chunk=64), "cross_entropy", Source())
     with pytest.raises(ConfigError):
         record_losses(model, x, LABELS, "cross_entropy")
+
+
+def test_a_trained_layer_whose_rows_are_no_records_is_refused() -> None:
+    """A batch is computed as its records one by one, and yet a row of the layer is a place of a record."""
+    rest = nn.Unflatten(0, (-1, PLACES)), nn.Flatten(), nn.Linear(PLACES * 3, CLASSES)
+    model = nn.Sequential(nn.Flatten(0, 1), nn.Linear(FEATURES, 3), *rest)
+    with pytest.raises(ConfigError, match="one row a record"):
+        summed(model, PLACED, LABELS)
+    model[1].requires_grad_(False)
+    assert max(moves(model, PLACED, LABELS)) <= 1 + 1e-6
 
 
 # A record that a kernel refuses -----------------------------------------------------------------------
