@@ -456,8 +456,8 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
     apart = all(stay_apart(*pair) for pair in found) and all(map(torch.equal, *found))
     if not apart:
         raise ConfigError(
-            "Expected kernels that compute each record of a product on its own, got others: clients cannot "
-            'be trained side by side here. Set training = "sequential" under [runtime], in a new folder.'
+            "Expected kernels that compute each record of a product on its own, got some that do not: "
+            'clients cannot be trained side by side here. Set training = "sequential" under [runtime], in a new folder.'
         )
 
 

@@ -243,7 +243,8 @@ def lone_gradients(
             # A copy, since the pass may change it.
             outputs = under({**entries, **trained}, model, model, record[None].clone())
             if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 1:
-                raise ConfigError("Expected one row of outputs for one record, got something else.")
+                came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+                raise ConfigError(f"Expected outputs (1, outputs) for one record, got {came}.")
             return losses_of(outputs, target[None], loss)[0]
 
         return with_gradients(value, {name: entries[name] for name in free})

@@ -107,7 +107,9 @@ def made_by(place: CodePlace, about: str) -> Network:
     """
     factory = load(place)
     if not inspect.isroutine(factory) and not inspect.isclass(factory):
-        raise ConfigError(f"Expected {place.name} to be a class or function, got something else.")
+        raise ConfigError(
+            f"Expected {place.name} to be a class or function, got one of type {type(factory).__name__}."
+        )
     try:
         with importable(place):
             module, again = factory(), factory()
@@ -124,7 +126,7 @@ def made_by(place: CodePlace, about: str) -> Network:
     # A network that differs at each call would never find its cached features again.
     if not isinstance(again, nn.Module) or digest_of(again, sources=False) != digest:
         raise ConfigError(
-            f"Expected {place.name}() to make the same network each time, got others. Draw its values "
+            f"Expected {place.name}() to make the same network each time, got two that differ. Draw its values "
             "from a seeded generator, or read them from a file."
         )
     return Network(module=module, name=f"{place.name} {place.sha256} {digest}", about=about)
@@ -238,7 +240,8 @@ def _kept(path: Path, records: int, network: str) -> Float32s:
         sound = False
     if not sound or made.dtype != np.float32 or made.ndim != 2 or len(made) != records:
         raise DataError(
-            f"Expected kept features of {records} records by {network} at {path}, got others. Remove it."
+            f"Expected kept features of {records} records by {network} at {path}, got a file "
+            "that is damaged or of other records. Remove it."
         )
     return np.asarray(made)
 
