@@ -457,7 +457,8 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
     if not apart:
         raise ConfigError(
             "Expected kernels that compute each record of a product on its own, got some that do not: "
-            'clients cannot be trained side by side here. Set training = "sequential" under [runtime], in a new folder.'
+            'clients cannot be trained side by side here. Set training = "sequential" under [runtime], in a '
+            "new folder."
         )
 
 

@@ -46,8 +46,8 @@ def save(path: Path, tensors: Tensors, card: Mapping[str, Any]) -> None:
     for name, values in tensors.items():
         if not np.isfinite(values).all():
             raise DataError(
-                f"Expected finite values in the model, got nan or infinity in {name}: it diverged. Lower the learning "
-                "rate, or add less noise, and run again."
+                f"Expected finite values in the model, got nan or infinity in {name}: it diverged. "
+                "Lower the learning rate, or add less noise, and run again."
             )
     text = _text(card)
     if len(text) > LARGEST_CARD:

@@ -126,8 +126,8 @@ def made_by(place: CodePlace, about: str) -> Network:
     # A network that differs at each call would never find its cached features again.
     if not isinstance(again, nn.Module) or digest_of(again, sources=False) != digest:
         raise ConfigError(
-            f"Expected {place.name}() to make the same network each time, got two that differ. Draw its values "
-            "from a seeded generator, or read them from a file."
+            f"Expected {place.name}() to make the same network each time, got two that differ. Draw "
+            "its values from a seeded generator, or read them from a file."
         )
     return Network(module=module, name=f"{place.name} {place.sha256} {digest}", about=about)
 
