@@ -301,8 +301,8 @@ def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str |
             again = _passed(name, model, rows)
             if not torch.equal(before, torch.get_rng_state()) or not _same(values, again):
                 raise ConfigError(
-                    f"Expected {name} to give the same outputs again in evaluation mode, got two that differ. Draw "
-                    "at random in training mode alone, as nn.Dropout does."
+                    f"Expected {name} to give the same outputs again in evaluation, got two that differ. "
+                    "Draw at random in training mode alone, as nn.Dropout does."
                 )
         with in_mode(model, training=True):
             draws = _draws(name, model, rows)

@@ -339,6 +339,14 @@ def test_a_start_of_another_length_costs_its_client_alone(length: int) -> None:
     assert [isinstance(one, DataError) for one in came] == [k == 3 for k in range(CLIENTS)]
 
 
+def test_a_client_of_one_record_trains_beside_one_of_20_000() -> None:
+    here, rng = problem(local(epochs=1, batch_size=500)), np.random.default_rng(6)
+    own = [(rng.random((n, *SHAPE), dtype=np.float32), rng.integers(0, CLASSES, n)) for n in (1, 20_000)]
+    found = vectors(Batched(one_by_one, 4)(fits(here, own)))
+    assert_near(found, vectors(one_by_one(fits(here, own))), atol=1e-5)
+    np.testing.assert_array_equal(found[0], vectors(Batched(one_by_one, 4)(fits(here, own[:1])))[0])
+
+
 def test_large_mini_batches_are_left_to_the_other_trainer() -> None:
     left: list[int] = []
 

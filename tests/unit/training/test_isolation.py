@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from opacus.validators import ModuleValidator
 from support.tiny_dpsgd import config, seeded
 from torch import Tensor, nn
 from torch.nn import functional
@@ -785,6 +786,14 @@ def test_what_mixes_records_is_refused_by_name(case: str) -> None:
             model, x, LABELS, config(sampling_rate=1.0, noise_multiplier=1.0), "cross_entropy", Source()
         )
     np.testing.assert_array_equal(to_vector(model), before)
+
+
+def test_opacus_validators_do_not_decide_alone() -> None:
+    """Opacus refuses attention, whose records vmap keeps apart, and takes models that mix records."""
+    assert ModuleValidator.validate(seeded(Attention))
+    for case in ("largest", "values", "closure"):
+        assert not ModuleValidator.validate(REFUSED[case][0]())
+    assert "transformer" in ACCEPTED
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,18 @@ def test_one_record_moves_a_sum_by_the_clipping_norm_and_no_other_sum() -> None:
         np.testing.assert_array_equal(before[[0, 2]], after[[0, 2]])
 
 
+def test_a_client_of_one_record_has_its_own_sum_beside_one_of_20_000() -> None:
+    here, rng = problem(config()), np.random.default_rng(2)
+    x, y = RECORDS[0]
+    many = rng.integers(0, len(x), 20_000)
+    few, crowd = (x[:1], y[:1]), (x[many], y[many])
+    beside, alone = sums(here, [few, crowd]), sums(here, [few])
+    np.testing.assert_array_equal(beside[0], alone[0])
+    counts = np.bincount(many, minlength=len(x))
+    each = sum(count * sums(here, [(x[[k]], y[[k]])])[0] for k, count in enumerate(counts))
+    np.testing.assert_allclose(beside[1], each, atol=1e-9)
+
+
 def test_clipping_is_per_record() -> None:
     here, (x, y) = problem(config()), RECORDS[1]
     for one in range(len(y)):
