@@ -177,6 +177,11 @@ def _by_layers(model: nn.Module, loss: Loss) -> Iterator[Gradients]:
     sampler for dense layers too, a step takes 1.3 times (LeNet-5) to 8 times (784-200-10) as long, on kernels
     of AVX-512 and AVX2: `python benchmarks/dpsgd.py`, "alone over hooks".
     """
+    trained = {
+        layer: tuple(layer.parameters(recurse=False))
+        for layer in model.modules()
+        if any(one.requires_grad for one in layer.parameters(recurse=False))
+    }
     uses: list[tuple[nn.Module, Tensor, GradientEdge]] = []
 
     def note(layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -190,7 +195,7 @@ def _by_layers(model: nn.Module, loss: Loss) -> Iterator[Gradients]:
         losses = losses_of(outputs, y, loss)
         slopes = torch.autograd.grad(losses.sum(), [edge for *_, edge in uses])
         dense, whole = list[Part](), dict[nn.Parameter, Tensor]()
-        times = Counter(one for layer, *_ in uses for one in layer.parameters())
+        times = Counter(one for layer, *_ in uses for one in trained[layer])
         with torch.no_grad():
             for (layer, taken, _), slope in zip(uses, slopes, strict=True):
                 if len(taken) != len(x):
@@ -198,7 +203,7 @@ def _by_layers(model: nn.Module, loss: Loss) -> Iterator[Gradients]:
                         f"Expected layer {layer} to take one row a record ({len(x)}), got {len(taken)} rows. "
                         "Flatten other dimensions than the first, or freeze it."
                     )
-                alone = all(times[one] == 1 for one in layer.parameters())
+                alone = all(times[one] == 1 for one in trained[layer])
                 if type(layer) is nn.Linear and taken.ndim == 2 and alone:
                     both = layer.weight, layer.bias
                     free = (one is not None and one.requires_grad for one in both)
@@ -211,11 +216,7 @@ def _by_layers(model: nn.Module, loss: Loss) -> Iterator[Gradients]:
                         whole[one] = whole[one] + own if one in whole else own
         return [*dense, *(((one,), Whole(own)) for one, own in whole.items())], losses.detach()
 
-    handles = [
-        layer.register_forward_hook(note)
-        for layer in model.modules()
-        if any(one.requires_grad for one in layer.parameters(recurse=False))
-    ]
+    handles = [layer.register_forward_hook(note) for layer in trained]
     try:
         yield gradients
     finally:

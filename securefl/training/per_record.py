@@ -73,7 +73,8 @@ class ClippedSum:
             parts, losses = compute(slice(count))
         with torch.no_grad():
             held, losses = [own.first(count) for _, own in parts], losses[:count].clone()
-            losses[bad] = torch.nan
+            if bad:
+                losses[bad] = torch.nan
             scale = clip(held, losses, self.clip_norm)
             for (parameters, _), own in zip(parts, held, strict=True):
                 own.add(scale, *map(sums.get, parameters))
