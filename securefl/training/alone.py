@@ -45,7 +45,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from securefl.core.errors import ConfigError
 from securefl.training.devices import in_mode
-from securefl.training.draws import Dispatching, Drawing, Length, Taken, Tape
+from securefl.training.draws import Dispatching, DrawCount, Drawing, RecordRandomness, TapeReader
 from securefl.training.products import dense
 
 Entries = Mapping[str, Tensor]
@@ -105,12 +105,14 @@ def _seeing(what: str, remedy: str) -> ConfigError:
     )
 
 
-def once(call: Callable[..., Any], columns: Sequence[Tensor], tape: Tape | None) -> tuple[Any, Length]:
+def once(
+    call: Callable[..., Any], columns: Sequence[Tensor], tape: RecordRandomness | None
+) -> tuple[Any, DrawCount]:
     """Compute `call` for each row of the columns, in one pass of the model's own code.
 
     Returns results of shape (rows, ...), and the number of random values that each record drew.
     """
-    taken = Taken(tape, len(columns[0]))
+    taken = TapeReader(tape, len(columns[0]))
     # By torch's formula for attention: vmap would call a kernel once for each record.
     with _slow_ways_unsaid(), sdpa_kernel(SDPBackend.MATH), Drawing(taken), _Checking():
         return vmap(call, randomness="different")(*columns), taken.length
@@ -241,10 +243,12 @@ class Graph:
     length: the number of random values that a record draws.
     """
 
-    length: Length
+    length: DrawCount
     run: fx.GraphModule
 
-    def __call__(self, entries: Entries, columns: Sequence[Tensor], tape: Tape | None = None) -> Any:
+    def __call__(
+        self, entries: Entries, columns: Sequence[Tensor], tape: RecordRandomness | None = None
+    ) -> Any:
         """The results for each row of the columns, (rows, ...). tape: of each row, if the model draws.
 
         columns: of the shapes of `traced`.
@@ -253,9 +257,11 @@ class Graph:
         return self.run(*entries.values(), own.uniform, own.normal, *columns)
 
 
-def _blank(columns: Sequence[Tensor], length: Length) -> Tape:
+def _blank(columns: Sequence[Tensor], length: DrawCount) -> RecordRandomness:
     empty = columns[0].new_zeros(len(columns[0]), 0, dtype=torch.float32)
-    return Tape(empty.new_zeros(len(empty), length.uniform), empty.new_zeros(len(empty), length.normal))
+    return RecordRandomness(
+        empty.new_zeros(len(empty), length.uniform), empty.new_zeros(len(empty), length.normal)
+    )
 
 
 def traced(model: nn.Module, call: Call, columns: Sequence[Tensor]) -> Graph:

@@ -44,7 +44,7 @@ from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.training.clipped import Outer, Whole
 from securefl.training.devices import device_of, in_mode, one_thread, records_apart
-from securefl.training.draws import Drawing, Taken, Tape, tape_of
+from securefl.training.draws import Drawing, RecordRandomness, TapeReader, tape_of
 from securefl.training.isolation import (
     length_of,
     lone_gradients,
@@ -133,7 +133,7 @@ def _summing(model: nn.Module, x: Tensor, y: Tensor, config: DPSGD, loss: Loss) 
         yield ClippedSum(by_layers, trained, config.clip_norm, config.chunk, length)
 
 
-def _tape(clipped_sum: ClippedSum, x: Tensor, y: Tensor, source: Source) -> Tape | None:
+def _tape(clipped_sum: ClippedSum, x: Tensor, y: Tensor, source: Source) -> RecordRandomness | None:
     """The random values of a step's records. If the model draws none, it is None and reads no source."""
     if not clipped_sum.length:
         return None
@@ -188,9 +188,9 @@ def _by_layers(model: nn.Module, loss: Loss) -> Iterator[Gradients]:
         # The edge is that of the output before a later layer changes it in place.
         uses.append((layer, inputs[0].detach(), get_gradient_edge(output)))
 
-    def gradients(x: Tensor, y: Tensor, tape: Tape | None) -> tuple[list[Part], Tensor]:
+    def gradients(x: Tensor, y: Tensor, tape: RecordRandomness | None) -> tuple[list[Part], Tensor]:
         uses.clear()
-        with RowsAlike(), nullcontext() if tape is None else Drawing(Taken(tape, len(x))):
+        with RowsAlike(), nullcontext() if tape is None else Drawing(TapeReader(tape, len(x))):
             outputs = model(x)
         losses = losses_of(outputs, y, loss)
         slopes = torch.autograd.grad(losses.sum(), [edge for *_, edge in uses])

@@ -39,7 +39,7 @@ from securefl.training.alone import (
 )
 from securefl.training.clipped import Whole
 from securefl.training.devices import in_mode, of_memory
-from securefl.training.draws import Drawing, Length, Taken, Tape, tape_of
+from securefl.training.draws import DrawCount, Drawing, RecordRandomness, TapeReader, tape_of
 from securefl.training.losses import Loss, losses_of
 from securefl.training.probes import all_probes, codes_of, mixed, probes_of, stay_apart
 from securefl.training.products import RowsAlike
@@ -59,17 +59,17 @@ _NEAR: Final = 1e-3
 
 
 @dataclass(frozen=True)
-class Way:
+class IsolationScheme:
     """alone: whether records are computed one by one. reason: the part that is not a listed layer, or ""."""
 
     alone: bool
     reason: str = ""
 
 
-def scheme_of(model: nn.Module) -> Way:
+def scheme_of(model: nn.Module) -> IsolationScheme:
     """The construction that applies to the model, in the present modes of its layers."""
     reason = row_wise.outside(model)
-    return Way(alone=reason is not None, reason=reason or "")
+    return IsolationScheme(alone=reason is not None, reason=reason or "")
 
 
 # Models that passed their tests -----------------------------------------------------------------------
@@ -214,11 +214,11 @@ def require_slopes_apart(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, row
             )
 
 
-def length_of(model: nn.Module, x: Tensor, rows: int) -> Length:
+def length_of(model: nn.Module, x: Tensor, rows: int) -> DrawCount:
     """The number of random values that each record draws in a pass of a model of listed layers."""
     if not row_wise.drawing(model):
-        return Length()
-    taken, probe = Taken(None, rows), probes_of((x,), rows, codes=codes_of(model))[0][0]
+        return DrawCount()
+    taken, probe = TapeReader(None, rows), probes_of((x,), rows, codes=codes_of(model))[0][0]
     with torch.no_grad(), Drawing(taken), _public(model):
         model(probe)
     return taken.length
@@ -229,7 +229,7 @@ def length_of(model: nn.Module, x: Tensor, rows: int) -> Length:
 
 def lone_gradients(
     model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int
-) -> tuple[Callable[[Tensor, Tensor, Tape | None], Any], Length]:
+) -> tuple[Callable[[Tensor, Tensor, RecordRandomness | None], Any], DrawCount]:
     """A model's per-record gradients (`per_record.Gradients`), after public passes tested the model.
 
     x, y: only their shapes, types and device are used. Returns the function and the number of random values
@@ -252,7 +252,7 @@ def lone_gradients(
     graph = _graph(model, ("gradients", loss), call, (x, y), rows)
     trained = [model.get_parameter(name) for name in free]
 
-    def gradients(x: Tensor, y: Tensor, tape: Tape | None) -> tuple[list[Any], Tensor]:
+    def gradients(x: Tensor, y: Tensor, tape: RecordRandomness | None) -> tuple[list[Any], Tensor]:
         found, losses = graph(entries_of(model), (x, y), tape)
         return [
             ((one,), Whole(own.contiguous())) for one, own in zip(trained, found.values(), strict=True)
@@ -309,7 +309,7 @@ def _graph(model: nn.Module, what: Hashable, call: Call, columns: Sequence[Tenso
         return _once(model, what, _key(model, columns, rows), explore)
 
 
-def _tape(columns: Sequence[Tensor], length: Length) -> Tape | None:
+def _tape(columns: Sequence[Tensor], length: DrawCount) -> RecordRandomness | None:
     return tape_of(columns[0], columns[-1], length, _PUBLIC) if length else None
 
 

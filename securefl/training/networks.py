@@ -29,7 +29,7 @@ from securefl.core.reading import near
 from securefl.storage import owned
 from securefl.storage.files import folder_at, replacing, write
 from securefl.storage.own_code import CodePlace, importable, load
-from securefl.training.chunks import apart
+from securefl.training.chunks import per_record_outputs
 from securefl.training.devices import as_tensor, in_mode
 from securefl.training.products import UNIT
 
@@ -194,7 +194,7 @@ def _part(x: NDArray[Any], model: nn.Module, network: str, folder: Path, lenient
     if path is not None and path.is_file():
         return _kept(path, len(x), network)
     # Chunks of a fixed number of rows: no record's features depend on the number of other records.
-    made = apart(model, "outputs", model, as_tensor(x), rows=UNIT).numpy().astype(np.float32)
+    made = per_record_outputs(model, "outputs", model, as_tensor(x), rows=UNIT).numpy().astype(np.float32)
     if not lenient and not np.isfinite(made).all():
         raise DataError("Expected finite features, got some that are not. Clean the records.")
     if path is not None:

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from securefl.training.clipped import clip
 from securefl.training.devices import one_thread
-from securefl.training.draws import Length, Tape
+from securefl.training.draws import DrawCount, RecordRandomness
 from securefl.training.isolation import RECORD_ERRORS, raising
 from securefl.training.products import padded
 
 Part = tuple[Sequence[Tensor | None], Any]
 """The records' gradient of weight and bias of a dense layer, an `Outer`, or of one parameter, a `Whole`."""
-Gradients = Callable[[Tensor, Tensor, Tape | None], tuple[Sequence[Part], Tensor]]
+Gradients = Callable[[Tensor, Tensor, RecordRandomness | None], tuple[Sequence[Part], Tensor]]
 """(inputs, targets, random values) of a chunk -> its rows' gradients and losses (rows,)."""
 
 
@@ -42,9 +42,9 @@ class ClippedSum:
     trained: Sequence[nn.Parameter]
     clip_norm: float
     rows: int
-    length: Length
+    length: DrawCount
 
-    def __call__(self, x: Tensor, y: Tensor, tape: Tape | None = None) -> Tensor:
+    def __call__(self, x: Tensor, y: Tensor, tape: RecordRandomness | None = None) -> Tensor:
         """x: (n, *shape), y: (n,) or (n, targets), n >= 0. tape: None if the model draws nothing."""
         lengths = [parameter.numel() for parameter in self.trained]
         total = torch.zeros(sum(lengths), dtype=torch.float64, device=x.device)
@@ -56,7 +56,7 @@ class ClippedSum:
                 self._add(x[chunk], y[chunk], None if tape is None else tape[chunk], sums)
         return total
 
-    def _add(self, x: Tensor, y: Tensor, tape: Tape | None, sums: Mapping[Any, Tensor]) -> None:
+    def _add(self, x: Tensor, y: Tensor, tape: RecordRandomness | None, sums: Mapping[Any, Tensor]) -> None:
         """Add the clipped gradients of one chunk's records to the sums of trained parameters."""
         count, bad = len(x), list[int]()
 

@@ -445,13 +445,13 @@ def test_four_hundred_records_under_dropout_move_by_one_clipping_norm() -> None:
 def test_masks_drop_their_share() -> None:
     """400 records of 200 values: 0.01 is nine deviations, 1e-18 for a wrong alarm."""
     model = nn.Sequential(nn.Linear(200, 200), nn.Dropout(0.3), nn.Linear(200, CLASSES))
-    from securefl.training.draws import Length, Taken, tape_of
+    from securefl.training.draws import DrawCount, TapeReader, tape_of
 
     x = torch.randn(400, FEATURES, generator=torch.Generator().manual_seed(0))
-    tape = tape_of(x, torch.zeros(400, dtype=torch.int64), Length(uniform=200), SecretKey(b"m" * 32))
+    tape = tape_of(x, torch.zeros(400, dtype=torch.int64), DrawCount(uniform=200), SecretKey(b"m" * 32))
     from securefl.training.draws import Drawing
 
-    with Drawing(Taken(tape, 400)):
+    with Drawing(TapeReader(tape, 400)):
         found = model[1].train()(torch.ones(400, 200))
     assert abs(float((found == 0).double().mean()) - 0.3) < 0.01
     assert torch.allclose(found[found > 0], torch.tensor(1 / 0.7))

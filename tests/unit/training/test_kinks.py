@@ -25,10 +25,10 @@ from securefl.dp.noise import Source
 from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.training import kinks, load_vector, outputs, record_losses, to_vector
 from securefl.training.audits import train_beside_another
-from securefl.training.chunks import apart, body_features
+from securefl.training.chunks import body_features, per_record_outputs
 from securefl.training.devices import in_mode
 from securefl.training.dpsgd import _by_layers, train_privately
-from securefl.training.draws import Length
+from securefl.training.draws import DrawCount
 from securefl.training.kinks import UNITS, Kink, crafted
 from securefl.training.per_record import ClippedSum
 from securefl.training.private_steps import DPSGD
@@ -52,7 +52,7 @@ def summed(model: nn.Module, x: NDArray[Any], y: NDArray[Any], clip_norm: float 
     """The clipped sum, as a step of private training takes it."""
     made = copy.deepcopy(model)
     with in_mode(made, training=True), _by_layers(made, "cross_entropy") as gradients:
-        total = ClippedSum(gradients, list(made.parameters()), clip_norm, ROWS, Length())
+        total = ClippedSum(gradients, list(made.parameters()), clip_norm, ROWS, DrawCount())
         return np.asarray(total(torch.from_numpy(x), torch.from_numpy(y)).numpy())
 
 
@@ -313,7 +313,7 @@ def test_a_chunk_that_leaves_values_over_is_refused(chunk: int) -> None:
     with pytest.raises(ValueError, match=f"Expected a chunk of a multiple of 32 rows, got {chunk}"):
         replace(STEP_OF_ONE, chunk=chunk)
     with pytest.raises(ValueError, match="a multiple of 32 rows"):
-        apart(made("dense"), made("dense"), torch.zeros(3, 1, 8, 8), rows=chunk)
+        per_record_outputs(made("dense"), made("dense"), torch.zeros(3, 1, 8, 8), rows=chunk)
 
 
 @pytest.mark.parametrize("chunk", [32, 64, 96])
