@@ -19,10 +19,10 @@ from securefl.protocols.class_sums import Clipping
 from securefl.protocols.fedlog.bodies import Clustering
 from securefl.training import ModelConfig, cohorts
 from securefl.training.cohorts import MOST_ROWS, SLOTS, Batched, slots_for, slots_within, why_alone
-from securefl.training.fit import Fit, Fitted, Trainer
-from securefl.training.fitting import one_by_one
+from securefl.training.jobs import Trainer, TrainingJob, TrainingResult
 from securefl.training.models import MLP
 from securefl.training.own_models import OwnModel
+from securefl.training.run_jobs import one_by_one
 from securefl.training.task import Problem
 from tests.support.side_by_side import (
     CLASSES,
@@ -37,7 +37,9 @@ from tests.support.side_by_side import (
 )
 
 
-def steps_apart(here: Problem, one: Sequence[Fitted], other: Sequence[Fitted]) -> np.ndarray[Any, Any]:
+def steps_apart(
+    here: Problem, one: Sequence[TrainingResult], other: Sequence[TrainingResult]
+) -> np.ndarray[Any, Any]:
     """By how many steps of the default grid the sums of the quantised updates differ, in every entry."""
     grid = Grid()
     sums = [
@@ -205,7 +207,7 @@ def test_a_loss_that_overflows_is_told_though_the_model_is_finite() -> None:
 def test_others_are_left_to_the_other_trainer() -> None:
     left: list[int] = []
 
-    def rest(given: Sequence[Fit]) -> list[Fitted]:
+    def rest(given: Sequence[TrainingJob]) -> list[TrainingResult]:
         left.extend(fit.context.client for fit in given)
         return one_by_one(given)
 
@@ -350,7 +352,7 @@ def test_a_client_of_one_record_trains_beside_one_of_20_000() -> None:
 def test_large_mini_batches_are_left_to_the_other_trainer() -> None:
     left: list[int] = []
 
-    def rest(given: Sequence[Fit]) -> list[Fitted]:
+    def rest(given: Sequence[TrainingJob]) -> list[TrainingResult]:
         left.extend(fit.context.client for fit in given)
         return one_by_one(given)
 

@@ -17,9 +17,9 @@ from securefl.dp.noise import Source
 from securefl.protocols.class_sums import Clipping
 from securefl.training import LocalTraining, ModelConfig, cohorts
 from securefl.training.cohorts import SLOTS, Batched, clipped_sums, fit_privately, require_alike, tail_of
-from securefl.training.fit import Fit, Fitted, Trainer
-from securefl.training.fitting import one_by_one
+from securefl.training.jobs import Trainer, TrainingJob, TrainingResult
 from securefl.training.private_steps import DPSGD
+from securefl.training.run_jobs import one_by_one
 from securefl.training.stack import Stack
 from securefl.training.task import Problem
 
@@ -60,7 +60,7 @@ def problem(private: DPSGD) -> Problem:
     )
 
 
-def fit(here: Problem, k: int, **tail: Any) -> Fit:
+def fit(here: Problem, k: int, **tail: Any) -> TrainingJob:
     x, y = RECORDS[k]
     context = ClientContext(
         client=k,
@@ -72,10 +72,10 @@ def fit(here: Problem, k: int, **tail: Any) -> Fit:
         rng=np.random.default_rng(0),
         source=Source(SecretKey(bytes([k]) * 32)),
     )
-    return Fit(problem=here, start=here.initial, context=context, **tail)
+    return TrainingJob(problem=here, start=here.initial, context=context, **tail)
 
 
-def vectors(came: Sequence[Fitted]) -> np.ndarray[Any, Any]:
+def vectors(came: Sequence[TrainingResult]) -> np.ndarray[Any, Any]:
     return np.array([own for own in came if isinstance(own, np.ndarray)])
 
 
