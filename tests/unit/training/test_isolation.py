@@ -1047,8 +1047,8 @@ MISREAD: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "softmax from behind": (lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.LogSoftmax(-2)), ROWS),
     "gated rows": (lambda: nn.Sequential(nn.GLU(0), nn.Linear(FEATURES, CLASSES)), ROWS),
     "rows as channels": (lambda: nn.Sequential(nn.Conv1d(64, 64, 1), nn.Linear(FEATURES, CLASSES)), ROWS),
-    "rows as channels of a norm": (
-        lambda: nn.Sequential(nn.InstanceNorm1d(64), nn.Linear(FEATURES, CLASSES)),
+    "a weight for each row": (
+        lambda: nn.Sequential(nn.InstanceNorm1d(64, affine=True), nn.Linear(FEATURES, CLASSES)),
         ROWS,
     ),
 }
