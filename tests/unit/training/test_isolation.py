@@ -19,7 +19,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from opacus.validators import ModuleValidator
-from support.tiny_dpsgd import config, seeded
+from support.tiny_dpsgd import Own, Twice, config, seeded
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import cross_entropy
@@ -162,6 +162,14 @@ def repeated() -> nn.Module:
     first, last = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
     last.weight = first.weight
     return nn.Sequential(first, nn.Tanh(), first, nn.Tanh(), last, nn.Linear(FEATURES, CLASSES))
+
+
+def half_frozen() -> nn.Module:
+    model = nn.Sequential(nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+    model.get_parameter("0.bias").requires_grad_(False)
+    model.get_submodule("2").requires_grad_(False)
+    model.get_parameter("4.weight").requires_grad_(False)
+    return model
 
 
 class Flattening(nn.Module):
@@ -307,10 +315,20 @@ ACCEPTED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "convolutions": (Convolving, IMAGES),
     "instance norm": (OfInstances, PLACED),
     "no sampler": (unsampled, ROWS),
+    "used twice": (Twice, ROWS[:, :4]),
+    "own layer": (Own, ROWS[:, :4]),
+    "circular": (
+        lambda: nn.Sequential(
+            nn.Conv1d(PLACES, 3, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(24, CLASSES)
+        ),
+        PLACED,
+    ),
 }
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "dense": (
-        lambda: nn.Sequential(nn.Linear(FEATURES, 6), nn.GELU(), nn.LayerNorm(6), nn.Linear(6, CLASSES)),
+        lambda: nn.Sequential(
+            nn.Linear(FEATURES, 6), nn.GELU(), nn.LayerNorm(6), nn.GroupNorm(2, 6), nn.Linear(6, CLASSES)
+        ),
         ROWS,
     ),
     "convolving": (
@@ -328,6 +346,15 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
         PLACED,
     ),
     "repeated": (repeated, ROWS),
+    "half frozen": (half_frozen, ROWS),
+    "changed in place": (
+        lambda: nn.Sequential(nn.Linear(8, 5), nn.ReLU(inplace=True), nn.Linear(5, CLASSES, bias=False)),
+        ROWS,
+    ),
+    "places": (
+        lambda: nn.Sequential(nn.Linear(FEATURES, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, CLASSES)),
+        PLACED,
+    ),
     "pools that take rows for channels": (
         lambda: nn.Sequential(nn.MaxPool2d((3, 1), 1, (1, 0)), nn.Flatten(), nn.Linear(48, CLASSES)),
         PLACED,
@@ -347,7 +374,11 @@ def test_what_is_accepted_sums_its_records_one_by_one(case: str) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [case for case in ACCEPTED if case not in ("shared memory", "two inputs", "flattening", "no sampler")],
+    [
+        case
+        for case in ACCEPTED
+        if case not in ("shared memory", "two inputs", "flattening", "no sampler", "own layer", "circular")
+    ],
 )
 def test_what_is_accepted_is_read_one_by_one(case: str) -> None:
     make, x = ACCEPTED[case]
