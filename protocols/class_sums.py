@@ -36,9 +36,9 @@ from securefl.mechanisms import Protection
 from securefl.protocols.class_counts import COUNTS, Centres, Counting, Counts, on_grid
 from securefl.training import Problem
 from securefl.training.chunks import body_features
-from securefl.training.fit import Fit, Fitted
-from securefl.training.fitting import fitted
 from securefl.training.heads import Bounded
+from securefl.training.jobs import TrainingJob, TrainingResult
+from securefl.training.run_jobs import run_job
 
 Clip = Literal["unit-l2", "bounded", "none"]
 GRID = Grid(step=2.0**-10, bound=2.0**20)
@@ -72,12 +72,12 @@ class Featurizer(Protocol):
     @property
     def training(self) -> DpEvent | None: ...
 
-    def fit(self, context: ClientContext) -> Fit | None:
+    def fit(self, context: ClientContext) -> TrainingJob | None:
         """The training of the body for this round's statistic. None if the body is not trained."""
         ...
 
     def prepared(
-        self, context: ClientContext, trained: Fitted | None
+        self, context: ClientContext, trained: TrainingResult | None
     ) -> tuple[nn.Module, ClientState | None]:
         """The client's model with the body that `fit` trained, and the client's new state."""
         ...
@@ -316,14 +316,14 @@ class Statistic:
             sensitivity={} if self.centres else self._own[0].sensitivity,
         )
 
-    def fit(self, context: ClientContext) -> Fit | None:
+    def fit(self, context: ClientContext) -> TrainingJob | None:
         return self.body.fit(context)
 
     def compute(self, context: ClientContext) -> Value:
         fit = self.fit(context)
-        return self.value(context, None if fit is None else fitted(fit))
+        return self.value(context, None if fit is None else run_job(fit))
 
-    def value(self, context: ClientContext, trained: Fitted | None) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult | None) -> Value:
         model, kept = self.body.prepared(context, trained)
         phi = body_features(model, context.x, self.clip.activation())
         found = self._own[1](phi, np.asarray(context.y))

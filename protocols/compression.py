@@ -48,13 +48,13 @@ from securefl.core.sparse import dense, sparse
 from securefl.errors import DataError
 from securefl.protocols.averaging import Uniform, cohort_size, sampling
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import to_fit, update_sends
+from securefl.protocols.contributions import training_job, update_sends
 from securefl.protocols.local_accuracy import of_common_model
 from securefl.protocols.parts import step_of
 from securefl.training import Learnt, Problem
-from securefl.training.fit import Fit, Fitted
-from securefl.training.fitting import fitted
+from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.learnt import common
+from securefl.training.run_jobs import run_job
 
 
 class Compression(Protocol):
@@ -341,11 +341,11 @@ class CompressedUpdate:
     compression: Compression
     spec: ValueSpec
 
-    def fit(self, context: ClientContext) -> Fit:
+    def fit(self, context: ClientContext) -> TrainingJob:
         model, _ = received(self.problem, context.broadcast, context.kept)
-        return to_fit(self.problem, context, model)
+        return training_job(self.problem, context, model)
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         model, version = received(self.problem, context.broadcast, context.kept)
         before = kept_values(context.kept, "residual", np.zeros(len(model), np.float32))
         numbers, residual = self._compressed(trained, model, before)
@@ -353,7 +353,7 @@ class CompressedUpdate:
         return replace(self.compression.value(numbers), new_state=new_state)
 
     def _compressed(
-        self, trained: Fitted, model: Float32s, residual: Float32s
+        self, trained: TrainingResult, model: Float32s, residual: Float32s
     ) -> tuple[Float32s | DataError, Float32s]:
         """The numbers to send, and the new residual. After a training that failed the residual stays."""
         if isinstance(trained, DataError):
@@ -366,4 +366,4 @@ class CompressedUpdate:
         return numbers, (whole - part).astype(np.float32)
 
     def compute(self, context: ClientContext) -> Value:
-        return self.value(context, fitted(self.fit(context)))
+        return self.value(context, run_job(self.fit(context)))

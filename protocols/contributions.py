@@ -30,8 +30,8 @@ from securefl.dp import Losses
 from securefl.dp.moments import GRID
 from securefl.errors import DataError
 from securefl.training import Problem, mean_loss, record_losses
-from securefl.training.fit import Fit, Fitted, usable, with_training
-from securefl.training.fitting import fitted
+from securefl.training.jobs import TrainingJob, TrainingResult, usable, with_training
+from securefl.training.run_jobs import run_job
 
 ADJACENCIES: Final[tuple[Adjacency, ...]] = ("add-remove", "replace-one")
 
@@ -124,12 +124,14 @@ def update_sends(problem: Problem, sampling: Sampling) -> ValueSpec:
     return replace(spec, sensitivity=moved, grid=Grid.around(bound))
 
 
-def to_fit(problem: Problem, context: ClientContext, start: Float32s, *, update: bool = False) -> Fit:
-    """The training behind an update. update: as for `Fit`."""
-    return Fit(problem=problem, start=start, context=fitting(problem, context), update=update)
+def training_job(
+    problem: Problem, context: ClientContext, start: Float32s, *, update: bool = False
+) -> TrainingJob:
+    """The training behind an update. update: as for `TrainingJob`."""
+    return TrainingJob(problem=problem, start=start, context=trainable(problem, context), update=update)
 
 
-def fitting(problem: Problem, context: ClientContext) -> ClientContext:
+def trainable(problem: Problem, context: ClientContext) -> ClientContext:
     """The context of the training behind an update.
 
     If updates are bounded or training is private, it lacks the records that the model cannot use.
@@ -173,10 +175,10 @@ class Update:
     def spec(self) -> ValueSpec:
         return update_sends(self.problem, self.sampling)
 
-    def fit(self, context: ClientContext) -> Fit:
-        return to_fit(self.problem, context, context.broadcast, update=self._free)
+    def fit(self, context: ClientContext) -> TrainingJob:
+        return training_job(self.problem, context, context.broadcast, update=self._free)
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         if not self._free:
             return bounded(self.problem, context.broadcast, trained)
         if isinstance(trained, DataError):
@@ -189,7 +191,7 @@ class Update:
         return self.problem.local.update_bound is None
 
     def compute(self, context: ClientContext) -> Value:
-        return self.value(context, fitted(self.fit(context)))
+        return self.value(context, run_job(self.fit(context)))
 
 
 @dataclass(frozen=True, eq=False)

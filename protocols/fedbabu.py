@@ -41,13 +41,13 @@ from securefl.core.ranges import Count, Fraction
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import Sampling, to_fit
+from securefl.protocols.contributions import Sampling, training_job
 from securefl.protocols.parts import Gathering
 from securefl.protocols.personal import HeadAlone, SharedLayers
 from securefl.training import Problem
-from securefl.training.fit import Fit, Fitted, usable, with_model
-from securefl.training.fitting import fitted
 from securefl.training.heads import last_dense, output_layer, places
+from securefl.training.jobs import TrainingJob, TrainingResult, usable, with_model
+from securefl.training.run_jobs import run_job
 
 TUNED: Final = ValueSpec(
     name="tuned",
@@ -102,9 +102,9 @@ class FixedHead(SharedLayers):
         """The whole model (d,): a body under the fixed head."""
         return super().model(0, broadcast, {})
 
-    def fit(self, context: ClientContext) -> Fit:
+    def fit(self, context: ClientContext) -> TrainingJob:
         start = self.under_head(context.broadcast)
-        return replace(to_fit(self.problem, context, start), under_head=True)
+        return replace(training_job(self.problem, context, start), under_head=True)
 
     def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
         return super().split(context, trained)[0], None
@@ -147,13 +147,13 @@ class Tuned:
         spec = replace(TUNED, cohort=problem.clients, grid=Grid(step=1.0, bound=float(problem.clients)))
         return with_model(spec, problem)
 
-    def fit(self, context: ClientContext) -> Fit:
+    def fit(self, context: ClientContext) -> TrainingJob:
         start, own = self.common.under_head(context.broadcast), usable(self._problem, context)
         if self._head_alone:
             return HeadAlone(self._problem, self.common.options.fine_tune_epochs).fit(own, start)
-        return Fit(problem=self._problem, start=start, context=own)
+        return TrainingJob(problem=self._problem, start=start, context=own)
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         model = self.common.under_head(context.broadcast)
         # Silence would tell of the records: a client whose training diverged answers too.
         if not isinstance(trained, DataError):
@@ -162,7 +162,7 @@ class Tuned:
         return Value(clear=np.ones(1), new_state={"tuned": model})
 
     def compute(self, context: ClientContext) -> Value:
-        return self.value(context, fitted(self.fit(context)))
+        return self.value(context, run_job(self.fit(context)))
 
     @property
     def _head_alone(self) -> bool:

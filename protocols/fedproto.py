@@ -62,8 +62,8 @@ from securefl.protocols.contributions import ClientBound
 from securefl.protocols.one_sum import OneSum
 from securefl.protocols.personal import each_on_its_own
 from securefl.training import Learnt, Problem, evaluate
-from securefl.training.fit import Fit, Fitted, usable
 from securefl.training.heads import Bounded, activated, entries, last_dense, output_layer, with_head
+from securefl.training.jobs import TrainingJob, TrainingResult, usable
 from securefl.training.task import Bodies
 
 _NEVER: Final = -1e30
@@ -164,9 +164,9 @@ class OwnModels:
     schedule: Schedule = field(default_factory=Schedule)
     training: DpEvent | None = None
 
-    def fit(self, context: ClientContext) -> Fit:
+    def fit(self, context: ClientContext) -> TrainingJob:
         problem = self.bodies.of(context.client)
-        return Fit(
+        return TrainingJob(
             problem=problem,
             start=self.model(context.client, context.kept),
             context=usable(problem, context),
@@ -174,7 +174,9 @@ class OwnModels:
             penalty=self._pull(context.broadcast),
         )
 
-    def prepared(self, context: ClientContext, trained: Fitted | None) -> tuple[nn.Module, ClientState]:
+    def prepared(
+        self, context: ClientContext, trained: TrainingResult | None
+    ) -> tuple[nn.Module, ClientState]:
         # If training diverged, the client keeps its model and answers: silence would tell of the records.
         failed = trained is None or isinstance(trained, DataError)
         vector = self.model(context.client, context.kept) if failed else np.array(trained)

@@ -61,9 +61,9 @@ from securefl.protocols.averaging import Options, Uniform, cohort_size
 from securefl.protocols.client_state import digest_of, made_in, require_made_in
 from securefl.protocols.contributions import UPDATE
 from securefl.training import Learnt, Problem
-from securefl.training.fit import Fit, Fitted, usable, with_training
-from securefl.training.fitting import fitted
+from securefl.training.jobs import TrainingJob, TrainingResult, usable, with_training
 from securefl.training.learnt import common
+from securefl.training.run_jobs import run_job
 
 __all__ = ["FLTrust", "cosine_bounds", "direction", "trust_weights"]
 
@@ -187,10 +187,12 @@ class Direction:
     def spec(self) -> ValueSpec:
         return with_training(DIRECTION, self.problem)
 
-    def fit(self, context: ClientContext) -> Fit:
-        return Fit(problem=self.problem, start=context.broadcast, context=usable(self.problem, context))
+    def fit(self, context: ClientContext) -> TrainingJob:
+        return TrainingJob(
+            problem=self.problem, start=context.broadcast, context=usable(self.problem, context)
+        )
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         found = _direction(context, trained)
         unit = Value.summed(found[None], _GRID, 1.0).integers
         assert unit is not None
@@ -200,7 +202,7 @@ class Direction:
         return cosine_bounds(len(self.problem.initial))
 
     def compute(self, context: ClientContext) -> Value:
-        return self.value(context, fitted(self.fit(context)))
+        return self.value(context, run_job(self.fit(context)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +222,7 @@ class UnitUpdate:
     def fit(self, context: ClientContext) -> None:
         return None
 
-    def value(self, context: ClientContext, trained: Fitted | None) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult | None) -> Value:
         return self.compute(context)
 
     def compute(self, context: ClientContext) -> Value:
@@ -228,7 +230,7 @@ class UnitUpdate:
         return Value(integers=context.kept["unit"], step=_GRID.step)
 
 
-def _direction(context: ClientContext, trained: Fitted) -> Floats:
+def _direction(context: ClientContext, trained: TrainingResult) -> Floats:
     if isinstance(trained, DataError):
         return np.zeros(len(context.broadcast))
     with np.errstate(over="ignore", invalid="ignore"):  # a training that diverged points nowhere
@@ -332,7 +334,7 @@ class Trusting:
             kept={},
             count=self.root,
         )
-        trained = fitted(Fit(problem=problem, start=broadcast, context=context))
+        trained = run_job(TrainingJob(problem=problem, start=broadcast, context=context))
         if isinstance(trained, DataError):
             return np.zeros(len(broadcast))
         return trained.astype(np.float64) - broadcast

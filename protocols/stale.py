@@ -24,11 +24,11 @@ from securefl.algorithm import ClientContext, Contribution, Value, ValueSpec
 from securefl.errors import DataError
 from securefl.protocols.averaging import Aggregation
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
+from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, training_job, update_sends
 from securefl.protocols.parts import Part
 from securefl.training import Problem
-from securefl.training.fit import Fit, Fitted
-from securefl.training.fitting import fitted
+from securefl.training.jobs import TrainingJob, TrainingResult
+from securefl.training.run_jobs import run_job
 
 
 def part_of(problem: Problem, stale: bool) -> Part:
@@ -68,10 +68,10 @@ class Change:
     def spec(self) -> ValueSpec:
         return replace(update_sends(self.problem, self.sampling), reads_state="repeated")
 
-    def fit(self, context: ClientContext) -> Fit:
-        return to_fit(self.problem, context, context.broadcast)
+    def fit(self, context: ClientContext) -> TrainingJob:
+        return training_job(self.problem, context, context.broadcast)
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         last = kept_values(context.kept, "model", self.problem.initial)
         found = bounded(self.problem, last, trained)
         if isinstance(trained, DataError):  # it sends 0, and its last model stays
@@ -83,4 +83,4 @@ class Change:
         return replace(found, new_state={"model": sent})
 
     def compute(self, context: ClientContext) -> Value:
-        return self.value(context, fitted(self.fit(context)))
+        return self.value(context, run_job(self.fit(context)))

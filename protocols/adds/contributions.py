@@ -24,12 +24,12 @@ from securefl.protocols.contributions import (
     UNSAMPLED,
     Sampling,
     bounded,
-    fitting,
-    to_fit,
+    trainable,
+    training_job,
     update_sends,
 )
-from securefl.training.fit import Fit, Fitted, with_model
-from securefl.training.fitting import fitted
+from securefl.training.jobs import TrainingJob, TrainingResult, with_model
+from securefl.training.run_jobs import run_job
 
 MAP = ValueSpec(
     name="map",
@@ -81,18 +81,22 @@ class Map:
     def spec(self) -> ValueSpec:
         return map_sends(self.supernet, self.sampling)
 
-    def fit(self, context: ClientContext) -> Fit | None:
+    def fit(self, context: ClientContext) -> TrainingJob | None:
         """FedAvg's training if the search begins at rate 1, which keeps all units. Otherwise None."""
-        return to_fit(self.supernet.problem, context, context.broadcast) if self.search.initial == 1 else None
+        return (
+            training_job(self.supernet.problem, context, context.broadcast)
+            if self.search.initial == 1
+            else None
+        )
 
     def compute(self, context: ClientContext) -> Value:
         fit = self.fit(context)
-        return self.value(context, None if fit is None else fitted(fit))
+        return self.value(context, None if fit is None else run_job(fit))
 
-    def value(self, context: ClientContext, trained: Fitted | None) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult | None) -> Value:
         supernet = self.supernet
         try:
-            own = fitting(supernet.problem, context)
+            own = trainable(supernet.problem, context)
             found = search(supernet, self.search, own) if trained is None else whole(supernet, own, trained)
         except DataError:
             if supernet.problem.local.update_bound is None:

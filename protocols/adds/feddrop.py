@@ -34,7 +34,7 @@ from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.contributions import CLIPPED, UNSAMPLED, Sampling, bounded, update_sends
 from securefl.protocols.parts import Gathering, step_of
 from securefl.training import Problem, to_vector, train
-from securefl.training.fit import usable
+from securefl.training.jobs import usable
 
 UNITS: Final = "units"
 """The name of the public array of the units that are trained."""

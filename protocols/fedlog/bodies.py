@@ -26,8 +26,8 @@ from securefl.protocols.client_state import kept_values
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.protocols.personal import each_on_its_own
 from securefl.training import Learnt, Problem, evaluate
-from securefl.training.fit import Fit, Fitted, usable
 from securefl.training.heads import Bounded, activated, entries, last_dense, with_head
+from securefl.training.jobs import TrainingJob, TrainingResult, usable
 from securefl.training.learnt import common
 from securefl.training.task import Bodies
 
@@ -60,7 +60,7 @@ class Public:
         return None
 
     def prepared(
-        self, context: ClientContext, trained: Fitted | None
+        self, context: ClientContext, trained: TrainingResult | None
     ) -> tuple[nn.Module, ClientState | None]:
         return self.problem.module(self.problem.initial), None
 
@@ -105,11 +105,11 @@ class Trained:
         private = self.bodies.problem.private
         return None if private is None else private.event
 
-    def fit(self, context: ClientContext) -> Fit | None:
+    def fit(self, context: ClientContext) -> TrainingJob | None:
         if context.initial:
             return None
         problem = self.bodies.of(context.client)
-        return Fit(
+        return TrainingJob(
             problem=problem,
             start=self._under_head(context),
             context=usable(problem, context),
@@ -119,7 +119,7 @@ class Trained:
         )
 
     def prepared(
-        self, context: ClientContext, trained: Fitted | None
+        self, context: ClientContext, trained: TrainingResult | None
     ) -> tuple[nn.Module, ClientState | None]:
         problem = self.bodies.of(context.client)
         # An initial query is about the initial body, whenever it comes: that of a body trained since would be
