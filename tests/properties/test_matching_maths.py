@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from support import tiny_he
+from support.every import every
 from support.tiny_he import SIGNER, Checked, keys, pad_holder, pad_request, pad_score, pad_server, seeded
 
 from securefl.core.signing import AgreementKey
@@ -73,8 +73,8 @@ def padded_score(
     return score.value, score.error_bound
 
 
-@pytest.mark.parametrize("variant", Variant)
-@pytest.mark.parametrize("q", LENGTHS)
+@every("variant", Variant)
+@every("q", LENGTHS)
 def test_all_ways_give_the_divergence_of_extreme_profiles(q: int, variant: Variant) -> None:
     """Mean-only = full, mode E = mode P, pads = ciphertexts: all are the KL divergence."""
     own, base, anchor = extreme(q, 7 * q)
@@ -88,7 +88,7 @@ def test_all_ways_give_the_divergence_of_extreme_profiles(q: int, variant: Varia
         assert abs(score - expected) <= bound
 
 
-@pytest.mark.parametrize("seed", range(4))
+@every("seed", range(4))
 def test_the_order_of_elements_does_not_matter(seed: int) -> None:
     own, base, anchor = extreme(84, seed)
     order = np.random.default_rng(seed).permutation(84)
@@ -104,7 +104,7 @@ def test_the_order_of_elements_does_not_matter(seed: int) -> None:
     assert abs(one - other) <= 2 * bound
 
 
-@pytest.mark.parametrize("seed", range(4))
+@every("seed", range(4))
 def test_the_anchor_does_not_matter(seed: int) -> None:
     """KL does not change under x -> (x - c) / t; the bounds are wide enough for both."""
     own, base, anchor = extreme(84, seed)

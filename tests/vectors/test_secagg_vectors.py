@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from support.every import every
 from support.offenders import offenders
 from support.second_secagg import PRIME, Refused
 from support.tiny_secagg import Lenient, release
@@ -455,7 +456,7 @@ def test_the_first_refuses() -> None:
     assert offenders(REFUSED, refuses) == []
 
 
-@pytest.mark.parametrize("name", COHORTS)
+@every("name", COHORTS)
 def test_the_sum_is_that_of_the_plain_integers(name: str) -> None:
     of = ACCEPTED[f"aggregate {name}"]["expected"]
     for v, (_, length, bits, *_) in enumerate(COHORTS[name]["vectors"]):
@@ -463,7 +464,7 @@ def test_the_sum_is_that_of_the_plain_integers(name: str) -> None:
         assert of["totals"][v] == [sum(one[i] for one in x) % 2**bits for i in range(length)]
 
 
-@pytest.mark.parametrize("moved", [1, -1, 64])
+@every("moved", [1, -1, 64])
 def test_a_byte_that_moves_between_marks_and_box_gives_another_leaf(moved: int) -> None:
     """One encoding, lengths in front: the same bytes cut elsewhere are another leaf, for both."""
     given = ACCEPTED["leaf"]["given"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.every import every
 from support.literal_divergence import literal_divergence
 
 from securefl.core.errors import ConfigError
@@ -57,7 +58,7 @@ def refused(
     return str(caught.value)
 
 
-@pytest.mark.parametrize("variance", [0.0, 0.999, 10.01])
+@every("variance", [0.0, 0.999, 10.01])
 def test_a_variance_outside_the_range_is_refused(variance: float) -> None:
     assert "lie outside" in refused(variance)
 
@@ -68,14 +69,12 @@ def test_a_baseline_outside_the_range_is_refused() -> None:
         literal_divergence(client, base, low=1.0, high=10.0, degree=15)
 
 
-@pytest.mark.parametrize(
-    ("low", "high"), [(1.0, 10.01), (2.0, 1.0), (1.0, 1.0), (0.0, 1.0), (1e-7, 1e-6), (1.0, float("nan"))]
-)
+@every(("low", "high"), [(1.0, 10.01), (2.0, 1.0), (1.0, 1.0), (0.0, 1.0), (1e-7, 1e-6), (1.0, float("nan"))])
 def test_a_range_that_the_polynomials_cannot_cover_is_refused(low: float, high: float) -> None:
     assert "low < high" in refused(1.0, low=low, high=high)
 
 
-@pytest.mark.parametrize("degree", [0, 16])
+@every("degree", [0, 16])
 def test_a_degree_beyond_the_levels_is_refused(degree: int) -> None:
     assert "degree" in refused(1.0, degree=degree)
 
