@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from support.every import every
 from support.matching_place import BASE, CLIENTS, Place, call, kl, write
 
 from securefl.accounting.ledger import Ledger, Terms
@@ -177,12 +178,12 @@ def test_a_profile_comes_from_records_and_a_model(place: Place) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["keygen", "profile", "encrypt", "match", "reveal"])
+@every("command", ["keygen", "profile", "encrypt", "match", "reveal"])
 def test_help_has_an_example(command: str) -> None:
     assert f"securefl {command}" in call(command, "--help")
 
 
-@pytest.mark.parametrize("command", ["keygen", "match", "reveal"])
+@every("command", ["keygen", "match", "reveal"])
 def test_help_says_that_the_cap_does_not_protect_the_key(command: str) -> None:
     told = " ".join(call(command, "--help").split())
     assert "reads the whole secret key" in told or "read the whole secret key" in told
