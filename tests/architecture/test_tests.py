@@ -68,8 +68,3 @@ def test_every_folder_is_a_room() -> None:
     assert len(folders) > 10
     for folder in folders:
         assert (HOME / folder / "__init__.py").exists(), f"securefl has no room {folder}"
-
-
-def test_beside_the_folders_stand_tests_of_single_modules() -> None:
-    for path in UNIT.glob("*.py"):
-        assert (HOME / path.name.removeprefix("test_")).exists(), path.name

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from support.every import every
 from support.offenders import offenders
-from support.second_secagg import PRIME, Refused
+from support.second_secagg import Refused
 from support.tiny_secagg import Lenient, release
 from vectors import make_secagg
 from vectors.make_secagg import (
@@ -473,8 +473,3 @@ def test_a_byte_that_moves_between_marks_and_box_gives_another_leaf(moved: int) 
     other = given | {"marks": whole[:cut], "sealed": whole[cut:]}
     for kinds in (FIRST, SECOND):
         assert plain(kinds["leaf"](other)) != ACCEPTED["leaf"]["expected"]
-
-
-def test_the_prime_is_the_smallest_above_2_to_256() -> None:
-    assert pow(3, PRIME - 1, PRIME) == 1
-    assert all(pow(3, 2**256 + odd - 1, 2**256 + odd) != 1 for odd in range(1, 297, 2))

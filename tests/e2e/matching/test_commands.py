@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from support.every import every
 from support.matching_place import BASE, CLIENTS, Place, call, kl, write
 
 from securefl.accounting.ledger import Ledger, Terms
@@ -176,18 +175,6 @@ def test_a_profile_comes_from_records_and_a_model(place: Place) -> None:
     assert "Expected records in" in call(
         "profile", "--data", "digits", "--rows", "5:5", "--model", model, "-o", place.root / "g.json", code=1
     )
-
-
-@every("command", ["keygen", "profile", "encrypt", "match", "reveal"])
-def test_help_has_an_example(command: str) -> None:
-    assert f"securefl {command}" in call(command, "--help")
-
-
-@every("command", ["keygen", "match", "reveal"])
-def test_help_says_that_the_cap_does_not_protect_the_key(command: str) -> None:
-    told = " ".join(call(command, "--help").split())
-    assert "reads the whole secret key" in told or "read the whole secret key" in told
-    assert "few hundred openings" in told
 
 
 def test_three_calls_in_python() -> None:

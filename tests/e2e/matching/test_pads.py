@@ -193,14 +193,6 @@ def test_every_flipped_byte_is_refused_by_name(padded: Place, name: str) -> None
     assert len(revealed(padded)[0]["scores"]) == 2, "nothing was spent"
 
 
-@every("command", ["encrypt", "match", "reveal", "keygen"])
-def test_help_names_pads(command: str) -> None:
-    told = " ".join(call(command, "--help").split())
-    assert "pads" in told
-    if command in ("encrypt", "match"):
-        assert "[pads|pads-128|strong|compact|strong-encrypted]" in told
-
-
 # A declared baseline ----------------------------------------------------------------------------------
 
 

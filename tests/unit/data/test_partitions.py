@@ -24,7 +24,6 @@ from securefl.data.partitions import (
     natural,
     normal_sizes,
     shards,
-    sized,
     smallest_sizes,
 )
 
@@ -161,12 +160,6 @@ def test_a_fedcor_partition_with_too_few_clients_says_so() -> None:
         fedcor(TEN_CLASSES, 5, 0.2, rng())
 
 
-def test_a_fedcor_partition_takes_labels_that_are_not_consecutive() -> None:
-    parts = fedcor(np.repeat([3, 8], 50), 10, 1.0, rng())
-
-    assert sorted(np.concatenate(parts)) == list(range(100))
-
-
 def test_fedcors_splits_are_those_that_the_word_dirichlet_made() -> None:
     """Pinned before the word changed: packaged studies keep the records of each client."""
     data = toy_of(np.repeat(np.arange(10), 60))
@@ -287,15 +280,6 @@ def test_normal_sizes_follow_the_law_while_there_are_records() -> None:
     # the mean has a standard error of 1, the deviation of 0.7: 6 and 5 are beyond 5 sd, false alarm < 1e-6
     assert abs(sizes.mean() - 500) < 6
     assert abs(sizes.std() - 100) < 5
-
-
-def test_normal_sizes_never_ask_for_more_than_there_is_and_never_for_none() -> None:
-    sizes = normal_sizes(100, 20, 50.0, 60.0, rng())
-
-    assert sizes.min() >= 1
-    assert 80 <= sizes.sum() <= 100
-    parts = sized(100, sizes, rng())
-    assert [len(part) for part in parts] == sizes.tolist()
 
 
 def test_natural_parts_are_the_groups() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.every import every
-from support.own_records import COLUMNS, LAYOUT, table
+from support.own_records import LAYOUT, table
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.columns import Column
@@ -207,7 +207,3 @@ def test_an_edited_card_is_refused_by_name(words: Any, match: str) -> None:
     """The attack: a card with a right digest that a stranger wrote."""
     with pytest.raises(ConfigError, match=match):
         Schema.parse(words)
-
-
-def test_columns_of_the_test_support_are_declared() -> None:
-    assert [one.column for one in SCHEMA.columns or ()][:2] == [COLUMNS["age"], COLUMNS["sex"]]
