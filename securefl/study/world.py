@@ -117,14 +117,15 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         own = study.corruption.apply(dealt_to, kind, stream(seed, "corrupt", client), other)
         records.append((own.x, own.y))
         # Split by the records as loaded: corruption, and last bits of features, may depend on their places.
-        out.append(splits.holdout.apart(dealt_to.x, dealt_to.y, study.data.holdout, HOLDOUT))
+        if study.data.holdout:
+            out.append(splits.holdout.apart(dealt_to.x, dealt_to.y, study.data.holdout, HOLDOUT))
         tested.append(tested_on(study, dealt_to.x, dealt_to.y, splits.choosing))
     scaled = [(scale(study, x), y) for x, y in records]
     made = featured(study, scaled, replace(split.test, x=scale(study, split.test.x)), tell)
     # Of clients that are set apart, some records may be unusable.
     fits = np.flatnonzero(made.test.usable)
     test = made.test.take(fits)
-    kept, held = _parted(made.records, out if study.data.holdout else None, tested)
+    kept, held = _parted(made.records, out or None, tested)
     shares = _shares(study, test, kept, held)
     owned = sum(map(len, parts)) if apart else len(split.train)
     owned = _declared(study, owned, clients, clients / max(1, whole), leaving)

@@ -67,8 +67,8 @@ def audit(
         train: The audited function.
         device: The device of the models.
     """
-    models = (layer(canaries).to(device) for _ in range(runs))
-    made = [_scores(config, canaries, model, shape, train) for model in models]
+    model = layer(canaries).to(device)  # one for all runs: what its layers do with records is explored once
+    made = [_scores(config, canaries, model, shape, train) for _ in range(runs)]
     inside, outside = (np.concatenate(parts) for parts in zip(*made, strict=True))
     claims = [compose({config.event: 1}, delta) for delta in deltas]
     return tuple(

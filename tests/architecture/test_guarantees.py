@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
+from support.every import every
 
 from securefl.accounting.ledger import Ledger
 from securefl.mechanisms.protecting import protect
@@ -93,7 +93,7 @@ def defined_in(path: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize(("of", "tried"), [(protect, PROTECT), (Ledger.send, SEND)])
+@every(("of", "tried"), [(protect, PROTECT), (Ledger.send, SEND)])
 def test_every_guarantee_has_its_tests(of: Callable[..., Any], tried: dict[str, str]) -> None:
     for promised, named in zip(guarantees(of), tried, strict=True):
         assert promised.startswith(named)

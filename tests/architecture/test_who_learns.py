@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import who_learns
 from support.arms import ARMS
+from support.every import every
 
 from securefl.core.installed import entry_points
 from securefl.engine import privacy_card
@@ -22,13 +23,13 @@ from securefl.sums.two_server import TwoServer
 TEXTS = {page: (who_learns.ROOT / page).read_text(encoding="utf-8") for page in who_learns.PAGES}
 
 
-@pytest.mark.parametrize("page", who_learns.PAGES)
+@every("page", who_learns.PAGES)
 def test_a_page_has_the_words_of_the_card(page: str) -> None:
     """If this fails, run `python tools/who_learns.py --write`."""
     assert TEXTS[page] == who_learns.filled(page, TEXTS[page])
 
 
-@pytest.mark.parametrize(
+@every(
     ("owner", "name", "words"),
     [
         (privacy_card, "_told", lambda plan, spec, reveals: f"all of {reveals}"),
@@ -36,7 +37,6 @@ def test_a_page_has_the_words_of_the_card(page: str) -> None:
         (CheckedCkks, "key_holder_learns", "everything"),
         (TwoServer, "key_holder_learns", "everything"),
     ],
-    ids=["server", "noise", "key holder of scores", "key holder of sums"],
 )
 def test_other_words_of_the_card_are_found(
     owner: object, name: str, words: object, monkeypatch: pytest.MonkeyPatch
@@ -74,7 +74,7 @@ _MADE = TEXTS[who_learns.MODEL].split(who_learns.STATE)[1].split(who_learns.END)
 ROWS = [line.split("|")[1:-1] for line in _MADE if line.startswith("| ")][1:]
 
 
-@pytest.mark.parametrize(("protocol", "options"), ARMS)
+@every(("protocol", "options"), ARMS)
 def test_every_arm_has_the_stance_of_its_row_and_its_card_says_so(protocol: str, options: str) -> None:
     """A row names several protocols by one of them, and one set of their options."""
     named = [row for row in ROWS if re.search(rf"\b{protocol}\b", row[0])]
@@ -97,7 +97,7 @@ def test_another_stance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert TEXTS[who_learns.MODEL] != who_learns.filled(who_learns.MODEL, TEXTS[who_learns.MODEL])
 
 
-@pytest.mark.parametrize("page", ["flower-strategies.md", "tutorials/flower-app.md", "how-to/own-loop.md"])
+@every("page", ["flower-strategies.md", "tutorials/flower-app.md", "how-to/own-loop.md"])
 def test_a_page_for_code_of_others_says_that_its_state_is_not_held(page: str) -> None:
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     assert "threat-model.md#state-that-a-client-keeps" in text

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.arms import ARMS
+from support.every import every
 from support.tiny_study import run, study, world
 
 from securefl.core.errors import ConfigError
@@ -36,7 +37,7 @@ PROJECTED = [
 ]
 
 
-@pytest.mark.parametrize(("protocol", "options"), [*ARMS, *PROJECTED])
+@every(("protocol", "options"), [*ARMS, *PROJECTED])
 def test_predictions_are_as_good_as_the_record_says(protocol: str, options: str, tmp_path: Path) -> None:
     of = one(protocol, options)
     here, last = world(of), run(of, tmp_path).records[-1]

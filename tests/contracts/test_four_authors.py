@@ -15,6 +15,7 @@ import numpy as np
 import public
 import pytest
 from scipy import stats
+from support.every import every
 from support.hidden_plans import hidden
 from support.hidden_studies import counts
 from support.outside import installed, mute
@@ -230,10 +231,9 @@ def of_ours(node: ast.Import | ast.ImportFrom) -> list[tuple[str, str]]:
     return [(module, name) for module, name in pairs if module.split(".")[0] == "securefl"]
 
 
-@pytest.mark.parametrize(
+@every(
     ("program", "lines", "ours"),
     [(PROTOCOL, 3, 1), (MECHANISM, 3, 2), (SUM, 3, 2), (MACHINES, 6, 2), (LOOP, 3, 2)],
-    ids=["protocol", "mechanism", "sum", "the sum's machines", "loop"],
 )
 def test_an_author_imports_few_lines_from_faces_alone(program: str, lines: int, ours: int) -> None:
     found = imports(program)
@@ -257,7 +257,7 @@ PRIVACY: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("how", PRIVACY)
+@every("how", PRIVACY)
 def test_the_protocol_runs_in_a_study(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = how == "by the outside mechanism"
     if not drawn:  # a page takes ten times as long as its run

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.arms import ARMS, hiding
+from support.every import every
 from support.four_clients import CLEAR, SENDS, records
 from support.tiny_study import text, with_privacy, world
 
@@ -123,7 +124,7 @@ def differ(one: Value, other: Value) -> bool:
     return not (np.array_equal(one.floats(), other.floats()) and np.array_equal(one.hidden, other.hidden))
 
 
-@pytest.mark.parametrize(("protocol", "options"), [*ARMS, STALE, FULL])
+@every(("protocol", "options"), [*ARMS, STALE, FULL])
 def test_a_value_moves_with_the_history_as_it_declares(protocol: str, options: str) -> None:
     found = Histories(protocol, options)
     for name, part in found.parts.items():
@@ -136,7 +137,7 @@ def test_a_value_moves_with_the_history_as_it_declares(protocol: str, options: s
         assert part.spec.reads_state == told
 
 
-@pytest.mark.parametrize(("protocol", "options"), [*ARMS, STALE, FULL])
+@every(("protocol", "options"), [*ARMS, STALE, FULL])
 def test_a_sum_for_which_code_of_a_study_s_own_runs_counts_as_reading_state(
     protocol: str, options: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +151,7 @@ def test_a_sum_for_which_code_of_a_study_s_own_runs_counts_as_reading_state(
     assert moved <= {"unknown", "unbound", "repeated"}
 
 
-@pytest.mark.parametrize(("protocol", "options"), [arm for arm in ARMS if arm[0] != "adds"])
+@every(("protocol", "options"), [arm for arm in ARMS if arm[0] != "adds"])
 def test_what_does_not_change_is_no_part_of_a_value_of_each_round(protocol: str, options: str) -> None:
     """Two honest rounds over cohorts that differ in one client would tell it exactly: its label histogram.
 
@@ -168,7 +169,7 @@ def test_what_does_not_change_is_no_part_of_a_value_of_each_round(protocol: str,
             assert not same.any(), np.flatnonzero(same)
 
 
-@pytest.mark.parametrize("reads", ["none", "unknown"])
+@every("reads", ["none", "unknown"])
 def test_a_value_that_reads_nothing_is_given_nothing(reads: str) -> None:
     """An undeclared read is impossible, and not only forbidden."""
     seen: list[Mapping[str, Any]] = []

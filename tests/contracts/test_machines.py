@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import tiny_two_server as two
+from support.every import every
 from support.hidden_plans import hidden
 from support.tiny_orders import order
 
@@ -402,7 +403,7 @@ class TestServer(Contract):
     def answer(self, order: Any) -> Any:
         return dict.fromkeys(PLACES, 0.5) if order == "work" else ASKED
 
-    @pytest.mark.parametrize("name", ["working again", "closed"])
+    @every("name", ["working again", "closed"])
     def test_a_reply_that_comes_twice_is_late_whatever_its_bytes(self, name: str) -> None:
         """A key holder that answers twice is heard once."""
         state = self.states()[name]
@@ -410,7 +411,7 @@ class TestServer(Contract):
             step = self.machine.receive(state, "key-holder", reply)
             assert (step.state, step.need, step.out) == (state, None, ())
 
-    @pytest.mark.parametrize("items", [(), (b"1",), (b"1", b"2", b"3")], ids=len)
+    @every("items", [(), (b"1",), (b"1", b"2", b"3")])
     def test_a_reply_of_another_length_is_refused(self, items: tuple[bytes, ...]) -> None:
         with pytest.raises(RemoteProtocolError, match="Expected 2 items"):
             self.machine.receive(self.states()["asking"], "key-holder", OpenReply(items=items))
@@ -467,7 +468,7 @@ class TestServerOfClaims:
         most=Limit(999, 99),
     )
 
-    @pytest.mark.parametrize("claim", [-1e9, 0.0, 100.5, 1.7e308, np.inf, np.nan])
+    @every("claim", [-1e9, 0.0, 100.5, 1.7e308, np.inf, np.nan])
     def test_a_claim_outside_the_range_costs_the_client_its_place(self, claim: float) -> None:
         message: Any = ContributionMessage(releases=(delivered("size", np.array([claim])),))  # type: ignore[arg-type]
         with pytest.raises(RemoteProtocolError, match=r"public range|finite") as refused:
@@ -508,7 +509,7 @@ class TestKeyHolder(Contract):
         assert waited.result == "unused"
         assert self.machine.receive(waited.state, *self.good[0]).need is not None
 
-    @pytest.mark.parametrize("name", ["busy", "done"])
+    @every("name", ["busy", "done"])
     def test_another_request_is_refused(self, name: str) -> None:
         """Two sets of openings would tell their difference, and spend twice the count."""
         state = self.states()[name]

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent, NonPrivateDpEvent, NoOpDpEvent
 from scipy import stats
+from support.every import every
 from support.hidden_plans import hidden
 from support.private_studies import client_level
 from support.tiny_study import run, world
@@ -328,7 +329,7 @@ class Generous(Twice):
         return replace(own, others=GaussianDpEvent(sqrt(3) * self.plan.noise_multiplier))
 
 
-@pytest.mark.parametrize(
+@every(
     ("kind", "says"),
     [
         (Thrifty, "less noise than charged"),
@@ -359,7 +360,7 @@ def test_a_charge_that_is_too_small_for_another_party_is_caught(monkeypatch: pyt
 HIDDEN = {"sum": '"masked"', "dropout": "0.0", "corrupt": "0.0"}
 
 
-@pytest.mark.parametrize("scheme", ["clear", "masked"])
+@every("scheme", ["clear", "masked"])
 def test_a_study_runs_with_a_mechanism_from_outside(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -383,7 +384,7 @@ def test_a_study_runs_with_a_mechanism_from_outside(
     assert 0 < others < 0.8 * server < np.inf
 
 
-@pytest.mark.parametrize("scheme", ["clear", "masked", "ckks", "two-server"])
+@every("scheme", ["clear", "masked", "ckks", "two-server"])
 def test_an_exchange_goes_with_it(scheme: str, tmp_path: Path) -> None:
     plan = planned("twice", scheme, corrupt=0.0, dropout=0.0)
     given = ClientFunction(
@@ -413,7 +414,7 @@ def released(plan: Plan, value: int = 0) -> Any:
     )
 
 
-@pytest.mark.parametrize(
+@every(
     ("changes", "says"),
     [
         ({"charge": lambda own: GaussianDpEvent(2.0)}, "a Charge or None of `charge`"),
@@ -459,9 +460,7 @@ def setattr_(own: Any, plan: Plan, spec: ValueSpec) -> None:
         object.__setattr__(own, name, value)
 
 
-@pytest.mark.parametrize(
-    ("most", "held"), [(3, {"own": 3}), (3, {"own": 2}), (None, {})], ids=["all", "fewer", "none"]
-)
+@every(("most", "held"), [(3, {"own": 3}), (3, {"own": 2}), (None, {})])
 def test_a_participation_that_the_ledger_s_schedule_holds_is_taken(
     most: int | None, held: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -474,7 +473,7 @@ def test_a_participation_that_the_ledger_s_schedule_holds_is_taken(
             Protection(replace(plan, max_releases={"own": 4}), SPEC).charge()
 
 
-@pytest.mark.parametrize(
+@every(
     ("noise", "says"),
     [
         (np.zeros(50), "int64 noise of shape .50,.* got float64"),
@@ -541,7 +540,7 @@ def test_a_total_has_room_for_the_noise_that_is_declared(
     assert np.abs(two_server(tmp_path) - 2100).max() < 13 * 16 * sqrt(10)
 
 
-@pytest.mark.parametrize("size", [101, -101, 2**40])
+@every("size", [101, -101, 2**40])
 def test_a_total_whose_noise_is_more_than_declared_is_not_told(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -551,7 +550,7 @@ def test_a_total_whose_noise_is_more_than_declared_is_not_told(
         two_server(tmp_path)
 
 
-@pytest.mark.parametrize(
+@every(
     ("changes", "party", "says"),
     [
         ({"total_noise": lambda own, party, size, rows: None}, SERVER, "noise for totals by server"),
@@ -583,7 +582,7 @@ def test_noise_that_nobody_draws_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         released(planned("twice", "clear"))
 
 
-@pytest.mark.parametrize("changes", [{"legend": ""}, {"legend": None}, {"mutual": 1}, {"total_by": "others"}])
+@every("changes", [{"legend": ""}, {"legend": None}, {"mutual": 1}, {"total_by": "others"}])
 def test_a_kind_without_what_a_plan_is_checked_by_is_refused(
     changes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -642,7 +641,7 @@ def test_two_distributions_with_one_word_are_refused(monkeypatch: pytest.MonkeyP
         kind_of("mine")
 
 
-@pytest.mark.parametrize("value", ["nothing.there:Mine", "securefl.mechanisms.mechanism:Nobody"])
+@every("value", ["nothing.there:Mine", "securefl.mechanisms.mechanism:Nobody"])
 def test_a_distribution_that_is_broken_is_named(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("mine", value, registry.GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
@@ -653,7 +652,7 @@ def test_a_distribution_that_is_broken_is_named(value: str, monkeypatch: pytest.
 RECORDS = [(np.ones((1, 1)), np.zeros(1))]
 
 
-@pytest.mark.parametrize(
+@every(
     ("changes", "says"),
     [
         (
@@ -667,7 +666,7 @@ RECORDS = [(np.ones((1, 1)), np.zeros(1))]
         ({"noise": "key-holder"}, 'sum = "two-server" with noise = "key-holder", got \'clear\''),
     ],
 )
-@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, sensitivity={}), None], ids=["noised", "bare", "none"])
+@every("spec", [SPEC, replace(SPEC, sensitivity={}), None])
 def test_a_plan_that_is_made_by_hand_is_refused_before_anything(
     changes: Any, says: str, spec: ValueSpec | None, tmp_path: Path
 ) -> None:

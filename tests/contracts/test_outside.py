@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from support.every import every
 from support.tiny_study import text
 
 from securefl.algorithm.clients import (
@@ -117,7 +118,7 @@ NOISED = {
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(
+@every(
     "changes",
     [
         CLEAR,
@@ -128,7 +129,6 @@ NOISED = {
         ),
         MASKED | NOISED,
     ],
-    ids=["clear", "masked", "ckks", "two-server", "masked and noised"],
 )
 def test_a_protocol_from_outside_runs_however_it_is_summed(
     changes: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_he import SURELY
 from support.tiny_study import newest, plain, run, same_state, spied, study, world
 
@@ -56,7 +57,7 @@ MOST = [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for na
 
 
 class TestProtocol:
-    @pytest.mark.parametrize("name", NAMES)
+    @every("name", NAMES)
     def test_two_rounds_in_the_clear(self, name: str, tmp_path: Path) -> None:
         """What it learns, what it asks for, what that is charged, what is stored; and the same run again."""
         of = one(name)
@@ -87,7 +88,7 @@ class TestProtocol:
         assert plain(records) == plain(finished.records)
         assert plain(run(of, tmp_path / "again").records) == plain(finished.records)
 
-    @pytest.mark.parametrize("name", NAMES)
+    @every("name", NAMES)
     def test_what_is_missing_or_unknown_is_named_before_anything_runs(
         self, name: str, tmp_path: Path
     ) -> None:
@@ -101,7 +102,7 @@ class TestProtocol:
         with pytest.raises(ConfigError, match="`colour`"):
             study(f'[[arm]]\nname = "x"\nprotocol = "{name}"\nfraction = 0.5\ncolour = 1\n')
 
-    @pytest.mark.parametrize("name", NAMES)
+    @every("name", NAMES)
     def test_all_clients_and_one_client_and_no_message(self, name: str, tmp_path: Path) -> None:
         for fraction, most in (("1.0", 5), ("0.01", 1)):
             arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\nfraction = {fraction}\n{MORE.get(name, "")}'
@@ -139,8 +140,8 @@ class TestProtocol:
         assert plain(lost[0].records) == plain(lost[1].records)
 
 
-@pytest.mark.parametrize("variant", ["full", "mean-only"])
-@pytest.mark.parametrize("scores", ["ckks", "pads"])
+@every("variant", ["full", "mean-only"])
+@every("scores", ["ckks", "pads"])
 def test_each_way_of_scoring_gives_the_divergences_of_the_clear_one(
     scores: str, variant: str, tmp_path: Path
 ) -> None:
@@ -162,6 +163,6 @@ def test_each_way_of_scoring_gives_the_divergences_of_the_clear_one(
     assert (np.array([r["bytes_up"] for r in sealed.records]) > [r["bytes_up"] for r in clear.records]).all()
 
 
-@pytest.mark.parametrize("scores", ["ckks", "pads"])
+@every("scores", ["ckks", "pads"])
 def test_each_way_of_scoring_goes_on_over_a_bad_network(scores: str, tmp_path: Path) -> None:
     TestProtocol().test_it_goes_on_over_a_bad_network("fedprof", scores, tmp_path)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import pytest
+from support.every import every
 from support.tiny_secagg import aggregate, agreement, client, identity
 
 from securefl.core.acts import RecordAct
@@ -260,7 +261,7 @@ def test_messages_go_to_whom_the_table_names(runs: list[Watched]) -> None:
             assert receivers == (frozenset({SERVER}) if named == SERVER else came[named]), transition
 
 
-@pytest.mark.parametrize("party", ROWS)
+@every("party", ROWS)
 def test_what_stands_in_no_row_is_ignored_before_its_time_and_refused_after_it(
     party: str, runs: list[Watched]
 ) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support.combinations import ALL, TURNS, Combination
 from support.combinations import study as combined
+from support.every import every
 from support.private_studies import DISTRIBUTED, KEY_HOLDER, client_level, noised_fedprof, private
 from support.tiny_study import FEDAVG, run, text, world
 from support.tiny_study import study as written
@@ -119,7 +120,7 @@ def test_the_attack_one_training_record_or_none(tmp_path: Path) -> None:
     assert none.pattern() == one.pattern()
 
 
-@pytest.mark.parametrize("name", PRIVATE)
+@every("name", PRIVATE)
 def test_private_records_show_in_no_pattern(name: str, tmp_path: Path) -> None:
     require_alike(PRIVATE[name], tmp_path, FAST)
 
@@ -164,7 +165,7 @@ def test_no_combination_shows_a_neighbour(one: Combination, tmp_path: Path) -> N
     require_alike(of, tmp_path, ["none", "one", "one less", "several spoilt", "all nan"], here)
 
 
-@pytest.mark.parametrize("noise", ["central", "distributed", "key-holder"])
+@every("noise", ["central", "distributed", "key-holder"])
 def test_clients_are_private_as_a_whole(noise: str, tmp_path: Path) -> None:
     said = {"central": {}, "distributed": DISTRIBUTED, "key-holder": KEY_HOLDER}[noise]
     more = {} if noise == "central" else {"min_cohort_size": "4", "max_client_weight": "0.51"}
@@ -225,7 +226,7 @@ def test_an_update_beyond_its_grid_is_cut_and_not_silent(tmp_path: Path) -> None
     assert all(np.isfinite(record["epsilon"][SERVER]) for record in found.finished.records)
 
 
-@pytest.mark.parametrize("speaking", [{0}, set()], ids=["speaking", "silent"])
+@every("speaking", [{0}, set()])
 def test_training_that_fails_for_one_client_stops_no_other(speaking: set[int]) -> None:
     def fails(fits: Any) -> Any:
         raise RuntimeError("A code beyond the embedding.")

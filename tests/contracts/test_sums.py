@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.arms import ARMS, STATISTICS, hiding
+from support.every import every
 from support.tiny_study import run, spied, text, with_privacy, world
 from support.watched_sums import Watched
 
@@ -99,7 +100,7 @@ class TestSums:
                 assert np.array_equal(total.value, left * question.spec.grid.step)
 
 
-@pytest.mark.parametrize("how", HIDDEN)
+@every("how", HIDDEN)
 def test_the_server_learns_totals(how: str, tmp_path: Path) -> None:
     of = one("fedavg", "fraction = 1.0", how, rounds=1)
     collected = collect(of, [run(of, tmp_path)])
@@ -108,7 +109,7 @@ def test_the_server_learns_totals(how: str, tmp_path: Path) -> None:
     assert "the total over the cohort of" in server.learns
 
 
-@pytest.mark.parametrize("how", HIDDEN)
+@every("how", HIDDEN)
 def test_a_dropped_client_is_not_in_the_sum(how: str, tmp_path: Path) -> None:
     """Client 2 has nothing to say, and says so in zeros: the clear sum without it is the hidden one."""
     of = one("fedavg", "fraction = 1.0", how, rounds=1)
@@ -123,7 +124,7 @@ def test_a_dropped_client_is_not_in_the_sum(how: str, tmp_path: Path) -> None:
     assert np.array_equal(masked.states[-1].broadcast, clear.states[-1].broadcast)
 
 
-@pytest.mark.parametrize("how", HIDDEN)
+@every("how", HIDDEN)
 def test_distributed_noise_in_a_hidden_sum_has_the_epsilon_of_the_sum(how: str, tmp_path: Path) -> None:
     privacy = 'adjacency = "add-remove"\nnoise = "distributed"\nepsilon = 2.0\n'
     of = one("fedlog", "", how, rounds=2)
@@ -144,7 +145,7 @@ def test_distributed_noise_in_a_hidden_sum_has_the_epsilon_of_the_sum(how: str, 
         assert {row[7] for row in ledger.rows()} == {"committed"}
 
 
-@pytest.mark.parametrize(("how", "hides"), [("masked", Masker), ("two-server", padder.Padder)])
+@every(("how", "hides"), [("masked", Masker), ("two-server", padder.Padder)])
 def test_the_server_never_sees_a_single_contribution(
     how: str, hides: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +169,7 @@ def test_the_server_never_sees_a_single_contribution(
         assert abs(mean - 127.5) < 6 * np.sqrt((256**2 - 1) / 12 / packed.size)
 
 
-@pytest.mark.parametrize(
+@every(
     ("changed", "said"),
     [
         ({"dropout": "0.9"}, "less than 1 together"),
@@ -197,11 +198,11 @@ def test_masked_sums_need_their_numbers(changed: dict[str, str | None], said: st
         prepare()
 
 
-@pytest.mark.parametrize(
+@every(
     ("word", "said"),
     [("min_honest", "at least 9 honest"), ("min_cohort_size", "got 7 draws and min_cohort_size = 9")],
 )
-@pytest.mark.parametrize("how", HIDDEN)
+@every("how", HIDDEN)
 def test_a_sum_that_no_cohort_could_open_is_told_beforehand(how: str, word: str, said: str) -> None:
     """Not round after round, in a run that says nothing else."""
     of = parse(with_privacy(one("fedavg", "fraction = 1.0", how).text, {word: "9"}))
@@ -209,7 +210,7 @@ def test_a_sum_that_no_cohort_could_open_is_told_beforehand(how: str, word: str,
         composition(of, of.arms[0], world(of))
 
 
-@pytest.mark.parametrize("how", HIDDEN)
+@every("how", HIDDEN)
 def test_a_cohort_of_one_is_not_asked(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sum would be its own value: told beforehand, and else by the server before anything is charged."""
     certain = one("fedavg", "fraction = 0.1", how)
@@ -264,7 +265,7 @@ def test_a_spoilt_ciphertext_costs_its_sender_alone(tmp_path: Path, monkeypatch:
 BAD_NETWORK = "[network]\nreorder = true\nduplicate = 0.5\n"
 
 
-@pytest.mark.parametrize("extra", ["", BAD_NETWORK], ids=["", "doubled and reordered"])
+@every("extra", ["", BAD_NETWORK])
 def test_a_box_that_does_not_open_costs_its_client_alone(
     extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

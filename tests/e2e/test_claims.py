@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.offenders import offenders
 from support.tiny_study import FEDAVG, FEDPROF, run, study, world
 
@@ -90,7 +91,7 @@ class _Lying:
         return self.own.round(state, population, number, rng)
 
 
-@pytest.mark.parametrize("claim", [-1e9, 0.0, 1.7e308])
+@every("claim", [-1e9, 0.0, 1.7e308])
 def test_a_false_number_of_records_costs_its_sender_alone(claim: float, tmp_path: Path) -> None:
     of = study(BY_SIZE, rounds=3)
     lying = Arm(name="x", protocol="fedavg", options=Lying(of.arms[0].options, claim))
@@ -101,7 +102,7 @@ def test_a_false_number_of_records_costs_its_sender_alone(claim: float, tmp_path
     assert finished.records[-1]["accuracy"] != finished.records[0]["accuracy"]
 
 
-@pytest.mark.parametrize("claim", [-1e9, -5.0, 0.0, 5.0, 1.7e308])
+@every("claim", [-1e9, -5.0, 0.0, 5.0, 1.7e308])
 def test_a_false_count_in_a_sum_stays_within_the_records_there_are(claim: float, tmp_path: Path) -> None:
     """Beyond the grid it is cut to it, since silence would tell; n is false, and still one that n can be."""
     of = study(FEDAVG.replace("0.5", "1.0"), rounds=3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from support.command_line import securefl
 from support.started import Started
 from support.tiny_study import FEDAVG, FEDPROF, text
 
-from securefl.commands.main import cli
 from securefl.core.installed import entry_points
 from securefl.study.packaged import packaged
 
@@ -58,24 +56,6 @@ def commands() -> list[tuple[str, ...]]:
 
 
 # Help -------------------------------------------------------------------------------------------
-
-
-def test_every_command_has_help_with_an_example(capfd: pytest.CaptureFixture[str]) -> None:
-    found = {command: securefl(capfd, *command, "--help") for command in commands()}
-    assert [command for command, (code, _, err) in found.items() if (code, err) != (0, "")] == []
-    helped = {command: out for command, (_, out, _) in found.items() if "Usage: " in out}
-    example = r"Examples?:\s+{}"
-    assert [
-        command
-        for command in found
-        if not re.search(example.format(" ".join(("securefl", *command))), helped.get(command, ""))
-    ] == []
-
-
-def test_help_names_all_commands(capfd: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = securefl(capfd, "--help")
-    assert all(name in out for name in ("data", "demo", "report", "run", "studies"))
-    assert sorted(cli.list_commands(click.Context(cli))) == cli.list_commands(click.Context(cli))
 
 
 @pytest.mark.parametrize(

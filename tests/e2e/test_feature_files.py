@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from support.every import every
 from support.feature_files import FEDLOG, HEADS, NETWORK, breast_cancer, digits, study
 from support.tiny_study import run
 
@@ -103,7 +104,7 @@ def test_a_file_that_names_no_network_is_told_of(tmp_path: Path) -> None:
     assert world.build(read(study(tmp_path, f'{DIGITS}\nnetwork = "none"')), 1).marks.outside == (DEALT,)
 
 
-@pytest.mark.parametrize(
+@every(
     ("line", "message"),
     [
         ('network = "ours"', f"Expected network = '{NETWORK}', as digits.npz says, got 'ours'"),

@@ -13,6 +13,7 @@ import pandas as pd
 import peers
 import pytest
 import results_page
+from support.every import every
 from support.pages import blocks
 
 from securefl.protocols.tables import adds
@@ -70,7 +71,7 @@ def test_a_figure_a_row_and_a_table_that_differ_are_found() -> None:
         results_page.written(TEXT, "FedAvg under four conditions of data", [])
 
 
-@pytest.mark.parametrize(
+@every(
     ("heading", "file", "rows"),
     [
         ("What epsilon costs FedLog on digits", "fedlog_tradeoff.csv", 8),
@@ -162,7 +163,7 @@ def test_peers() -> None:
     assert lines in section("Simulation beside others")
 
 
-@pytest.mark.parametrize(("place", "kind"), list(enumerate(("local", "none", "masked"))))
+@every(("place", "kind"), list(enumerate(("local", "none", "masked"))))
 def test_growth(place: int, kind: str) -> None:
     kept = json.loads((RESULTS / f"growth_{kind}.json").read_text(encoding="utf-8"))["cells"]
     tables = re.split(r"(?m)^\| clients \| cohort .*\n\|[-|]+\n", section("How a round grows"))[1:]
@@ -233,7 +234,7 @@ def test_heads_reach_what_is_asked_of_them() -> None:
     assert best[50_000, 8.0] >= best[50_000, float("inf")] - 0.03
 
 
-@pytest.mark.parametrize(
+@every(
     ("file", "of"),
     [("heads_twin.csv", "CIFAR-10"), ("heads_digits.csv", "digits"), ("heads_other.csv", "pixels of MNIST")],
 )
@@ -330,7 +331,7 @@ def test_the_table_of_subnets() -> None:
     assert said in section("Subnets (ADDS)").replace("\n", " ")
 
 
-@pytest.mark.parametrize("name", ["adds_lambda.csv", "adds_alone.csv"])
+@every("name", ["adds_lambda.csv", "adds_alone.csv"])
 def test_lambda_against_skew(name: str) -> None:
     kept = pd.read_csv(RESULTS / name, comment="#")
     said = section("Subnets (ADDS)")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message
+from support.every import every
 from support.grid_double import silent
 from support.grid_parties import Parties
 from support.hidden_studies import hidden
@@ -96,7 +97,7 @@ def require_one_release_each(parties: Parties) -> None:
     assert not said or max(said.values()) <= 2  # one, and one more of the spare attempt
 
 
-@pytest.mark.parametrize(("who", "attack"), ATTACKS)
+@every(("who", "attack"), ATTACKS)
 def test_the_sum_is_of_clients_who_agree_or_there_is_none(who: str, attack: str) -> None:
     """A server signs what it changes. A relay cannot: the party does not even read it."""
     parties, first = Parties(study()), list[bytes]()
@@ -127,7 +128,7 @@ def test_the_sum_is_of_clients_who_agree_or_there_is_none(who: str, attack: str)
     require_one_release_each(parties)
 
 
-@pytest.mark.parametrize("attack", TURNS)
+@every("attack", TURNS)
 def test_a_relay_that_meddled_leaves_no_party_deaf(attack: str) -> None:
     parties, rounds = Parties(study(rounds=2)), [0]
     engine = parties.apart()
@@ -157,7 +158,7 @@ def test_yesterdays_round_is_refused() -> None:
     assert "was replayed" in parties.why(VICTIM)
 
 
-@pytest.mark.parametrize("answer", [b"", b"x" * 200_000, encode_envelope(Turn()), REFUSED])
+@every("answer", [b"", b"x" * 200_000, encode_envelope(Turn()), REFUSED])
 def test_other_code_on_a_node_costs_its_party_the_round(answer: bytes) -> None:
     parties = Parties(study())
     honest = parties.relay

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message
+from support.every import every
 from support.grid_double import GridDouble
 from support.tiny_study import text, with_privacy
 
@@ -86,7 +87,7 @@ def test_a_study_s_rounds_are_a_strategy(arm: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(result.arrays[name].numpy(), values, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("given", [{"initial_arrays": ArrayRecord()}, {"num_rounds": 3}, {"timeout": 1.0}])
+@every("given", [{"initial_arrays": ArrayRecord()}, {"num_rounds": 3}, {"timeout": 1.0}])
 def test_what_the_parties_did_not_agree_to_is_refused(given: Any) -> None:
     strategy = StudyStrategy(Path("server"), Path("run"))
     with pytest.raises(ConfigError, match=next(iter(given))):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.grid_double import Fate, failing, from_another, late, silent, twice
 from support.grid_parties import Parties
 from support.hidden_studies import FEDAVG, shares_of_noise
@@ -58,7 +59,7 @@ def test_the_servers_books_say_what_clients_spent() -> None:
 EVERYBODY, OTHERS = (0, 1, 2, 3, 4), (0, 1, 3, 4)
 
 
-@pytest.mark.parametrize(
+@every(
     ("fate", "survive"),
     [
         (silent, OTHERS),
@@ -120,7 +121,7 @@ def test_a_run_that_was_cut_off_goes_on_in_its_session(tmp_path: Path) -> None:
     assert parties.why("client-0000") == ""
 
 
-@pytest.mark.parametrize(
+@every(
     ("section", "said"),
     [
         ("[network]\ndropout = 0.5", r"no \[network\] if parties run on machines of their own"),

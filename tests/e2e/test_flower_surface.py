@@ -22,6 +22,7 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.serverapp.strategy import FedAvg, FedXgbBagging, FedXgbCyclic
+from support.every import every
 from support.flower_apps import (
     CLEAR,
     CLIENTS,
@@ -121,7 +122,7 @@ def alike(result: Any, expected: Any, within: float = WITHIN) -> None:
 # Participation, evaluation, configuration -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plan", [CLEAR, MASKED, TWO], ids=["clear", "masked", "two-server"])
+@every("plan", [CLEAR, MASKED, TWO])
 def test_partial_participation_samples_and_weighs_as_plain_flower(plan: Plan, tmp_path: Path) -> None:
     def strategy() -> Any:
         return FedAvg(fraction_train=0.75, fraction_evaluate=0.75, min_train_nodes=3, min_evaluate_nodes=3)
@@ -346,7 +347,7 @@ def same_dtype(number: int) -> ClientApp:
     return app
 
 
-@pytest.mark.parametrize("arrays", LAYOUTS.values(), ids=LAYOUTS)
+@every("arrays", LAYOUTS.values())
 def test_layouts_come_back_as_they_went(arrays: Any, tmp_path: Path) -> None:
     result, expected = both(
         tmp_path,
@@ -367,7 +368,7 @@ def test_layouts_come_back_as_they_went(arrays: Any, tmp_path: Path) -> None:
 # What is refused ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", [FedXgbBagging, FedXgbCyclic])
+@every("strategy", [FedXgbBagging, FedXgbCyclic])
 def test_trees_are_refused_by_name(strategy: Any) -> None:
     with pytest.raises(ConfigError, match=f"got {strategy.__name__}"):
         served(strategy(), UPDATES)
@@ -433,7 +434,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "said"), REFUSED.values(), ids=REFUSED)
+@every(("change", "said"), REFUSED.values())
 def test_messages_that_no_sum_serves_are_refused_and_reach_no_node(
     change: Any, said: str, tmp_path: Path
 ) -> None:
@@ -530,8 +531,8 @@ def only(*numbers: int) -> np.ndarray:
     return flat(own.start(grid, start(), 1, train_config=ConfigRecord(dict(CONFIG))).arrays)
 
 
-@pytest.mark.parametrize("plan", [MASKED, TWO, CKKS], ids=["masked", "two-server", "ckks"])
-@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+@every("plan", [MASKED, TWO, CKKS])
+@every("lie", LIES.values())
 def test_a_lying_superlink_gets_the_mean_of_the_others_or_nothing(
     lie: Any, plan: Plan, tmp_path: Path
 ) -> None:
@@ -551,14 +552,13 @@ def reply_of(change: Callable[[bytes], bytes]) -> Any:
     return fate
 
 
-@pytest.mark.parametrize(
+@every(
     "change",
     [
         lambda frame: frame[:-1] + bytes([frame[-1] ^ 1]),
         lambda frame: frame[: len(frame) // 2],
         lambda frame: b"",
     ],
-    ids=["a changed reply", "half a reply", "an empty reply"],
 )
 def test_changed_replies_cost_their_client_the_round(change: Any, tmp_path: Path) -> None:
     result, _ = hears(tmp_path, MASKED, reply_of(change), replies=True)

@@ -10,6 +10,7 @@ import click
 import mistakes
 import pytest
 from support.command_line import securefl
+from support.every import every
 from support.tiny_study import FEDAVG, FEDPROF, text
 
 from securefl.commands.main import Commands, cli
@@ -67,7 +68,7 @@ def test_the_list_of_commands_is_whole() -> None:
     }
 
 
-@pytest.mark.parametrize("width", [50, *WIDTHS])
+@every("width", [50, *WIDTHS])
 def test_help_breaks_no_word(width: int) -> None:
     seen = 0
     for names, command in [((), cli), *commands(cli, ())]:
@@ -127,7 +128,7 @@ def test_every_line_fits(
     assert sys.getdefaultencoding() == "utf-8"
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@every("width", WIDTHS)
 def test_messages_of_mistakes_wrap_between_words(width: int) -> None:
     for mistake in mistakes.mistakes():
         made = terminal.wrapped(f"securefl: {mistake.said}", width)

@@ -13,7 +13,6 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.queries import CohortQuery, Sum
@@ -78,19 +77,6 @@ def test_runs_in_an_empty_folder_and_leaves_it_so(name: str, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize(
-    ("source", "fails"), [("assert 1 > 2", True), ("import sys; print(1, file=sys.stderr)", False)]
-)
-def test_a_wrong_claim_and_a_warning_are_noticed(source: str, fails: bool, tmp_path: Path) -> None:
-    of = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
-    if fails:
-        with pytest.raises(CellExecutionError):
-            run(of, tmp_path)
-    else:
-        assert not quiet(run(of, tmp_path))
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_is_committed_as_it_ran(name: str) -> None:
     of = notebook(name)
@@ -128,13 +114,6 @@ def test_the_foreign_loop_changes_in_about_thirty_lines() -> None:
     assert 20 <= len(new) <= 36, "\n".join(new)
     assert "securefl" not in cells["before"]
     assert "protocols" not in cells["before"]
-
-
-def test_changed_lines_are_counted() -> None:
-    before = "import a\nx = 1\n\nfor k in x:\n    k()\n"
-    assert changed(before, before) == []
-    assert changed(before, "from b import c\nx = 1\nfor k in x:\n    k()\n    c()\n") == ["+     c()"]
-    assert changed(before, "x = 2\nfor k in x:\n    k()\n") == ["+ x = 2"]
 
 
 def test_the_own_loop_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
+from support.every import every
 from support.own_study import DATA, MODEL, NET, folder, installed, people, written
 from support.tiny_study import run as run_first
 from torch import nn
@@ -217,7 +218,7 @@ def test_an_installed_package_brings_both(tmp_path: Path, names: tuple[str, str]
         assert any("may compute statistics over all records" in note for note in here.marks.notes)
 
 
-@pytest.mark.parametrize(
+@every(
     ("data", "message"),
     [
         ('source = "people.txt"', r"Expected source among digits, .*, or a file or folder beside the study"),

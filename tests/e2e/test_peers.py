@@ -16,7 +16,7 @@ import pytest
 from contestants import ours, plain, players
 from contestants.players import PLAIN, Contestant, Times, rotated
 from contestants.turns import Cell, Turns, Work, others
-from peers import Row, row, table
+from peers import row
 
 DIGITS = replace(peers.whole(peers.MLP), source="digits", records=20, batch=20)
 
@@ -48,24 +48,6 @@ def test_a_row_has_medians_for_a_client_and_the_ratio_within_a_round() -> None:
 def test_a_round_that_is_missing_is_not_paired_with_another() -> None:
     with pytest.raises(ValueError, match="zip"):
         row(peers.MLP, "other", {PLAIN: seconds(1, 1), "other": seconds(1)}, loss=0.0)
-
-
-def test_the_table_has_cells_across_and_the_plain_loop_in_milliseconds() -> None:
-    def one(cell: str, name: str, cpu: float, ratio: float) -> Row:
-        return Row(cell, name, cpu_ms=cpu, wall_ms=cpu, over_plain=ratio, rounds=3, loss=0.0)
-
-    rows = [
-        one("A", PLAIN, 2.417, 1),
-        one("A", "x", 5, 2.066),
-        one("B", PLAIN, 117.2, 1),
-        one("B", "x", 1, 0.991),
-    ]
-    assert table(rows).splitlines() == [
-        "|  | A | B |",
-        "| --- | --- | --- |",
-        "| plain loop, ms | 2.42 | 117 |",
-        "| x / plain loop | 2.07 | 0.99 |",
-    ]
 
 
 def test_processes_that_ended_are_counted() -> None:

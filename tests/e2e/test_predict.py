@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
+from support.every import every
 from support.exported_cards import CARD, RECORDS, values
 from support.own_study import NET, people, written
 from support.tiny_study import FEDAVG
@@ -199,7 +200,7 @@ def test_labels_that_a_spreadsheet_would_run_are_quoted(
     assert set(securefl.load(tmp_path / "m.safetensors").predict(frame)) <= {"=1+1", "@x"}
 
 
-@pytest.mark.parametrize(("arm", "client"), [(LG, 2), (FEDLOG, None), (HEADS, None)])
+@every(("arm", "client"), [(LG, 2), (FEDLOG, None), (HEADS, None)])
 def test_personal_models_heads_and_fedlog_read_tables(
     arm: str, client: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +226,7 @@ def test_personal_models_heads_and_fedlog_read_tables(
         assert "each client keeps the rest" in refused(*shared)
 
 
-@pytest.mark.parametrize("name", ["model.pt", "model.pth", "model.pkl", "model.bin", "model", "model.h5"])
+@every("name", ["model.pt", "model.pth", "model.pkl", "model.bin", "model", "model.h5"])
 def test_a_file_of_another_kind_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
     assert "ending .safetensors or .onnx" in refused("export", whole / "out", "-o", tmp_path / name)
     assert not list(tmp_path.iterdir())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.every import every
 from support.tiny_study import FEDAVG, FEDPROF, plain, study, world
 
 from securefl.core.errors import ConfigError, DataError
@@ -46,9 +47,7 @@ def ledger_rows(of: Study, folder: Path) -> list[tuple[Any, ...]]:
     return rows
 
 
-@pytest.mark.parametrize(
-    "arm", [FEDAVG, FEDPROF, FEDADAM, ACTIVE, CFCFM], ids=["fedavg", "fedprof", "fedadam", "active", "cfcfm"]
-)
+@every("arm", [FEDAVG, FEDPROF, FEDADAM, ACTIVE, CFCFM])
 def test_a_stopped_run_ends_as_the_uninterrupted_one(arm: str, tmp_path: Path) -> None:
     of = study(arm, rounds=6)
     whole = run(of, tmp_path / "whole")
@@ -115,7 +114,7 @@ def test_a_resumed_run_under_encryption_takes_a_fresh_key(tmp_path: Path) -> Non
     assert sum(same) >= 5
 
 
-@pytest.mark.parametrize("how", ["emptied", "deleted", "another's"])
+@every("how", ["emptied", "deleted", "another's"])
 def test_a_run_does_not_go_on_without_its_ledger(how: str, tmp_path: Path) -> None:
     """What was released would be counted from zero."""
     of = study(FEDPROF, rounds=4)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from masked_round import TERMS, Sum, grid, ours
 from secagg import by_two_servers
+from support.every import every
 
 from securefl.accounting.ledger import Ledger
 from securefl.secagg import Policy, Vector
@@ -15,7 +16,7 @@ from securefl.storage.journal import Journal
 STEP = grid(3).step
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@every("mode", ["active", "semi-honest"])
 def test_a_masked_sum_is_that_of_the_survivors(mode: Mode) -> None:
     found = ours(Policy(mode=mode, corrupt=0.0, dropout=0.34), 3, 10, 1)
     assert found["error"] <= STEP

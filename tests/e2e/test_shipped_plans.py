@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+from support.every import every
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
@@ -237,12 +238,12 @@ def guessed(weights: tuple[float, ...], beside: int) -> float:
     return float(np.sqrt(((values[0] - slope * seen) ** 2).mean() / (values[0] ** 2).mean()))
 
 
-@pytest.mark.parametrize("where", sorted(places()))
+@every("where", sorted(places()))
 def test_no_shipped_plan_lets_a_server_guess_one_client(where: str) -> None:
     require_no_guess(where, hidden_sums(where))
 
 
-@pytest.mark.parametrize(
+@every(
     "where",
     [
         "securefl/flower/noised.toml",

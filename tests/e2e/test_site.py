@@ -15,7 +15,6 @@ import pytest
 from handbook import commands, keys, names
 from support import browser
 from support.named import lies
-from support.pages import blocks, differs
 
 from securefl.commands.exit_codes import MEANINGS, ExitCode
 from securefl.core.errors import ConfigError
@@ -326,18 +325,3 @@ def test_a_link_to_nothing_stops_the_build(lie: str, tmp_path: Path) -> None:
     rules = re.sub(r"^(hooks|nav|not_in_nav|exclude_docs):.*\n(?: .*\n)*", "", rules, flags=re.MULTILINE)
     (tmp_path / "mkdocs.yml").write_text(rules, encoding="utf-8")
     assert (build(tmp_path / "mkdocs.yml", tmp_path / "site").returncode != 0) == bool(lie)
-
-
-def test_an_output_that_differs_is_found_and_one_with_parts_left_out_is_the_same() -> None:
-    others = [("a\nb", "a"), ("a", "a\nb"), ("a 1", "a 2"), ("a\nc", "a\n…\nb"), ("", "a")]
-    assert [pair for pair in others if not differs(*pair)] == []
-    same = [("a\nb\n", "a\nb"), ("a 1\nb", "a …\nb"), ("a\nx\ny\nb", "a\n…\nb"), ("a\nb", "a\n…\nb")]
-    assert [pair for pair in [*same, ("a", "a\n…")] if differs(*pair)] == []
-
-
-def test_blocks_are_found_with_their_titles() -> None:
-    page = 'a\n```toml title="x.toml"\nk = 1\n```\n1. b\n\n    ```py\n    print(1)\n    ```\n'
-    assert [(one.language, one.title, one.body) for one in blocks(page)] == [
-        ("toml", "x.toml", "k = 1\n"),
-        ("py", "", "print(1)\n"),
-    ]

@@ -15,11 +15,11 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import Phase, event, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.every import every
 from support.examples import examples
 from support.tiny_dpsgd import Twice, config, seeded
 from torch import Tensor, nn
@@ -223,8 +223,8 @@ tiny = st.builds(
 SLOPES: Final = Sent(clip_norm=1e-30, weights=(), x=0.0)
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
-@pytest.mark.parametrize("way", MODELS)
+@every("loss", ["cross_entropy", "mse"])
+@every("way", MODELS)
 @settings(examples(6), phases=(Phase.explicit, Phase.generate))
 @example(sent=tiny_slopes(replace(SLOPES, seed=3), 18, -12, 0.0))
 @example(sent=tiny_slopes(replace(SLOPES, seed=1, label=1), 18, -12, 1.6))

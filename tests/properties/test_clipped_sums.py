@@ -17,6 +17,7 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.every import every
 from support.tiny_dpsgd import Own, config
 from torch import Tensor, nn
 
@@ -176,7 +177,7 @@ def hold(way: str, seed: int, flush: bool) -> None:
     assert norm_squared(whole - turned) <= room
 
 
-@pytest.mark.parametrize("way", WAYS)
+@every("way", WAYS)
 @settings(max_examples=8, phases=[Phase.generate])
 @given(seed=st.integers(0, 2**32), flush=st.booleans())
 def test_no_record_moves_a_sum_further_than_the_clip_norm(way: str, seed: int, flush: bool) -> None:
@@ -191,7 +192,7 @@ def test_nor_does_it_under_many_broadcasts(way: str, seed: int, flush: bool) -> 
     hold(way, seed, flush)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@every("bad", [np.nan, np.inf])
 def test_rows_without_a_record_add_nothing_under_weights_that_are_not_finite(bad: float) -> None:
     weights = np.full(size(dense()), bad, np.float32)
     assert not in_a_stack(weights, (np.ones((1, 4), np.float32), np.zeros(1, np.int64)), config()).any()
@@ -207,8 +208,8 @@ def attack(outputs: int) -> tuple[NDArray[np.float32], Batch]:
     )
 
 
-@pytest.mark.parametrize("way", [way for way, (_, make) in WAYS.items() if make in (dense, Alone)])
-@pytest.mark.parametrize(("clip_norm", "flush"), [(1e-4, False), (1e-5, False), (1e-4, True), (1e-20, True)])
+@every("way", [way for way, (_, make) in WAYS.items() if make in (dense, Alone)])
+@every(("clip_norm", "flush"), [(1e-4, False), (1e-5, False), (1e-4, True), (1e-20, True)])
 def test_slopes_whose_squares_vanish_in_float32_are_clipped(way: str, clip_norm: float, flush: bool) -> None:
     total, _ = WAYS[way]
     weights, batch = attack(CLASSES)
@@ -220,7 +221,7 @@ def test_slopes_whose_squares_vanish_in_float32_are_clipped(way: str, clip_norm:
 # Clip norms that cannot be ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("clip_norm", [0.0, -1.0, float("nan"), float("inf"), 1e-31, 1e31, 5e-324, 1e300])
+@every("clip_norm", [0.0, -1.0, float("nan"), float("inf"), 1e-31, 1e31, 5e-324, 1e300])
 def test_a_clip_norm_that_float64_cannot_keep_is_refused(clip_norm: float) -> None:
     with pytest.raises(ValueError, match="clip_norm"):
         config(clip_norm=clip_norm)

@@ -12,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from support.every import every
 from support.sensitivities import ACROSS, CASES, ODD, SEARCHES, declared, worst
 
 import securefl
@@ -118,7 +119,7 @@ class _App:
         return Computed(values=own, metrics=metrics, examples=5)
 
 
-@pytest.mark.parametrize("bound", [1e-6, 0.3, 1.0, 1e6])
+@every("bound", [1e-6, 0.3, 1.0, 1e6])
 def test_updates_of_an_app_keep_to_their_bound(bound: float) -> None:
     made = Updates(evaluation=("accuracy", "loss"), update_bound=bound, evaluation_bound=bound)
     plan = Plan(
@@ -142,7 +143,7 @@ def test_updates_of_an_app_keep_to_their_bound(bound: float) -> None:
             assert given.spec.sensitivity["client", "replace-one"] == 2 * bound
 
 
-@pytest.mark.parametrize("clip", [1e-9, 0.3, 1.0, 7e12])
+@every("clip", [1e-9, 0.3, 1.0, 7e12])
 def test_a_vector_in_a_masked_sum_keeps_to_its_clip(clip: float) -> None:
     rng = np.random.default_rng(0)
     for direction in (np.ones(5), np.eye(5)[0], *rng.normal(size=(6, 5))):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_he import SURELY
 from support.tiny_parties import session
 
@@ -196,7 +197,7 @@ SPOILERS: dict[str, Callable[[bytes, int], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("junk", SPOILERS.values(), ids=SPOILERS)
+@every("junk", SPOILERS.values())
 def test_a_junk_ciphertext_costs_its_sender_alone(junk: Callable[[bytes, int], bytes]) -> None:
     def tamper(sender: str, to: str, data: bytes) -> bytes:
         if sender != "client-0002":
@@ -223,7 +224,7 @@ SPOILT_PADS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("junk", SPOILT_PADS.values(), ids=SPOILT_PADS)
+@every("junk", SPOILT_PADS.values())
 def test_a_spoilt_message_under_pads_costs_its_sender_alone(junk: Callable[[bytes], bytes]) -> None:
     """One weak key in a list would have the key holder refuse all of it."""
 
@@ -281,7 +282,7 @@ def test_a_copied_message_whose_key_is_written_otherwise_is_no_copy_of_the_score
     assert_right(replace(answers, per_client={"profile": numbers}), bound, {0, 1, 3})
 
 
-@pytest.mark.parametrize("at", ["session", "round", "stage", "attempt"])
+@every("at", ["session", "round", "stage", "attempt"])
 def test_pads_of_another_place_are_refused_at_the_gate(at: str) -> None:
     way = scheme("pads", asks=1, clients=CLIENTS)
     here, asks = Header(bytes(32), 3, 1, 2), {"profile": linear_query(BASELINE, ANCHOR, BOUNDS)}
@@ -382,7 +383,7 @@ def test_a_key_holder_that_refuses_without_a_reason_is_named(word: str) -> None:
     assert log.abstained == {"key-holder": SILENT}
 
 
-@pytest.mark.parametrize("variance", [1e300, -1.0])
+@every("variance", [1e300, -1.0])
 def test_a_variance_out_of_bounds_costs_its_sender_alone(variance: float) -> None:
     def tamper(sender: str, to: str, data: bytes) -> bytes:
         at = len(data) - SIGNATURE - CIPHERTEXT - 16 - 4 - 8 * (LENGTH + 1)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.every import every
 from support.hidden_plans import hidden
 from support.tiny_orders import order
 
@@ -172,7 +173,7 @@ SPOILERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("spoil", SPOILERS.values(), ids=SPOILERS)
+@every("spoil", SPOILERS.values())
 def test_spoilt_bytes_cost_their_sender_alone(spoil: Callable[[bytes], bytes]) -> None:
     def tamper(sender: str, to: str, data: bytes) -> bytes:
         return spoil(data) if sender == "client-0002" else data
@@ -199,7 +200,7 @@ def test_a_flipped_bit_costs_nobody_else(bit: int, seed: int) -> None:
         assert answers.per_client["number"][client] == vector(client)[0]
 
 
-@pytest.mark.parametrize(
+@every(
     ("spoilt", "why"),
     [
         (np.zeros((0, 3)), "at least one record"),
@@ -258,7 +259,7 @@ BAD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@every("bad", BAD.values())
 def test_the_server_refuses(bad: Any) -> None:
     machine = server()
     state = machine.begin().state

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.every import every
 from support.tiny_he import BOUNDS as TIGHT
 from support.tiny_he import SIGNER, Checked, keys, seeded
 
@@ -32,9 +33,9 @@ def drawn(rng: np.random.Generator, q: int, mean: float, low: float, high: float
     return MeanVariance(rng.uniform(-mean, mean, q), np.where(constant, 0.0, variance), 50)
 
 
-@pytest.mark.parametrize("variant", Variant)
-@pytest.mark.parametrize("q", [1, 10, 84, 512])
-@pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
+@every("variant", Variant)
+@every("q", [1, 10, 84, 512])
+@every("parameters", [STRONG, COMPACT])
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32), spread=st.sampled_from([0.1, 3.0, 10.0]))
 def test_encrypted_equals_plain(
@@ -51,7 +52,7 @@ def test_encrypted_equals_plain(
     assert abs(score.value - divergence(profile, base)) <= score.error_bound <= COARSE[parameters]
 
 
-@pytest.mark.parametrize(("parameters", "q"), [(STRONG, 512), (COMPACT, 190)], ids=["strong", "compact"])
+@every(("parameters", "q"), [(STRONG, 512), (COMPACT, 190)])
 def test_scores_at_the_declared_bounds_do_not_wrap(parameters: Parameters, q: int) -> None:
     """Every feature at its bound, against the largest weights: for compact, close to its capacity."""
     bounds = Bounds()

@@ -22,6 +22,7 @@ from unittest import mock
 import pytest
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
+from support.every import every
 from support.examples import examples
 from support.hostile_queries import Play, Query, Restart, Session, System, forget, systems
 
@@ -192,7 +193,7 @@ RULES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[], AbstractContextMan
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
+@every("rule", RULES)
 def test_without_a_rule_the_same_sequences_tell_a_value(rule: str) -> None:
     names, without = RULES[rule]
     forget()
@@ -209,7 +210,7 @@ def breaks(name: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("holder", [False, True])
+@every("holder", [False, True])
 def test_two_orders_of_one_query_tell_nothing_unless_values_outlast_their_order(holder: bool) -> None:
     """What random sequences come to seldom: no sum of the first order opens, and clients have its values."""
     dead = len(systems()["drawn"].shown) - 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from support import tiny_he
+from support.every import every
 from support.tiny_he import SIGNER, Checked, keys, pad_holder, pad_request, pad_score, pad_server, seeded
 
 from securefl.core.signing import AgreementKey
@@ -17,7 +17,7 @@ from securefl.linear.encryptor import Encryptor
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import mask
 from securefl.linear.terms import LinearTerms
-from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
+from securefl.matching.profiles import Anchor, Variant, divergence, features, linear_query
 
 LENGTHS = (1, 10, 84, 511, 512, 2000)
 BOUNDS = replace(tiny_he.BOUNDS, spread=16.0)  # of variances that differ by a factor of 100
@@ -44,12 +44,11 @@ def ciphertext_score(
     base: MeanVariance,
     anchor: Anchor,
     *,
-    parameters: Parameters = STRONG,
-    variant: Variant = Variant.FULL,
-    bounds: Bounds = BOUNDS,
+    parameters: Parameters,
+    variant: Variant,
 ) -> tuple[float, float]:
     """The score and its bound."""
-    asked, split = linear_query(base, anchor, bounds, variant), features(own, anchor, bounds).split(variant)
+    asked, split = linear_query(base, anchor, BOUNDS, variant), features(own, anchor, BOUNDS).split(variant)
     if not parameters.encrypted_baseline:
         score = Checked(parameters, asked).score(split.hidden, split.clear)
         return score.value, score.error_bound
@@ -73,8 +72,8 @@ def padded_score(
     return score.value, score.error_bound
 
 
-@pytest.mark.parametrize("variant", Variant)
-@pytest.mark.parametrize("q", LENGTHS)
+@every("variant", Variant)
+@every("q", LENGTHS)
 def test_all_ways_give_the_divergence_of_extreme_profiles(q: int, variant: Variant) -> None:
     """Mean-only = full, mode E = mode P, pads = ciphertexts: all are the KL divergence."""
     own, base, anchor = extreme(q, 7 * q)
@@ -88,46 +87,7 @@ def test_all_ways_give_the_divergence_of_extreme_profiles(q: int, variant: Varia
         assert abs(score - expected) <= bound
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_order_of_elements_does_not_matter(seed: int) -> None:
-    own, base, anchor = extreme(84, seed)
-    order = np.random.default_rng(seed).permutation(84)
-
-    def moved(profile: MeanVariance) -> MeanVariance:
-        return MeanVariance(profile.mean[order], profile.variance[order], profile.count)
-
-    there = Anchor(anchor.centre[order], anchor.scale[order])
-    (one, bound), (other, _) = (
-        ciphertext_score(own, base, anchor),
-        ciphertext_score(moved(own), moved(base), there),
-    )
-    assert abs(one - other) <= 2 * bound
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_anchor_does_not_matter(seed: int) -> None:
-    """KL does not change under x -> (x - c) / t; the bounds are wide enough for both."""
-    own, base, anchor = extreme(84, seed)
-    rng = np.random.default_rng(seed)
-    other = Anchor(anchor.centre + anchor.scale * rng.normal(size=84), anchor.scale * rng.uniform(0.5, 2, 84))
-    wide = Bounds(mean=64, variance_high=512, weight=64, spread=16)
-    (one, bound), (two, more) = (ciphertext_score(own, base, a, bounds=wide) for a in (anchor, other))
-    assert abs(one - two) <= bound + more
-    assert abs(one - divergence(own, base)) <= bound
-
-
 def test_the_anchor_is_needed() -> None:
     """Unanchored, the values lie far outside the bounds: they are clipped, which is another number."""
     own, _, _ = extreme(84, 1)
     assert features(own, Anchor(np.zeros(84), np.ones(84)), BOUNDS).clipped > 60
-
-
-def test_check_values() -> None:
-    """KL(0, 1 | 0, 1) = 0 and KL(1, 1 | 0, 1) = 1/2, for (mean, variance)."""
-    anchor = Anchor(np.zeros(1), np.ones(1))
-    base = MeanVariance(np.zeros(1), np.ones(1), 1)
-    for mean, expected in ((0.0, 0.0), (1.0, 0.5)):
-        own = MeanVariance(np.array([mean]), np.ones(1), 1)
-        for parameters in (STRONG, STRONG_ENCRYPTED):
-            score, bound = ciphertext_score(own, base, anchor, parameters=parameters)
-            assert abs(score - expected) <= bound < 1e-4

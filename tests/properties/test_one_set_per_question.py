@@ -21,6 +21,7 @@ from unittest import mock
 import pytest
 from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
+from support.every import every
 from support.examples import examples
 from support.sequences import (
     ASKED,
@@ -226,7 +227,7 @@ WRITTEN: Final[dict[type[Journal], list[Course | Show | Restart]]] = {
 }
 
 
-@pytest.mark.parametrize("rules", WRITTEN)
+@every("rules", WRITTEN)
 def test_without_a_rule_a_sequence_opens_the_sum_of_few(rules: type[Journal]) -> None:
     cohort = Cohort(Setting(7, 0, "active", 0.34), strict=False, disk=False)
     played(cohort, WRITTEN[rules])

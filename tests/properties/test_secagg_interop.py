@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support import second_secagg as second
+from support.every import every
 from support.tiny_secagg import Outcome, aggregate, agreement, assert_exact, entropy, identity
 
 from securefl.core.acts import RecordAct, entering
@@ -390,8 +391,8 @@ class Cheat(SecondClient):
         return replace(step, out=(replace(sent, message=shares(inner.own, bad)),))
 
 
-@pytest.mark.parametrize("holder", ["first", "second"])
-@pytest.mark.parametrize("server", ["first", "second"])
+@every("holder", ["first", "second"])
+@every("server", ["first", "second"])
 def test_a_bad_dealer_is_named_across_implementations(holder: str, server: str) -> None:
     agreed = COHORTS["active"]
     machines: dict[str, Any] = {client_name(1): Cheat(1, agreed)}

@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.data.columns import Column, word_of
@@ -169,7 +170,7 @@ def records_of(made: Own) -> list[tuple[bytes, bytes, int]]:
     ]
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@every("form", FORMATS)
 @settings(max_examples=25)
 @given(case=tables())
 def test_a_record_reads_alike_beside_an_odd_one(form: str, case: Any) -> None:
@@ -217,7 +218,7 @@ BROKEN: Final = {
 }
 
 
-@pytest.mark.parametrize("bad", BROKEN)
+@every("bad", BROKEN)
 def test_a_damaged_line_is_nobodys_record(bad: str, tmp_path: Path) -> None:
     clean = list(map(line, (NAMES, *GOOD)))
     damaged = [*clean[:2], BROKEN[bad], *clean[2:]]
@@ -263,9 +264,7 @@ def test_a_text_of_other_bytes_is_one_unusable_record(tmp_path: Path) -> None:
         from_files(tmp_path / "a.parquet", None, LAYOUT)
 
 
-@pytest.mark.parametrize(
-    "kind", [*KINDS.values(), pyarrow.null(), pyarrow.dictionary(pyarrow.int32(), pyarrow.int64())]
-)
+@every("kind", [*KINDS.values(), pyarrow.null(), pyarrow.dictionary(pyarrow.int32(), pyarrow.int64())])
 def test_a_file_of_nulls_alone_has_records_of_no_use(kind: Any, tmp_path: Path) -> None:
     table = pyarrow.table(
         {"feature": pyarrow.nulls(3, kind), "label": pyarrow.nulls(3, kind), "client": ["x"] * 3}
@@ -295,7 +294,7 @@ def test_labels_of_mixed_types_are_read_one_by_one() -> None:
 EMBEDDED: Final = Layout(target=("label",), classes=2)
 
 
-@pytest.mark.parametrize("of", [pyarrow.float32(), pyarrow.float16(), pyarrow.int64()])
+@every("of", [pyarrow.float32(), pyarrow.float16(), pyarrow.int64()])
 def test_a_missing_embedding_is_one_unusable_record(of: Any, tmp_path: Path) -> None:
     lists = pyarrow.array([None, [1, 2, 3]], pyarrow.list_(pyarrow.int64(), 3)).cast(pyarrow.list_(of, 3))
     parquet.write_table(pyarrow.table({"e": lists, "label": [0, 1]}), tmp_path / "odd.parquet")
@@ -313,9 +312,7 @@ def test_a_missing_embedding_is_one_unusable_record(of: Any, tmp_path: Path) -> 
         )
 
 
-@pytest.mark.parametrize(
-    "rows", [[[1.0, 2.0], [2.0, 1.0]], [[1.0], [2.0, 1.0]], [None, [2.0, 1.0]], [None, None], []]
-)
+@every("rows", [[[1.0, 2.0], [2.0, 1.0]], [[1.0], [2.0, 1.0]], [None, [2.0, 1.0]], [None, None], []])
 def test_no_record_decides_over_a_width(rows: list[Any], tmp_path: Path) -> None:
     """Lists of any length have no public width, so that a finite epsilon refuses them, odd ones or not."""
     lists = pyarrow.array(rows, pyarrow.list_(pyarrow.float32()))
@@ -324,8 +321,8 @@ def test_no_record_decides_over_a_width(rows: list[Any], tmp_path: Path) -> None
         from_files(tmp_path / "a.parquet", None, EMBEDDED, lenient=True)
 
 
-@pytest.mark.parametrize("odd", [None, [], [1.0], [1.0, 2.0, 3.0], [None, 1.0], ["a", "b"]])
-@pytest.mark.parametrize("place", [0, 2])
+@every("odd", [None, [], [1.0], [1.0, 2.0, 3.0], [None, 1.0], ["a", "b"]])
+@every("place", [0, 2])
 def test_the_types_of_a_face_decide_over_a_width(odd: Any, place: int) -> None:
     rows: list[Any] = [[1.0, 2.0], [3.0, 4.0]]
     rows.insert(place, odd)

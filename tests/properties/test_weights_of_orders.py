@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from support.every import every
 from support.examples import examples
 from support.sequences import QUORUM, Cohort, Course, Play, Setting, asked, restarts, shows
 from support.sequences import cohorts as all_cohorts
@@ -284,7 +285,7 @@ WRITTEN: Final = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
+@every("rule", RULES)
 def test_without_a_rule_an_order_tells_one_clients_value(rule: str) -> None:
     played(SEVEN, [WRITTEN[rule]])
     with RULES[rule](), pytest.raises(AssertionError):

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from reference.one_aggregation_aloud import play
+from support.every import every
 from support.tiny_secagg import aggregate, agreement, assert_exact, identity, integers, pinned
 
 from securefl.core.messages import client_name
@@ -50,7 +50,7 @@ def plainly(step: str, said: Any) -> Any:
     return said
 
 
-@pytest.mark.parametrize(("clients", "bits"), [(4, 20), (5, 64), (60, 32)])
+@every(("clients", "bits"), [(4, 20), (5, 64), (60, 32)])
 def test_the_machines_say_the_same_and_find_the_same_sum(clients: int, bits: int) -> None:
     """Sixty clients have a sparse graph."""
     vector = Vector(name="update", length=7, bits=bits, bound=1000)

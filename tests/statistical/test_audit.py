@@ -13,6 +13,7 @@ from itertools import count
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
+from support.every import every
 
 from securefl.core.keys import SecretKey
 from securefl.dp import auditing, gaussian
@@ -129,7 +130,7 @@ def test_mutations_are_caught(name: str) -> None:
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("name", NAMES)
+@every("name", NAMES)
 def test_a_seed_that_is_used_again_is_caught(name: str) -> None:
     found = auditing.audit(named(name), source=lambda: Source(SecretKey(b"s" * 32)), samples=100)
     assert "independence" in found.failed

@@ -38,6 +38,7 @@ from support.audited_grid import (
     tried,
 )
 from support.auditor import LEVEL, Finding, audit, holm
+from support.every import every
 from support.observed_runs import couple
 from support.observed_runs import text_of as placed
 
@@ -62,8 +63,8 @@ def test_holm_rejects_step_by_step() -> None:
     assert holm([finding(0.004), finding(0.0045), finding(0.5)], 0.01) == []
 
 
-@pytest.mark.parametrize("delta", [1e-5, 1e-3, 1e-2])
-@pytest.mark.parametrize("mu", [0.1, 1.0, 5.0])
+@every("delta", [1e-5, 1e-3, 1e-2])
+@every("mu", [0.1, 1.0, 5.0])
 def test_epsilon_and_mu_are_inverse_and_as_dp_accounting_has_them(mu: float, delta: float) -> None:
     from dp_accounting import get_epsilon_gaussian
 
@@ -85,7 +86,7 @@ def views(
     return made
 
 
-@pytest.mark.parametrize("coupled", [True, False])
+@every("coupled", [True, False])
 def test_p_values_of_honest_releases_are_at_least_uniform(coupled: bool) -> None:
     """400 audits of a claim that is exactly right: as many p-values below t as t says, or fewer."""
     rng = np.random.default_rng(1)
@@ -168,7 +169,7 @@ def test_odd_records_answer_as_any_other(kind: str, split: str) -> None:
     assert not holm(findings), auditor.table(findings)
 
 
-@pytest.mark.parametrize(("kind", "split"), odd_cases())
+@every(("kind", "split"), odd_cases())
 def test_a_plan_does_not_tell_of_odd_records(
     kind: str, split: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

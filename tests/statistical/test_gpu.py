@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from support.every import every
 from torch import nn
 
 from securefl.core.keys import SecretKey
@@ -50,13 +51,13 @@ def trained(kind: Literal["mlp", "lenet5"], device: torch.device, optimizer: Any
     return to_vector(made)
 
 
-@pytest.mark.parametrize("kind", ["mlp", "lenet5"])
+@every("kind", ["mlp", "lenet5"])
 def test_training_agrees(kind: Literal["mlp", "lenet5"]) -> None:
     here, there = (trained(kind, device, "sgd") for device in (CPU, GPU.device))
     np.testing.assert_allclose(there, here, rtol=0, atol=NEAR)
 
 
-@pytest.mark.parametrize("kind", ["mlp", "lenet5"])
+@every("kind", ["mlp", "lenet5"])
 def test_training_by_adam_agrees(kind: Literal["mlp", "lenet5"]) -> None:
     here, there = (trained(kind, device, "adam") for device in (CPU, GPU.device))
     apart = np.abs(there - here)
@@ -64,7 +65,7 @@ def test_training_by_adam_agrees(kind: Literal["mlp", "lenet5"]) -> None:
     assert apart.max() <= 2 * 0.001 * STEPS
 
 
-@pytest.mark.parametrize("kind", ["mlp", "lenet5"])
+@every("kind", ["mlp", "lenet5"])
 def test_private_training_agrees_under_the_same_noise(kind: Literal["mlp", "lenet5"]) -> None:
     config = DPSGD(
         clip_norm=1.0,
@@ -92,8 +93,8 @@ READS: dict[str, Callable[[nn.Module], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["mlp", "lenet5"])
-@pytest.mark.parametrize("read", READS)
+@every("kind", ["mlp", "lenet5"])
+@every("read", READS)
 def test_what_is_read_agrees(kind: Literal["mlp", "lenet5"], read: str) -> None:
     here, there = (READS[read](model(kind, device)) for device in (CPU, GPU.device))
     np.testing.assert_allclose(there, here, rtol=0, atol=1e-4)
@@ -104,7 +105,7 @@ def test_a_gpu_that_repeats_itself() -> None:
     assert np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("kind", ["mlp", "lenet5"])
+@every("kind", ["mlp", "lenet5"])
 def test_a_records_losses_do_not_depend_on_the_others(kind: Literal["mlp", "lenet5"]) -> None:
     made = model(kind, GPU.device)
     whole = record_losses(made, X, Y, "cross_entropy")

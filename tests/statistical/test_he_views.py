@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import signal, stats
+from support.every import every
 from support.tiny_he import BOUNDS, SIGNER, Checked, Quiet, keys, seeded
 
 from securefl.core.linear import LinearQuery
@@ -49,7 +50,7 @@ def uniformity(shares: NDArray[np.float64], bins: int) -> float:
     return float(stats.chisquare(counts).pvalue)
 
 
-@pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
+@every("parameters", [STRONG, COMPACT])
 def test_the_flooding_has_the_declared_variance(parameters: Parameters) -> None:
     """sigma^2 from the specification's formula; chi-square, 800 degrees, and two more: false alarm 4e-7."""
     made, n = terms(parameters, SCORES), parameters.poly_modulus_degree
@@ -74,7 +75,7 @@ def replies(parameters: Parameters) -> list[tuple[int, int]]:
     return [(flooded(one, made, loud), flooded(one, made, quiet)) for one in values]
 
 
-@pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
+@every("parameters", [STRONG, COMPACT])
 def test_no_bit_of_a_reply_comes_without_noise(parameters: Parameters) -> None:
     """Replies lie on the grid, and the lowest bits above it are uniform: false alarm 1e-7."""
     made = terms(parameters, SCORES)

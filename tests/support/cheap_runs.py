@@ -48,9 +48,9 @@ def blank_pictures() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def blank_plots() -> Iterator[None]:
-    """A sweep's plots have their names and captions, and are blank. For modules that look at none."""
+@contextmanager
+def unplotted() -> Iterator[None]:
+    """A sweep's plots have their names and captions, and are blank."""
     from matplotlib.figure import Figure
 
     made = tradeoff_plots.drawings
@@ -61,6 +61,13 @@ def blank_plots() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (tradeoff_plots, page):
             patch.setattr(module, "drawings", drawings)
+        yield
+
+
+@pytest.fixture(scope="module")
+def blank_plots() -> Iterator[None]:
+    """For modules that look at no plot."""
+    with unplotted():
         yield
 
 

@@ -113,7 +113,7 @@ BODIED = ("adds", "feddrop", "fedbabu", "fedper", "fedrep")
 """Protocols that need a model with a hidden layer."""
 CASES = (
     *(
-        Case(protocol=name, hidden=(8,) if name in BODIED else ())
+        Case(protocol=name, hidden=(8,) if name in BODIED else (), slow=name == "fedbabu")  # is below too
         for name in sorted(p.name for p in entry_points(group="securefl.protocols"))
         if name != "fltrust"
     ),
@@ -140,18 +140,18 @@ CASES = (
     Case(protocol="adds", hidden=(8,), options={"initial": 1.0}, update_bound=0.5),
     Case(protocol="adds", hidden=(8,), options={"initial": 1.0}),
     *(
-        Case(protocol=name, options={"loss_bound": bound}, update_bound=1.0)
+        Case(protocol=name, options={"loss_bound": bound}, update_bound=1.0, slow=name == "pow_d")
         for name, bound in (("active_fl", 0.7), ("pow_d", 5.0), ("fedcor", 1e6))
     ),
     *(
-        Case(protocol="fedprof", options={"clip": Clip(outputs=a, squares=b)}, update_bound=1.0)
+        Case(protocol="fedprof", options={"clip": Clip(outputs=a, squares=b)}, update_bound=1.0, slow=a > 1)
         for a, b in ((1.0, 1.0), (20.0, 400.0), (1e-3, 1e3))
     ),
     *(
         Case(
             protocol="fedlog",
             options={"clip": clip, "client_bound": bound},
-            slow=(clip != Clipping()) == (bound is not None),  # neither is the case of FedLog above
+            slow=(clip != Clipping()) == (bound is not None) or bound == 5,  # neither: as FedLog above
         )
         for clip in (Clipping(), Clipping(bound=3.0), Clipping(kind="bounded", bound=0.3))
         for bound in (None, 5.0, 60.0, ACROSS)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import second_checked as second
+from support.every import every
 from support.tiny_he import BOUNDS, Quiet, by_ckks
 
 from securefl.core.agreement import u32
@@ -225,7 +226,7 @@ WHOLE: dict[str, dict[str, Any]] = {
 """Each costs the whole request."""
 
 
-@pytest.mark.parametrize("defect", DEFECTS)
+@every("defect", DEFECTS)
 def test_both_refuse_a_spoilt_entry(defect: str) -> None:
     request = second_request(**DEFECTS[defect])
     first = holder(lambda sender, why: None).open(request)
@@ -235,7 +236,7 @@ def test_both_refuse_a_spoilt_entry(defect: str) -> None:
     assert found[0] is None
 
 
-@pytest.mark.parametrize("defect", WHOLE)
+@every("defect", WHOLE)
 def test_both_refuse_a_spoilt_request(defect: str) -> None:
     request = second_request(**WHOLE[defect])
     with pytest.raises(RemoteProtocolError):

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_he import BOUNDS, Quiet
 
 from securefl.core.errors import DataError, RemoteProtocolError
@@ -100,7 +101,7 @@ def made() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", made())
+@every("name", made())
 def test_bytes_are_frozen(name: str) -> None:
     assert made()[name] == json.loads(FILE.read_text())[name]
 
@@ -128,13 +129,13 @@ def defects() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("defect", defects())
+@every("defect", defects())
 def test_defective_requests_are_refused(defect: str) -> None:
     with pytest.raises(RemoteProtocolError):
         opened(defects()[defect])
 
 
-@pytest.mark.parametrize("defect", ["version", "kind", "digest"])
+@every("defect", ["version", "kind", "digest"])
 def test_defective_envelopes_are_refused(defect: str) -> None:
     good = document()
     bad = {

@@ -16,8 +16,9 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from support.every import every
 from support.offenders import offenders
-from support.second_secagg import PRIME, Refused
+from support.second_secagg import Refused
 from support.tiny_secagg import Lenient, release
 from vectors import make_secagg
 from vectors.make_secagg import (
@@ -455,7 +456,7 @@ def test_the_first_refuses() -> None:
     assert offenders(REFUSED, refuses) == []
 
 
-@pytest.mark.parametrize("name", COHORTS)
+@every("name", COHORTS)
 def test_the_sum_is_that_of_the_plain_integers(name: str) -> None:
     of = ACCEPTED[f"aggregate {name}"]["expected"]
     for v, (_, length, bits, *_) in enumerate(COHORTS[name]["vectors"]):
@@ -463,7 +464,7 @@ def test_the_sum_is_that_of_the_plain_integers(name: str) -> None:
         assert of["totals"][v] == [sum(one[i] for one in x) % 2**bits for i in range(length)]
 
 
-@pytest.mark.parametrize("moved", [1, -1, 64])
+@every("moved", [1, -1, 64])
 def test_a_byte_that_moves_between_marks_and_box_gives_another_leaf(moved: int) -> None:
     """One encoding, lengths in front: the same bytes cut elsewhere are another leaf, for both."""
     given = ACCEPTED["leaf"]["given"]
@@ -472,8 +473,3 @@ def test_a_byte_that_moves_between_marks_and_box_gives_another_leaf(moved: int) 
     other = given | {"marks": whole[:cut], "sealed": whole[cut:]}
     for kinds in (FIRST, SECOND):
         assert plain(kinds["leaf"](other)) != ACCEPTED["leaf"]["expected"]
-
-
-def test_the_prime_is_the_smallest_above_2_to_256() -> None:
-    assert pow(3, PRIME - 1, PRIME) == 1
-    assert all(pow(3, 2**256 + odd - 1, 2**256 + odd) != 1 for odd in range(1, 297, 2))

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pytest
+from support.every import every
 
 from securefl.accounting.store import Terms
 from securefl.accounting.store import written as ledger_words
@@ -135,7 +135,7 @@ def text(name: str, folder: Path) -> str:
     return made.hex() if len(made) <= 32 else made.decode()
 
 
-@pytest.mark.parametrize("name", CASES)
+@every("name", CASES)
 def test_a_text_has_the_bytes_of_its_version(name: str, tmp_path: Path) -> None:
     assert text(name, tmp_path) == json.loads(FILE.read_text(encoding="utf-8"))[name]
 
@@ -168,7 +168,7 @@ NAMED: list[tuple[Any, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("one", "words"), NAMED, ids=[type(one).__name__ for one, _ in NAMED])
+@every(("one", "words"), NAMED)
 def test_a_text_holds_every_field(one: Any, words: int) -> None:
     """A field without a word would let two parties differ in it under one digest."""
     assert words == len(fields(one))

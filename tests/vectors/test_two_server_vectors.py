@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support import second_two_server as second
+from support.every import every
 from support.second_secagg import Refused, Vector, fields, sha256, sign, x25519_public
 
 from securefl.accounting.events import NO_COST
@@ -331,7 +332,7 @@ def test_the_first_gives_the_same_sum() -> None:
     assert [totals[row[0]].tolist() for row in VECTORS] == stored["totals"]
 
 
-@pytest.mark.parametrize("name", spoilt_inputs())
+@every("name", spoilt_inputs())
 def test_a_spoilt_input_is_refused_by_both(name: str) -> None:
     one = load()["refused by the server"][name]
     with pytest.raises(Refused):
@@ -341,7 +342,7 @@ def test_a_spoilt_input_is_refused_by_both(name: str) -> None:
         server.receive(server.begin().state, WHO[1], first_input(one))
 
 
-@pytest.mark.parametrize("name", spoilt_requests())
+@every("name", spoilt_requests())
 def test_a_spoilt_request_is_refused_by_both(name: str) -> None:
     one = load()["refused by the key holder"][name]
     with pytest.raises(Refused):
@@ -351,7 +352,7 @@ def test_a_spoilt_request_is_refused_by_both(name: str) -> None:
         holder.receive(holder.begin().state, SERVER, first_request(one))
 
 
-@pytest.mark.parametrize("name", bad_boxes())
+@every("name", bad_boxes())
 def test_a_bad_box_is_named_by_both(name: str) -> None:
     one = second.Input(**{key: raw(value) for key, value in load()["named by the key holder"][name].items()})
     second.check_input(TERMS, 1, one)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import Commitment, Share, Signature
@@ -95,13 +96,13 @@ def test_the_bytes_are_what_they_were() -> None:
     assert {name: encode(HEADER, body).hex() for name, body in MESSAGES.items()} == stored
 
 
-@pytest.mark.parametrize("name", KINDS)
+@every("name", KINDS)
 def test_a_frozen_message_decodes(name: str) -> None:
     data = bytes.fromhex(json.loads(FILE.read_text())["positive"][name])
     assert encode(HEADER, decode(data, HEADER, {KINDS[name]: Limit(1000, 99)}, "server")) == data
 
 
-@pytest.mark.parametrize("defect", defects(bytes(200)))
+@every("defect", defects(bytes(200)))
 def test_a_named_defect_is_refused(defect: str) -> None:
     stored = json.loads(FILE.read_text())
     data = bytes.fromhex(stored["negative"][defect])

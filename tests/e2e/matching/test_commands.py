@@ -177,18 +177,6 @@ def test_a_profile_comes_from_records_and_a_model(place: Place) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["keygen", "profile", "encrypt", "match", "reveal"])
-def test_help_has_an_example(command: str) -> None:
-    assert f"securefl {command}" in call(command, "--help")
-
-
-@pytest.mark.parametrize("command", ["keygen", "match", "reveal"])
-def test_help_says_that_the_cap_does_not_protect_the_key(command: str) -> None:
-    told = " ".join(call(command, "--help").split())
-    assert "reads the whole secret key" in told or "read the whole secret key" in told
-    assert "few hundred openings" in told
-
-
 def test_three_calls_in_python() -> None:
     keys, server = KeyHolder.generate(openings=10), Evaluator.generate()
     sealed = Profile(np.array([1.0]), np.array([1.0])).encrypt(keys.public, server.public)

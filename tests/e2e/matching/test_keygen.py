@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from support.command_line import securefl
+from support.every import every
 from support.matching_place import call
 from support.started import Started
 
@@ -78,8 +79,8 @@ class Failing:
 OPEN = os.open
 
 
-@pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("there", [False, True], ids=["a new folder", "a folder with notes"])
+@every("role", ROLES)
+@every("there", [False, True])
 def test_whichever_write_fails_nothing_is_left(
     role: str, there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +122,7 @@ def files_up_to(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("role", ROLES)
+@every("role", ROLES)
 def test_a_write_that_ends_half_way_leaves_nothing(role: str, tmp_path: Path) -> None:
     assert made(role, tmp_path / "sizes") is None
     sizes = sorted((tmp_path / "sizes" / name).stat().st_size for name, _ in ROLES[role])
@@ -197,8 +198,8 @@ cli(sys.argv[2:])
 """
 
 
-@pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("moved", [0, 1], ids=["before its secret", "before its public file"])
+@every("role", ROLES)
+@every("moved", [0, 1])
 def test_a_keygen_that_is_killed_is_made_whole_by_the_same_command(
     role: str, moved: int, tmp_path: Path
 ) -> None:
@@ -221,7 +222,7 @@ def test_a_keygen_that_is_killed_is_made_whole_by_the_same_command(
     assert "never overwritten" in call(*words, code=1)
 
 
-@pytest.mark.parametrize("role", ROLES)
+@every("role", ROLES)
 def test_two_keygens_at_once_never_mix_their_pairs(role: str, tmp_path: Path) -> None:
     """Both look before either writes: the second is refused, or finds the first one's pair."""
     (secret, kind), (public, _) = ROLES[role]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.every import every
 from support.matching_place import BASE, Place, call, write
 
 from securefl.core.errors import ConfigError, DataError
@@ -173,7 +174,7 @@ def test_more_profiles_than_the_key_opens_are_refused_and_the_number_is_said_bef
     place.match("p1.enc", "p2.enc")
 
 
-@pytest.mark.parametrize("params", ["strong-encrypted", "compact"])
+@every("params", ["strong-encrypted", "compact"])
 def test_as_many_scores_as_are_promised_fit_in_their_file(params: str) -> None:
     options = Options(parameters=params)  # type: ignore[arg-type]
     assert options.most_at_once(100, 1000) == 1000
@@ -253,7 +254,7 @@ def test_values_beyond_all_floats_are_clipped_in_silence(place: Place) -> None:
     assert "values lay outside the bounds and were clipped" in told
 
 
-@pytest.mark.parametrize("command", ["encrypt", "match"])
+@every("command", ["encrypt", "match"])
 def test_help_states_the_defaults_in_force(command: str) -> None:
     told = " ".join(call(command, "--help").split())
     pads, compact, strong = (Options(parameters=word).bounds for word in ("pads", "compact", "strong"))
@@ -264,7 +265,7 @@ def test_help_states_the_defaults_in_force(command: str) -> None:
     assert f"Default {pads.variance_low:.0e}." in told
 
 
-@pytest.mark.parametrize("count", [0, -1, 2**40 + 1])
+@every("count", [0, -1, 2**40 + 1])
 def test_a_number_of_openings_is_refused_by_its_flag(count: int, tmp_path: Path) -> None:
     words = ("keygen", "--role", "key-holder", "--out", tmp_path / "K", "--openings", count)
     assert f"Expected --openings from 1 to 1099511627776, got {count}" in call(*words, code=1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.every import every
 from support.matching_place import CLIENTS, Place, call, kl, write
 
 from securefl.accounting.ledger import Ledger, Terms
@@ -47,8 +48,8 @@ def revealed(place: Place) -> tuple[dict[str, dict[str, float]], int]:
     return json.loads(told), code
 
 
-@pytest.mark.parametrize("variant", ["full", "mean-only"])
-@pytest.mark.parametrize("params", ["pads", "pads-128"])
+@every("variant", ["full", "mean-only"])
+@every("params", ["pads", "pads-128"])
 def test_scores_by_name_within_a_bound_that_always_holds(variant: str, params: str, tmp_path: Path) -> None:
     place = Place(tmp_path, "--variant", variant, "--params", params)
     told = place.encrypt("p1")
@@ -190,14 +191,6 @@ def test_every_flipped_byte_is_refused_by_name(padded: Place, name: str) -> None
     (padded.root / name).write_bytes(raw)
     padded.match()
     assert len(revealed(padded)[0]["scores"]) == 2, "nothing was spent"
-
-
-@pytest.mark.parametrize("command", ["encrypt", "match", "reveal", "keygen"])
-def test_help_names_pads(command: str) -> None:
-    told = " ".join(call(command, "--help").split())
-    assert "pads" in told
-    if command in ("encrypt", "match"):
-        assert "[pads|pads-128|strong|compact|strong-encrypted]" in told
 
 
 # A declared baseline ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from support.every import every
 
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
@@ -96,10 +97,9 @@ def test_a_ledger_has_the_plans_terms() -> None:
     assert replace(PLAN, noise="none").terms().max_releases is None
 
 
-@pytest.mark.parametrize(
+@every(
     "words",
     [{"min_cohort_size": 1}, {"corrupt": 0.9}, {"min_honest": 14}, {"max_client_weight": 0.05}],
-    ids=str,
 )
 def test_a_plan_in_which_one_client_stands_out_is_refused(words: dict[str, Any]) -> None:
     """18 of 20 remain, 4 may collude: 14 are honest. One observes, and 12 others surely hide the last."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.algorithm.clients import Population
 from securefl.algorithm.queries import ByDraws, CohortQuery, PerClient, Schedule, Sum, ValueSpec
@@ -30,7 +31,7 @@ def test_a_query_names_each_client_and_each_value_once() -> None:
     assert query(sums=twice[:1], per_client=(PerClient(LOSS),)).wants() == (STEP, LOSS)
 
 
-@pytest.mark.parametrize("draws", [{0: 1}, {0: 1, 2: 1, 3: 1}, {0: 1, 3: 1}])
+@every("draws", [{0: 1}, {0: 1, 2: 1, 3: 1}, {0: 1, 3: 1}])
 def test_draws_are_those_of_the_cohort(draws: dict[int, int]) -> None:
     with pytest.raises(LocalProtocolError):
         query(weights=ByDraws(draws))
@@ -56,8 +57,8 @@ def test_a_linear_query_declares_its_releases() -> None:
     PerClient(replace(LOSS, schedule=Schedule(max_releases=1)), own)
 
 
-@pytest.mark.parametrize("name", ["period", "initial", "extra"])
-@pytest.mark.parametrize("number", [-1, 1.0, True])
+@every("name", ["period", "initial", "extra"])
+@every("number", [-1, 1.0, True])
 def test_a_schedule_counts_in_whole_numbers(name: str, number: Any) -> None:
     with pytest.raises(LocalProtocolError, match=name):
         Schedule(**{name: number})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
+from support.every import every
 from support.hidden_plans import lawless
 
 from securefl.algorithm.plan import Plan
@@ -44,7 +44,7 @@ def test_an_order_leaves_enough_honest_contributors() -> None:
     assert not refused(strict, Weights((1,) * 5))
 
 
-@pytest.mark.parametrize(("records", "allowed"), [(49, False), (50, True), (60, True), (61, False)])
+@every(("records", "allowed"), [(49, False), (50, True), (60, True), (61, False)])
 def test_an_n_is_within_the_plans_bounds(records: int, allowed: bool) -> None:
     """Under a huge n small clients' values round to 0, and the sum is one client's."""
     words: dict[str, Any] = {"min_records": 50, "max_records": 60, "public_num_examples": 10}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.every import every
 from support.tiny_study import text
 
 from securefl.api.callbacks import MLflow, TensorBoard
@@ -125,7 +126,7 @@ def test_an_mlflow_server_that_is_away_is_explained(server: Client) -> None:
         flow("it's", 3, round_(1))
 
 
-@pytest.mark.parametrize(("option", "missing"), [("--tensorboard", "tensorboard"), ("--mlflow", "mlflow")])
+@every(("option", "missing"), [("--tensorboard", "tensorboard"), ("--mlflow", "mlflow")])
 def test_what_is_not_installed_is_told_before_the_run(
     option: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

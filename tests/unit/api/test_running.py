@@ -74,7 +74,7 @@ def test_a_model_predicts_as_well_as_the_table_says(finished: Run, tmp_path: Pat
         finished.test_records(4)
 
 
-@pytest.mark.parametrize("form", ["path", "text path", "mapping", "text", "study"])
+@every("form", ["path", "text path", "mapping", "text", "study"])
 def test_a_study_comes_in_any_form(form: str, finished: Run, tmp_path: Path) -> None:
     """The same study in each: a finished run is gone on with, and nothing is played again."""
     (tmp_path / "mine.toml").write_text(TWO)
@@ -214,9 +214,7 @@ def test_odd_arguments_are_explained_before_anything_runs(options: dict[str, Any
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    "options", [{"arm": 3}, {"seed": "x"}, {"seed": 1.5}, {"client": "0"}, {"client": -1}], ids=str
-)
+@every("options", [{"arm": 3}, {"seed": "x"}, {"seed": 1.5}, {"client": "0"}, {"client": -1}])
 def test_odd_models_are_explained(options: dict[str, Any], finished: Run) -> None:
     with pytest.raises(ConfigError, match="Expected"):
         finished.model(**{"arm": "Own bodies", **options})
@@ -259,7 +257,7 @@ def test_a_round_says_what_its_docstring_lists(tmp_path: Path) -> None:
         rounds[0].number = 2  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("path", [None, 3, "", "a\0b", "/proc/securefl/model.safetensors"])
+@every("path", [None, 3, "", "a\0b", "/proc/securefl/model.safetensors"])
 def test_an_export_to_an_odd_place_says_so(path: Any, finished: Run) -> None:
     with pytest.raises((ConfigError, DataError), match=r"`path`|cannot be written"):
         finished.export(path, "FedAvg")

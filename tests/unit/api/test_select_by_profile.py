@@ -96,7 +96,7 @@ def test_what_cannot_be_compared_is_refused(options: dict[str, Any], match: str)
         chosen(**options)
 
 
-@pytest.mark.parametrize("rng", [None, 0])
+@every("rng", [None, 0])
 def test_a_draw_that_cannot_be_is_refused_before_scores_leave(rng: Any, tmp_path: Path) -> None:
     """The attack: all scores were charged and sent, and then the draw failed without them."""
     with pytest.raises(ConfigError, match="`rng`"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
+from support.every import every
 
 from securefl.core.errors import ConfigError
 from securefl.data.corruptions import (
@@ -131,8 +132,8 @@ def test_few_irrelevant_records_are_used_again() -> None:
     assert len(np.unique(fake.x.reshape(20, -1), axis=0)) <= 3
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (1, 28, 28), (3, 8, 12)])
-@pytest.mark.parametrize("source", [(1, 8, 8), (3, 32, 32), (1, 28, 28)])
+@every("shape", [(1, 8, 8), (3, 32, 32), (1, 28, 28), (3, 8, 12)])
+@every("source", [(1, 8, 8), (3, 32, 32), (1, 28, 28)])
 def test_irrelevant_records_take_the_shape_of_the_data_set(
     shape: tuple[int, ...], source: tuple[int, ...]
 ) -> None:
@@ -157,7 +158,7 @@ def test_resizing_keeps_what_is_where() -> None:
     assert fake.x[0, :, 5:].max() < 0.01
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (1, 28, 28)])
+@every("shape", [(1, 8, 8), (3, 32, 32), (1, 28, 28)])
 def test_photographs_are_smooth_pieces_that_differ(shape: tuple[int, ...]) -> None:
     pieces = photographs(50, shape, rng())
 
@@ -191,7 +192,7 @@ def test_clients_are_assigned_in_exact_numbers_at_random_places() -> None:
     assert words[:75] != ("irrelevant",) * 75
 
 
-@pytest.mark.parametrize("clients", [1, 3, 7, 10, 100])
+@every("clients", [1, 3, 7, 10, 100])
 def test_every_count_is_within_one_of_its_share(clients: int) -> None:
     config = Corruption(noisy=0.29, polluted=0.21, blurred=0.5)
 
@@ -207,7 +208,7 @@ def test_a_share_that_is_a_whole_number_of_clients_is_met_in_spite_of_floating_p
     assert Counter(Corruption(noisy=0.29).assign(100, rng())) == {"noisy": 29, "clean": 71}
 
 
-@pytest.mark.parametrize("quality", ["noisy", "polluted", "irrelevant", "blurred", "pixel"])
+@every("quality", ["noisy", "polluted", "irrelevant", "blurred", "pixel"])
 def test_each_quality_changes_the_records_and_leaves_the_original_alone(quality: Quality) -> None:
     dataset = pictures()
     before = dataset.x.copy()
@@ -238,7 +239,7 @@ def test_configured_strengths_are_used() -> None:
     np.testing.assert_array_equal(dotted, salt_and_pepper(x, density=0.9, rng=rng()))
 
 
-@pytest.mark.parametrize(
+@every(
     ("fields", "expected"),
     [
         ({"noisy": 0.6, "polluted": 0.5}, "sum to at most 1, got 1.1"),

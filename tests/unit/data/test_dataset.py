@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.data.dataset import Dataset, hold_out, stratified
@@ -30,7 +31,7 @@ def test_take_keeps_records_targets_and_groups_together() -> None:
     assert (len(part), part.shape, part.classes) == (2, (2,), 3)
 
 
-@pytest.mark.parametrize(
+@every(
     ("changes", "expected"),
     [
         ({"x": np.zeros(6, np.float32)}, "shape"),

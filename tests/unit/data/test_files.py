@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.every import every
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.digests import CIFAR10_DECODED, PINNED, DataFile
@@ -215,7 +216,7 @@ def archived(name: str, content: bytes) -> DataFile:
     )
 
 
-@pytest.mark.parametrize("pack", [zipped, tarred])
+@every("pack", [zipped, tarred])
 def test_only_the_wanted_members_of_an_archive_are_unpacked(
     pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path
 ) -> None:
@@ -229,8 +230,8 @@ def test_only_the_wanted_members_of_an_archive_are_unpacked(
     assert len(asked) == 1  # one transfer serves both members
 
 
-@pytest.mark.parametrize("pack", [zipped, tarred])
-@pytest.mark.parametrize("members", [{"inside/a": b"forged"}, {"elsewhere": b"one"}])
+@every("pack", [zipped, tarred])
+@every("members", [{"inside/a": b"forged"}, {"elsewhere": b"one"}])
 def test_an_archive_with_a_wrong_or_missing_member_leaves_nothing(
     pack: Callable[[dict[str, bytes]], bytes], members: dict[str, bytes], tmp_path: Path
 ) -> None:

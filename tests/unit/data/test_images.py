@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.data import images
@@ -52,7 +53,7 @@ def test_a_folder_without_classes(tmp_path: Path) -> None:
     assert images_in(tmp_path).labels is None
 
 
-@pytest.mark.parametrize(
+@every(
     ("mode", "colour", "ending", "expected"),
     [
         ("RGB", (255, 0, 51), "png", (1, 0, 0.2)),
@@ -81,7 +82,7 @@ def test_axes_are_height_and_width(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("size", [(20_000, 20_000), (8_000, 7_000), (2**31 - 1, 1)])
+@every("size", [(20_000, 20_000), (8_000, 7_000), (2**31 - 1, 1)])
 def test_a_bomb_is_refused_by_its_header(size: tuple[int, int], tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(bomb(*size))
     with pytest.raises(DataError, match=r"a\.png: expected"):
@@ -95,9 +96,7 @@ def test_the_bound_of_pixels_is_the_houses_own(tmp_path: Path) -> None:
         read_images([tmp_path / "a.png"], 8)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"text", b"\x80\x04pickle", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"P6 2 2 255 abcdefghijkl"]
-)
+@every("content", [b"", b"text", b"\x80\x04pickle", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"P6 2 2 255 abcdefghijkl"])
 def test_what_is_no_image_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(content)
     with pytest.raises(DataError, match=r"a\.png: .*JPEG, PNG"):
@@ -124,7 +123,7 @@ def test_a_large_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         read_images([drawn(tmp_path / "a.png")], 8)
 
 
-@pytest.mark.parametrize(
+@every(
     ("files", "match"),
     [
         (["a/1.png", "stray.txt"], "a folder for each class and nothing besides, got stray.txt"),

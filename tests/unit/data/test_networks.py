@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.own_records import arrays
 
 from securefl.core.errors import ConfigError, DataError
@@ -84,7 +85,7 @@ def test_what_is_no_pair_is_refused(tmp_path: Path) -> None:
         read_table(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"\x93NUMPY\x01\x00\x10\x00{'descr'"])
+@every("content", [b"", b"\x80\x04K\x01.", b"\x93NUMPY\x01\x00\x10\x00{'descr'"])
 def test_damaged_npy_are_named(content: bytes, tmp_path: Path) -> None:
     path = pair(tmp_path, "a-")
     path.write_bytes(content)
@@ -121,9 +122,7 @@ def test_files_say_their_network(tmp_path: Path) -> None:
     assert network_of(tmp_path / "a.csv") == ""
 
 
-@pytest.mark.parametrize(
-    "bad", ["", " ", "a\x1b[31m", "a" * 401, "a" * 5000, 3.0, ["A", "B"], b"A", {"A": 1}]
-)
+@every("bad", ["", " ", "a\x1b[31m", "a" * 401, "a" * 5000, 3.0, ["A", "B"], b"A", {"A": 1}])
 def test_a_network_s_name_that_is_no_short_text_is_refused(bad: Any, tmp_path: Path) -> None:
     archive(tmp_path / "a.npz", bad)
     with pytest.raises(DataError, match=r"a\.npz: expected "):
@@ -170,7 +169,7 @@ def test_a_parquet_of_lists_is_a_client_s_features(fixed: bool, tmp_path: Path) 
     assert made.split.train.groups is not None
 
 
-@pytest.mark.parametrize("rows", [[[1.0], [1.0, 2.0]], [[1.0], None], [[], []]])
+@every("rows", [[[1.0], [1.0, 2.0]], [[1.0], None], [[], []]])
 def test_lists_of_several_lengths_are_refused(rows: list[Any], tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"one length|1 to 100,000"):
         read_table(embeddings(tmp_path / "a.parquet", rows))

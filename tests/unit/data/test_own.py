@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from support.every import every
 from support.own_records import BY_CLIENT, LAYOUT, SMALL, Items, arrays, of, table
 from support.own_study import people
 
@@ -137,7 +138,7 @@ FORMS: dict[str, Callable[[Any, Any], object]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@every("form", FORMS)
 def test_every_form_is_the_same_records(form: str) -> None:
     x, y = arrays()
     found, wanted = whole(of(FORMS[form](x, y), NAMED)), whole(of((x, y)))
@@ -145,7 +146,7 @@ def test_every_form_is_the_same_records(form: str) -> None:
     assert np.array_equal(found.y, wanted.y)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@every("form", FORMS)
 def test_every_form_may_be_a_clients(form: str) -> None:
     clients = [FORMS[form](*arrays(seed=seed)) for seed in range(3)]
     made = of(clients, NAMED)

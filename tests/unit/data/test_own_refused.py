@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from support.every import every
 from support.own_records import BY_CLIENT, COLUMNS, LAYOUT, SMALL, Items, arrays, of, table
 from support.own_study import people
 
@@ -48,7 +49,7 @@ BAD_TABLES: dict[str, tuple[pd.DataFrame, Layout, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_TABLES)
+@every("case", BAD_TABLES)
 def test_a_table_that_does_not_fit_is_refused_with_its_place(case: str) -> None:
     frame, layout, message = BAD_TABLES[case]
     with pytest.raises(DataError, match=f"(?s){message}"):
@@ -83,21 +84,21 @@ BAD_ARRAYS: dict[str, tuple[object, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_ARRAYS)
+@every("case", BAD_ARRAYS)
 def test_arrays_that_do_not_fit_are_refused_with_their_place(case: str) -> None:
     thing, message = BAD_ARRAYS[case]
     with pytest.raises(DataError, match=message):
         of(thing)
 
 
-@pytest.mark.parametrize("key", ["columns", "ignore"])
+@every("key", ["columns", "ignore"])
 def test_what_is_said_of_columns_is_not_lost_on_arrays(key: str) -> None:
     said = {"columns": COLUMNS, "ignore": ("name",)}[key]
     with pytest.raises(ConfigError, match=f"Expected no `{key}` for mine, arrays"):
         of((X, Y), replace(Layout(classes=2), **{key: said}))
 
 
-@pytest.mark.parametrize(
+@every(
     ("layout", "said"),
     [
         (Layout(classes=3), "Expected classes = 2 for mine"),
@@ -187,7 +188,7 @@ def test_what_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.Monke
         read_table(path)
 
 
-@pytest.mark.parametrize(
+@every(
     ("files", "message"),
     [
         ((), "expected 1 to"),
@@ -204,7 +205,7 @@ def test_a_folder_of_other_things_is_refused(tmp_path: Path, files: tuple[str, .
         from_files(tmp_path, None, LAYOUT)
 
 
-@pytest.mark.parametrize(
+@every(
     "settings",
     [
         {"range": (1, 1)},
@@ -218,7 +219,6 @@ def test_a_folder_of_other_things_is_refused(tmp_path: Path, files: tuple[str, .
         {"missing": float("nan")},
         {"indicator": True},
     ],
-    ids=str,
 )
 def test_a_declaration_that_contradicts_itself(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="Expected"):

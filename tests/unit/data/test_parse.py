@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, parse_gas, read_idx
@@ -44,16 +45,16 @@ def test_idx_integers_are_big_endian_and_signed(tmp_path: Path) -> None:
     assert array.dtype == np.dtype(np.int32)
 
 
-@pytest.mark.parametrize(
+@every(
     ("content", "expected"),
     [
-        pytest.param(header(0x09, 2) + b"ab", "type 0x08", id="other type"),
-        pytest.param(b"\x01" + header(IDX_UBYTE, 2)[1:] + b"ab", "header", id="first byte not zero"),
-        pytest.param(header(IDX_UBYTE, 2, 1) + b"ab", "1 dimensions", id="other rank"),
-        pytest.param(header(IDX_UBYTE, 2)[:6], "header", id="cut in the header"),
-        pytest.param(b"", "header", id="empty"),
-        pytest.param(header(IDX_UBYTE, 3) + b"ab", "only 2", id="truncated"),
-        pytest.param(header(IDX_UBYTE, 2) + b"abc", "more", id="trailing byte"),
+        (header(0x09, 2) + b"ab", "type 0x08"),
+        (b"\x01" + header(IDX_UBYTE, 2)[1:] + b"ab", "header"),
+        (header(IDX_UBYTE, 2, 1) + b"ab", "1 dimensions"),
+        (header(IDX_UBYTE, 2)[:6], "header"),
+        (b"", "header"),
+        (header(IDX_UBYTE, 3) + b"ab", "only 2"),
+        (header(IDX_UBYTE, 2) + b"abc", "more"),
     ],
 )
 def test_other_idx_files_are_refused(tmp_path: Path, content: bytes, expected: str) -> None:
@@ -76,7 +77,7 @@ def test_a_huge_claimed_size_is_refused_before_any_memory_is_taken(tmp_path: Pat
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("spoil", [lambda whole: b"no gzip", lambda whole: whole[:-9]])
+@every("spoil", [lambda whole: b"no gzip", lambda whole: whole[:-9]])
 def test_a_damaged_gzip_stream_is_a_data_error(tmp_path: Path, spoil: object) -> None:
     path = tmp_path / "f.gz"
     path.write_bytes(spoil(gzip.compress(header(IDX_UBYTE, 4) + b"abcd")))  # type: ignore[operator]
@@ -97,7 +98,7 @@ def test_cifar_records_are_a_label_and_three_planes() -> None:
     assert images[:, :, 31, 0].tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
-@pytest.mark.parametrize(
+@every(
     ("content", "expected"),
     [
         (b"", "3073"),
@@ -122,16 +123,16 @@ def test_gas_rows_are_numbers_in_column_order() -> None:
     assert (rows[0, 0], rows[0, -2], rows[0, -1]) == (4.5, 0.3, 81.9)
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "expected"),
     [
-        pytest.param("", "header", id="empty"),
-        pytest.param(f"{HEADER.replace('AT,AP', 'AP,AT')}\n{ROW}", "header", id="columns swapped"),
-        pytest.param(f"{HEADER}\n{ROW}\n{ROW},1", "line 3: expected 11 columns, got 12", id="extra"),
-        pytest.param(f"{HEADER}\n\n", "line 2: expected 11 columns, got 1", id="blank"),
-        pytest.param(f"{HEADER}\n{ROW.replace('81.9', 'n/a')}", "line 2: expected numbers", id="text"),
-        pytest.param(f"{HEADER}\n{ROW.replace('0.3', 'nan')}", "line 2: .* CO, got nan", id="NaN"),
-        pytest.param(f"{HEADER}\n{ROW.replace('81.9', '1e999')}", "NOX, got inf", id="infinite"),
+        ("", "header"),
+        (f"{HEADER.replace('AT,AP', 'AP,AT')}\n{ROW}", "header"),
+        (f"{HEADER}\n{ROW}\n{ROW},1", "line 3: expected 11 columns, got 12"),
+        (f"{HEADER}\n\n", "line 2: expected 11 columns, got 1"),
+        (f"{HEADER}\n{ROW.replace('81.9', 'n/a')}", "line 2: expected numbers"),
+        (f"{HEADER}\n{ROW.replace('0.3', 'nan')}", "line 2: .* CO, got nan"),
+        (f"{HEADER}\n{ROW.replace('81.9', '1e999')}", "NOX, got inf"),
     ],
 )
 def test_other_gas_files_are_refused(text: str, expected: str) -> None:

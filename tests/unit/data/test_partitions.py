@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 from scipy.optimize import minimize
+from support.every import every
 
 from securefl.core.errors import ConfigError
 from securefl.data.dataset import Dataset
@@ -23,7 +24,6 @@ from securefl.data.partitions import (
     natural,
     normal_sizes,
     shards,
-    sized,
     smallest_sizes,
 )
 
@@ -57,7 +57,7 @@ def test_iid_parts_are_equal_and_look_like_the_whole() -> None:
         assert np.abs(np.bincount(TEN_CLASSES[part]) - 85.7).max() < 45
 
 
-@pytest.mark.parametrize(("clients", "per_client"), [(50, 2), (7, 3), (10, 1), (3, 10)])
+@every(("clients", "per_client"), [(50, 2), (7, 3), (10, 1), (3, 10)])
 def test_by_classes_gives_each_client_exactly_so_many_classes(clients: int, per_client: int) -> None:
     labels = rng().integers(10, size=900)
     parts = by_classes(labels, clients, per_client, rng())
@@ -75,7 +75,7 @@ def test_by_classes_refuses_what_cannot_be() -> None:
         by_classes(np.arange(10), 50, 2, rng())
 
 
-@pytest.mark.parametrize("per_client", [1, 2])
+@every("per_client", [1, 2])
 def test_shards_give_each_client_so_many_labels_and_equal_sizes(per_client: int) -> None:
     parts = shards(TEN_CLASSES, 100, per_client, rng())
 
@@ -160,12 +160,6 @@ def test_a_fedcor_partition_with_too_few_clients_says_so() -> None:
         fedcor(TEN_CLASSES, 5, 0.2, rng())
 
 
-def test_a_fedcor_partition_takes_labels_that_are_not_consecutive() -> None:
-    parts = fedcor(np.repeat([3, 8], 50), 10, 1.0, rng())
-
-    assert sorted(np.concatenate(parts)) == list(range(100))
-
-
 def test_fedcors_splits_are_those_that_the_word_dirichlet_made() -> None:
     """Pinned before the word changed: packaged studies keep the records of each client."""
     data = toy_of(np.repeat(np.arange(10), 60))
@@ -196,7 +190,7 @@ def as_flower_draws(
             return [found[node] for node in range(clients)]
 
 
-@pytest.mark.parametrize(("clients", "alpha", "least"), [(10, 0.5, 10), (12, 0.2, 1), (100, 1.0, 10)])
+@every(("clients", "alpha", "least"), [(10, 0.5, 10), (12, 0.2, 1), (100, 1.0, 10)])
 def test_a_dirichlet_partition_is_flowers_and_li_et_als(clients: int, alpha: float, least: int) -> None:
     parts = dirichlet(TEN_CLASSES, clients, alpha, rng(3), least)
     draws = rng(3)
@@ -227,7 +221,7 @@ def test_a_least_size_that_no_draw_meets_is_refused_with_what_to_do() -> None:
     assert min(map(len, dirichlet(TEN_CLASSES, 100, 0.01, rng(), 0))) == 0
 
 
-@pytest.mark.parametrize("share", [0.37, 0.6, 1.0])
+@every("share", [0.37, 0.6, 1.0])
 def test_the_dominant_class_has_exactly_its_share(share: float) -> None:
     parts = dominant_class(TEN_CLASSES, 50, share, rng())
 
@@ -255,7 +249,7 @@ def test_dominant_clients_may_have_sizes() -> None:
     assert [np.bincount(TEN_CLASSES[part]).max() for part in parts] == [6, 60, 200]
 
 
-@pytest.mark.parametrize(
+@every(
     ("clients", "share", "sizes", "expected"),
     [
         (2, 0.6, np.array([3000, 3000]), "dominant class"),
@@ -288,15 +282,6 @@ def test_normal_sizes_follow_the_law_while_there_are_records() -> None:
     assert abs(sizes.std() - 100) < 5
 
 
-def test_normal_sizes_never_ask_for_more_than_there_is_and_never_for_none() -> None:
-    sizes = normal_sizes(100, 20, 50.0, 60.0, rng())
-
-    assert sizes.min() >= 1
-    assert 80 <= sizes.sum() <= 100
-    parts = sized(100, sizes, rng())
-    assert [len(part) for part in parts] == sizes.tolist()
-
-
 def test_natural_parts_are_the_groups() -> None:
     groups = np.array([5, 2, 5, 9, 2])
 
@@ -313,13 +298,13 @@ def test_natural_choice_is_random() -> None:
     assert natural(groups, 5, rng(1)) != natural(groups, 5, rng(2))
 
 
-@pytest.mark.parametrize("clients", [0, 4, -1])
+@every("clients", [0, 4, -1])
 def test_a_natural_partition_has_no_more_clients_than_groups(clients: int) -> None:
     with pytest.raises(ConfigError, match="between 1 and 3"):
         natural(np.array([1, 2, 3]), clients, rng())
 
 
-@pytest.mark.parametrize(
+@every(
     "call",
     [
         lambda: iid(3, 4, rng()),
@@ -341,7 +326,7 @@ def test_more_clients_than_records_is_a_configuration_error(call: object) -> Non
 # --- as configured -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     "fields",
     [
         {"kind": "iid"},
@@ -375,7 +360,7 @@ def test_configured_sizes_reach_the_dominant_partition() -> None:
     assert [len(part) for part in parts] == [6] * 4
 
 
-@pytest.mark.parametrize(
+@every(
     ("fields", "expected"),
     [
         ({"kind": "shards"}, "Expected per_client for"),
@@ -399,7 +384,7 @@ def test_a_configuration_with_missing_or_useless_numbers_is_refused(
         Partition(**fields)  # type: ignore[arg-type]  # wrong fields are the point
 
 
-@pytest.mark.parametrize(
+@every(
     ("partition", "expected"),
     [
         (Partition(kind="shards", per_client=1), "class labels"),
@@ -414,7 +399,7 @@ def test_a_data_set_without_what_the_kind_needs_is_refused(partition: Partition,
         partition.split(toy(classes=0), 3, rng())
 
 
-@pytest.mark.parametrize("per_client", [2, 11])
+@every("per_client", [2, 11])
 def test_the_numbers_of_classes_that_are_possible_are_said(per_client: int) -> None:
     labels = np.repeat(np.arange(10), 20)
     with pytest.raises(ConfigError, match=f"per_client from 3 to 10, .* got {per_client}"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_study import FEDAVG, text, world
 
 import securefl
@@ -70,7 +71,7 @@ def test_a_card_with_constants_for_other_channels_is_refused() -> None:
         Schema.parse(words)
 
 
-@pytest.mark.parametrize(
+@every(
     ("more", "said"),
     [
         ("scaling = { mean = [0.1, 0.2], deviation = [0.3] }\n", "as many deviations as means"),

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.own_records import COLUMNS, LAYOUT, table
+from support.every import every
+from support.own_records import LAYOUT, table
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.columns import Column
@@ -39,7 +40,7 @@ def test_a_table_is_encoded_as_in_training() -> None:
     assert sorted(map(tuple, rows)) == sorted(map(tuple, both))
 
 
-@pytest.mark.parametrize(
+@every(
     "frame",
     [
         FRAME,
@@ -48,7 +49,6 @@ def test_a_table_is_encoded_as_in_training() -> None:
         FRAME.astype({"age": "Int64", "sex": "category"}),
         FRAME.set_index(pd.Index([5, 5, 5])),
     ],
-    ids=["as it was", "another order", "columns besides", "other types", "a doubled index"],
 )
 def test_columns_are_found_by_name(frame: pd.DataFrame) -> None:
     assert SCHEMA.encode(frame, "t") == pytest.approx(np.array(ENCODED, np.float32))
@@ -76,7 +76,7 @@ def test_a_list_of_mappings_and_polars_read_alike() -> None:
         frame_of(polars.LazyFrame(columns), "polars")
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "match"),
     [
         (
@@ -115,7 +115,7 @@ def test_a_table_that_does_not_fit_is_refused(change: Callable[[pd.DataFrame], A
     assert "under [data]" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@every(
     ("rows", "match"),
     [
         ([{"age": 3}, [3]], "row 2: expected a mapping of columns to values, got list"),
@@ -152,7 +152,7 @@ def test_values_of_a_regression_are_in_the_tables_units() -> None:
     assert several.in_units(np.zeros((3, 2), np.float32)).shape == (3, 2)
 
 
-@pytest.mark.parametrize(
+@every(
     "schema",
     [
         SCHEMA,
@@ -176,7 +176,7 @@ def edited(key: str, **change: Any) -> dict[str, Any]:
     return words
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "match"),
     [
         (edited("age", range=[120, 0]), r"records.columns.age\].*low < high, got \(120.0, 0.0\)"),
@@ -207,7 +207,3 @@ def test_an_edited_card_is_refused_by_name(words: Any, match: str) -> None:
     """The attack: a card with a right digest that a stranger wrote."""
     with pytest.raises(ConfigError, match=match):
         Schema.parse(words)
-
-
-def test_columns_of_the_test_support_are_declared() -> None:
-    assert [one.column for one in SCHEMA.columns or ()][:2] == [COLUMNS["age"], COLUMNS["sex"]]

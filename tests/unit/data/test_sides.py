@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_study import run, spied, study, with_privacy, world
 
 from securefl.core.errors import ConfigError
@@ -82,7 +83,7 @@ def test_a_split_under_a_public_seed_is_that_of_earlier_releases() -> None:
     assert held(x, y).tolist() == [word / 2.0**64 < 0.3 for word in words]
 
 
-@pytest.mark.parametrize(
+@every(
     "form",
     [
         lambda x, y: (np.asfortranarray(x), y),
@@ -91,7 +92,6 @@ def test_a_split_under_a_public_seed_is_that_of_earlier_releases() -> None:
         lambda x, y: (x.astype(np.float64), y.astype(np.int32)),
         lambda x, y: (np.where(x == 0, -0.0, x).astype(np.float32), y),
     ],
-    ids=["columns first", "big endian", "strides", "other widths", "-0.0"],
 )
 def test_equal_values_are_on_one_side(form: Any) -> None:
     x, y = records(300)
@@ -233,7 +233,7 @@ def test_noised_losses_do_not_tell_who_holds_none_out(tmp_path: Path) -> None:
     assert not finished.records[0]["abstained"]
 
 
-@pytest.mark.parametrize("share", ["1.0", "-0.1", "nan"])
+@every("share", ["1.0", "-0.1", "nan"])
 def test_a_share_that_leaves_nothing_is_refused(share: str) -> None:
     with pytest.raises(ConfigError, match="holdout"):
         holding(share)  # type: ignore[arg-type]  # as it stands in the TOML

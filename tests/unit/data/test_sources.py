@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.data import shakespeare
@@ -195,7 +196,7 @@ def test_shakespeare_has_99_roles_and_65_characters() -> None:
     assert record in shakespeare.speeches(text)[shakespeare.large_roles(shakespeare.speeches(text))[0]]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if PINNED[name]])
+@every("name", [name for name in NAMES if PINNED[name]])
 def test_every_set_with_files_says_which_one_is_missing(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"securefl data fetch {name}"):
         load(name, folder=tmp_path)
@@ -219,7 +220,7 @@ def test_download_asks_the_network_for_what_is_missing(
         load("mnist", folder=tmp_path, download=True)
 
 
-@pytest.mark.parametrize("named", ["SECUREFL_DATA", "XDG_CACHE_HOME"])
+@every("named", ["SECUREFL_DATA", "XDG_CACHE_HOME"])
 def test_decoded_cifar_is_checked_and_preferred_to_a_download(
     named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

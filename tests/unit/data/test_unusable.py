@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from support.every import every
 from support.own_records import BY_CLIENT, LAYOUT, SMALL, arrays, of, table
 
 from securefl.core.errors import DataError
@@ -49,7 +50,7 @@ def unusable(part: Dataset) -> int:
     return int((~np.isfinite(part.x).all(1)).sum())
 
 
-@pytest.mark.parametrize("bad", BAD)
+@every("bad", BAD)
 def test_a_record_that_cannot_be_used_is_kept_and_said(bad: str) -> None:
     frame = people()
     (column, value), row = next(iter(BAD[bad].items())), 7
@@ -66,7 +67,7 @@ def test_a_record_that_cannot_be_used_is_kept_and_said(bad: str) -> None:
     np.testing.assert_array_equal(np.delete(made.split.train.x, row, 0), np.delete(clean.x, row, 0))
 
 
-@pytest.mark.parametrize("bad", BAD)
+@every("bad", BAD)
 def test_all_records_may_be_unusable(bad: str) -> None:
     (column, value), frame = next(iter(BAD[bad].items())), people()
     frame[column] = value
@@ -75,7 +76,7 @@ def test_all_records_may_be_unusable(bad: str) -> None:
     assert not len(made.split.test), "the server tests on none of them"
 
 
-@pytest.mark.parametrize("where", ["x", "y"])
+@every("where", ["x", "y"])
 def test_arrays_are_read_so_too(where: str) -> None:
     x, y = arrays(30)
     given = {"x": x.copy(), "y": y.astype(float)}
@@ -101,7 +102,7 @@ def test_a_record_of_no_declared_client_is_nobodys() -> None:
         table(frame, layout, share=0.0)
 
 
-@pytest.mark.parametrize("content", ["", "\n", "\ufeff \r\n"])
+@every("content", ["", "\n", "\ufeff \r\n"])
 def test_an_empty_file_is_a_client_without_records(content: str, tmp_path: Path) -> None:
     for name in ("a", "c"):
         people().to_csv(tmp_path / f"{name}.csv", index=False)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.app_sessions import EQUAL, NAMES, ONE, PLAN, Result, computed, session
+from support.every import every
 
 from securefl.algorithm.plan import Plan
 from securefl.deployment.status import status
@@ -24,7 +25,7 @@ MASKED = {
 COUNTED = replace(PLAN, **MASKED, min_num_examples=32)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@every(
     ("plan", "result", "mean", "cut"),
     [
         (replace(EQUAL, **MASKED), lambda: computed(917.0), (2 * ONE + GRID.bound) / 3, True),  # type: ignore[arg-type]
@@ -34,7 +35,6 @@ COUNTED = replace(PLAN, **MASKED, min_num_examples=32)  # type: ignore[arg-type]
         (COUNTED, lambda: computed(float("nan")), ONE, False),
         (COUNTED, lambda: None, ONE, False),
     ],
-    ids=["beyond", "failed", "beyond, by counts", "nan, by counts", "failed, by counts"],
 )
 def test_a_client_without_a_value_of_use_is_in_the_sum(
     plan: Plan, result: Result, mean: float, cut: bool, tmp_path: Path

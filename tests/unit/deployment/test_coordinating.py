@@ -448,7 +448,7 @@ def rotated(root: Path, roster: Path, name: str) -> Path:
     return backup
 
 
-@pytest.mark.parametrize("name", ["client-0001", SERVER])
+@every("name", ["client-0001", SERVER])
 def test_a_backup_of_before_a_rotation_is_refused_at_its_start(name: str, tmp_path: Path) -> None:
     """It has its old keys and the old roster, which fit each other. Its counter knows better."""
     backup = rotated(tmp_path, enrolled(tmp_path), name)
@@ -522,7 +522,7 @@ def test_a_stolen_roster_makes_nobody_the_server(tmp_path: Path) -> None:
     assert status(tmp_path / "client-0000")["sessions"]["count"] == 0
 
 
-@pytest.mark.parametrize("more", [-1, 1])
+@every("more", [-1, 1])
 def test_a_roster_of_another_number_of_clients_than_the_study(more: int, tmp_path: Path) -> None:
     roster = enrolled(tmp_path)
     text = roster.read_text().splitlines()

@@ -371,7 +371,7 @@ class Slow:
         pass
 
 
-@pytest.mark.parametrize(("timeout", "comes"), [(16, True), (15, False)])
+@every(("timeout", "comes"), [(16, True), (15, False)])
 def test_the_seconds_of_a_request_are_for_all_of_it(
     timeout: float, comes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

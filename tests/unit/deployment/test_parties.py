@@ -116,7 +116,7 @@ def test_a_study_in_other_terms_is_refused(tmp_path: Path, changed: str) -> None
     assert plan_file.read(tmp_path / "p").plan == of.plan
 
 
-@pytest.mark.parametrize("which", ["p", "counters/client-0000"])
+@every("which", ["p", "counters/client-0000"])
 def test_a_folder_of_another_user_is_refused(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

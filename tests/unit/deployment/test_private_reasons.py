@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from support.app_sessions import EQUAL, NAMES, ONE, PLAN, UPDATES, Result, computed, session
+from support.every import every
 from support.party_folders import CLEAR, Asking, enrolled, made
 
 from securefl.algorithm.plan import Plan
@@ -47,10 +48,9 @@ def test_a_value_beyond_the_grid_says_the_bound_and_the_words_to_change(tmp_path
     assert status(tmp_path / "client-0000")["missing"] == []
 
 
-@pytest.mark.parametrize(
+@every(
     ("plan", "updates"),
     [(replace(PLAN, max_num_examples=640), UPDATES), (EQUAL, Updates(update_bound=1000.0))],
-    ids=["max_num_examples", "update_bound"],
 )
 def test_the_remedies_are_remedies(plan: Plan, updates: Updates, tmp_path: Path) -> None:
     with session(tmp_path, {"client-0001": lambda: computed(917.0)}, plan, updates) as ask:

@@ -39,7 +39,7 @@ def has_entered(reply: bytes) -> bool:
     return True
 
 
-@pytest.mark.parametrize("plan", [CLEAR, MASKED, TWO, replace(TWO, sum="ckks")], ids=lambda plan: plan.sum)
+@every("plan", [CLEAR, MASKED, TWO, replace(TWO, sum="ckks")])
 def test_sums_of_two_sessions_under_the_same_keys(plan: object) -> None:
     deployment = Deployment(plan)  # type: ignore[arg-type]
     for nonce in (TODAY, TOMORROW):
@@ -272,8 +272,8 @@ def test_what_a_client_keeps_survives_a_restart() -> None:
     assert seen[-1] == {}
 
 
-@pytest.mark.parametrize("plan", [MASKED, TWO, replace(TWO, sum="ckks")], ids=lambda plan: plan.sum)
-@pytest.mark.parametrize("under", ["its own session", "today's session"])
+@every("plan", [MASKED, TWO, replace(TWO, sum="ckks")])
+@every("under", ["its own session", "today's session"])
 def test_what_a_client_said_yesterday_under_the_same_keys_is_not_in_todays_sum(
     plan: object, under: str
 ) -> None:
@@ -309,7 +309,7 @@ def test_what_a_client_said_yesterday_under_the_same_keys_is_not_in_todays_sum(
     }
 
 
-@pytest.mark.parametrize("plan", [MASKED, TWO], ids=lambda plan: plan.sum)
+@every("plan", [MASKED, TWO])
 def test_the_same_value_under_the_same_keys_looks_different_in_another_session(plan: object) -> None:
     """Masks and pads follow from the session, not from the lasting keys alone."""
     deployment, said = Deployment(plan), bytearray()  # type: ignore[arg-type]

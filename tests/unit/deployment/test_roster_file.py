@@ -98,7 +98,7 @@ def test_a_fingerprint_is_over_name_and_keys() -> None:
     assert len(fingerprint(ONE).split()) == 8
 
 
-@pytest.mark.parametrize("key", ["identity", "channel"])
+@every("key", ["identity", "channel"])
 def test_each_key_of_each_party_is_in_the_digest(key: str) -> None:
     """A roster with another channel key would have a stranger read what is sealed for that party."""
     members = {name: own.member() for name, own in KEYS.items()}

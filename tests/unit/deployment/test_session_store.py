@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.deployment.session_store import SessionStore
@@ -38,7 +39,7 @@ CHANGES: dict[str, tuple[str, Callable[[SessionStore], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@every("what", CHANGES)
 def test_a_row_that_was_changed_is_refused(what: str, tmp_path: Path) -> None:
     change, ask = CHANGES[what]
     path = tmp_path / "diary.sqlite"

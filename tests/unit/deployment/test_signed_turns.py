@@ -161,7 +161,7 @@ def test_a_stranger_who_repeats_the_request_to_enter_costs_one_round_at_most() -
     assert deployment.query(3).survivors == (0, 1, 2, 3)
 
 
-@pytest.mark.parametrize("lie", [Entered(visit=b"x" * 16, number=0), Entered(visit=b"", number=5)])
+@every("lie", [Entered(visit=b"x" * 16, number=0), Entered(visit=b"", number=5)])
 def test_a_relay_that_lies_about_the_visit_costs_its_own_rounds(lie: Entered) -> None:
     deployment = Deployment(CLEAR)
     true = Entered(visit=b"", number=0)

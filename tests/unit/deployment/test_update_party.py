@@ -47,7 +47,7 @@ def entered(own: UpdateParty) -> None:
     assert decode_envelope(reply, Entered, sender="it").number == 0
 
 
-@pytest.mark.parametrize("name", [CLIENT, KEY_HOLDER])
+@every("name", [CLIENT, KEY_HOLDER])
 def test_a_folder_from_a_backup_is_refused(name: str, tmp_path: Path) -> None:
     with closing(party(tmp_path, name)) as own:
         entered(own)

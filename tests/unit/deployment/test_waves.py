@@ -180,8 +180,8 @@ def saw(plan: Any, replied: Callable[[int, bytes], bytes | None]) -> Seen:
     return played(plan, lost)[1].server.seen
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=["clear", "masked", "two-server", "ckks"])
-@pytest.mark.parametrize(
+@every("plan", PLANS)
+@every(
     ("replied", "why"),
     [
         (lambda at, reply: None, Absence.SILENT),
@@ -190,7 +190,6 @@ def saw(plan: Any, replied: Callable[[int, bytes], bytes | None]) -> Seen:
         (lambda at, reply: b"x" * 99, Absence.INVALID),
         (lambda at, reply: encode_envelope(TurnReply.of(((SERVER, b"xx"),))), Absence.INVALID),
     ],
-    ids=["silent", "refuses", "sends nothing", "other bytes", "an invalid message"],
 )
 def test_the_server_says_who_is_missing_by_what_came_on_its_wire(
     plan: Any, replied: Callable[[int, bytes], bytes | None], why: Absence

@@ -18,6 +18,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from support.every import every
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.connection import reached, send
@@ -225,7 +226,7 @@ def test_the_peer_is_read_as_each_kernel_says_it() -> None:
         assert peer_of(one) == os.getuid()
 
 
-@pytest.mark.parametrize(
+@every(
     "answer",
     [
         struct.pack("=IIh2x16I", 1, 0, 1, *range(16)),
@@ -233,7 +234,6 @@ def test_the_peer_is_read_as_each_kernel_says_it() -> None:
         struct.pack("=II", 0, 0),
         b"",
     ],
-    ids=["another version", "cut off", "a user alone", "nothing"],
 )
 def test_an_answer_of_macos_of_another_form_names_nobody(answer: bytes) -> None:
     """Zeros in the place of a user would be root, whom a party's socket may admit."""

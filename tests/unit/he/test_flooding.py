@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import pytest
 from scipy import stats
+from support.every import every
 
 from securefl.he.flooding import wide_gaussian
 
 
-@pytest.mark.parametrize("sigma", [2.0**45, 2.0**70, 2.0**110])
+@every("sigma", [2.0**45, 2.0**70, 2.0**110])
 def test_every_bit_of_flooding_is_random(sigma: float) -> None:
     """A wide float's low bits are zero, and would show the value below. From a seed; chances of 1e-7 each."""
     rng = random.Random(11)

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.every import every
 
 from securefl.core.errors import DataError, RemoteProtocolError
 from securefl.he.openings import Openings
@@ -78,7 +79,7 @@ def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
         Openings(path)
 
 
-@pytest.mark.parametrize(
+@every(
     "edit",
     ["reply = x'00'", "integers = 1", "request = x'00'", "seal = x'00'"],
 )

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import tenseal.sealapi as sealapi
+from support.every import every
 
 from securefl.core.errors import ConfigError
 from securefl.he.parameters import COMPACT, STRONG, Parameters, by_name, capacity
@@ -20,9 +21,7 @@ def terms(parameters: Parameters = STRONG, bounds: Bounds | None = None, **chang
     return LinearTerms(parameters=parameters, bounds=declared, **values)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("parameters", "bits"), [(STRONG, (60, 60, 30)), (COMPACT, (60, 29, 17))], ids=["strong", "compact"]
-)
+@every(("parameters", "bits"), [(STRONG, (60, 60, 30)), (COMPACT, (60, 29, 17))])
 def test_pinned_primes_are_seals_own(parameters: Parameters, bits: tuple[int, ...]) -> None:
     made = sealapi.CoeffModulus.Create(parameters.poly_modulus_degree, list(bits))
     assert [m.value() for m in made] == [*parameters.primes, parameters.special_prime]
@@ -35,7 +34,7 @@ def test_names() -> None:
         by_name("weak")
 
 
-@pytest.mark.parametrize("value", [0, 1, -1, 2**80, -(2**80)])
+@every("value", [0, 1, -1, 2**80, -(2**80)])
 def test_residues_compose_to_the_integer(value: int) -> None:
     for parameters in (STRONG, COMPACT):
         residues = tuple(value % p for p in parameters.primes)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tenseal.sealapi as sealapi
+from support.every import every
 from support.tiny_he import SIGNER
 
 import securefl.he
@@ -68,7 +69,7 @@ def test_files_on_disk_serve_where_there_are_no_memory_files(monkeypatch: pytest
     np.testing.assert_array_equal(ring.residues(ring.ciphertext(values, 2.0**30)), values)
 
 
-@pytest.mark.parametrize(
+@every(
     "change",
     [
         lambda patch: patch.setattr(ring_of, "_version", lambda: (9, 9)),
@@ -76,7 +77,6 @@ def test_files_on_disk_serve_where_there_are_no_memory_files(monkeypatch: pytest
         lambda patch: patch.setattr(ring_of, "_CIPHERTEXT", struct.Struct("<4QBQQQd")),
         lambda patch: patch.setattr(ring_of, "_read", lambda array: np.arange(array.size(), dtype=np.uint64)),
     ],
-    ids=["version", "magic", "fields", "values"],
 )
 def test_another_layout_is_refused_loudly(
     change: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
@@ -122,7 +122,7 @@ def test_keys_hold_two_polynomials_and_nothing_for_rotation_or_relinearisation(
         assert not any(word in text for word in ("create_galois", "create_relin", "rotate_", "relinearize"))
 
 
-@pytest.mark.parametrize("parameters", [COMPACT, STRONG_ENCRYPTED], ids=lambda p: p.name)
+@every("parameters", [COMPACT, STRONG_ENCRYPTED])
 def test_public_parts_hold_no_secret_and_cannot_decrypt(parameters: Parameters) -> None:
     """Trap: a context that was made public still decrypts. All that public parts reach is searched."""
     public = EncryptionKey(parameters, PublicKey(pair(parameters).public.key.raw))
@@ -165,7 +165,7 @@ def test_the_session_is_the_public_key() -> None:
     assert KeyPair.generate(COMPACT).public.session != public.session
 
 
-@pytest.mark.parametrize("damage", ["short", "long", "empty", "large", "transparent"])
+@every("damage", ["short", "long", "empty", "large", "transparent"])
 def test_public_keys_from_peers_pass_the_gate(damage: str) -> None:
     raw = pair(COMPACT).public.key.raw
     bad = {
@@ -188,7 +188,7 @@ def test_a_key_of_other_parameters_is_refused() -> None:
         KeyPair(pair(COMPACT).public, SecretKey(b"\3" * 4096)).coefficients()
 
 
-@pytest.mark.parametrize("half", [0, 1])
+@every("half", [0, 1])
 def test_a_key_that_its_owner_signed_and_that_is_none_is_the_owners_fault(half: int) -> None:
     """With a half that is zero, everybody reads what is encrypted: the key is refused before it is used."""
     raw = pair(COMPACT).public.key.raw

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tenseal.sealapi as sealapi
+from support.every import every
 
 from securefl.he import ring as ring_of
 from securefl.he.gate import Residues
@@ -62,7 +63,7 @@ class _FixedRandomness:
         return made
 
 
-@pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
+@every("parameters", [STRONG, COMPACT])
 def test_of_the_same_randomness_a_ciphertext_has_the_bits_of_seals_own(
     parameters: Parameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +167,7 @@ def test_a_forked_process_has_none_of_its_parents(monkeypatch: pytest.MonkeyPatc
     assert len(own) == 1
 
 
-@pytest.mark.parametrize("most", [1, 3])
+@every("most", [1, 3])
 def test_no_more_are_kept_than_the_bound(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring.of(COMPACT)
     made = spied(ring, monkeypatch)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
+from support.every import every
 from support.tiny_he import BOUNDS, by_ckks, profile, seeded
 
 from securefl.core.agreement import u32
@@ -361,7 +362,7 @@ ONE_ENTRY: Sequence[Forge] = (
 )
 
 
-@pytest.mark.parametrize("forge", ONE_ENTRY, ids=lambda one: one.__name__)
+@every("forge", ONE_ENTRY)
 def test_what_no_client_signed_is_not_opened(forge: Forge) -> None:
     parties = Parties()
     assert parties.open(forge(parties)) == [None]
@@ -417,7 +418,7 @@ def test_of_two_digests_for_one_query_one_is_opened() -> None:
         parties.open(parties.request(entries, other))
 
 
-@pytest.mark.parametrize(
+@every(
     ("forge", "said"),
     [
         (lambda own: own.request([own.entry(0), own.entry(0)]), "each client once"),
@@ -427,7 +428,6 @@ def test_of_two_digests_for_one_query_one_is_opened() -> None:
         (lambda own: own.request([]), "another length"),
         (lambda own: own.request([own.entry(0)] * (COHORT + 1)), "another length"),
     ],
-    ids=["a client twice", "not the server", "no query", "shorter", "nobody", "above the cohort"],
 )
 def test_a_request_in_another_form_is_refused_as_a_whole(forge: Forge, said: str) -> None:
     parties = Parties()
@@ -455,7 +455,7 @@ def moved(at: int, by: float) -> Callable[[Parties], Declared]:
     return of
 
 
-@pytest.mark.parametrize(
+@every(
     ("weights", "said"),
     [
         (moved(-1, 0.25), "weights 20 to 20 from -0.5 to -0.5"),
@@ -466,7 +466,6 @@ def moved(at: int, by: float) -> Callable[[Parties], Declared]:
         (beside, "numbers beside them"),
         (imaginary, "numbers beside them"),
     ],
-    ids=["last", "last, little", "half-weight below", "norm", "unit vector", "beside", "imaginary"],
 )
 def test_weights_of_no_baseline_are_refused(weights: Callable[[Parties], Declared], said: str) -> None:
     """Though the server declared them, and the client signed their digest."""
@@ -485,10 +484,9 @@ def test_a_server_notices_weights_of_no_baseline_before_it_asks() -> None:
         Declared.of(outside, parties.checks, NAME)
 
 
-@pytest.mark.parametrize(
+@every(
     "spoil",
     [lambda own: bytes(len(own.c1)), lambda own: b"\xff" * len(own.c1)],
-    ids=["transparent", "residues not below their primes"],
 )
 def test_what_is_no_half_is_not_opened_though_its_client_signed_it(spoil: Callable[[Entry], bytes]) -> None:
     parties = Parties()

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_he import SIGNER, Checked, keys, pad_holder, pad_request, pad_score, pad_server, seeded
 
 from securefl.core.errors import ConfigError
@@ -37,14 +38,14 @@ QUERY, OWN = LinearQuery(COSINE, direction()), direction()
 VECTORS = [OWN, -OWN, QUERY.hidden, -QUERY.hidden]
 
 
-@pytest.mark.parametrize("own", VECTORS, ids=["some", "its negative", "the direction", "against it"])
-@pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
+@every("own", VECTORS)
+@every("parameters", [STRONG, COMPACT])
 def test_a_cosine_under_ckks(parameters: Parameters, own: np.ndarray) -> None:
     score = Checked(parameters, QUERY, scores=50).score(own)
     assert abs(score.value - own @ QUERY.hidden) <= score.error_bound < 0.01
 
 
-@pytest.mark.parametrize("own", VECTORS[:2], ids=["some", "its negative"])
+@every("own", VECTORS[:2])
 def test_a_cosine_with_an_encrypted_direction(own: np.ndarray) -> None:
     pair, terms = (
         keys(STRONG_ENCRYPTED),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
+from support.every import every
 from support.tiny_he import BOUNDS
 
 from securefl.core.signing import AgreementKey
@@ -18,7 +18,7 @@ NAME = "profile"
 TERMS = PadTerms(bounds=BOUNDS.linear(10, Variant.FULL), context=b"1", dealt=True)
 
 
-@pytest.mark.parametrize("word_bits", [64, 128])
+@every("word_bits", [64, 128])
 def test_the_last_word_of_a_pad_is_none_of_the_others(word_bits: int) -> None:
     """It hides <r, p>. A word of r in its place would be known to whoever knows an entry of the vector."""
     terms = replace(TERMS, word_bits=word_bits)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from support.every import every
 from support.tiny_he import BOUNDS, SIGNER, Quiet, keys, profile, seeded
 
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
@@ -61,8 +62,8 @@ class Parties:
         return self.evaluator.addressed(raw, self.baseline, self.split.clear, sender="ann")
 
 
-@pytest.mark.parametrize("variant", Variant)
-@pytest.mark.parametrize("q", [1, Q, 2500])
+@every("variant", Variant)
+@every("q", [1, Q, 2500])
 def test_an_encrypted_baseline_gives_the_divergence(variant: Variant, q: int) -> None:
     """q = 2500 takes two ciphertexts."""
     own, base = profile(1, q), profile(2, q)
@@ -125,7 +126,7 @@ class Silent(Quiet):
         return 0
 
 
-@pytest.mark.parametrize("bounds", [BOUNDS, Bounds(mean=1, variance_high=2, weight=300)])
+@every("bounds", [BOUNDS, Bounds(mean=1, variance_high=2, weight=300)])
 def test_the_bound_on_noise_in_mode_e_is_that_of_the_specification(bounds: Bounds) -> None:
     n, s = 8192, 2.0**78
     features = sqrt(bounds.feature_norm(Q) ** 2 + Q**2)
@@ -183,7 +184,7 @@ def test_every_polynomial_of_a_request_is_fresh() -> None:
             assert (x != y).mean() > 0.999
 
 
-@pytest.mark.parametrize("parameters", [COMPACT, P], ids=lambda p: p.name)
+@every("parameters", [COMPACT, P])
 def test_an_opening_has_its_flooding(parameters: Parameters) -> None:
     """Its deviation and its mean by chi-square and by t, from a seed, with chances of 1e-7; on the grid."""
     made = LinearTerms(parameters=parameters, bounds=BOUNDS.linear(Q, Variant.FULL), scores=500)
@@ -285,7 +286,7 @@ def test_foreign_keys_kinds_and_terms_are_refused() -> None:
         parties.evaluator.encrypted_baseline(parties.ciphertext())
 
 
-@pytest.mark.parametrize("damage", ["short", "long", "empty", "large", "transparent", "random", "text"])
+@every("damage", ["short", "long", "empty", "large", "transparent", "random", "text"])
 def test_ciphertexts_pass_the_gate_or_cost_their_sender(damage: str) -> None:
     parties = Parties()
     raw, half = parties.ciphertext(), 8192 * 24
@@ -303,7 +304,7 @@ def test_ciphertexts_pass_the_gate_or_cost_their_sender(damage: str) -> None:
     assert refusal.value.sender == "ann"
 
 
-@pytest.mark.parametrize("damage", ["short", "long", "empty", "integer", "residue"])
+@every("damage", ["short", "long", "empty", "integer", "residue"])
 def test_requests_pass_the_gate(damage: str) -> None:
     """A request that is refused costs no opening."""
     parties = Parties(scores=1)
@@ -333,7 +334,7 @@ def test_weights_beyond_the_declared_norm_are_refused() -> None:
         client.encrypt_baseline(linear_query(MeanVariance(np.zeros(3), np.ones(3), 1), short, BOUNDS))
 
 
-@pytest.mark.parametrize("hidden", [np.zeros(3), np.full(2 * Q + 1, np.nan), np.full(2 * Q + 1, 1e6)])
+@every("hidden", [np.zeros(3), np.full(2 * Q + 1, np.nan), np.full(2 * Q + 1, 1e6)])
 def test_the_client_encrypts_only_clipped_features(hidden: np.ndarray) -> None:
     with pytest.raises(LocalProtocolError, match="Clip them first"):
         Parties().client.encrypt(hidden)

@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 import pytest
 from scipy import stats
+from support.every import every
 from support.tiny_he import BOUNDS, NOTHING, pad_holder, pad_request, pad_score, pad_server, profile
 
 from securefl.core.agreement import u32
@@ -104,9 +105,9 @@ def value(score: Score | RemoteProtocolError) -> float:
 # Scores -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("word_bits", [64, 128])
-@pytest.mark.parametrize("variant", Variant)
-@pytest.mark.parametrize(("q", "clients"), [(1, 3), (10, 5), (84, 500), (512, 8), (4096, 2)])
+@every("word_bits", [64, 128])
+@every("variant", Variant)
+@every(("q", "clients"), [(1, 3), (10, 5), (84, 500), (512, 8), (4096, 2)])
 def test_pads_give_the_divergence(q: int, clients: int, variant: Variant, word_bits: int) -> None:
     """For any length: a pad is as long as its vector, and no ciphertext has to hold it."""
     parties = Parties(q, variant, word_bits=word_bits)
@@ -279,7 +280,7 @@ def unit_weights(parties: Parties, at: int) -> words.Words:
     return words.from_floats(own, 64)
 
 
-@pytest.mark.parametrize("at", [0, 12, 20])
+@every("at", [0, 12, 20])
 def test_weights_of_no_baseline_are_refused(at: int) -> None:
     """A coordinate alone: its half-weights are below those of any variance, its last is not -1/2."""
     parties = Parties()
@@ -396,7 +397,7 @@ BAD_MESSAGES = {
 }
 
 
-@pytest.mark.parametrize("spoil", BAD_MESSAGES.values(), ids=BAD_MESSAGES)
+@every("spoil", BAD_MESSAGES.values())
 def test_the_gate_refuses_by_name_what_no_client_makes(spoil: Callable[[bytes], bytes]) -> None:
     parties = Parties()
     made = parties.masked(profile(1, 10))
@@ -405,7 +406,7 @@ def test_the_gate_refuses_by_name_what_no_client_makes(spoil: Callable[[bytes], 
     assert (refused.value.sender, refused.value.phase) == ("mallory", "gate")
 
 
-@pytest.mark.parametrize("variance", [1e9, -1.0, np.nan])
+@every("variance", [1e9, -1.0, np.nan])
 def test_clear_values_outside_the_bounds_are_no_score(variance: float) -> None:
     parties = Parties(variant=Variant.MEAN_ONLY)
     own = features(profile(1, 10), parties.anchor, BOUNDS).split(Variant.MEAN_ONLY).clear
@@ -458,8 +459,8 @@ def test_every_field_of_the_terms_is_in_their_text() -> None:
     assert len({terms.digest for terms in (one, *others)}) == len({t.place for t in (one, *others)}) == 5
 
 
-@pytest.mark.parametrize("word_bits", [64, 128])
-@pytest.mark.parametrize(("norm", "weight_norm"), [(1e5, 1e25), (1e25, 1e5), (1e30, 1e30)])
+@every("word_bits", [64, 128])
+@every(("norm", "weight_norm"), [(1e5, 1e25), (1e25, 1e5), (1e30, 1e30)])
 def test_a_product_far_below_both_norms_is_refused(norm: float, weight_norm: float, word_bits: int) -> None:
     """At its scale a single entry would be longer than a word, and the score another number."""
     bounds = LinearBounds(hidden_length=2, norm=norm, weight_norm=weight_norm, row_norm=1.0, product=1e-10)
@@ -467,8 +468,8 @@ def test_a_product_far_below_both_norms_is_refused(norm: float, weight_norm: flo
         PadTerms(bounds=bounds, context=b"", word_bits=word_bits)
 
 
-@pytest.mark.parametrize("word_bits", [64, 128])
-@pytest.mark.parametrize("product", [2.0**-40, 2.0**-61, 2.0**-100, 2.0**-124, 2.0**-126])
+@every("word_bits", [64, 128])
+@every("product", [2.0**-40, 2.0**-61, 2.0**-100, 2.0**-124, 2.0**-126])
 def test_orthogonal_vectors_score_nothing_or_are_refused(product: float, word_bits: int) -> None:
     bounds = LinearBounds(hidden_length=2, norm=1.0, weight_norm=1.0, row_norm=1.0, product=product)
     try:

@@ -12,6 +12,7 @@ from math import inf
 import numpy as np
 import pytest
 from scipy import stats
+from support.every import every
 from support.tiny_he import lie, pad_holder, pad_request, pad_score, pad_server
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
@@ -110,8 +111,8 @@ SHAPES: dict[str, tuple[np.ndarray, bool]] = {
 }
 
 
-@pytest.mark.parametrize("word_bits", [64, 128])
-@pytest.mark.parametrize("shape", SHAPES)
+@every("word_bits", [64, 128])
+@every("shape", SHAPES)
 def test_server_and_key_holder_judge_the_spread_alike(shape: str, word_bits: int) -> None:
     weights, legal = SHAPES[shape]
     terms = PadTerms(bounds=SPREAD, context=b"", word_bits=word_bits)
@@ -176,8 +177,8 @@ class Exchange:
         return found
 
 
-@pytest.mark.parametrize("word_bits", [64, 128])
-@pytest.mark.parametrize("variant", Variant)
+@every("word_bits", [64, 128])
+@every("variant", Variant)
 def test_a_legal_score_modulo_a_number_reads_no_entry(variant: Variant, word_bits: int) -> None:
     """All weights are multiples of m = 2^k but the victim's, which is 1 more: S mod m was its mean, to
     1e-5.
@@ -197,7 +198,7 @@ def test_a_legal_score_modulo_a_number_reads_no_entry(variant: Variant, word_bit
     assert error > 0.9, f"{error} of a standard deviation"
 
 
-@pytest.mark.parametrize("factor", [3, 1009, 2**13 + 1])
+@every("factor", [3, 1009, 2**13 + 1])
 def test_a_legal_score_modulo_an_odd_number_reads_no_entry_either(factor: int) -> None:
     """A second form: every other weight is a multiple of a number that is no power of two."""
     terms = PadTerms(bounds=BOUNDS.linear(Q, Variant.MEAN_ONLY), context=b"")

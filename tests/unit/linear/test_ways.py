@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.every import every
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Schedule, ValueSpec
@@ -69,7 +70,7 @@ def test_an_unknown_name_of_parameters_is_refused_with_those_that_are() -> None:
             scheme_of(plan.scores, parameters=word, asks=1, clients=1)
 
 
-@pytest.mark.parametrize("sender", ["client-0000", "key-holder"])
+@every("sender", ["client-0000", "key-holder"])
 def test_a_client_gets_no_opening(sender: str) -> None:
     with pytest.raises(RemoteProtocolError) as refused:
         MACHINE.receive(Ready(), sender, OpenRequest(items=(b"a",)))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.every import every
 
 from securefl.core.keys import SecretKey
 from securefl.linear import words
@@ -58,7 +59,7 @@ def test_a_keystream_follows_from_its_key(bits: int) -> None:
     assert (one != other).all()
 
 
-@pytest.mark.parametrize("bits", [64, 128])
+@every("bits", [64, 128])
 def test_no_word_of_a_keystream_comes_twice(bits: int) -> None:
     """A word that comes twice hides two entries, and shows their difference."""
     made = words.keystream(SecretKey(bytes(range(32))), 500, bits)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import pytest
 from legal_queries import Population, Search, pad_noise
+from support.every import every
 from support.tiny_he import pad_holder, pad_request, pad_score, pad_server
 from support.tiny_study import FEDPROF, text, world
 
@@ -71,14 +71,14 @@ def said(scores: str) -> tuple[float, int, float]:
     return float(found[1]) / 100, int(found[2]), float(found[3]) / 100
 
 
-@pytest.mark.parametrize(("length", "alone"), [(8, False), (24, False), (84, True)])
+@every(("length", "alone"), [(8, False), (24, False), (84, True)])
 def test_one_legal_score_errs_by_what_the_card_says_or_more(length: int, alone: bool) -> None:
     found = error(length, alone=alone)
     assert found < 0.01, "otherwise nothing was read, and the test compares nothing"
     assert found > left_open("pads", 1)
 
 
-@pytest.mark.parametrize("scheme", ["pads", "ckks"])
+@every("scheme", ["pads", "ckks"])
 def test_the_card_has_these_figures(scheme: str) -> None:
     one, count, all_ = said(scheme)
     assert count > 1
@@ -87,9 +87,9 @@ def test_the_card_has_these_figures(scheme: str) -> None:
     assert 0.5 < all_ / left_open(scheme, count) <= 1
 
 
-@pytest.mark.parametrize("varies", [0.1, 1.0])
-@pytest.mark.parametrize("length", [1, 2, 24, 84])
-@pytest.mark.parametrize("variant", Variant)
+@every("varies", [0.1, 1.0])
+@every("length", [1, 2, 24, 84])
+@every("variant", Variant)
 def test_a_search_under_crafted_models_reads_no_entry_further(
     variant: Variant, length: int, varies: float
 ) -> None:

@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_he import SURELY
 
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
@@ -71,8 +72,8 @@ def sealed(options: Options, at: int = 0, label: str | None = None, own: ClientK
 COMPACT = Options(parameters="compact")
 
 
-@pytest.mark.parametrize("variant", Variant)
-@pytest.mark.parametrize("word", ["strong", "compact"])
+@every("variant", Variant)
+@every("word", ["strong", "compact"])
 def test_scores_of_a_declared_baseline_are_the_divergences(word: str, variant: Variant) -> None:
     holder, evaluator = parties()
     options = declared(Options(parameters=word, variant=variant))  # type: ignore[arg-type]
@@ -166,10 +167,9 @@ def of_another_client(head: bytes, items: list[bytes]) -> tuple[bytes, list[byte
     return head, [spliced(items[0], KEY, items[1][KEY]), items[1]]
 
 
-@pytest.mark.parametrize(
+@every(
     "forge",
     [other_half, half_of_another, unsigned, of_no_client, of_another_client],
-    ids=lambda one: one.__name__,
 )
 def test_a_request_that_no_given_client_signed_is_not_read(forge: Forge) -> None:
     holder, evaluator = parties()
@@ -181,7 +181,7 @@ def test_a_request_that_no_given_client_signed_is_not_read(forge: Forge) -> None
     assert openings.opened == 1
 
 
-@pytest.mark.parametrize("which", ["salt", "weights", "label", "evaluator"])
+@every("which", ["salt", "weights", "label", "evaluator"])
 def test_what_clients_did_not_sign_opens_nothing(which: str) -> None:
     holder, evaluator = parties()
     options = declared(COMPACT)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_he import profile
 
 from securefl.core.errors import ConfigError, DataError
@@ -82,8 +83,8 @@ class Parties:
         return self.terms.encoded(made)
 
 
-@pytest.mark.parametrize("parameters", ["pads", "pads-128"])
-@pytest.mark.parametrize("variant", Variant)
+@every("parameters", ["pads", "pads-128"])
+@every("variant", Variant)
 def test_scores_are_the_divergence(parameters: Any, variant: Variant) -> None:
     parties = Parties(Options(variant, parameters))
     scores = parties.match()
@@ -135,7 +136,7 @@ def test_a_malicious_evaluator_has_no_other_baseline_scored() -> None:
     assert parties.keys.opened.opened == 0
 
 
-@pytest.mark.parametrize("at", [0, Q, 2 * Q])
+@every("at", [0, Q, 2 * Q])
 def test_weights_of_no_baseline_are_refused_though_they_were_declared(at: int) -> None:
     """One entry alone: the last weight is -1/2, and each half weight is above 0."""
     parties = Parties()
@@ -233,7 +234,7 @@ def test_declarations_of_others_are_refused() -> None:
         signed.checked(parties.keys.public, parties.server.public)
 
 
-@pytest.mark.parametrize("declared", [None, 7, "", "0" * 63, "G" * 64, ["0" * 64]])
+@every("declared", [None, 7, "", "0" * 63, "G" * 64, ["0" * 64]])
 def test_a_header_whose_digest_is_none_is_refused(declared: object) -> None:
     with pytest.raises(DataError, match="declared in the file"):
         Options.from_header({**PADS.to_header(Q), "declared": declared})

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
 from securefl.core.keys import PublicKey, Signature
@@ -40,9 +41,7 @@ def sealed(**header: Any) -> Sealed:
     return Sealed(own.kind, {**own.header, **header}, own.body)
 
 
-@pytest.mark.parametrize(
-    "anchor", [{}, [], "", 0, False, ..., 7, {"centre": [0, 0]}, {"centre": [0], "scale": [1]}]
-)
+@every("anchor", [{}, [], "", 0, False, ..., 7, {"centre": [0, 0]}, {"centre": [0], "scale": [1]}])
 def test_an_anchor_that_is_none_is_refused_by_name(anchor: object) -> None:
     header = {**Options().to_header(2), "anchor": anchor}
     if anchor is ...:
@@ -56,7 +55,7 @@ def test_an_anchor_that_is_none_is_refused_by_name(anchor: object) -> None:
             Options(anchor=anchor)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "value"),
     [
         ("length", True),
@@ -82,7 +81,7 @@ def test_options_are_refused_by_name_and_shown_without_escapes(name: str, value:
 # Labels ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     "labels",
     [
         ["\x1b[31mred"],
@@ -133,7 +132,7 @@ def test_limits_hold_what_is_written() -> None:
     assert 1000 * len(scores.body) < LIMITS["encrypted-scores"], "the openings of a key by default"
 
 
-@pytest.mark.parametrize("kind", LIMITS)
+@every("kind", LIMITS)
 def test_a_gibibyte_behind_a_valid_first_line_is_not_read(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "large"
     with path.open("wb") as target:
@@ -148,7 +147,7 @@ def test_a_gibibyte_behind_a_valid_first_line_is_not_read(kind: str, tmp_path: P
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("item", [b"[],", b"{},", b"1,"], ids=["lists", "objects", "digits"])
+@every("item", [b"[],", b"{},", b"1,"])
 def test_a_header_of_many_values_is_refused_before_one_is_made(item: bytes, tmp_path: Path) -> None:
     path, first = tmp_path / "e", Document("encrypted-profile", {}, b"").to_bytes().split(b"\n")[0] + b"\n"
     raw = first + b'{"label":[' + item * (2**22 // len(item)) + b"0]}\n"
@@ -221,8 +220,8 @@ def test_a_sealing_key_of_small_order_is_refused() -> None:
         ONE.encrypt(KEYS.public, read_back)
 
 
-@pytest.mark.parametrize("half", ["first", "second"])
-@pytest.mark.parametrize("which", ["strong", "compact", "strong-encrypted"])
+@every("half", ["first", "second"])
+@every("which", ["strong", "compact", "strong-encrypted"])
 def test_a_transparent_public_key_is_refused_though_its_holder_signed_it(half: str, which: str) -> None:
     """A ciphertext under it would show the profile to the evaluator."""
     raw, options = KEYS.public.raw, Options(parameters=which)  # type: ignore[arg-type]

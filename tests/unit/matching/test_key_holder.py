@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_he import profile
 
 from securefl.accounting.ledger import Ledger, Terms
@@ -234,7 +235,7 @@ def told(refusal: object) -> None:
     assert all(word in str(refusal) for word in ("pads", "--declared", "strong-encrypted"))
 
 
-@pytest.mark.parametrize("word", get_args(Checked))
+@every("word", get_args(Checked))
 def test_profiles_that_nothing_was_declared_for_are_refused(word: Checked) -> None:
     public, own, ours = holder(0).public, encrypted("former"), encrypted("ours")
     header = undeclared(own, word)
@@ -245,7 +246,7 @@ def test_profiles_that_nothing_was_declared_for_are_refused(word: Checked) -> No
     told(scores.refused[0].why)
 
 
-@pytest.mark.parametrize("word", get_args(Checked))
+@every("word", get_args(Checked))
 def test_baselines_and_scores_that_nothing_was_declared_for_are_refused(word: Checked) -> None:
     keys, ours = holder(0), encrypted("ours")
     own = base()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from support.every import every
 from support.tiny_he import profile
 
 from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
@@ -126,9 +127,9 @@ class Parties:
 # Scores -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parameters", ["pads", "pads-128"])
-@pytest.mark.parametrize("variant", Variant)
-@pytest.mark.parametrize("alone", [True, False], ids=["pads alone", "every key"])
+@every("parameters", ["pads", "pads-128"])
+@every("variant", Variant)
+@every("alone", [True, False])
 def test_scores_are_the_divergence(parameters: Any, variant: Variant, alone: bool) -> None:
     keys = KeyHolder.generate(openings=10, parameters=parameters if alone else None)
     server, options = Evaluator.generate(), Options(variant, parameters)
@@ -186,7 +187,7 @@ def test_long_profiles_have_no_ciphertext_to_fit_in() -> None:
     assert abs(found.scores["profile"] - divergence(own.plain, base.plain)) <= found.error_bound < 1e-7
 
 
-@pytest.mark.parametrize("offset", [-1e30, 1e30])
+@every("offset", [-1e30, 1e30])
 def test_a_constant_that_would_wrap_is_refused(offset: float) -> None:
     parties = Parties()
     query = replace(parties.query(), offset=offset)
@@ -318,7 +319,7 @@ def test_a_second_share_under_another_encoding_of_a_fresh_key_opens_nothing() ->
     assert "made for us, this server and 'p0'" in found.refused["p0"]
 
 
-@pytest.mark.parametrize("fresh", [WEAK, b"\1" + bytes(31), (2**255 - 19).to_bytes(32, "little")])
+@every("fresh", [WEAK, b"\1" + bytes(31), (2**255 - 19).to_bytes(32, "little")])
 def test_a_fresh_key_of_small_order_costs_its_own_score(fresh: bytes) -> None:
     parties = Parties()
     own = parties.message(parties.sealed[0])
@@ -408,7 +409,7 @@ def test_weights_outside_the_bounds_are_refused() -> None:
     assert "inside the declared bounds" in found.refused["p0"]
 
 
-@pytest.mark.parametrize("cut", [slice(0, -1), slice(0, 0), slice(0, -100)])
+@every("cut", [slice(0, -1), slice(0, 0), slice(0, -100)])
 def test_a_message_or_request_of_another_length(cut: slice) -> None:
     parties = Parties()
     short = parties.resealed(parties.sealed[0], parties.message(parties.sealed[0])[cut])
@@ -510,9 +511,7 @@ def test_keys_without_one_for_pads_are_refused() -> None:
             read()
 
 
-@pytest.mark.parametrize(
-    "spoil", ["another key", "another session", "another signer", "no hexadecimal", "none"]
-)
+@every("spoil", ["another key", "another session", "another signer", "no hexadecimal", "none"])
 def test_a_key_for_pads_that_its_holder_did_not_sign_is_refused(spoil: str) -> None:
     keys, other = (KeyHolder.generate(openings=9, parameters="pads") for _ in range(2))
     agreement = keys.public.agreement.raw

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.every import every
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.dp.moments import MeanVariance
@@ -36,7 +37,7 @@ def expanded(f: Features, w: ProfileQuery, variant: Variant) -> float:
     return float(left.hidden @ right.hidden + left.clear @ right.clear + w.constant)
 
 
-@pytest.mark.parametrize(
+@every(
     ("client", "base", "expected"),
     [((0, 1), (0, 1), 0.0), ((1, 1), (0, 1), 0.5), ((0, 2), (0, 1), 0.5 * (1 - math.log(2)))],
 )

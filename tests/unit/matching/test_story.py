@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from support.every import every
 from support.tiny_he import SURELY
 
 from securefl.commands.main import cli
@@ -55,7 +56,7 @@ def test_each_party_has_what_the_protocol_gives_it(story: Story) -> None:
             assert own.request not in story.scores_file, "sealed to the key holder"
 
 
-@pytest.mark.parametrize("parameters", ["pads", "pads-128"])
+@every("parameters", ["pads", "pads-128"])
 def test_under_pads_integers_add_up(parameters: str) -> None:
     told = played(profiles(2), BASELINE, Options(parameters=parameters))  # type: ignore[arg-type]
     for own in told.clients:
@@ -139,7 +140,7 @@ def test_the_command_refuses_what_a_story_cannot_use(tmp_path: Path) -> None:
     assert not Path(page).exists()
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "missing"),
     [
         ([], "--public"),

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
+from support.every import every
 from support.tiny_table import TABLE, metrics, part, table
 
 from securefl.published import traces
@@ -65,9 +66,7 @@ def test_a_picture_for_each_measure_that_counts() -> None:
     assert traces.pictures(shares, runs()) == {}
 
 
-@pytest.mark.parametrize(
-    ("measure", "spent"), [(Measure.ROUNDS, [1.0, 2.0, 3.0]), (Measure.MINUTES, [1.5, 3.0, 4.5])]
-)
+@every(("measure", "spent"), [(Measure.ROUNDS, [1.0, 2.0, 3.0]), (Measure.MINUTES, [1.5, 3.0, 4.5])])
 def test_a_curve_is_the_mean_over_the_seeds_of_cost_and_of_accuracy(
     measure: Measure, spent: list[float]
 ) -> None:
@@ -111,7 +110,7 @@ def test_both_targets_are_told_where_they_differ() -> None:
     assert figure.axes[0].child_axes[0].get_xlabel() == "rounds to 0.2"
 
 
-@pytest.mark.parametrize(("published", "scale"), [(12.0, "linear"), (20.0, "log")])
+@every(("published", "scale"), [(12.0, "linear"), (20.0, "log")])
 def test_figures_far_beyond_the_curves_stand_on_a_logarithmic_axis(published: float, scale: str) -> None:
     far = {"Avg": {}, "Ours": {Measure.MINUTES: Figure(mean=published)}}
     above, below = panels(Measure.MINUTES, printed(far))
@@ -121,7 +120,7 @@ def test_figures_far_beyond_the_curves_stand_on_a_logarithmic_axis(published: fl
     assert hollow(above) == []
 
 
-@pytest.mark.parametrize(("times", "scale"), [(19, "linear"), (21, "log")])
+@every(("times", "scale"), [(19, "linear"), (21, "log")])
 def test_systems_that_spend_amounts_of_different_orders_share_a_logarithmic_axis(
     times: int, scale: str
 ) -> None:

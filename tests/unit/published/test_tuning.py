@@ -39,7 +39,7 @@ def test_every_system_is_tried_as_often(whole: Table) -> None:
             assert len({*tuning.candidates(row)}) == tuning.SIZE, row.label
 
 
-@pytest.mark.parametrize("whole", [TABLE, fedprof_v2.TABLE_3])
+@every("whole", [TABLE, fedprof_v2.TABLE_3])
 def test_every_candidate_is_a_study_on_the_choosing_half(whole: Table) -> None:
     tried = tuning.choosing(whole)
     for own in whole.parts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
+from support.every import every
 from support.tiny_attempts import Attempt, Clients, call, fewest
 from support.tiny_secagg import told
 
@@ -35,7 +35,7 @@ def difference(first: Attempt, second: Attempt, victim: int, others: tuple[int, 
 # One survivor set per question ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every("mode", MODES)
 def test_late_answers_and_a_retry_with_one_client_gone(mode: str) -> None:
     """(a) Nobody lies: answers to unmask are late, the sum is tried again, one client is gone meanwhile."""
     others = tuple(k for k in EVERYBODY if k != 3)
@@ -56,7 +56,7 @@ def test_late_answers_and_a_retry_with_one_client_gone(mode: str) -> None:
     assert fewest([first, second]) == 1
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every("mode", MODES)
 def test_a_server_that_calls_another_attempt_without_its_victim(mode: str) -> None:
     """(b) No attempt was to spare, and the clients do not ask the server whether there is one."""
     clients = Clients(N, policy(mode))
@@ -94,7 +94,7 @@ def test_cohorts_without_one_each_signed_by_disjoint_majorities() -> None:
     assert fewest(attempts) == 2
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every("mode", MODES)
 def test_the_same_statistic_under_two_stages(mode: str) -> None:
     """(f) Asked twice in a round, it is the same value, and so the same question."""
     clients = Clients(N, policy(mode))
@@ -106,7 +106,7 @@ def test_the_same_statistic_under_two_stages(mode: str) -> None:
     assert initial.opened(EVERYBODY) is not None, "a declared ask more is a question of its own"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every("mode", MODES)
 def test_a_value_that_cannot_change_is_opened_once_in_a_session(mode: str) -> None:
     """Two rounds of the statistics of a frozen body differ by whoever was absent from one."""
     others = EVERYBODY[1:]

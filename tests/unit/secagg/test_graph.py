@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_secagg import entropy
 
 from securefl.core.cohort import colluding, dropping
@@ -27,7 +28,7 @@ def test_a_small_cohort_is_complete() -> None:
     assert graph.holders(2) == (0, 2, 5)
 
 
-@pytest.mark.parametrize(("count", "degree"), [(60, 16), (101, 30), (200, 50)])
+@every(("count", "degree"), [(60, 16), (101, 30), (200, 50)])
 def test_a_sparse_graph_is_symmetric_and_has_at_most_its_degree(count: int, degree: int) -> None:
     members = tuple(range(3, 3 + 2 * count, 2))
     graph = draw(members, degree, SEED)
@@ -62,7 +63,7 @@ def test_every_pair_is_joined_equally_often() -> None:
     assert statistic < 77.0  # chi-square with 23 degrees of freedom: more than that of counts in fixed sum
 
 
-@pytest.mark.parametrize("degree", [3, 0, -2])
+@every("degree", [3, 0, -2])
 def test_a_degree_that_no_rings_have_is_refused(degree: int) -> None:
     with pytest.raises(LocalProtocolError, match="Expected an even degree"):
         draw(range(10), degree, SEED)
@@ -71,7 +72,7 @@ def test_a_degree_that_no_rings_have_is_refused(degree: int) -> None:
 # The calculator -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("corrupt", "dropout", "mode", "threshold"),
     [
         (0.0, 0.1, "active", 16),
@@ -91,7 +92,7 @@ def test_a_complete_graph_has_the_majorities_of_the_proofs(
     assert (found.least_survivors, found.security) == (27, math.inf)
 
 
-@pytest.mark.parametrize(("corrupt", "low", "high"), [(0.1, 52, 74), (0.2, 90, 158)])
+@every(("corrupt", "low", "high"), [(0.1, 52, 74), (0.2, 90, 158)])
 def test_a_thousand_clients_need_the_thresholds_of_the_literature(
     corrupt: float, low: int, high: int
 ) -> None:
@@ -117,7 +118,7 @@ def met(others: int, marked: int, count: int) -> list[Fraction]:
     return law
 
 
-@pytest.mark.parametrize(("clients", "corrupt", "dropout"), [(200, 0.05, 0.1), (120, 0.1, 0.2)])
+@every(("clients", "corrupt", "dropout"), [(200, 0.05, 0.1), (120, 0.1, 0.2)])
 def test_threshold_and_least_degree_are_at_their_edges_by_an_exact_count(
     clients: int, corrupt: float, dropout: float
 ) -> None:
@@ -136,9 +137,7 @@ def test_threshold_and_least_degree_are_at_their_edges_by_an_exact_count(
     assert found.security == pytest.approx(-math.log2(float(bad[0]) + 2.0**apart) - 60, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("clients", "corrupt", "dropout"), [(200, 0.0, 0.1), (1000, 0.1, 0.1), (300, 0.0, 0.3)]
-)
+@every(("clients", "corrupt", "dropout"), [(200, 0.0, 0.1), (1000, 0.1, 0.1), (300, 0.0, 0.3)])
 def test_one_ring_fewer_would_not_do(clients: int, corrupt: float, dropout: float) -> None:
     found = parameters(clients, corrupt, dropout, "active")
     count, left = found.neighbours // 2 - 1, found.least_survivors - 1
@@ -168,7 +167,7 @@ def test_shares_are_read_as_the_decimals_that_were_written() -> None:
     assert parameters(30, 0.1, 0.1, "active").corrupt == 3
 
 
-@pytest.mark.parametrize(
+@every(
     ("share", "clients", "corrupt", "drop"),
     [(0.1, 9, 1, 0), (0.1, 10, 1, 1), (0.1, 11, 2, 1), (0.29, 100, 29, 29), (0.0, 7, 0, 0), (0.34, 3, 2, 1)],
 )
@@ -186,8 +185,8 @@ def test_a_tenth_of_nine_clients_is_one() -> None:
 # Later attempts, and what they keep -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
-@pytest.mark.parametrize(("ordered", "complete"), [(10, True), (30, True), (200, False)])
+@every("mode", ["active", "semi-honest"])
+@every(("ordered", "complete"), [(10, True), (30, True), (200, False)])
 def test_a_later_attempt_keeps_what_the_ordered_cohort_had(mode: Any, ordered: int, complete: bool) -> None:
     first = parameters(ordered, 0.1, 0.3, mode)
     assert first.complete == complete
@@ -216,7 +215,7 @@ def test_more_clients_than_were_ordered_cannot_be_had() -> None:
         replace(parameters(10, 0.1, 0.3, "active"), ordered=9)
 
 
-@pytest.mark.parametrize(
+@every(
     ("clients", "dropout", "mode", "signers"),
     [
         (10, 0.3, "active", 6),  # the quorum: floor((10 + 1) / 2) + 1
@@ -256,7 +255,7 @@ def test_a_policy_takes_its_own_parameters() -> None:
     POLICY.check(POLICY.parameters(9, ordered=10))
 
 
-@pytest.mark.parametrize(
+@every(
     "change",
     [
         {"threshold": 7},
@@ -294,7 +293,7 @@ def test_a_policy_that_cannot_be_had_is_refused() -> None:
         replace(POLICY, corrupt=0.9).parameters(10)
 
 
-@pytest.mark.parametrize(
+@every(
     ("clients", "corrupt", "dropout"),
     [
         (10, 0.4, 0.4),
@@ -348,7 +347,7 @@ def test_the_digest_tells_parameters_apart() -> None:
     assert len(digests) == 16
 
 
-@pytest.mark.parametrize("degree", [6, 40])
+@every("degree", [6, 40])
 def test_degrees_in_one_pass_are_those_of_the_rows(degree: int) -> None:
     """On a sparse graph and on the complete one, among some members and among all."""
     members = (*range(3), *range(4, 42))

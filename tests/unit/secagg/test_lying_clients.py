@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.liars import signed_anew, swapped, wrong_pair
 from support.recorded import CLIENTS, Recording, honest
 from support.tiny_secagg import aggregate, agreement, assert_exact, client, entropy, header
@@ -65,7 +66,7 @@ def test_wrong_shares_at_sending_name_the_dealer() -> None:
     assert not outcome.traffic.rejected_from
 
 
-@pytest.mark.parametrize("corrupt", [0.0, 0.1])
+@every("corrupt", [0.0, 0.1])
 def test_shares_that_nobody_can_open_name_the_dealer_once_too_many_accuse_it(corrupt: float) -> None:
     agreed = agreement(CLIENTS, corrupt=corrupt, dropout=0.3)
     _, outcome = with_liars(Shares, unopenable, 3, agreed=agreed)
@@ -101,7 +102,7 @@ def test_a_false_accusation_costs_the_accuser() -> None:
     assert client_name(3) in outcome.server.survivors  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("corrupt", [0.0, 0.1])
+@every("corrupt", [0.0, 0.1])
 def test_an_accusation_without_proof_costs_the_accuser_its_place_alone(corrupt: float) -> None:
     """Where nobody is assumed to lie, too, one word against another names nobody."""
     agreed = agreement(CLIENTS, corrupt=corrupt, dropout=0.3)
@@ -110,9 +111,7 @@ def test_an_accusation_without_proof_costs_the_accuser_its_place_alone(corrupt: 
     assert set(outcome.server.survivors) == {client_name(k) for k in range(10) if k != 2}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    "keys", [(), (Share(b""),), (Share(u32(77) + bytes(32)),), (Share(u32(2) + bytes(32)),)]
-)
+@every("keys", [(), (Share(b""),), (Share(u32(77) + bytes(32)),), (Share(u32(2) + bytes(32)),)])
 def test_an_accusation_of_nobody_is_refused(keys: tuple[Share, ...]) -> None:
     run = honest()
     state, _, _ = run.server.at(MaskedInput, client_name(2))
@@ -174,7 +173,7 @@ UNMASKS: dict[str, Callable[[Client, Any, Unmask], Unmask]] = {
 }
 
 
-@pytest.mark.parametrize("lie", UNMASKS)
+@every("lie", UNMASKS)
 def test_a_wrong_share_at_unmasking_costs_its_holder_alone(lie: str) -> None:
     agreed, outcome = with_liars(Unmask, UNMASKS[lie], 3)
     assert_exact(agreed, outcome.server)
@@ -206,7 +205,7 @@ LIES: dict[str, tuple[type, Callable[[Client, Any, Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@every("lie", LIES)
 def test_a_lie_costs_its_teller_alone(lie: str) -> None:
     kind, tell = LIES[lie]
     agreed, outcome = with_liars(kind, tell, 3)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.liars import swapped
 from support.recorded import Honest, Recording, honest, refused, without
 from support.tiny_secagg import aggregate, agreement, assert_exact, client, identity
@@ -97,7 +98,7 @@ def rosters() -> dict[str, tuple[Spoil, str]]:
     }
 
 
-@pytest.mark.parametrize("lie", rosters())
+@every("lie", rosters())
 def test_a_roster_without_its_form_or_ourselves_is_refused(lie: str) -> None:
     spoil, why = rosters()[lie]
     machine = honest().clients[0]
@@ -105,8 +106,8 @@ def test_a_roster_without_its_form_or_ourselves_is_refused(lie: str) -> None:
     refused(machine.inner, state, spoil(roster), why)
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
-@pytest.mark.parametrize("lie", forged_rosters())
+@every("mode", ["active", "semi-honest"])
+@every("lie", forged_rosters())
 def test_under_a_forged_roster_no_box_opens_and_the_forged_entry_is_named(lie: str, mode: str) -> None:
     """The other members dealt under the roster that they signed, or under a third one."""
     spoil, forged = forged_rosters()[lie]
@@ -264,7 +265,7 @@ DEALT: dict[str, tuple[Callable[[Dealt], Dealt], str]] = {
 }
 
 
-@pytest.mark.parametrize("lie", DEALT)
+@every("lie", DEALT)
 def test_shares_that_their_dealer_did_not_send_are_refused_without_a_word(lie: str) -> None:
     """No key is shown: a server that alters shares must not get the right ones opened."""
     spoil, why = DEALT[lie]
@@ -337,8 +338,8 @@ SURVIVORS: dict[str, tuple[Callable[[Survivors], Survivors], str]] = {
 }
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
-@pytest.mark.parametrize("lie", SURVIVORS)
+@every("mode", ["active", "semi-honest"])
+@every("lie", SURVIVORS)
 def test_survivors_that_do_not_add_up_are_refused(lie: str, mode: str) -> None:
     spoil, why = SURVIVORS[lie]
     machine = honest(mode).clients[0]
@@ -359,7 +360,7 @@ def around_seven() -> tuple[ClosedRoster, dict[bool, tuple[int, ...]]]:
     return closed, {True: near[:40], False: (*near[:5], *far[-35:])}
 
 
-@pytest.mark.parametrize("lonely", [True, False])
+@every("lonely", [True, False])
 def test_the_server_opens_nobody_whose_neighbours_dropped(lonely: bool) -> None:
     closed, drops = around_seven()
     inputs = {k: Signature(b"") for k in range(200) if k not in drops[lonely]}
@@ -479,7 +480,7 @@ def quorums() -> dict[str, tuple[Callable[[Quorum], Quorum], str]]:
     }
 
 
-@pytest.mark.parametrize("lie", quorums())
+@every("lie", quorums())
 def test_a_quorum_that_is_none_is_refused(lie: str) -> None:
     spoil, why = quorums()[lie]
     machine = honest().clients[0]
@@ -487,7 +488,7 @@ def test_a_quorum_that_is_none_is_refused(lie: str) -> None:
     refused(machine.inner, untagged(state), spoil(quorum), why)
 
 
-@pytest.mark.parametrize(
+@every(
     ("strangers", "forged", "why"),
     [
         ("all", "all", "did not sign"),

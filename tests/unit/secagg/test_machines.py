@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_secagg import (
     VECTORS,
     aggregate,
@@ -54,8 +55,8 @@ def silenced(phase: str, *numbers: int) -> Any:
     )
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
-@pytest.mark.parametrize("clients", [2, 3, 4, 5, 13])
+@every("mode", ["active", "semi-honest"])
+@every("clients", [2, 3, 4, 5, 13])
 def test_a_quiet_network_sums_everybody(clients: int, mode: Any) -> None:
     agreed = agreement(clients, corrupt=0.0, dropout=0.0, mode=mode)
     outcome = aggregate(agreed)
@@ -65,8 +66,8 @@ def test_a_quiet_network_sums_everybody(clients: int, mode: Any) -> None:
     assert not outcome.traffic.rejected_from
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
-@pytest.mark.parametrize("phase", KINDS)
+@every("mode", ["active", "semi-honest"])
+@every("phase", KINDS)
 def test_silence_in_any_phase_is_survived(phase: str, mode: Any) -> None:
     agreed = agreement(10, corrupt=0.1, dropout=0.3, mode=mode)
     outcome = aggregate(agreed, tamper=silenced(phase, 2, 5, 9))
@@ -76,7 +77,7 @@ def test_silence_in_any_phase_is_survived(phase: str, mode: Any) -> None:
     assert in_sum.isdisjoint(gone) if phase in ("advertise", "share", "mask") else gone <= in_sum
 
 
-@pytest.mark.parametrize("phase", KINDS)
+@every("phase", KINDS)
 def test_below_the_threshold_the_round_aborts_with_its_phase(phase: str) -> None:
     agreed = agreement(10, corrupt=0.1, dropout=0.3)
     many = range(5) if phase in ("consistency", "unmask") else range(4)
@@ -100,7 +101,7 @@ def test_some_drop_in_every_phase_at_once() -> None:
     assert set(outcome.server.survivors) == {client_name(k) for k in range(3, 13)}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("bits", [8, 13, 31, 32, 33, 64])
+@every("bits", [8, 13, 31, 32, 33, 64])
 def test_any_width_sums_exactly(bits: int) -> None:
     bound = min((1 << (bits - 1)) // 5 - 1, 2**60)
     agreed = agreement(5, vectors=(Vector(name="v", length=37, bits=bits, bound=bound),))
@@ -334,7 +335,7 @@ def test_channels_belong_to_the_agreement() -> None:
         Client(agreement=agreed, channels=other, policy=POLICY)
 
 
-@pytest.mark.parametrize("change", ["round", "attempt", "stage", "session"])
+@every("change", ["round", "attempt", "stage", "session"])
 def test_every_part_of_the_place_changes_the_context(change: str) -> None:
     agreed = agreement()
     value: Any = bytes(32) if change == "session" else 9
@@ -361,8 +362,8 @@ def test_everything_that_is_acted_on_changes_the_context() -> None:
     assert len(contexts) == 13
 
 
-@pytest.mark.parametrize("bit", range(0, 256, 17))
-@pytest.mark.parametrize("part", ["plan", "task"])
+@every("bit", range(0, 256, 17))
+@every("part", ["plan", "task"])
 def test_a_digest_that_differs_in_one_bit_costs_its_client_the_attempt(part: str, bit: int) -> None:
     """A client that was shown another task, or has another plan, signs what fits nobody else's agreement."""
     agreed = agreement(5)

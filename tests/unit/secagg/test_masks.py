@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 from scipy.stats import chi2, kstest
+from support.every import every
 from support.tiny_secagg import agreement, entropy, integers
 
 from securefl.core.errors import ConfigError, LocalProtocolError
@@ -28,10 +29,10 @@ def keystream(seed: bytes, vector: int, count: int) -> bytes:
     return b"".join(cipher.update(block) for block in blocks)[:count]
 
 
-@pytest.mark.parametrize("by_gcm", [False, True])
-@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
-@pytest.mark.parametrize("length", [1, 3, 1000, 40_000])
-@pytest.mark.parametrize("vector", [0, 1, 7])
+@every("by_gcm", [False, True])
+@every("dtype", [np.uint32, np.uint64])
+@every("length", [1, 3, 1000, 40_000])
+@every("vector", [0, 1, 7])
 def test_a_mask_is_the_keystream_of_its_seed_and_vector(
     dtype: Any, length: int, vector: int, by_gcm: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,7 +44,7 @@ def test_a_mask_is_the_keystream_of_its_seed_and_vector(
     assert words.astype(words.dtype.newbyteorder("<")).tobytes() == expected
 
 
-@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+@every("dtype", [np.uint32, np.uint64])
 def test_what_is_added_can_be_taken_away(dtype: Any) -> None:
     random = entropy("away")
     seeds = [SecretKey(random(32)) for _ in range(300)]  # more than are open at once
@@ -88,9 +89,7 @@ def test_a_mask_serves_once() -> None:
         masker(0, integers(2, VECTOR))
 
 
-@pytest.mark.parametrize(
-    "bad", [np.full(20_000, 101), np.full(20_000, -101), np.zeros(19_999, int), np.zeros(20_000)]
-)
+@every("bad", [np.full(20_000, 101), np.full(20_000, -101), np.zeros(19_999, int), np.zeros(20_000)])
 def test_values_outside_the_declared_vector_are_refused(bad: Any) -> None:
     masker = Masker((VECTOR,), (SEED,), ())
     with pytest.raises(LocalProtocolError):

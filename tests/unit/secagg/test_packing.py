@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.every import every
 
 from securefl.core.errors import CryptoError, LocalProtocolError
 from securefl.secagg.packing import centred, pack, packed_bytes, reduce, unpack, word, words
@@ -22,7 +23,7 @@ def test_packing_is_the_long_number_and_comes_back(bits: int, length: int, seed:
     np.testing.assert_array_equal(unpack(packed, length, bits), vector)
 
 
-@pytest.mark.parametrize("bits", [32, 64])
+@every("bits", [32, 64])
 def test_a_full_word_is_a_view(bits: int) -> None:
     vector = np.arange(5).astype(word(bits))
     assert np.shares_memory(pack(vector, bits), vector)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.every import every
 
 from securefl.core.errors import ConfigError
 from securefl.secagg import Parameters, Policy
@@ -32,7 +33,7 @@ CURIOUS = replace(GOOD, mode="semi-honest", quorum=0, threshold=6)
 # What parameters say of themselves ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("least", "missed", "why"),
     [
         (GOOD, {"quorum": 6}, "quorum of at least 7 of 10"),
@@ -49,7 +50,6 @@ CURIOUS = replace(GOOD, mode="semi-honest", quorum=0, threshold=6)
         (replace(GOOD, clients=8, neighbours=7), {"clients": 7, "neighbours": 6}, "survivors of 7 clients"),
         (GOOD, {"ordered": 9}, "at most the 9 clients"),
     ],
-    ids=lambda one: str(one) if isinstance(one, dict) else "",
 )
 def test_parameters_hold_at_each_bound_and_not_one_below(
     least: Parameters, missed: dict[str, int], why: str
@@ -65,7 +65,7 @@ def test_a_quorum_is_asked_of_the_active_mode_alone() -> None:
         replace(CURIOUS, mode="active", threshold=7)
 
 
-@pytest.mark.parametrize("neighbours", [4, 6, 8])
+@every("neighbours", [4, 6, 8])
 def test_only_the_complete_graph_needs_a_majority_of_shares(neighbours: int) -> None:
     """A sparse graph has its threshold from a tail. One neighbour short of everybody is sparse."""
     sparse = replace(SPARSE, neighbours=neighbours)
@@ -78,8 +78,8 @@ def test_only_the_complete_graph_needs_a_majority_of_shares(neighbours: int) -> 
 # What can be asked for ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
-@pytest.mark.parametrize(
+@every("mode", ["active", "semi-honest"])
+@every(
     ("clients", "corrupt", "dropout"),
     [(1, 0.0, 0.0), (10, -0.1, 0.0), (10, 1.0, 0.0), (10, 0.0, -0.1), (10, 0.0, 1.0), (0, 0.0, 0.0)],
 )
@@ -91,7 +91,7 @@ def test_figures_that_no_cohort_has_are_told_as_such(
         parameters(clients, corrupt, dropout, mode)
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@every("mode", ["active", "semi-honest"])
 def test_two_clients_without_drop_outs_are_the_smallest_cohort(mode: Any) -> None:
     found = parameters(2, 0.0, 0.0, mode)
     assert (found.threshold, found.least_survivors, found.least_degree) == (2, 2, 1)
@@ -115,7 +115,7 @@ SMALL: dict[str, tuple[tuple[int, float, float], tuple[int, int, int, int, int]]
 }
 
 
-@pytest.mark.parametrize("rule", SMALL)
+@every("rule", SMALL)
 def test_small_cohorts_stand_at_the_edges_of_the_search(rule: str) -> None:
     """Neighbours, threshold, quorum, least survivors and least degree, with next to no security asked for."""
     (clients, corrupt, dropout), expected = SMALL[rule]
@@ -138,10 +138,8 @@ def test_no_corrupt_client_still_leaves_two_shares_for_a_secret() -> None:
         assert parameters(clients, 0.0, 0.1, "active", complete_up_to=50).threshold >= 2
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
-@pytest.mark.parametrize(
-    ("clients", "corrupt", "dropout"), [(200, 0.6, 0.4), (100, 0.6, 0.4), (60, 0.9, 0.1)]
-)
+@every("mode", ["active", "semi-honest"])
+@every(("clients", "corrupt", "dropout"), [(200, 0.6, 0.4), (100, 0.6, 0.4), (60, 0.9, 0.1)])
 def test_a_large_cohort_with_too_few_honest_survivors_cannot_be_had(
     clients: int, corrupt: float, dropout: float, mode: Any
 ) -> None:
@@ -155,7 +153,7 @@ OWN = Policy(mode="active", corrupt=0.1, dropout=0.3)
 HONEST = Policy(mode="semi-honest", corrupt=0.1, dropout=0.3)
 
 
-@pytest.mark.parametrize(
+@every(
     ("policy", "bound", "reached"),
     [
         (OWN, "min_cohort_size", 9),

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
+from support.every import every
 from support.liars import signed_anew, swapped
 from support.recorded import Recording, honest, refused
 from support.tiny_secagg import (
@@ -55,7 +56,7 @@ def shorter(field: str) -> Callable[[Any], Any]:
     return lambda message: replace(message, **{field: getattr(message, field)[1:]})
 
 
-@pytest.mark.parametrize(
+@every(
     ("kind", "field", "why"),
     [
         (RosterClosed, "keys", "for each member"),
@@ -66,7 +67,6 @@ def shorter(field: str) -> Callable[[Any], Any]:
         (Dealt, "evidence", "neighbours"),
         (Quorum, "signatures", "for each member"),
     ],
-    ids=lambda one: getattr(one, "__name__", one),
 )
 def test_one_part_too_few_is_the_servers_fault(kind: type, field: str, why: str) -> None:
     machine = honest().clients[0]
@@ -90,7 +90,7 @@ def moved(parts: tuple[bytes, bytes], by: int) -> tuple[PublicKey, Commitment]:
     return PublicKey(whole[: 32 + by]), Commitment(whole[32 + by :])
 
 
-@pytest.mark.parametrize("by", [-1, 1])
+@every("by", [-1, 1])
 def test_a_byte_of_the_key_in_the_nonce_is_refused_though_the_signature_is_good(by: int) -> None:
     """The signature is over both without their lengths, so the lengths are checked by themselves."""
     run = honest()
@@ -108,12 +108,11 @@ def test_a_byte_of_the_key_in_the_nonce_is_refused_though_the_signature_is_good(
 # Survivors and dropped ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("dropped", "survivors"),
     [((8, 7), 7), ((8, 8), 7), ((4,), 8), ((10,), 8), ((8, 10), 7)],
-    ids=["out of order", "one twice", "not a dealer", "a stranger", "a stranger beside a dealer"],
 )
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@every("mode", ["active", "semi-honest"])
 def test_who_dropped_is_checked_like_who_survived(
     dropped: tuple[int, ...], survivors: int, mode: str
 ) -> None:
@@ -138,7 +137,7 @@ def around(victim: int) -> tuple[ClosedRoster, tuple[int, ...]]:
     return closed, tuple(k for k in range(200) if k not in dropped)
 
 
-@pytest.mark.parametrize("victim", [0, 7])
+@every("victim", [0, 7])
 def test_a_lonely_survivor_is_opened_by_nobody_whatever_its_number(victim: int) -> None:
     closed, survivors = around(victim)
     own = next(k for k in survivors if k != victim)
@@ -152,11 +151,10 @@ def test_a_lonely_survivor_is_opened_by_nobody_whatever_its_number(victim: int) 
     assert "too few surviving neighbours" in step.result.reason
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
-@pytest.mark.parametrize(
+@every("mode", ["active", "semi-honest"])
+@every(
     ("survivors", "dropped"),
     [(slice(0, 8), ()), (slice(None), (8,)), (slice(0, 8), (8,))],
-    ids=["a survivor fewer", "one dropped more", "both"],
 )
 def test_survivors_and_dropped_are_both_those_that_were_shown_first(
     survivors: slice, dropped: tuple[int, ...], mode: str
@@ -286,7 +284,7 @@ def test_a_neighbour_that_signed_is_not_verified_twice() -> None:
     assert counted(machine, state, both) == quorum - 1
 
 
-@pytest.mark.parametrize("others", [(5, 3), (3, 3), (10,)], ids=["out of order", "one twice", "a stranger"])
+@every("others", [(5, 3), (3, 3), (10,)])
 def test_who_did_not_sign_is_named_once_and_among_the_survivors(others: tuple[int, ...]) -> None:
     run = honest()
     state, quorum, _ = run.clients[0].at(Quorum)
@@ -373,7 +371,7 @@ def test_as_many_accusers_as_may_lie_prove_nothing_and_one_more_proves_it() -> N
     assert (two.result.phase, two.result.culprit) == ("share", client_name(3))
 
 
-@pytest.mark.parametrize(("corrupt", "needed"), [(0.0, 2), (0.1, 2), (0.2, 3)])
+@every(("corrupt", "needed"), [(0.0, 2), (0.1, 2), (0.2, 3)])
 def test_more_accusers_than_liars_are_needed(corrupt: float, needed: int) -> None:
     """A single accuser proves nothing where nobody may lie, too."""
     server = Recording(Server(agreement=agreement(10, corrupt=corrupt, dropout=0.2)))
@@ -401,7 +399,7 @@ NO_ELEMENT, ZERO = bytes(32) + b"\xff" * 33, bytes(65)
 """A salt, and a share that is no field element, or one that is."""
 
 
-@pytest.mark.parametrize("pair", [Pair(NO_ELEMENT, ZERO), Pair(ZERO, NO_ELEMENT)], ids=["seed", "key"])
+@every("pair", [Pair(NO_ELEMENT, ZERO), Pair(ZERO, NO_ELEMENT)])
 def test_a_share_that_is_no_number_of_the_field_proves_its_dealer_bad(pair: Pair) -> None:
     """Its hash is right, so it would be found out at the end alone, when somebody has signed."""
     agreed = agreement(10, corrupt=0.1, dropout=0.3)
@@ -424,8 +422,8 @@ def test_a_share_that_is_no_number_of_the_field_proves_its_dealer_bad(pair: Pair
     assert outcome.results[client_name(0)] == "complained"
 
 
-@pytest.mark.parametrize("part", ["marks", "sealed"])
-@pytest.mark.parametrize("change", [lambda raw: raw + b"x", lambda raw: raw[:-1]], ids=["longer", "shorter"])
+@every("part", ["marks", "sealed"])
+@every("change", [lambda raw: raw + b"x", lambda raw: raw[:-1]])
 def test_what_a_dealer_signed_in_another_length_shows_no_key(
     part: str, change: Callable[[bytes], bytes]
 ) -> None:
@@ -448,7 +446,7 @@ def test_what_a_dealer_signed_in_another_length_shows_no_key(
     refused(machine.inner, state, lie, "member 3, which did not sign these shares")
 
 
-@pytest.mark.parametrize("part", ["marks", "sealed", "seed"])
+@every("part", ["marks", "sealed", "seed"])
 def test_a_dealing_of_another_length_is_refused_though_it_is_signed(part: str) -> None:
     """A holder could prove nothing with it, since evidence of another length is no evidence."""
     run = honest()
@@ -463,7 +461,7 @@ def test_a_dealing_of_another_length_is_refused_though_it_is_signed(part: str) -
         run.server.inner.receive(state, client_name(3), lie)
 
 
-@pytest.mark.parametrize("change", [lambda shares: shares[:-1], lambda shares: (*shares, shares[-1])])
+@every("change", [lambda shares: shares[:-1], lambda shares: (*shares, shares[-1])])
 def test_a_share_too_few_or_too_many_is_its_holders_fault(change: Callable[[Any], Any]) -> None:
     server = honest().server
     state, said, _ = server.at(Unmask, client_name(2))
@@ -474,7 +472,7 @@ def test_a_share_too_few_or_too_many_is_its_holders_fault(change: Callable[[Any]
 # Before a client begins --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("clients", [9, 11])
+@every("clients", [9, 11])
 def test_channels_of_another_cohort_are_not_those_of_the_agreement(clients: int) -> None:
     agreed, session = agreement(10, corrupt=0.1, dropout=0.3), header().session
     Client(agreement=agreed, channels=Channels(identity(0), pinned(10), session), policy=Lenient())
@@ -482,7 +480,7 @@ def test_channels_of_another_cohort_are_not_those_of_the_agreement(clients: int)
         Client(agreement=agreed, channels=Channels(identity(0), pinned(clients), session), policy=Lenient())
 
 
-@pytest.mark.parametrize(("mode", "signers"), [("active", 6), ("semi-honest", 5)])
+@every(("mode", "signers"), [("active", 6), ("semi-honest", 5)])
 def test_a_client_puts_on_record_how_many_open_at_least(mode: str, signers: int) -> None:
     """In semi-honest mode nobody signs, and the fewest that open are counted from the shares."""
     machine = honest(mode).clients[0].inner

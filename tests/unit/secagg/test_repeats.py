@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.recorded import CLIENTS, Recording, fewer, honest, refused
 from support.tiny_secagg import (
     TERMS,
@@ -39,7 +40,7 @@ from securefl.storage.journal import Journal
 # A server that asks twice, too early, or again ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@every("mode", ["active", "semi-honest"])
 def test_a_second_set_of_survivors_is_refused_and_a_double_is_harmless(mode: str) -> None:
     machine = honest(mode).clients[0]
     _, survivors, step = machine.at(Survivors)
@@ -59,7 +60,7 @@ def test_a_double_quorum_is_answered_once() -> None:
     assert (again.state, again.out, again.need) == (answered.state, (), None)
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@every("mode", ["active", "semi-honest"])
 def test_a_client_opens_once_whatever_its_host_answers_again(mode: str) -> None:
     machine = honest(mode).clients[0]
     _, survivors, shown = machine.at(Survivors)

@@ -10,6 +10,7 @@ from math import comb, log2
 import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
+from support.every import every
 from support.tiny_secagg import entropy
 
 from securefl.secagg.graph import draw
@@ -28,7 +29,7 @@ def links(ring: tuple[int, ...]) -> list[tuple[int, int]]:
     return list(zip(ring, (*ring[1:], ring[0]), strict=True))
 
 
-@pytest.mark.parametrize(("members", "marked", "count"), [(5, 2, 2), (5, 4, 2), (6, 3, 1), (4, 0, 3)])
+@every(("members", "marked", "count"), [(5, 2, 2), (5, 4, 2), (6, 3, 1), (4, 0, 3)])
 def test_the_law_of_marked_neighbours_is_that_of_all_orders(members: int, marked: int, count: int) -> None:
     """The first `marked` members beside member `members - 1`, in every choice of so many rings."""
     found = [Fraction(0)] * (2 * count + 1)
@@ -46,7 +47,7 @@ def test_the_law_of_marked_neighbours_is_that_of_all_orders(members: int, marked
     assert met.at_most[-1] == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("members", "honest"), [(7, 6), (7, 5), (7, 4), (8, 4), (6, 2)])
+@every(("members", "honest"), [(7, 6), (7, 5), (7, 4), (8, 4), (6, 2)])
 def test_a_group_is_unmixed_as_often_as_in_all_orders(members: int, honest: int) -> None:
     """Members 0 to size - 1 are the group, those up to `honest` are outside, and the rest is neither."""
     every = rings(members)
@@ -56,7 +57,7 @@ def test_a_group_is_unmixed_as_often_as_in_all_orders(members: int, honest: int)
         assert found == pytest.approx(apart / len(every), abs=1e-12)
 
 
-@pytest.mark.parametrize("members", [5, 7])
+@every("members", [5, 7])
 def test_links_within_a_group_are_those_of_all_orders(members: int) -> None:
     every, most = rings(members), members // 2
     moments = _log2_moments(members, most)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
+from support.every import every
 from support.liars import swapped
 from support.recorded import Recording, honest, refused
 from support.tiny_secagg import TERMS, Host, aggregate, agreement, assert_exact, client
@@ -44,7 +45,7 @@ def stream(label: str) -> Random:
 # The size of a sample ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bits", [1, 3, 7, 56])
+@every("bits", [1, 3, 7, 56])
 def test_the_sample_is_the_smallest_that_keeps_the_bound(bits: int) -> None:
     """The chance that a list with one true signature too few passes, counted in whole numbers."""
     bound = Fraction(1, 2**bits)
@@ -57,7 +58,7 @@ def test_the_sample_is_the_smallest_that_keeps_the_bound(bits: int) -> None:
             assert size <= needed
 
 
-@pytest.mark.parametrize("needed", [0, -1, -50])
+@every("needed", [0, -1, -50])
 def test_no_stranger_is_verified_where_neighbours_make_up_the_quorum(needed: int) -> None:
     assert sample_size(40, needed) == 0
 
@@ -83,7 +84,7 @@ def test_every_set_is_equally_likely() -> None:
 # A list with forged signatures in it -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("listed", "needed", "bits"), [(12, 7, 3), (20, 15, 2), (40, 22, 5)])
+@every(("listed", "needed", "bits"), [(12, 7, 3), (20, 15, 2), (40, 22, 5)])
 def test_a_list_with_one_true_signature_too_few_passes_as_rarely_as_stated(
     listed: int, needed: int, bits: int
 ) -> None:
@@ -231,7 +232,7 @@ def test_a_refused_list_ends_it_so_that_no_server_tries_until_one_passes() -> No
     assert driver.results == {}
 
 
-@pytest.mark.parametrize("fewer", [0, 1])
+@every("fewer", [0, 1])
 def test_the_threshold_counts_true_signatures_beside_the_sample(fewer: int) -> None:
     """A list of exactly the quorum is verified whole; one signature less is refused unseen."""
     agreed, one, _ = sparse()
@@ -287,7 +288,7 @@ def lies(at: int) -> dict[str, Signature]:
     }
 
 
-@pytest.mark.parametrize("lie", lies(2))
+@every("lie", lies(2))
 def test_a_neighbour_without_a_true_tag_is_verified_by_its_signature(lie: str) -> None:
     machine = honest().clients[0]
     state, _, _ = machine.at(Confirmed)
@@ -317,7 +318,7 @@ def test_without_tags_a_client_verifies_the_neighbours_signatures() -> None:
     refused(machine.inner, state, forged(quorum, [5]), "Member 5 did not sign")
 
 
-@pytest.mark.parametrize("change", [lambda tags: tags[1:], lambda tags: (*tags, tags[-1])])
+@every("change", [lambda tags: tags[1:], lambda tags: (*tags, tags[-1])])
 def test_tags_have_the_number_of_surviving_neighbours(change: Any) -> None:
     run = honest()
     state, told, _ = run.clients[0].at(Confirmed)
@@ -328,7 +329,7 @@ def test_tags_have_the_number_of_surviving_neighbours(change: Any) -> None:
     assert raised.value.sender == client_name(2)
 
 
-@pytest.mark.parametrize("length", [0, TAG_BYTES - 1, TAG_BYTES + 1])
+@every("length", [0, TAG_BYTES - 1, TAG_BYTES + 1])
 def test_a_client_whose_tag_has_another_length_loses_its_place(length: int) -> None:
     """A longer one would not fit the message in which its neighbour awaits it."""
     server = honest().server

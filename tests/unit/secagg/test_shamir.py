@@ -8,6 +8,7 @@ import gmpy2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.every import every
 from support.tiny_secagg import entropy
 
 from securefl.core.errors import CryptoError, LocalProtocolError
@@ -69,7 +70,7 @@ def test_too_few_and_wrong_shares_are_refused() -> None:
         combine({1: (2**256).to_bytes(33, "little")}, 1)
 
 
-@pytest.mark.parametrize(
+@every(
     ("secret", "points", "threshold"),
     [
         (bytes(31), (1, 2), 2),
@@ -84,7 +85,7 @@ def test_a_wrong_call_is_refused(secret: bytes, points: tuple[int, ...], thresho
         split(secret, points, threshold, entropy("wrong"))
 
 
-@pytest.mark.parametrize("threshold", [2, 3, 5])
+@every("threshold", [2, 3, 5])
 def test_one_share_fewer_is_no_secret_of_a_smaller_threshold(threshold: int) -> None:
     shares = dict(enumerate(split(SECRET, range(1, 7), threshold, entropy("degree")), start=1))
     values = {point: int.from_bytes(shares[point], "little") for point in range(1, threshold)}

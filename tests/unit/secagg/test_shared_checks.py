@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.every import every
 from support.liars import swapped
 from support.recorded import honest, refused
 from support.tiny_secagg import aggregate, agreement, assert_exact, client, identity
@@ -153,10 +154,8 @@ def test_no_holder_opens_a_box_that_its_dealer_made_here(opening: list[str]) -> 
         assert len(opening) == boxes
 
 
-@pytest.mark.parametrize(
-    "kind", [b"secagg-shares", b"secagg-dealt", b"secagg-consistent", b"secagg-confirmed"]
-)
-@pytest.mark.parametrize("back", [40, 300, 900, 1000, 1300, 1500])
+@every("kind", [b"secagg-shares", b"secagg-dealt", b"secagg-consistent", b"secagg-confirmed"])
+@every("back", [40, 300, 900, 1000, 1300, 1500])
 def test_a_changed_byte_has_the_same_end_together_as_apart(kind: bytes, back: int) -> None:
     """In boxes, hashes, evidence and tags, on the way to the server and from it."""
     ends = []

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.command_line import securefl as command
+from support.every import every
 from support.own_records import arrays
 from support.private_studies import client_level, noised_fedprof
 from support.tiny_study import run as played
@@ -154,7 +155,7 @@ def test_the_digest_of_the_records_is_in_no_report(tmp_path: Path) -> None:
             assert digest[:12].encode() not in path.read_bytes()
 
 
-@pytest.mark.parametrize("told", [{"budget": "inf"}, {"ledger": '""'}])
+@every("told", [{"budget": "inf"}, {"ledger": '""'}])
 def test_a_shared_ledger_needs_a_path_and_a_budget(tmp_path: Path, told: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"`ledger`.*`budget`"):
         shared(tmp_path, **told)
@@ -219,9 +220,7 @@ def test_an_arm_that_is_run_alone_is_reserved_too(tmp_path: Path) -> None:
         played(study, tmp_path / "c")
 
 
-@pytest.mark.parametrize(
-    "study", [client_level(rounds=3), noised_fedprof(rounds=2)], ids=["fedavg", "fedprof"]
-)
+@every("study", [client_level(rounds=3), noised_fedprof(rounds=2)])
 def test_an_allotment_is_what_a_client_can_be_charged_and_no_less(tmp_path: Path, study: Study) -> None:
     here = world.build(study, study.study.seeds[0])
     algorithm, plan = composition(study, study.arms[0], here)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from support.every import every
 from support.tiny_study import FEDAVG, study, text, world
 
 from securefl.commands.exit_codes import ExitCode
@@ -86,7 +87,7 @@ def test_nobody_in_any_round_is_told_with_the_most_frequent_reason(here: World) 
     assert not nobody.learnt, "there was nobody left to ask"
 
 
-@pytest.mark.parametrize(
+@every(
     ("silent", "learnt", "said"),
     [
         ([2], True, "nobody answered in 1 of 4 rounds (round 2)."),
@@ -112,7 +113,7 @@ def test_many_silent_rounds_are_not_listed_all(here: World) -> None:
     assert "10 of 20 rounds (rounds 1, 3, 5, 7, 9, ...)" in alarms([run(here, *rounds)])[0].text
 
 
-@pytest.mark.parametrize("bad", [{"accuracy": math.nan}, {"loss": math.nan}, {"loss": math.inf}])
+@every("bad", [{"accuracy": math.nan}, {"loss": math.nan}, {"loss": math.inf}])
 def test_a_model_that_diverged_is_told(bad: dict[str, float], here: World) -> None:
     poor = {"accuracy": 0.05, **bad}
     (lost,) = alarms([run(here, record(1), record(2, accuracy=None, loss=None), record(3, **poor))])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_study import same_state
 
 from securefl.algorithm.clients import State
@@ -118,7 +119,7 @@ def test_a_state_without_its_round_is_never_seen(tmp_path: Path) -> None:
     assert records == [{"round": 1}]
 
 
-@pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\x00" + b"\xff" * 4096])
+@every("content", [b"not a database at all" * 100, b"SQLite format 3\x00" + b"\xff" * 4096])
 def test_a_damaged_file_is_told_in_one_sentence(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "checkpoint.sqlite"
     path.write_bytes(content)

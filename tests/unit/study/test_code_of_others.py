@@ -97,7 +97,7 @@ def as_user(user: int, group: int, code: str) -> int:
 
 
 @root
-@pytest.mark.parametrize("mask", [0o000, 0o002, 0o022, 0o077])
+@every("mask", [0o000, 0o002, 0o022, 0o077])
 def test_a_relay_of_the_folders_group_cannot_write_what_names_code(mask: int, tmp_path: Path) -> None:
     """A party's group may pass through its folder. Under umask 002 it could write `home.txt`."""
     home, party = tmp_path / "study", tmp_path / "made" / "party"
@@ -250,7 +250,7 @@ def test_a_study_behind_a_symbolic_link_of_another_user(tmp_path: Path) -> None:
 
 
 @root
-@pytest.mark.parametrize("kind", ["module", "package", "namespace", "link", "second name", "no source"])
+@every("kind", ["module", "package", "namespace", "link", "second name", "no source"])
 def test_a_helper_of_another_user_in_a_sticky_folder_is_not_imported(kind: str, tmp_path: Path) -> None:
     """The study's code is its owner's. What it imports could be what another user put beside it."""
     home, theirs = tmp_path / "study", tmp_path / "theirs"
@@ -284,7 +284,7 @@ def test_a_helper_of_another_user_in_a_sticky_folder_is_not_imported(kind: str, 
     assert not (tmp_path / "helper ran").exists()
 
 
-@pytest.mark.parametrize("helper", [False, True])
+@every("helper", [False, True])
 def test_bytecode_that_another_user_planted_is_not_run(helper: bool, tmp_path: Path) -> None:
     """Python makes `__pycache__` under the umask. Its files are believed by size and time of the source."""
     path = named(tmp_path / "study")
@@ -377,7 +377,7 @@ def test_a_run_without_code_needs_no_word(tmp_path: Path) -> None:
     assert told(study_of(out)) == []
 
 
-@pytest.mark.parametrize("swept", [False, True])
+@every("swept", [False, True])
 def test_a_plan_without_code_only_looks(swept: bool, tmp_path: Path) -> None:
     home = tmp_path / "study"
     path = named(home)

@@ -225,7 +225,7 @@ def test_an_error_in_a_file_names_the_file(tmp_path: Path) -> None:
         read(path)
 
 
-@pytest.mark.parametrize(("name", "value"), [("blur_sigma", 1e12), ("noise_deviation", 1e308)])
+@every(("name", "value"), [("blur_sigma", 1e12), ("noise_deviation", 1e308)])
 def test_a_corruption_without_measure_is_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=name):
         parse(GOOD + f"\n[corruption]\n{name} = {value}\n")

@@ -63,7 +63,7 @@ def test_other_words_are_paths(source: str) -> None:
         named(f'source = "{source}"')
 
 
-@pytest.mark.parametrize("missing", [0, 3])
+@every("missing", [0, 3])
 def test_a_target_has_no_rule_for_empty_cells(missing: int) -> None:
     with pytest.raises(ValueError, match="`range` at most"):
         DataSection(source="a.csv", target="price", classes=0, columns={"price": {"missing": missing}})

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.every import every
 from support.tiny_study import FEDAVG, text
 
 from securefl.commands.main import cli
@@ -83,7 +84,7 @@ def test_epsilon_is_said_not_to_cover_a_clients_own_body(finished: Path) -> None
     assert said == "No epsilon covers this file: it has values that never left the client's device."
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "match"),
     [
         (["--arm", "fedavq"], "got 'fedavq' .did you mean `fedavg`"),

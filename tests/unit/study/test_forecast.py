@@ -59,7 +59,7 @@ def test_epsilon_and_bytes_are_those_of_the_run(name: str, tmp_path: Path) -> No
 BABU = '[[arm]]\nname = "x"\nprotocol = "fedbabu"\nfine_tune_epochs = 1\n'
 
 
-@pytest.mark.parametrize("rounds", [2, 4])
+@every("rounds", [2, 4])
 def test_the_query_at_the_end_of_fedbabu_is_counted(rounds: int, tmp_path: Path) -> None:
     """All rounds together cost as many bytes as said, whether the last one is among the rehearsed or not."""
     of = study(BABU, rounds=rounds)
@@ -139,7 +139,7 @@ def test_the_page_and_the_json() -> None:
     assert arms[0]["epsilon"]["others"] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("scores", ["ckks", "pads"])
+@every("scores", ["ckks", "pads"])
 def test_the_cost_of_an_encrypted_score_is_told_in_two_figures(scores: str) -> None:
     of = study(FEDPROF, rounds=1, scores=scores)
     found = forecast(of, of.arms[0], world(of))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 from support import tiny_study
+from support.every import every
 
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
@@ -35,7 +35,7 @@ def refused(file: Path, word: str, *typed: str) -> None:
     assert contents(file.parent) == before
 
 
-@pytest.mark.parametrize("word", FORMER)
+@every("word", FORMER)
 def test_a_run_folder_of_a_former_state_is_refused_by_each_command(word: str, tmp_path: Path) -> None:
     text = tiny_study.text()
     assert FORMER[word][0] in text

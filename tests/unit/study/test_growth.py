@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_study import run, text
 
 from securefl.algorithm.queries import ByDraws, CohortQuery, Sum
@@ -97,7 +98,7 @@ def counted(of: Study, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counts:
     return counts
 
 
-@pytest.mark.parametrize("noise", ["none", "local"])
+@every("noise", ["none", "local"])
 def test_a_round_costs_the_same_after_many_others(
     noise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +110,7 @@ def test_a_round_costs_the_same_after_many_others(
     assert found.late("calls") <= 1.25 * found.calls[2]
 
 
-@pytest.mark.parametrize("noise", ["none", "local"])
+@every("noise", ["none", "local"])
 def test_clients_that_nobody_asks_cost_nothing(
     noise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,7 +167,7 @@ PRIVATE = {
 }
 
 
-@pytest.mark.parametrize("kind", PRIVATE)
+@every("kind", PRIVATE)
 def test_an_epsilon_per_record_needs_a_gpu_that_keeps_records_apart(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -176,7 +176,7 @@ def test_an_epsilon_per_record_needs_a_gpu_that_keeps_records_apart(
     assert tried == ["Fake 1"]
 
 
-@pytest.mark.parametrize("kind", PRIVATE)
+@every("kind", PRIVATE)
 def test_a_gpu_that_does_not_is_left_under_auto_and_said_once(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pytest
+from support.every import every
 from support.tiny_study import run, text, with_privacy
 
 from securefl.algorithm.plan import Plan
@@ -30,7 +30,7 @@ PLAN = Plan(
 )
 
 
-@pytest.mark.parametrize("fraction", [0.5, 1.0])
+@every("fraction", [0.5, 1.0])
 def test_a_study_that_draws_with_replacement_sums_under_masks(fraction: float, tmp_path: Path) -> None:
     written = with_privacy(text(ARM.format(fraction), clients=12, rounds=3), SAID)
     for record in run(parse(written), tmp_path).records:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.arms import OPTIONS, hiding
+from support.every import every
 from support.tiny_study import run, text, with_privacy, world
 
 from securefl.core.errors import ConfigError
@@ -45,8 +46,8 @@ def card(study: Study) -> str:
     return learns(plan, [part.spec for part in algorithm.contributions], "server")
 
 
-@pytest.mark.parametrize("how", ["masked", "two-server", "ckks"])
-@pytest.mark.parametrize("name", KEEPING)
+@every("how", ["masked", "two-server", "ckks"])
+@every("name", KEEPING)
 def test_without_noise_it_is_refused_with_noise_named_first(name: str, how: str) -> None:
     study = of(name, how)
     with pytest.raises(ConfigError, match=r"for x: .* reads state") as refusal:
@@ -58,7 +59,7 @@ def test_without_noise_it_is_refused_with_noise_named_first(name: str, how: str)
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("name", KEEPING)
+@every("name", KEEPING)
 def test_each_remedy_lets_it_run(name: str, tmp_path: Path) -> None:
     per_client = {"unit": '"client"', "adjacency": '"zero-out"', "delta": "1e-2"}
     noise = {"noise": '"distributed"', "epsilon": "8.0", **per_client}
@@ -72,7 +73,7 @@ def test_each_remedy_lets_it_run(name: str, tmp_path: Path) -> None:
     composition(clear, clear.arms[0], world(clear))
 
 
-@pytest.mark.parametrize("how", ["masked", "two-server"])
+@every("how", ["masked", "two-server"])
 def test_an_acceptance_stands_on_the_card_and_in_the_plan(how: str) -> None:
     accepted = of("lg_fedavg", how, more="accepts_kept_state = true")
     assert "the owner accepted that a server that lies can open a single client's update" in card(accepted)
@@ -84,7 +85,7 @@ def test_an_acceptance_stands_on_the_card_and_in_the_plan(how: str) -> None:
     assert '"accepts_kept_state": false' in plan.text()
 
 
-@pytest.mark.parametrize("name", FREE)
+@every("name", FREE)
 def test_an_arm_that_keeps_nothing_of_the_kind_is_held_and_needs_no_acceptance(name: str) -> None:
     assert "lies" not in card(of(name))
     needless = of(name, more="accepts_kept_state = true")
@@ -92,7 +93,7 @@ def test_an_arm_that_keeps_nothing_of_the_kind_is_held_and_needs_no_acceptance(n
         composition(needless, needless.arms[0], world(needless))
 
 
-@pytest.mark.parametrize("words", [{"secagg": '"semi-honest"'}, {"sum": '"clear"'}])
+@every("words", [{"secagg": '"semi-honest"'}, {"sum": '"clear"'}])
 def test_an_acceptance_of_nothing_is_told(words: dict[str, str]) -> None:
     study = of(
         "lg_fedavg", "clear" if "sum" in words else "masked", more="accepts_kept_state = true", **words
@@ -101,7 +102,7 @@ def test_an_acceptance_of_nothing_is_told(words: dict[str, str]) -> None:
         composition(study, study.arms[0], world(study))
 
 
-@pytest.mark.parametrize("how", ["masked", "two-server", "ckks"])
+@every("how", ["masked", "two-server", "ckks"])
 def test_what_two_sums_repeat_is_refused_under_a_server_that_follows(how: str) -> None:
     study = of("fedavg", how, secagg='"semi-honest"')
     with pytest.raises(ConfigError, match=r"for x: .* reads state"):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_study import FEDAVG, spied, study, world
 
 from securefl.core.errors import ConfigError
@@ -65,9 +66,7 @@ def test_flipped_labels_are_those_of_the_other_end() -> None:
         flipped(Dataset(name="toy", x=data.x, y=data.y.astype(np.float32)[:, None], classes=0))
 
 
-@pytest.mark.parametrize(
-    "changes", [{"two_faced": 1.5}, {"scale_factor": 0.0}, {"reversed": 0.6, "scaled": 0.6}]
-)
+@every("changes", [{"two_faced": 1.5}, {"scale_factor": 0.0}, {"reversed": 0.6, "scaled": 0.6}])
 def test_shares_and_factors_out_of_range_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="Expected"):
         Corruption(**changes)

@@ -13,6 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support.cheap_runs import undrawn
 from support.command_line import securefl as command
+from support.every import every
 from support.own_records import Items
 from support.own_study import people, written
 from support.private_studies import DPSGD
@@ -182,7 +183,7 @@ def test_public_tables_are_there_without_test_records(
     assert {"confusion.csv", "measures.csv", "reliability.csv"} <= {*found[0][1]}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@every("form", FORMS)
 def test_without_a_claim_a_client_without_records_is_an_error(form: str, tmp_path: Path) -> None:
     study = text("", form, extra="").replace("public_num_examples = 10\n", "")
     with pytest.raises(DataError):

@@ -49,10 +49,9 @@ def fedlog() -> Study:
     return replace(of, study=replace(of.study, seeds=(1,)), arms=of.arms[:1])
 
 
-@pytest.mark.parametrize(
+@every(
     "made",
     [lambda: study(FEDAVG, FEDPROF), lambda: study(LG), fedlog],
-    ids=["averaged", "personal", "solved"],
 )
 def test_the_measured_model_is_the_one_that_was_evaluated(made: Callable[[], Study], tmp_path: Path) -> None:
     found = run(made(), tmp_path, baselines=False)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.every import every
 from support.private_studies import DISTRIBUTED, client_level
 from support.tiny_study import FEDAVG, plain, text, world
 
@@ -112,7 +113,7 @@ class Apart(OneProcess):
     in_one_process = False
 
 
-@pytest.mark.parametrize("name", ["clear", "masked, shares of noise"])
+@every("name", ["clear", "masked, shares of noise"])
 def test_a_party_apart_has_its_commit_on_disk_before_the_bytes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +185,7 @@ def whole(masked: Study, tmp_path_factory: pytest.TempPathFactory) -> tuple[list
     return play(masked, folder), charged(file_of(masked, folder))
 
 
-@pytest.mark.parametrize("point", POINTS)
+@every("point", POINTS)
 def test_killed_at_any_point_nothing_told_is_uncounted(
     point: str, masked: Study, whole: tuple[list[Any], list[tuple[str, int]]], tmp_path: Path
 ) -> None:
@@ -414,7 +415,7 @@ def test_a_process_that_was_killed_when_it_had_created_the_file(tmp_path: Path) 
     assert len(play(of, tmp_path)) == 2
 
 
-@pytest.mark.parametrize("name", ["acts.sqlite", "checkpoint.sqlite", "ledger.sqlite"])
+@every("name", ["acts.sqlite", "checkpoint.sqlite", "ledger.sqlite"])
 def test_a_run_of_another_version_is_refused(name: str, tmp_path: Path) -> None:
     """One that began with its databases in several files. Begun anew, its releases would be forgotten."""
     of = STUDIES["clear"]()

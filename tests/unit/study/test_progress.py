@@ -6,8 +6,8 @@ import io
 import re
 from typing import Any
 
-import pytest
 from rich.console import Console
+from support.every import every
 from support.tiny_study import FEDAVG, study
 
 from securefl.study.config import Arm
@@ -35,8 +35,8 @@ def shown(width: int, name: str = NAME) -> str:
     return captured.get()
 
 
-@pytest.mark.parametrize("name", [NAME, "FedProf with full matching", "FedAvg"])
-@pytest.mark.parametrize("width", [60, 80, 120])
+@every("name", [NAME, "FedProf with full matching", "FedAvg"])
+@every("width", [60, 80, 120])
 def test_nothing_is_elided(width: int, name: str) -> None:
     text = shown(width, name)
     assert "…" not in text

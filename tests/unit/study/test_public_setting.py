@@ -39,7 +39,7 @@ def fitted(name: str, **settings: Any) -> Split:
     return Split(train=replace(whole.train, fitted=means), test=whole.test)
 
 
-@pytest.mark.parametrize("study", [noised(4.0), parse(text() + DPSGD)], ids=["noise", "dpsgd"])
+@every("study", [noised(4.0), parse(text() + DPSGD)])
 def test_statistics_over_records_are_refused_under_a_finite_epsilon(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,7 +49,7 @@ def test_statistics_over_records_are_refused_under_a_finite_epsilon(
         world.build(study, 3)
 
 
-@pytest.mark.parametrize("study", [noised(float("inf")), parse(text())], ids=["epsilon inf", "no noise"])
+@every("study", [noised(float("inf")), parse(text())])
 def test_without_a_finite_epsilon_they_are_fine(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_code, "load", fitted)
     assert len(world.build(study, 3).records) == study.data.clients

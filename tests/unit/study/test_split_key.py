@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.command_line import securefl as command
+from support.every import every
 from support.own_study import people, written
 from support.private_studies import DPSGD
 from support.tiny_study import FEDAVG, study, text
@@ -65,9 +66,7 @@ def moved(one: dict[str, Counter[bytes]], other: dict[str, Counter[bytes]]) -> i
     return sum(((one[key] - other[key]) + (other[key] - one[key])).total() for key in one)
 
 
-@pytest.mark.parametrize(
-    "data", [OWN, OWN.replace("public_num_examples", "holdout = 0.3\npublic_num_examples")]
-)
+@every("data", [OWN, OWN.replace("public_num_examples", "holdout = 0.3\npublic_num_examples")])
 def test_a_record_that_goes_moves_no_other(data: str) -> None:
     # The attack: by place, one record fewer exchanged 1,453 of 4,000 between training and test.
     frame = people(400)
@@ -179,7 +178,7 @@ def test_a_packaged_data_set_has_no_secret_test_part() -> None:
     )
 
 
-@pytest.mark.parametrize("extra", ["", DPSGD], ids=["public", "secret"])
+@every("extra", ["", DPSGD])
 def test_a_run_of_another_version_of_the_split_does_not_go_on(
     extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +231,7 @@ def test_a_key_is_not_replaced(tmp_path: Path) -> None:
     assert split_key.read(tmp_path) == KEY
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o602, 0o604, 0o620])
+@every("mode", [0o640, 0o602, 0o604, 0o620])
 def test_a_key_that_others_may_have_read_is_refused(mode: int, tmp_path: Path) -> None:
     split_key.write_new(tmp_path, KEY)
     (tmp_path / NAME).chmod(mode)

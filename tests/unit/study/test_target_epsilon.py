@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from dp_accounting import DpEvent, GaussianDpEvent
+from support.every import every
 from support.offenders import offenders
 from support.private_studies import AVERAGING, DISTRIBUTED, DPSGD, FEDPROF
 from support.tiny_study import run, text, with_privacy, world
@@ -212,13 +213,12 @@ def test_the_first_error_is_the_first_one_typed() -> None:
         parse(f"{head}{bad}\n[[arm]]{arms}")
 
 
-@pytest.mark.parametrize(
+@every(
     ("changes", "said"),
     [
         ({"epsilon = 2.0": "epsilon = 1e-7", "delta = 1e-4": "delta = 1e-12"}, r"^\[dpsgd\] .* 1e-07"),
         ({'adjacency = "add-remove"': 'adjacency = "replace-one"'}, r"^\[dpsgd\] .*unit"),
     ],
-    ids=["unreachable", "adjacency"],
 )
 def test_a_target_that_no_noise_reaches_is_explained(changes: dict[str, str], said: str) -> None:
     whole = written("fedavg", AVERAGING["fedavg"])

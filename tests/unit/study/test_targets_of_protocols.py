@@ -12,6 +12,7 @@ import pytest
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.every import every
 from support.private_studies import DPSGD
 from support.tiny_study import run, text, with_privacy, world
 from targets import OPTIONS
@@ -51,7 +52,7 @@ def test_those_that_do_not_train_privately_are_registered() -> None:
     assert {*NOT_PRIVATELY} <= {*PROTOCOLS}
 
 
-@pytest.mark.parametrize("name", sorted({*PROTOCOLS} - {*NOT_PRIVATELY}))
+@every("name", sorted({*PROTOCOLS} - {*NOT_PRIVATELY}))
 def test_the_last_round_ends_at_the_target(name: str, tmp_path: Path) -> None:
     of = asked(name)
     told = run(of, tmp_path).records[-1]["epsilon"]
@@ -59,7 +60,7 @@ def test_the_last_round_ends_at_the_target(name: str, tmp_path: Path) -> None:
     assert 0.99 * TARGET < most <= TARGET
 
 
-@pytest.mark.parametrize("name", NOT_PRIVATELY)
+@every("name", NOT_PRIVATELY)
 def test_a_protocol_without_private_training_is_refused(name: str) -> None:
     of = asked(name)
     with pytest.raises(ConfigError):
@@ -168,8 +169,8 @@ FIXED: Mapping[str, Events] = {
 }
 
 
-@pytest.mark.parametrize("noise", ["none", "local"])
-@pytest.mark.parametrize("what", FIXED)
+@every("noise", ["none", "local"])
+@every("what", FIXED)
 def test_a_charge_that_does_not_follow_the_noise_is_refused(what: str, noise: str, here: World) -> None:
     of = asked("fedavg", noise=f'"{noise}"')
     arm = replace(of.arms[0], options=Charging(of.arms[0].options, FIXED[what]))
@@ -177,7 +178,7 @@ def test_a_charge_that_does_not_follow_the_noise_is_refused(what: str, noise: st
         composition(of, arm, here)
 
 
-@pytest.mark.parametrize("retries", [0, 2])
+@every("retries", [0, 2])
 def test_retries_are_in_the_target_of_two_trainings(retries: int) -> None:
     hidden = {"sum": '"masked"', "noise": '"none"', "dropout": "0.2", "corrupt": "0.0"}
     of = asked("fedrep", rate=0.5, max_retries=str(retries), **hidden)

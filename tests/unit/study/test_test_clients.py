@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_study import FEDAVG, run, study, text
 
 from securefl.core.errors import ConfigError
@@ -52,7 +53,7 @@ def test_a_run_with_them_ends(tmp_path: Path) -> None:
     assert [0 < record["accuracy"] <= 1 for record in finished.records] == [True, True]
 
 
-@pytest.mark.parametrize(("apart", "said"), [(-1, "test_clients"), (10**6, "clients <= ")])
+@every(("apart", "said"), [(-1, "test_clients"), (10**6, "clients <= ")])
 def test_numbers_that_cannot_be_are_refused(apart: int, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         built(apart)

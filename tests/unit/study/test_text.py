@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_study import run, text
 
 from securefl.core.errors import ConfigError
@@ -49,7 +50,7 @@ def test_a_study_of_text_learns_the_next_character(protocol: str, tmp_path: Path
         assert (np.array(figures["parameters"][1]) < 1).all()
 
 
-@pytest.mark.parametrize(
+@every(
     ("settings", "said"),
     [
         ({"model": 'kind = "mlp"'}, r"reads text for 'shakespeare', got kind 'mlp'. Take char_lstm"),

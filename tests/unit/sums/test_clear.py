@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.algorithm.queries import Sum, ValueSpec
 from securefl.core.errors import RemoteProtocolError
@@ -29,7 +30,7 @@ def test_small_integers_are_added_in_four_bytes() -> None:
     assert found.numbers.tolist() == [5, 3, -3]
 
 
-@pytest.mark.parametrize("sign", [1, -1])
+@every("sign", [1, -1])
 def test_no_sum_wraps_around(sign: int) -> None:
     most = sign * GRID.limit
     found = total([[most, 0, -most]] * 5 + [[1, 1, 1]])
@@ -53,7 +54,7 @@ def test_a_state_stands_when_a_client_is_refused_or_others_come_after() -> None:
     assert sums["step"].numbers.tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("form", ["masked", "encrypted", "sparse"])
+@every("form", ["masked", "encrypted", "sparse"])
 def test_a_sum_in_the_clear_takes_no_hidden_integers(form: str) -> None:
     """Under a mask they would be junk in the sum of everybody."""
     came = Delivered("step", form, np.ones(3, np.int32), b"")  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ import crafted_model
 import pytest
 from click.testing import CliRunner
 from crafted_model import STUDY, attack, dealt, noised
+from support.every import every
 from support.tiny_study import world
 
 from securefl.algorithm.queries import ValueSpec
@@ -31,7 +32,7 @@ def small(epsilon: float, kind: Any = "traps", unit: Any = "record") -> crafted_
     return attack(noised(epsilon, unit=unit, study=SMALL), kind, CLIENTS, PUBLIC)
 
 
-@pytest.mark.parametrize(("how", "kind"), [("masked", "bins"), ("masked", "traps"), ("two-server", "traps")])
+@every(("how", "kind"), [("masked", "bins"), ("masked", "traps"), ("two-server", "traps")])
 def test_without_noise_records_are_read_however_the_sum_is_hidden(how: str, kind: Any) -> None:
     """No mask is broken: all clients sign the one model, and only their total is opened."""
     found = attack(SMALL.replace('"masked"', f'"{how}"'), kind, CLIENTS, PUBLIC)
@@ -70,7 +71,7 @@ def server_learns(text: str) -> str:
     return privacy_card.learns(plan, [own.spec for own in algorithm.contributions], SERVER, assumptions=False)
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "said"),
     [
         (SMALL, True),

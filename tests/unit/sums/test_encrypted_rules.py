@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.ordered_clients import EVERYBODY, ORDERED, PLAN, SENDS, SIZE
 from support.tiny_parties import session
 from support.tiny_secagg import CHARGE, entropy
@@ -96,7 +97,7 @@ def test_a_key_holder_that_heard_what_was_ordered_goes_on() -> None:
     assert order.act == "open"
 
 
-@pytest.mark.parametrize(
+@every(
     "lie",
     [
         replace(TOLD, draws=(1, 1, 1, 1, 2, 2)),
@@ -106,7 +107,6 @@ def test_a_key_holder_that_heard_what_was_ordered_goes_on() -> None:
         replace(TOLD, whole=0),
         Weights(TOLD.draws, records=8),
     ],
-    ids=["other draws", "one more", "one fewer", "another whole", "weighed equally", "weighed by counts"],
 )
 def test_a_key_holder_that_heard_of_other_weights_opens_nothing(lie: Weights) -> None:
     with pytest.raises(RemoteProtocolError, match="did not sign"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
+from support.every import every
 from support.lying_queries import EVERYBODY, Parties
 from support.tiny_study import study, world
 
@@ -41,7 +41,7 @@ def parties(how: str, spied: Any = None) -> Parties:
     return Spied(options, how, dropout=0.34, max_rounds=40, min_cohort_size=6)
 
 
-@pytest.mark.parametrize("how", HIDDEN)
+@every("how", HIDDEN)
 def test_a_crafted_model_makes_no_silence_of_a_count(how: str) -> None:
     asked = parties(how)
     size = len(asked.algorithm.start().broadcast)
@@ -72,7 +72,7 @@ def gives(entry: float) -> Any:
     return own
 
 
-@pytest.mark.parametrize(
+@every(
     ("own", "adds"),
     [
         (fails(DataError("its training diverged")), 0.0),
@@ -82,7 +82,6 @@ def gives(entry: float) -> Any:
         (gives(-513.0), -512.0),
         (gives(1e30), 512.0),
     ],
-    ids=["no value", "an error", "nan", "inf", "just beyond", "far beyond"],
 )
 def test_whatever_a_client_s_records_do_it_is_in_the_sum(own: Any, adds: float) -> None:
     asked = parties("masked", own)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientFunction
@@ -105,7 +106,7 @@ def allowed(clients: int, how: str, dropout: float, corrupt: float) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("clients", "how", "dropout", "corrupt"), CASES)
+@every(("clients", "how", "dropout", "corrupt"), CASES)
 def test_no_client_that_sees_two_broadcasts_guesses_better_than_the_plan_says(
     clients: int, how: str, dropout: float, corrupt: float
 ) -> None:
@@ -118,8 +119,8 @@ def test_no_client_that_sees_two_broadcasts_guesses_better_than_the_plan_says(
     assert error >= 0.95 * np.sqrt(1 - plan.max_client_weight)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(("clients", "dropout"), [(2, 0.0), (3, 0.34)])
-@pytest.mark.parametrize("how", WEIGHED)
+@every(("clients", "dropout"), [(2, 0.0), (3, 0.34)])
+@every("how", WEIGHED)
 def test_a_cohort_that_leaves_one_other_is_refused_and_one_more_client_is_the_remedy(
     clients: int, dropout: float, how: str
 ) -> None:
@@ -132,15 +133,14 @@ def test_a_cohort_that_leaves_one_other_is_refused_and_one_more_client_is_the_re
     assert plan_of(3, how, dropout=0.33).beside(3) == 1
 
 
-@pytest.mark.parametrize(
+@every(
     "spec",
     [
         OWN,
         *(replace(ALONE, schedule=s) for s in (Schedule(once=True), Schedule(initial=1), Schedule(extra=1))),
     ],
-    ids=["of a model", "once", "before the rounds", "within the round"],
 )
-@pytest.mark.parametrize("how", ["masked", "two-server", "ckks"])
+@every("how", ["masked", "two-server", "ckks"])
 def test_in_one_round_each_party_refuses_a_total_that_may_be_told(spec: ValueSpec, how: str) -> None:
     plan = plan_of(2, sum=how, max_rounds=1)
     scheme = scheme_of(plan)

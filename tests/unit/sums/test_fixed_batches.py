@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.every import every
 from support.examples import examples
 from support.tiny_study import FEDAVG, FEDPROF, run, text, with_privacy
 
@@ -60,7 +61,7 @@ def summed(how: str, cohorts: list[tuple[int, ...]]) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("how", ["masked", "two-server", "ckks"])
+@every("how", ["masked", "two-server", "ckks"])
 def test_a_cohort_that_cuts_through_a_batch_opens_nothing(how: str) -> None:
     cohorts = [(0, 1, 2, 6, 7, 8), (0, 1, 2, 6, 7), (1, 2, 6, 7, 8), (0, 3, 6), (3, 4, 5)]
     assert summed(how, cohorts) == [24.0, None, None, None, 12.0]
@@ -86,7 +87,7 @@ def test_draws_that_differ_would_cut_through_a_batch_too() -> None:
         require_batches(plan(), (0, 1, 2), (2, 1, 1))
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "said"),
     [
         ({"dropout": 0.2}, "Expected dropout = 0 with fixed_batch"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.hidden_plans import hidden
 from support.hidden_studies import counts
 from support.liars import signed_anew
@@ -242,7 +243,7 @@ def test_a_value_that_cannot_change_is_asked_for_once(tmp_path: Path) -> None:
     assert len(rows(of, tmp_path)) == CLIENTS
 
 
-@pytest.mark.parametrize(("cohort", "asked"), [(5, True), (6, False)])
+@every(("cohort", "asked"), [(5, True), (6, False)])
 def test_who_was_absent_is_asked_later_if_they_are_a_least_cohort(
     cohort: int, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,13 +297,13 @@ PLAN = hidden(
 )
 
 
-@pytest.mark.parametrize("draws", [(1,) * CLIENTS, (2, 2, 2, 2, 2, 1, 1), (3, 2, 2, 2, 2, 1)])
+@every("draws", [(1,) * CLIENTS, (2, 2, 2, 2, 2, 1, 1), (3, 2, 2, 2, 2, 1)])
 def test_draws_in_which_nobody_stands_out_are_taken(draws: tuple[int, ...]) -> None:
     """As many as the plan says, or fewer with each client drawn once."""
     ordered(PLAN, draws)
 
 
-@pytest.mark.parametrize(
+@every(
     ("draws", "said"),
     [
         ((6, 1, 1, 1, 1, 1, 1), r"more than 0\.5 of the squared weight"),
@@ -322,7 +323,7 @@ def test_no_weight_can_single_a_client_out(draws: tuple[int, ...], said: str) ->
         ordered(PLAN, draws)
 
 
-@pytest.mark.parametrize(
+@every(
     "changes",
     [
         {"whole": 10**12},
@@ -431,8 +432,8 @@ def unequal(what: str, patch: pytest.MonkeyPatch) -> Study:
     return study(UNEQUAL[what][0], rounds=1, privacy={"max_client_weight": "0.81"})
 
 
-@pytest.mark.parametrize("what", UNEQUAL)
-@pytest.mark.parametrize("who", [(0, 1, 2), (0, 1, 2, 4, 5, 6)], ids=["some", "all but the victim"])
+@every("what", UNEQUAL)
+@every("who", [(0, 1, 2), (0, 1, 2, 4, 5, 6)])
 def test_unequal_orders_have_no_sum(
     what: str, who: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -447,8 +448,8 @@ def test_unequal_orders_have_no_sum(
     assert not any("update" in answers.totals for _, answers in spy.asks)
 
 
-@pytest.mark.parametrize(("who", "answered"), [((0, 1, 2), 0), ((3,), 6)], ids=["some", "one"])
-@pytest.mark.parametrize("scheme", ["ckks", "two-server"])
+@every(("who", "answered"), [((0, 1, 2), 0), ((3,), 6)])
+@every("scheme", ["ckks", "two-server"])
 def test_a_key_holder_opens_for_one_task_alone(
     scheme: str, who: tuple[int, ...], answered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -459,7 +460,7 @@ def test_a_key_holder_opens_for_one_task_alone(
     assert len(finished.records[0]["answered"]) == answered
 
 
-@pytest.mark.parametrize("what", UNEQUAL)
+@every("what", UNEQUAL)
 def test_whoever_was_told_otherwise_is_in_no_sum_with_the_rest(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,8 +469,8 @@ def test_whoever_was_told_otherwise_is_in_no_sum_with_the_rest(
     assert finished.records[0]["answered"] == [0, 1, 2, 4, 5, 6]
 
 
-@pytest.mark.parametrize("what", BEYOND)
-@pytest.mark.parametrize("who", [(3,), tuple(range(CLIENTS))], ids=["one", "everybody"])
+@every("what", BEYOND)
+@every("who", [(3,), tuple(range(CLIENTS))])
 def test_whoever_is_told_beyond_its_plan_takes_no_part(
     what: str, who: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -498,7 +499,7 @@ def test_a_plan_without_corrupt_is_refused() -> None:
             parse(written.replace(f"\n{word}\n", "\n"))
 
 
-@pytest.mark.parametrize(("cohort", "there"), [(CLIENTS, True), (CLIENTS + 1, False)])
+@every(("cohort", "there"), [(CLIENTS, True), (CLIENTS + 1, False)])
 def test_a_cohort_one_below_the_least_is_not_asked(cohort: int, there: bool, tmp_path: Path) -> None:
     """To ask would cost budgets, and open nothing."""
     of = study(rounds=1, privacy={"min_cohort_size": str(cohort)})
@@ -536,7 +537,7 @@ class CutOff:
 WAVES = ("begin", "deal", "mask", "sign") * 2
 
 
-@pytest.mark.parametrize("after", range(1, len(WAVES) + 1))
+@every("after", range(1, len(WAVES) + 1))
 def test_a_run_that_is_cut_off_after_any_wave_of_acts_ends_the_same(
     after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -585,7 +586,7 @@ def opened_inputs(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return found
 
 
-@pytest.mark.parametrize("swap", ["another run's", "an older copy", "none"])
+@every("swap", ["another run's", "an older copy", "none"])
 def test_a_journal_that_was_swapped_between_rounds_opens_no_input_twice(
     swap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -608,8 +609,8 @@ def test_a_journal_that_was_swapped_between_rounds_opens_no_input_twice(
     assert len(rows(of, tmp_path / "run")) == 2 * CLIENTS
 
 
-@pytest.mark.parametrize("max_retries", [0, 1])
-@pytest.mark.parametrize("swap", ["another run's", "an older copy", "none"])
+@every("max_retries", [0, 1])
+@every("swap", ["another run's", "an older copy", "none"])
 def test_a_journal_that_was_swapped_within_a_round_is_refused(
     swap: str, max_retries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

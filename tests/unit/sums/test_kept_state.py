@@ -12,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from support.every import every
 from support.lying_queries import (
     EVERYBODY,
     FIRST_LAYER,
@@ -153,7 +154,7 @@ def test_nothing_opens_that_reads_state_of_the_servers_choice(name: str, how: st
     assert not asked.totals
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@every("name", ATTACKS)
 def test_without_the_rule_the_victim_is_read(name: str) -> None:
     with mock.patch.object(client, "require_agreed"), mock.patch.object(key_holder, "require_agreed"):
         _, read = ATTACKS[name]("two-server")
@@ -170,7 +171,7 @@ def test_a_server_that_follows_reads_a_newcomer_of_stale_models() -> None:
     assert np.linalg.norm(found - own) < 0.25 * np.linalg.norm(own)
 
 
-@pytest.mark.parametrize("name", STAGES)
+@every("name", STAGES)
 def test_without_the_digest_the_victim_is_read(name: str) -> None:
     module = adds if name == "adds_stages" else fltrust
     with mock.patch.object(module, "require_made_in"):
@@ -203,7 +204,7 @@ NOBODYS = {
 }
 
 
-@pytest.mark.parametrize("which", NOBODYS)
+@every("which", NOBODYS)
 def test_a_digest_of_a_model_that_nobody_can_compute_opens_nothing(which: str) -> None:
     """All clients abstain, and the next round is as if it had not been asked."""
     parties = Parties(ADDS, "masked")
@@ -218,7 +219,7 @@ def test_a_digest_of_a_model_that_nobody_can_compute_opens_nothing(which: str) -
     assert answered == [(), EVERYBODY]
 
 
-@pytest.mark.parametrize("lost", [True, False])
+@every("lost", [True, False])
 def test_nothing_is_kept_of_a_masked_sum_that_did_not_open(lost: bool) -> None:
     """Masked vectors are lost, so clients computed their values, and nobody answers to the end."""
     parties = Parties(ADDS, "masked")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import tiny_parties
+from support.every import every
 from support.hidden_plans import hidden
 from support.hidden_studies import counts
 from support.liars import wrong_pair
@@ -85,7 +86,7 @@ def rows(of: Study, folder: Path) -> list[tuple[Any, ...]]:
         return ledger.rows()
 
 
-@pytest.mark.parametrize(
+@every(
     ("protocol", "since"),
     [("fedavg", (1, 0)), ("lg_fedavg", (1, 0)), ("lg_fedavg", (2, 0)), ("fedlog", (1, 1))],
 )
@@ -122,7 +123,7 @@ def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
         assert np.array_equal(one.broadcast, other.broadcast)
 
 
-@pytest.mark.parametrize(("liars", "max_retries"), [(Liar, 0), (TwoLiars, 1)])
+@every(("liars", "max_retries"), [(Liar, 0), (TwoLiars, 1)])
 def test_without_a_spare_attempt_the_sum_is_not_opened(
     liars: type[Liar], max_retries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +138,7 @@ def cut_off_after(record: Any) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("resumed", [False, True])
+@every("resumed", [False, True])
 def test_a_proven_culprit_is_asked_no_more(
     resumed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +166,7 @@ def test_a_run_ends_with_its_last_honest_client(tmp_path: Path, monkeypatch: pyt
     assert (record["retired"], record["proven_cheaters"], record["ended"]) == (sorted(spent), [3], True)
 
 
-@pytest.mark.parametrize("act", ["begin", "deal", "sign"])
+@every("act", ["begin", "deal", "sign"])
 def test_a_round_that_was_cut_off_after_an_act_is_played_again(
     act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,7 +280,7 @@ def assert_composed(of: Study, said: str | None) -> None:
             composition(of, of.arms[0], world(of))
 
 
-@pytest.mark.parametrize(
+@every(
     ("fraction", "said"),
     [(1.0, None), (0.85, "at least 6 survivors of 8 clients"), (0.1, "clients would refuse every order")],
 )
@@ -297,7 +298,7 @@ def test_what_is_asked_for_must_be_had_for_the_cohorts_that_are_asked(
     assert_composed(parse(with_privacy(text(arm, clients=9), privacy | counts(9))), said)
 
 
-@pytest.mark.parametrize(
+@every(
     ("protocol", "epsilon", "said"),
     [
         ("fedlog", 2.0, None),

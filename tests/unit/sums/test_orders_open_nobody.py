@@ -14,6 +14,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from support.every import every
 from support.four_clients import CLIENTS, SESSION, SIZE
 from support.hidden_plans import lawless
 from support.residents import Deployment
@@ -271,7 +272,7 @@ def test_four_cohorts_of_three_would_tell_a_client() -> None:
     assert np.abs(found - VECTORS[2]).max() < 4e-6, "differences of rounds are not held without noise"
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "said"),
     [
         ({"max_client_weight": 0.0}, "0 < max_client_weight < 1"),
@@ -332,7 +333,7 @@ def test_an_n_by_which_small_values_vanish_is_refused() -> None:
     assert "small values would round to 0" in parties.why
 
 
-@pytest.mark.parametrize("called", [19, 20])
+@every("called", [19, 20])
 def test_masked_sums_and_key_holders_need_as_many_of_the_ordered(called: int) -> None:
     """Noise was sized for 19 clients: of 20 that were ordered, one more may collude, whoever is called."""
     spec = replace(OWN, sensitivity={("client", "zero-out"): 1.0}, cohort=19)

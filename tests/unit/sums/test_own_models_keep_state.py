@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
+from support.every import every
 from support.own_study import folder
 from support.tiny_study import study, with_privacy, world
 from torch import nn
@@ -110,7 +110,7 @@ def moved(root: Path, code: str) -> float:
     return float(np.abs(found[0] - found[1]).max())
 
 
-@pytest.mark.parametrize("kept", KEEPS)
+@every("kept", KEEPS)
 def test_the_card_says_that_state_of_a_model_s_own_code_is_not_held(kept: str, tmp_path: Path) -> None:
     assert moved(tmp_path / "played", KEEPS[kept] + BODY) > 1e-3, "otherwise it keeps nothing that tells"
     part, plan, _, _ = composed(
@@ -143,7 +143,7 @@ def hooked() -> nn.Module:
     return layer
 
 
-@pytest.mark.parametrize("layer", [Counting, hooked])
+@every("layer", [Counting, hooked])
 def test_a_subclass_or_a_hook_is_code_of_its_own(layer: type[nn.Module]) -> None:
     problem = world(study()).problem
     assert not problem.own_code

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.every import every
 from support.examples import examples
 
 from securefl.accounting.ledger import Ledger
@@ -54,12 +55,12 @@ def by_draws(draws: tuple[int, ...]) -> Weights:
     return Weights(draws, whole=sum(draws))
 
 
-@pytest.mark.parametrize("clients", [2, 3, 10, 100, 3000])
+@every("clients", [2, 3, 10, 100, 3000])
 def test_a_mean_by_draws_takes_words_of_32_bits_in_every_cohort(clients: int) -> None:
     assert vector(BY_DRAWS, by_draws((1,) * clients)).bits == 32
 
 
-@pytest.mark.parametrize(
+@every(
     ("spec", "weights"),
     [
         (ValueSpec(name="step", reduction="sum", reveals="a step"), Weights((1,) * 10)),
@@ -147,8 +148,8 @@ def summed(how: Any, spec: ValueSpec) -> list[float]:
     return list(answers.totals["update"].value)
 
 
-@pytest.mark.parametrize("how", ["masked", "two-server", "ckks"])
-@pytest.mark.parametrize("spec", [BY_DRAWS, replace(BY_DRAWS, sensitivity={("client", "zero-out"): 1.0})])
+@every("how", ["masked", "two-server", "ckks"])
+@every("spec", [BY_DRAWS, replace(BY_DRAWS, sensitivity={("client", "zero-out"): 1.0})])
 def test_a_cohort_at_its_bound_has_one_total_under_every_sum(how: str, spec: ValueSpec) -> None:
     """With a sensitivity weights are draws over the most of them: the total is six times the bound."""
     total = summed("clear", spec)
@@ -156,7 +157,7 @@ def test_a_cohort_at_its_bound_has_one_total_under_every_sum(how: str, spec: Val
     assert total[0] == -total[1] == pytest.approx(512 * (6 if spec.sensitivity else 1), rel=2.0**-22)
 
 
-@pytest.mark.parametrize("large", [512.5, -512.5])
+@every("large", [512.5, -512.5])
 def test_a_small_weight_lets_no_larger_value_in(large: float) -> None:
     """Ten such clients would otherwise add up beyond the room, and the sum would wrap around unnoticed."""
     with pytest.raises(DataError, match="within"):

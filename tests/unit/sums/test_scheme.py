@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.every import every
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
@@ -36,7 +37,7 @@ def test_a_key_holder_holds_orders_against_its_own_plan() -> None:
             required_contributions(PLAN, [OWN], 10, weights)
 
 
-@pytest.mark.parametrize(("called", "fits"), [(7, False), (8, True), (10, True), (11, False)])
+@every(("called", "fits"), [(7, False), (8, True), (10, True), (11, False)])
 def test_as_many_are_called_as_open_a_total_and_no_more_than_ordered(called: int, fits: bool) -> None:
     try:
         assert required_contributions(PLAN, [OWN], called, Weights((1,) * 10)) == 8

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.every import every
 from support.hidden_plans import hidden
 
 from securefl.algorithm.plan import Plan
@@ -32,7 +33,7 @@ def test_a_sparse_vector_is_added() -> None:
     assert added(Delivered("map", "sparse", NONE, sparse(VECTOR))) == VECTOR.tolist()
 
 
-@pytest.mark.parametrize(
+@every(
     "came",
     [
         Delivered("map", "open", VECTOR, b""),
@@ -43,7 +44,6 @@ def test_a_sparse_vector_is_added() -> None:
         Delivered("map", "sparse", NONE, sparse(2 * VECTOR)),
         Delivered("map", "masked", VECTOR, b""),
     ],
-    ids=["dense", "twice", "empty", "too short", "too long", "beyond the grid", "masked"],
 )
 def test_anything_else_costs_its_sender_alone(came: Delivered) -> None:
     with pytest.raises(RemoteProtocolError) as refused:

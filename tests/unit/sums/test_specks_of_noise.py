@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
+from support.every import every
 from support.lying_queries import lg_bodies, problem
 from support.private_studies import client_level
 from support.tiny_study import world
@@ -31,13 +31,13 @@ def made(epsilon: str) -> tuple[Plan, list[ValueSpec]]:
     return plan, [one.spec for one in algorithm.contributions]
 
 
-@pytest.mark.parametrize("epsilon", HUGE)
+@every("epsilon", HUGE)
 def test_its_sessions_are_counted(epsilon: str) -> None:
     plan, specs = made(epsilon)
     assert any(Protection(plan, spec).bare for spec in specs)
 
 
-@pytest.mark.parametrize("epsilon", HUGE)
+@every("epsilon", HUGE)
 def test_its_card_says_what_a_crafted_model_reads(epsilon: str) -> None:
     plan, specs = made(epsilon)
     said = learns(plan, specs, "server")
@@ -51,7 +51,7 @@ def test_noise_that_hides_something_is_noise() -> None:
     assert "crafts the model" not in learns(plan, specs, "server")
 
 
-@pytest.mark.parametrize("multiplier", [1e-5, 1e-7])
+@every("multiplier", [1e-5, 1e-7])
 def test_state_that_a_lying_server_chose_opens_nobody(multiplier: float) -> None:
     """The attack on LG-FedAvg, under this noise."""
     plain = problem()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
+from support.every import every
 from support.four_clients import CLIENTS, MASKED, SENDS, SIZE, given, records
 
 import securefl
@@ -52,8 +52,8 @@ def test_an_app_that_hides_its_state_in_a_file_is_read_and_its_card_said_so(tmp_
     assert stance(plan, [SENDS]) == "not held, said"
 
 
-@pytest.mark.parametrize("how", ["masked", "two-server", "ckks"])
-@pytest.mark.parametrize("rules", [Updates(), BOUNDED])
+@every("how", ["masked", "two-server", "ckks"])
+@every("rules", [Updates(), BOUNDED])
 def test_a_flower_app_counts_as_reading_state_and_noise_is_the_way_on(rules: Updates, how: Any) -> None:
     specs = tuple(rules.spec().values())
     bare = replace(MASKED, sum=how, non_private=tuple(spec.name for spec in specs))

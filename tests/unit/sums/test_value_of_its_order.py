@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from support import lying_sessions as sessions
 from support import party_folders
+from support.every import every
 from support.lying_queries import EVERYBODY, FIRST_LAYER, VICTIM, Parties, dead
 
 from securefl.core.machine import Step
@@ -95,7 +96,7 @@ def _lie(self: Any, query: Any, header: Any, transport: Any, scores: Any, victim
     return found or engine.no_answers(query)
 
 
-@pytest.mark.parametrize("how", ["masked", "two-server"])
+@every("how", ["masked", "two-server"])
 def test_a_value_kept_for_one_order_is_in_no_sum_of_another(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.every import every
 from support.hidden_studies import counts
 from support.supernets import context, supernet
 from support.tiny_study import run, text, with_privacy, world
@@ -160,7 +161,7 @@ def test_the_counts_of_pairs_give_every_single_map() -> None:
 HIDDEN = ("masked", "two-server", "ckks")
 
 
-@pytest.mark.parametrize("how", HIDDEN)
+@every("how", HIDDEN)
 def test_maps_are_refused_under_hidden_sums_without_noise(how: str) -> None:
     of = study("adds", "rate = 0.1", how)
     with pytest.raises(ConfigError, match=r"'map'.*update_bound"):
@@ -223,8 +224,8 @@ def errors(said: str) -> list[str]:
     return re.findall(r"errs by ([\d.]+)", said)
 
 
-@pytest.mark.parametrize("how", HIDDEN)
-@pytest.mark.parametrize(
+@every("how", HIDDEN)
+@every(
     ("protocol", "options", "names"),
     [(*STC, "update"), ("cs_fl", "measurements = 0.5\nsparsity = 0.01", "update and votes")],
 )

@@ -184,7 +184,7 @@ def test_the_best_score_wins_wherever_it_stands(tmp_path: Path, monkeypatch: pyt
     assert (found.score, found.cell, published) == (0.9, sweep.cells[0], [2])
 
 
-@pytest.mark.parametrize(("scores", "best"), [([0.5, math.nan], [0]), ([math.nan, math.nan], [])])
+@every(("scores", "best"), [([0.5, math.nan], [0]), ([math.nan, math.nan], [])])
 def test_a_trial_that_diverged_is_not_chosen(
     scores: list[float], best: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

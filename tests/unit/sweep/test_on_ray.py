@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.every import every
 from support.tiny_study import FEDAVG, plain, text, with_privacy, world
 
 from securefl.accounting.shared import account_of
@@ -324,7 +325,7 @@ def test_a_cluster_without_a_node_ends_the_sweep(ray: FakeRay, tmp_path: Path) -
 OUTSIDE = ["../x", "/x", "a/../../x", "a/../x", "", "a//x", "./x", "a/.", "a/", ".lock", "a/.lock", "a\0b"]
 
 
-@pytest.mark.parametrize("name", [*OUTSIDE, 7, b"x"])
+@every("name", [*OUTSIDE, 7, b"x"])
 def test_no_path_leads_outside(name: Any, tmp_path: Path) -> None:
     folder = tmp_path / "cell"
     with pytest.raises(DataError):
@@ -332,7 +333,7 @@ def test_no_path_leads_outside(name: Any, tmp_path: Path) -> None:
     assert not any(tmp_path.rglob("*"))
 
 
-@pytest.mark.parametrize("content", ["text", None, 3, bytearray(b"x")])
+@every("content", ["text", None, 3, bytearray(b"x")])
 def test_what_is_no_bytes_is_refused(content: Any, tmp_path: Path) -> None:
     with pytest.raises((DataError, TypeError)):
         put({"a": content}, tmp_path / "cell")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from support.cheap_runs import unplotted
 from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep, two_lists
 
 from securefl.sweep import page as sweep_page
@@ -40,9 +43,10 @@ class Page(HTMLParser):
         self.text += data
 
 
-def page(found: Sweep, out: Path, failed: Mapping[str, str] | None = None) -> str:
+def page(found: Sweep, out: Path, failed: Mapping[str, str] | None = None, *, plots: Any = unplotted) -> str:
     series = series_of(found, summary_table(found, out, results_table(found, out)))
-    figures = sweep_page.shown_on_pages(series, (), sweep_page.measure_of(found, out))
+    with plots():
+        figures = sweep_page.shown_on_pages(series, (), sweep_page.measure_of(found, out))
     return sweep_page.render(found, out, series, failed or {}, "securefl sweep x", figures)
 
 
@@ -80,7 +84,7 @@ def test_what_no_epsilon_covers_is_said_once(swept: Sweep, tmp_path: Path) -> No
 
 def test_the_page_loads_nothing_and_runs_its_script_alone(swept: Sweep, tmp_path: Path) -> None:
     fill(swept, tmp_path)
-    source = page(swept, tmp_path)
+    source = page(swept, tmp_path, plots=nullcontext)
     found = Page(source)
     assert re.search(r"https?://", source) is None
     assert not {"link", "iframe", "object", "embed", "img", "image"} & {tag for tag, _ in found.tags}
@@ -122,7 +126,7 @@ def test_everything_on_the_page_is_escaped(tmp_path: Path) -> None:
     arms = ARMS.replace('"unit"', f'"{EVIL} $x_1$ url(#a)"')
     found = sweep(EPSILONS, study=NOISED.replace('name = "tiny"', f'name = "{EVIL}"') + arms)
     fill(found, tmp_path)
-    source = page(found, tmp_path, {EVIL: EVIL})
+    source = page(found, tmp_path, {EVIL: EVIL}, plots=nullcontext)
     assert source.count("<script") == 1
     assert f"{EVIL} $x_1$ url(#a)" in Page(source).text
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from support.every import every
 
 from securefl.sweep.tradeoff import Series
 from securefl.sweep.tradeoff_plots import Panel, panelled
@@ -22,7 +22,7 @@ class Placed:
 LONG = ("noise in shares of the clients", "100 clients", "Dirichlet 0.3")
 
 
-@pytest.mark.parametrize("columns", [2, 3, 5])
+@every("columns", [2, 3, 5])
 def test_long_titles_do_not_run_into_each_other(columns: int) -> None:
     series: Sequence[Series] = [Placed((f"{k},000 records", *LONG)) for k in range(columns)]  # type: ignore[misc]
     figure, made = panelled(series, "accuracy")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from support.every import every
 from support.tiny_study import text
 from support.tiny_sweep import EPSILONS, fill, sweep
 
@@ -91,7 +92,7 @@ def test_a_planted_warning_is_in_no_file_outside(done: tuple[Path, bool]) -> Non
     assert all(PRIVATE in name.parts for name in marked)
 
 
-@pytest.mark.parametrize("personal", [False, True])
+@every("personal", [False, True])
 def test_no_private_figure_reaches_a_file_outside(
     personal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.every import every
 from support.tiny_secagg import identity
 
 from securefl.core.acts import RecordAct
@@ -108,12 +109,11 @@ def refused(reply: OpenReply) -> bool:
 # One total of a question ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     "second",
     [agreement(), agreement(2), agreement(1, stage=1), agreement(7, stage=3)],
-    ids=["the same attempt", "the next attempt", "another stage", "a later stage"],
 )
-@pytest.mark.parametrize("restarted", [False, True])
+@every("restarted", [False, True])
 def test_a_late_reply_and_a_second_total(second: Agreement, restarted: bool, tmp_path: Path) -> None:
     """(d) The first total is open at the key holder, the server saw no reply, and asks without client 5."""
     holder = Holder(Journal(tmp_path / "acts.sqlite"))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
+from support.every import every
 from support.tiny_he import SIGNER, keys
 
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
@@ -140,7 +141,7 @@ def test_two_encryptions_of_one_vector_differ() -> None:
 # Terms and values -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "match"),
     [
         ({"length": 0}, "above 0"),
@@ -157,7 +158,7 @@ def test_terms_that_could_wrap_or_fail_are_refused(change: dict[str, int], match
         replace(TERMS, **change)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@every(
     "vector",
     [
         np.zeros(99, dtype=np.int64),
@@ -168,7 +169,6 @@ def test_terms_that_could_wrap_or_fail_are_refused(change: dict[str, int], match
         np.full(100, -1001),
         np.full(100, np.iinfo(np.int64).min),
     ],
-    ids=["short", "shape", "int32", "float", "over", "under", "least"],
 )
 def test_the_client_encrypts_only_declared_vectors(vector: np.ndarray) -> None:
     with pytest.raises(LocalProtocolError, match="Expected"):
@@ -271,7 +271,7 @@ def damaged(raw: bytes, damage: str) -> bytes:
     return bad[damage]
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@every("damage", DAMAGES)
 def test_messages_pass_the_gate_or_cost_their_sender_alone(damage: str) -> None:
     parties = Parties()
     vectors = parties.vectors()
@@ -290,7 +290,7 @@ def test_a_later_ciphertext_of_a_message_passes_the_gate_too() -> None:
             parties.evaluator.admit(bad, sender="mallory")
 
 
-@pytest.mark.parametrize(
+@every(
     "foreign",
     [
         replace(TERMS, place=replace(PLACE, session=b"other")),
@@ -302,7 +302,6 @@ def test_a_later_ciphertext_of_a_message_passes_the_gate_too() -> None:
         replace(TERMS, length=99),
         replace(TERMS, clients=6),
     ],
-    ids=["session", "round", "attempt", "stage", "name", "bound", "length", "clients"],
 )
 def test_bytes_of_another_place_or_other_terms_are_refused(foreign: SumTerms) -> None:
     here, there = Parties(), Parties(foreign)
@@ -339,7 +338,7 @@ def test_a_client_counts_once_and_no_more_clients_than_declared() -> None:
 # Requests and openings --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", [*DAMAGES, "flip", "unsigned", "stranger"])
+@every("damage", [*DAMAGES, "flip", "unsigned", "stranger"])
 def test_the_key_holder_opens_what_its_evaluator_signed_alone(damage: str) -> None:
     parties = Parties()
     _, request = parties.evaluator.request(parties.total(parties.vectors()))
@@ -399,7 +398,7 @@ def test_openings_are_capped_over_all_sums_of_the_key_and_old_answers_remain() -
     assert store.opened == 2 * N
 
 
-@pytest.mark.parametrize("damage", ["short", "long", "empty", "large", "random", "text", "tag"])
+@every("damage", ["short", "long", "empty", "large", "random", "text", "tag"])
 def test_replies_out_of_range_are_refused(damage: str) -> None:
     parties = Parties()
     blinded, request = parties.evaluator.request(parties.total(parties.vectors()))
@@ -409,9 +408,7 @@ def test_replies_out_of_range_are_refused(damage: str) -> None:
         parties.evaluator.unblind(blinded, bad)
 
 
-@pytest.mark.parametrize(
-    ("word", "shift"), [(0, COMPACT.primes[1] // 3), (7, 1), (2 * N - 1, 1)], ids=["far", "by one", "behind"]
-)
+@every(("word", "shift"), [(0, COMPACT.primes[1] // 3), (7, 1), (2 * N - 1, 1)])
 def test_replies_that_are_no_sum_within_the_bound_are_refused(word: int, shift: int) -> None:
     """Far past the largest sum, past it by one, and a value behind the vector's end."""
     parties = Parties(replace(TERMS, bound=100, length=3 * N - N // 2))
@@ -453,7 +450,7 @@ def test_why_server_and_clients_must_not_collude() -> None:
 # Views ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [0, 1000, -1000])
+@every("value", [0, 1000, -1000])
 def test_what_the_key_holder_opens_is_uniform_whatever_the_sum(value: int) -> None:
     """Chi-square of the leading and the low bits of 5 x 4,096 opened integers; false alarm 1e-7 each."""
     store, words = Openings(), []
@@ -475,7 +472,7 @@ def test_two_requests_for_one_total_share_no_pad() -> None:
     assert (np.frombuffer(one, np.uint8)[16:-64] != np.frombuffer(other, np.uint8)[16:-64]).mean() > 0.9
 
 
-@pytest.mark.parametrize("clients", [1, 5])
+@every("clients", [1, 5])
 def test_the_noise_the_key_holder_sees_is_the_flooding(clients: int) -> None:
     """Normal with the declared sigma for one client as for all; low bits uniform; false alarm 1e-7 each."""
     parties = Parties()
@@ -497,7 +494,7 @@ def test_every_bit_of_wide_noise_is_random() -> None:
     assert narrow.std() == pytest.approx(np.sqrt(9 + 1 / 12), rel=0.02)
 
 
-@pytest.mark.parametrize("modulus", [3, 5 * 2**20, COMPACT.primes[1], STRONG.primes[0]])
+@every("modulus", [3, 5 * 2**20, COMPACT.primes[1], STRONG.primes[0]])
 def test_pads_are_uniform_below_their_modulus(modulus: int) -> None:
     """Rejection, not reduction: 5 * 2^20 would show it. False alarm 1e-7."""
     drawn = uniform(modulus, 40_000, random.SystemRandom())

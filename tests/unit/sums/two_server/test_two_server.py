@@ -14,6 +14,7 @@ import pytest
 from dp_accounting import GaussianDpEvent
 from scipy import stats
 from support import tiny_parties
+from support.every import every
 from support.noises import room
 from support.tiny_parties import attempt, session
 from support.tiny_secagg import identity, told
@@ -113,7 +114,7 @@ def test_a_sum_that_could_wrap_is_no_agreement() -> None:
         agreement(vectors=(Vector(name="update", length=9, bits=20, bound=bound),))
 
 
-@pytest.mark.parametrize("key", [SERVER_KEY.public, replace(SERVER_KEY.public, raw=bytes(31))])
+@every("key", [SERVER_KEY.public, replace(SERVER_KEY.public, raw=bytes(31))])
 def test_one_key_does_not_stand_for_both_parties(key: Any) -> None:
     with pytest.raises(ConfigError, match="two different keys"):
         replace(agreement(), holder=key)
@@ -162,7 +163,7 @@ def test_the_key_holder_sees_pads_that_no_record_moved() -> None:
     assert uniform(pads, 2**20)
 
 
-@pytest.mark.parametrize(
+@every(
     "other",
     [
         agreement(2),
@@ -173,7 +174,6 @@ def test_the_key_holder_sees_pads_that_no_record_moved() -> None:
         agreement(plan="another"),
         agreement(holder=part("another")),
     ],
-    ids=["attempt", "round", "stage", "again", "task", "plan", "key holder"],
 )
 def test_another_attempt_or_agreement_has_other_seeds(other: Agreement) -> None:
     """Two values under one pad would tell their difference."""
@@ -448,7 +448,7 @@ def test_what_is_no_reply_is_refused(holder: Holder) -> None:
     assert machine.receive(asking.state, KEY_HOLDER, good).need is not None, "the state is as before"
 
 
-@pytest.mark.parametrize("clients", [6, 1000])
+@every("clients", [6, 1000])
 def test_a_reply_that_names_everybody_fits(clients: int) -> None:
     """Where vectors are short, names are longer than pads."""
     small = replace(agreement(), vectors=(Vector(name="update", length=1, bits=20, bound=100),))
@@ -642,13 +642,12 @@ def test_only_the_server_asks(holder: Holder) -> None:
 # One sum of pads for a question -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     "second",
     [agreement(), agreement(2), agreement(1, stage=1), agreement(7, stage=3)],
-    ids=["the same attempt", "the next attempt", "another stage", "a later stage"],
 )
-@pytest.mark.parametrize("members", [EVERYBODY, FEWER])
-@pytest.mark.parametrize("restarted", [False, True])
+@every("members", [EVERYBODY, FEWER])
+@every("restarted", [False, True])
 def test_a_second_request_for_a_question(
     second: Agreement, members: tuple[int, ...], restarted: bool, tmp_path: Path
 ) -> None:
@@ -683,7 +682,7 @@ def test_without_the_record_the_second_sum_is_told() -> None:
         assert not refused(Holder(Journal()).asked(of, requested(of, members)))
 
 
-@pytest.mark.parametrize("at", ["before the record", "after the record", "after the pads"])
+@every("at", ["before the record", "after the record", "after the pads"])
 def test_a_restart_between_record_and_answer(at: str, tmp_path: Path) -> None:
     """The same request gets the bytes that an undisturbed key holder says, and another one none."""
     of, path = agreement(), tmp_path / "acts.sqlite"
@@ -791,7 +790,7 @@ def called(cohort: int, **changes: Any) -> dict[str, Any]:
     return tiny_parties.machines(TwoServer(plan), one, session(EVERYBODY))
 
 
-@pytest.mark.parametrize(
+@every(
     ("cohort", "changes", "said"),
     [
         (6, {}, None),
@@ -865,7 +864,7 @@ def test_the_noise_is_drawn_once_for_a_question(tmp_path: Path) -> None:
             assert low < np.sum((one - other) ** 2) / (2 * SIGMA**2) < high
 
 
-@pytest.mark.parametrize("once", [False, True])
+@every("once", [False, True])
 def test_the_noise_is_the_specified_one_on_each_sum(once: bool) -> None:
     """Two sums of one ask under one draw would tell their difference bare."""
     other = replace(WIDE, name="count")
@@ -939,7 +938,7 @@ def test_its_charge_is_the_noises_for_all_but_the_key_holder() -> None:
         Protection(replace(NOISED, adversaries=("server", "key-holder", "others")), NOISED_SENDS[0]).charge()
 
 
-@pytest.mark.parametrize("trained", [False, True])
+@every("trained", [False, True])
 def test_an_exception_by_name_costs_no_less_against_the_key_holder(trained: bool) -> None:
     """It could take its noise off all the same: epsilon 0 against it would be a promise."""
     asked = replace(NOISED, adversaries=("server", "key-holder", "others"), non_private=("update",))
@@ -951,7 +950,7 @@ def test_an_exception_by_name_costs_no_less_against_the_key_holder(trained: bool
     assert repr(Protection(bare, NOISED_SENDS[0]).charge().key_holder) == "NoOpDpEvent()"
 
 
-@pytest.mark.parametrize("how", ["clear", "masked", "ckks"])
+@every("how", ["clear", "masked", "ckks"])
 def test_no_other_sum_has_a_key_holder_that_adds_noise(how: Any) -> None:
     with pytest.raises(ConfigError, match='sum = "two-server" with noise = "key-holder"'):
         Protection(replace(NOISED, sum=how), NOISED_SENDS[0]).charge()
