@@ -38,7 +38,7 @@ release elsewhere before the round ends, the rule does not hold for that copy.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -233,6 +233,20 @@ class Ledger:
                     self._insert(key, charge, which.get(key, Asked()))
         return refused
 
+    def book(self, wants: Iterable[tuple[ReleaseKey, Charge, Asked]]) -> None:
+        """Reserve charges that other ledgers decide about, such as those of a server's orders to clients.
+
+        No budget refuses them: what is not written here would be missing in what the server counts. A key
+        that stands with this charge is not charged again.
+
+        Raises:
+            LocalProtocolError: as for `reserve`.
+        """
+        with self._changing():
+            for key, charge, asked in wants:
+                if not self._stands(key, charge):
+                    self._insert(key, charge, asked)
+
     def _stands(self, key: ReleaseKey, charge: Charge) -> bool:
         """Whether this charge is on file for this key."""
         row = self._db.row(f"SELECT charge FROM releases WHERE {KEY}", row_of(key))
@@ -369,6 +383,15 @@ class Ledger:
         where = "session = ?" if holder is None else "session = ? AND holder = ?"
         query = f"SELECT COALESCE(MAX(round), 0) FROM releases WHERE {where}"
         return int(self._db.rows(query, (session, *own))[0][0])
+
+    def orders(self, session: bytes, number: int, after: int) -> list[tuple[Any, ...]]:
+        """Return (place in the chain, holder, stage, attempt, name, initial) of a round's releases.
+
+        They are in order of reservation, and behind the place `after`.
+        """
+        where = "session = ? AND round = ? AND reserved > ? ORDER BY reserved"
+        query = f"SELECT reserved, holder, stage, attempt, name, initial FROM releases WHERE {where}"
+        return self._db.rows(query, (session, number, after))
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return (holder, session, round, stage, attempt, name, charge, state, at) in order of reservation.
