@@ -11,7 +11,7 @@ Guarantees:
       client holds a record, and the allotment bounds every client. So the runs' costs add up for each record
       under any partition and seed.
     - This holds even if each run was chosen after a look at earlier runs. A privacy filter checks it
-      (`Filter`): Gaussians by mu^2, sampled steps by RDP at one order.
+      (`filtered_epsilon`): Gaussians by mu^2, sampled steps by RDP at one order.
     - It holds for the records for which the ledger was made. Other records are refused.
 
 The file belongs to the holder of the records, and must not be published. It identifies the records by an HMAC
@@ -37,7 +37,7 @@ from typing import Any
 from dp_accounting import DpEvent
 
 from securefl.accounting.chain import Head
-from securefl.accounting.composition import Filter
+from securefl.accounting.composition import filtered_epsilon
 from securefl.accounting.events import History, load_charge
 from securefl.accounting.note import HeadNote, noted
 from securefl.accounting.store import IDENTITY, Terms, now, written
@@ -122,7 +122,7 @@ class Account:
         for own in more:
             if own.run not in self._by_run:
                 events = events + own.events(party)
-        return self._filter.epsilon(History.of(events))
+        return filtered_epsilon(History.of(events), self.terms.delta, self.budget)
 
     def refusal(self, more: Sequence[Allotment]) -> BudgetExceeded | None:
         """Return why the budget refuses these runs, or None if it allows them. A stored run costs nothing."""
@@ -148,10 +148,6 @@ class Account:
     @cached_property
     def _by_run(self) -> Mapping[str, Allotment]:
         return {entry.allotment.run: entry.allotment for entry in self.entries}
-
-    @cached_property
-    def _filter(self) -> Filter:
-        return Filter(self.budget, self.terms.delta)
 
 
 def _runs(count: int) -> str:
