@@ -118,10 +118,10 @@ class Account:
 
         It is the filter's epsilon, so it holds even if each run was chosen after a look at earlier runs.
         """
-        events = self._spent(party)
-        for own in more:
-            if own.run not in self._by_run:
-                events = events + own.events(party)
+        events: Counter[DpEvent] = Counter()
+        new = [own for own in more if own.run not in self._by_run]
+        for own in (*self._by_run.values(), *new):
+            events += own.events(party)
         return filtered_epsilon(History.of(events), self.terms.delta, self.budget)
 
     def refusal(self, more: Sequence[Allotment]) -> BudgetExceeded | None:
@@ -138,12 +138,6 @@ class Account:
                     "arms, seeds or cells, or other people's records with a ledger of their own."
                 )
         return None
-
-    def _spent(self, party: str) -> Counter[DpEvent]:
-        found: Counter[DpEvent] = Counter()
-        for entry in self.entries:
-            found += entry.allotment.events(party)
-        return found
 
     @cached_property
     def _by_run(self) -> Mapping[str, Allotment]:
@@ -248,14 +242,11 @@ class SharedLedger:
         with self._changing():
             # Read in the transaction that writes, so that two processes cannot both spend the same remainder.
             account = Account(terms=self._terms, entries=_entries(self._db.rows, None))
-            for own in wants:
-                _require_alike(account.known(own.run), own)
-            refused = account.refusal(wants)
-            if refused is not None:
+            new = [own for own in wants if not _stands(account.known(own.run), own)]
+            if (refused := account.refusal(wants)) is not None:
                 raise refused
-            for own in wants:
-                if account.known(own.run) is None:
-                    self._insert(own)
+            for own in new:
+                self._insert(own)
         # After the commit, never before: a note ahead of its ledger would make an intact ledger unusable.
         with self._db.explaining():
             self._note.write(_head(self._db.rows))
@@ -375,9 +366,10 @@ def _agree(path: Path | str, stored: Mapping[str, str], terms: Terms) -> None:
 def _same_records(path: Path | str, stored: Mapping[str, str], records: str) -> None:
     if not hmac.compare_digest(stored[_RECORDS], _keyed(stored[_SALT], records)):
         raise ConfigError(
-            f"{path}: expected the records that this shared ledger was made for, got others: its budget is "
-            "theirs alone. For other people's records, name another ledger. For the same people's records, "
-            "bring back the old version, because a new ledger would forget what they have spent."
+            f"{path}: expected the records that this shared ledger was made for, got records that its check "
+            "does not fit: its budget is for the first alone. For other people's records, name another "
+            "ledger. For the same people's records, bring back the old version, because a new ledger would "
+            "forget what they have spent."
         )
 
 
@@ -385,9 +377,12 @@ def _keyed(salt: str, records: str) -> str:
     return hmac.new(bytes.fromhex(salt), records.encode(), "sha256").hexdigest()
 
 
-def _require_alike(known: Allotment | None, own: Allotment) -> None:
+def _stands(known: Allotment | None, own: Allotment) -> bool:
+    """Whether a run is stored. Raises LocalProtocolError if it is stored with another allotment."""
     if known is not None and known.text != own.text:
         raise LocalProtocolError(
-            f"Expected the allotment with which {own.what!r} began, got another: its study or this package "
+            f"Expected the allotment with which {own.what!r} began, of {sum(known.charges.values())} "
+            f"releases, got one of {sum(own.charges.values())} with other charges: its study or this package "
             "has changed since. Bring the old version back, or begin a new run in another folder."
         )
+    return known is not None

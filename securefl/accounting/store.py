@@ -140,9 +140,9 @@ def connect(where: Path | str | Database, terms: Terms, counter: Path | None = N
 def _behind(path: Path | str, counter: Path | None, counted: Head, found: Head) -> str:
     return (
         f"{path}: expected the ledger of its counter {counter}, with {counted.count} entries or more, got "
-        f"{found.count} entries, or another ledger: it is an older copy, such as from a backup, and lacks "
-        "the releases since then. Put the newest ledger back. If it is lost, the spent budget is unknown: "
-        "count the budget of these records as spent, and begin a new folder with other records."
+        f"{found.count} entries, or those of a second ledger: it is an older copy, such as from a backup, "
+        "and lacks the releases since then. Put the newest ledger back. If it is lost, the spent budget is "
+        "unknown: count the budget of these records as spent, and begin a new folder with other records."
     )
 
 

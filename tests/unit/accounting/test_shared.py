@@ -139,9 +139,9 @@ def test_what_is_unprotected_no_budget_bears(path: Path) -> None:
 
 def test_other_records_are_refused_and_the_file_does_not_say_which_it_knows(path: Path) -> None:
     SharedLedger(path, TERMS, RECORDS).close()
-    with pytest.raises(ConfigError, match="got others: its budget"):
+    with pytest.raises(ConfigError, match="its budget is for the first alone"):
         SharedLedger(path, TERMS, "cd" * 32)
-    with pytest.raises(ConfigError, match="got others"):
+    with pytest.raises(ConfigError, match="expected the records"):
         account_of(path, TERMS, "cd" * 32)
     assert account_of(path, TERMS, RECORDS).entries == ()
     second = path.with_name("second")
