@@ -25,7 +25,6 @@ import json
 import math
 import secrets
 import sqlite3
-from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,9 +39,8 @@ from securefl.accounting.chain import Head
 from securefl.accounting.composition import filtered_epsilon
 from securefl.accounting.events import History, load_charge
 from securefl.accounting.note import HeadNote, noted
-from securefl.accounting.store import IDENTITY, Terms, now, written
+from securefl.accounting.store import IDENTITY, Terms, now, read_terms, require_terms, write_terms
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
-from securefl.core.text_safety import excerpt
 from securefl.storage.database import Damaged, Database, Kind, decoding, explaining, is_empty, require, seal
 from securefl.storage.read_only import read
 
@@ -70,11 +68,13 @@ class Allotment:
         run: the identity of the run's own ledger.
         what: a description of the run, for people.
         charges: for each charge in its stored form, the largest number of times for one client.
+        at: the time of its reservation; "" before it.
     """
 
     run: str
     what: str
     charges: Mapping[str, int]
+    at: str = ""
 
     @property
     def text(self) -> str:
@@ -90,19 +90,11 @@ class Allotment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A stored run, and the time of its reservation."""
-
-    allotment: Allotment
-    at: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Account:
     """The runs of a shared ledger, and the check of its budget. The order of the runs does not matter."""
 
     terms: Terms
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[Allotment, ...] = ()
 
     @property
     def budget(self) -> float:
@@ -141,7 +133,7 @@ class Account:
 
     @cached_property
     def _by_run(self) -> Mapping[str, Allotment]:
-        return {entry.allotment.run: entry.allotment for entry in self.entries}
+        return {entry.run: entry for entry in self.entries}
 
 
 def _runs(count: int) -> str:
@@ -192,7 +184,9 @@ class SharedLedger:
             with self._db.explaining():
                 before = noted(path)  # read first, because another process may write meanwhile
             with self._changing():
-                self._begin(records)
+                if not self._db.rows("SELECT name FROM terms"):
+                    salt = secrets.token_hex(32)
+                    write_terms(self._db, terms, **{_SALT: salt, _RECORDS: _keyed(salt, records)})
                 stored = _terms_of(self._db.rows)
                 _agree(path, stored, terms)
                 _same_records(path, stored, records)
@@ -218,14 +212,6 @@ class SharedLedger:
     def _changing(self) -> Iterator[None]:
         with self._db.explaining(), self._db.transaction():
             yield
-
-    def _begin(self, records: str) -> None:
-        if self._db.rows("SELECT name FROM terms"):
-            return
-        salt = secrets.token_hex(32)
-        own = {IDENTITY: secrets.token_hex(16), _SALT: salt, _RECORDS: _keyed(salt, records)}
-        for name, value in {**own, **written(self._terms)}.items():
-            self._db.run("INSERT INTO terms VALUES (?, ?)", (name, value))
 
     def account(self) -> Account:
         """Return the stored runs."""
@@ -308,9 +294,7 @@ def _stored(
     if new is not None and not rows("SELECT 1 FROM terms UNION ALL SELECT 1 FROM runs"):
         return new, {}
     stored = _terms_of(rows)
-    with decoding():
-        terms = Terms(**{name: literal_eval(stored[name]) for name in Terms.__dataclass_fields__})
-    return Account(terms=terms, entries=_entries(rows, before)), stored
+    return Account(terms=read_terms(stored), entries=_entries(rows, before)), stored
 
 
 _Rows = Callable[[str], Iterable[tuple[Any, ...]]]
@@ -334,7 +318,7 @@ def _head(rows: _Rows) -> Head:
     return Head(*newest[0]) if newest else _first(rows)
 
 
-def _entries(rows: _Rows, before: Head | None) -> tuple[Entry, ...]:
+def _entries(rows: _Rows, before: Head | None) -> tuple[Allotment, ...]:
     """Return all runs after a check of their chain, which must pass through the head `before`."""
     link, found = _first(rows), []
     passed = before is None or before == link
@@ -347,20 +331,21 @@ def _entries(rows: _Rows, before: Head | None) -> tuple[Entry, ...]:
             counts = {str(charge): int(n) for charge, n in json.loads(charges).items()}
             for charge in counts:
                 load_charge(charge)
-        found.append(Entry(allotment=Allotment(run=run, what=what, charges=counts), at=at))
+        found.append(Allotment(run=run, what=what, charges=counts, at=at))
     if not passed:
         raise Damaged("runs before its noted head are missing or changed, or it is an older copy")
     return tuple(found)
 
 
 def _agree(path: Path | str, stored: Mapping[str, str], terms: Terms) -> None:
-    for name, asked in written(terms).items():
-        if stored[name] != asked:
-            raise ConfigError(
-                f"{path}: expected {name} = {excerpt(stored[name])}, with which this shared ledger was made, "
-                f"got {asked}: epsilons under different terms cannot be added. Set [privacy] "
-                f"{name} to the old value. A new ledger would forget what these records have spent."
-            )
+    require_terms(
+        stored,
+        terms,
+        "expected {name} = {made}, with which this shared ledger was made, got {asked}: epsilons under "
+        "different terms cannot be added. Set [privacy] {name} to the old value. A new ledger would forget "
+        "what these records have spent.",
+        f"{path}: ",
+    )
 
 
 def _same_records(path: Path | str, stored: Mapping[str, str], records: str) -> None:
