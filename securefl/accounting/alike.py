@@ -38,18 +38,11 @@ class GroupedCounts(Generic[H]):
         before = self.of(holder)
         counts = dict(before)
         counts[item] = counts.get(item, 0) + times
-        after = frozenset(counts.items())
-        self._leave(holder, before)
+        self._of[holder] = after = frozenset(counts.items())
+        self._groups.setdefault(before, set()).discard(holder)  # a new holder is in no group
+        if not self._groups[before]:
+            del self._groups[before]
         self._groups.setdefault(after, set()).add(holder)
-        self._of[holder] = after
-
-    def _leave(self, holder: H, counts: Counts) -> None:
-        group = self._groups.get(counts)
-        if group is None:  # a new holder
-            return
-        group.discard(holder)
-        if not group:
-            del self._groups[counts]
 
     def histories(self) -> Iterator[Counts]:
         """Iterate over the different histories, each once."""

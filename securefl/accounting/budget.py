@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, Protocol
 
 from dp_accounting import DpEvent
 
 from securefl.accounting.alike import Counts
-from securefl.accounting.composition import Filter, running_epsilon, within
+from securefl.accounting.composition import filtered_epsilon, running_epsilon, within
 from securefl.accounting.events import NO_COST, NON_PRIVATE, History, dump_charge, load_charge
 from securefl.accounting.store import Terms
 from securefl.core.errors import BudgetExceeded
 from securefl.core.release import Charge
 
-# A long run has a new history every round. A full cache is emptied, which costs only time.
-_LARGEST_MEMORY = 4096
+_FREE: Final = dump_charge(NO_COST)
 # A schedule counts the noised releases for which the noise was calibrated. These two charges have no noise.
-_WITHOUT_NOISE = (dump_charge(NO_COST), dump_charge(NON_PRIVATE))
+_WITHOUT_NOISE: Final = (_FREE, dump_charge(NON_PRIVATE))
 
 
 class Releases(Protocol):
@@ -45,104 +45,94 @@ class Budget:
             allotted: for each charge, the largest number of times that it may be made of one holder. None is
                 no limit.
         """
-        self._releases = releases
-        self._terms = terms
-        self._allotted = allotted
-        self._spent: dict[tuple[Counts, str], float] = {}
-        self._room = _LARGEST_MEMORY
+        self.terms = terms
+        self._releases, self._allotted = releases, allotted
 
     def epsilon(self, holder: str, party: str) -> float:
         """Return the epsilon that this holder has spent against `party`, at the ledger's delta."""
-        return self._epsilon(self._events(holder, party))
+        return _epsilon(self._releases.counted(holder), party, self.terms.delta)
 
     def worst(self, party: str) -> float:
         """Return the largest epsilon over all holders against `party`; 0 for an empty ledger."""
-        histories = list(self._releases.histories())
-        # The cache must hold the histories of all parties: if a scan emptied it, it would be useless.
-        self._room = max(_LARGEST_MEMORY, 4 * len(histories))
-        return max((self._of(own, party) for own in histories), default=0.0)
-
-    def _of(self, counts: Counts, party: str) -> float:
-        if (counts, party) not in self._spent:
-            if len(self._spent) > self._room:
-                self._spent.clear()
-            self._spent[counts, party] = self._epsilon(_events(counts, party))
-        return self._spent[counts, party]
+        histories = self._releases.histories()
+        return max((_epsilon(own, party, self.terms.delta) for own in histories), default=0.0)
 
     def refusal(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
         """Return why budget or schedule refuse these (name, charge) pairs, or None if they allow them."""
-        overrun = self._overrun(holder, wants) or self._beyond(holder, wants)
-        if overrun is not None or self._terms.budget is None:
+        overrun = self._overrun(holder, [(name, dump_charge(charge)) for name, charge in wants])
+        if overrun is not None:
             return overrun
-        # Charges differ by party, so each party is checked on its own. The party with the largest epsilon so
-        # far is not enough: this charge may cost more against another party.
-        for party in self._terms.adversaries:
-            spent = self._events(holder, party)
-            asked = Counter(charge.by_party()[party] for _, charge in wants)
-            if not self._bears(spent + asked):
-                before, after = self._epsilon(spent), self._epsilon(spent + asked)
-                left = round(self._terms.budget - before, 6)
-                return BudgetExceeded(
-                    f"{holder}: expected a round of at most epsilon {left:.4g} against the {party}, which is "
-                    f"left of {self._terms.budget:.4g}, got {after - before:.4g}: 0 rounds like it remain. "
-                    "Raise the budget, or add noise."
-                )
+        for party, spent, after in self._beyond(holder, [charge for _, charge in wants]):
+            budget, before = self.terms.budget or 0.0, self._composed(spent)
+            return BudgetExceeded(
+                f"{holder}: expected a round of at most epsilon {round(budget - before, 6):.4g} against the "
+                f"{party}, which is left of {budget:.4g}, got {self._composed(after) - before:.4g}: 0 rounds "
+                "like it remain. Raise the budget, or add noise."
+            )
         return None
 
     def rounds_left(self, holder: str, round_: Sequence[Charge], *, most: int = 10_000) -> int:
         """Return how many more rounds of these charges the holder's budget allows; at most `most`."""
-        spent = {party: self._events(holder, party) for party in self._terms.adversaries}
-        asked = {party: Counter(c.by_party()[party] for c in round_) for party in self._terms.adversaries}
+        return most_rounds(lambda rounds: not any(self._beyond(holder, round_, rounds)), most)
 
-        def bears(rounds: int) -> bool:
-            return all(
-                self._bears(spent[p] + Counter({e: n * rounds for e, n in asked[p].items()})) for p in spent
-            )
-
-        return most_rounds(bears, most)
-
-    def _overrun(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
-        if self._terms.max_releases is None:
-            return None
-        asked = Counter(name for name, charge in wants if charge not in (NO_COST, NON_PRIVATE))
+    def _overrun(self, holder: str, wants: Sequence[tuple[str, str]]) -> BudgetExceeded | None:
+        """Return why these releases exceed the schedule or the shared ledger's reservation, or None."""
         counted = self._releases.counted(holder)
-        for name, more in asked.items():
-            done = sum(n for (own, charge), n in counted if own == name and charge not in _WITHOUT_NOISE)
-            most = self._terms.max_releases.get(name, 0)
-            if done + more > most:
-                return BudgetExceeded(
-                    f"{holder}: expected at most {most} scheduled releases of {name!r}, got {more} more "
-                    f"after {done}. The noise was calibrated for the schedule: declare a longer one."
-                )
+        for column, limits, free, what, remedy in (
+            (
+                0,
+                self.terms.max_releases,
+                _WITHOUT_NOISE,
+                "scheduled releases of {!r}",
+                "The noise was calibrated for the schedule: declare a longer one.",
+            ),
+            (
+                1,
+                self._allotted,
+                (_FREE,),
+                "releases of this charge, which the shared ledger has reserved for this run",
+                "Begin a new run.",
+            ),
+        ):
+            if limits is None:
+                continue
+            for own, more in Counter(item[column] for item in wants if item[1] not in free).items():
+                done = sum(n for item, n in counted if item[column] == own and item[1] not in free)
+                if done + more > (most := limits.get(own, 0)):
+                    return BudgetExceeded(
+                        f"{holder}: expected at most {most} {what.format(own)}, got {more} more after "
+                        f"{done}. {remedy}"
+                    )
         return None
 
-    def _beyond(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
-        """Return why these charges exceed the shared ledger's reservation, or None if they do not."""
-        if self._allotted is None:
-            return None
-        asked = Counter(dump_charge(charge) for _, charge in wants if charge != NO_COST)
-        for charge, more in asked.items():
-            done = sum(n for (_, own), n in self._releases.counted(holder) if own == charge)
-            if done + more > (most := self._allotted.get(charge, 0)):
-                return BudgetExceeded(
-                    f"{holder}: expected at most {most} releases of this charge, which the shared ledger has "
-                    f"reserved for this run, got {more} more after {done}. Begin a new run."
-                )
-        return None
-
-    def _bears(self, events: Mapping[DpEvent, int]) -> bool:
-        budget = self._terms.budget
+    def _beyond(
+        self, holder: str, charges: Sequence[Charge], rounds: int = 1
+    ) -> Iterator[tuple[str, Counter[DpEvent], Counter[DpEvent]]]:
+        """Yield each adversary whose budget does not bear these charges, with the events before and after."""
+        # Charges differ by party, so each party is checked on its own. The party with the largest epsilon so
+        # far is not enough: this charge may cost more against another party.
+        budget, counted = self.terms.budget, self._releases.counted(holder)
         if budget is None:
-            return True
-        if self._terms.adaptive:
-            return Filter(budget, self._terms.delta).allows(History.of(events))
-        return within(events, self._terms.delta, budget)
+            return
+        for party in self.terms.adversaries:
+            asked = Counter(charge.by_party()[party] for charge in charges)
+            spent = _events(counted, party)
+            after = spent + Counter({event: n * rounds for event, n in asked.items()})
+            if not self._bears(after, budget):
+                yield party, spent, after
 
-    def _events(self, holder: str, party: str) -> Counter[DpEvent]:
-        return _events(self._releases.counted(holder), party)
+    def _bears(self, events: Mapping[DpEvent, int], budget: float) -> bool:
+        if self.terms.adaptive:
+            return filtered_epsilon(History.of(events), self.terms.delta, budget) <= budget
+        return within(events, self.terms.delta, budget)
 
-    def _epsilon(self, events: Mapping[DpEvent, int]) -> float:
-        return running_epsilon(History.of(events), self._terms.delta)
+    def _composed(self, events: Mapping[DpEvent, int]) -> float:
+        return running_epsilon(History.of(events), self.terms.delta)
+
+
+@lru_cache(maxsize=2**16)  # a scan over all holders must not empty it, and a long run has new histories
+def _epsilon(counts: Counts, party: str, delta: float) -> float:
+    return running_epsilon(History.of(_events(counts, party)), delta)
 
 
 def most_rounds(bears: Callable[[int], bool], most: int) -> int:

@@ -418,35 +418,23 @@ def _sampled_loss(q: float, loss: float) -> float:
     return loss + math.log(q) if loss > 100 else math.log1p(q * math.expm1(loss))
 
 
-class Filter:
-    """A privacy filter: it allows or refuses a further release whose parameters depend on earlier releases.
+def filtered_epsilon(history: History, delta: float, budget: float) -> float:
+    """Return the epsilon that a privacy filter compares with the budget, after the whole history.
 
-    For Gaussians alone it bounds the sum of mu^2, a valid filter at the full Gaussian accuracy (Smith and
-    Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"). If steps are sampled, it
-    bounds RDP at one order (Feldman and Zrnic 2021), the order that leaves the most room for a Gaussian.
+    A filter allows or refuses a further release whose parameters depend on earlier releases. For Gaussians
+    alone it bounds the sum of mu^2, a valid filter at the full Gaussian accuracy (Smith and Thakurta 2022,
+    "Fully adaptive composition for Gaussian differential privacy"). If steps are sampled, it bounds RDP at
+    one order (Feldman and Zrnic 2021), the order that leaves the most room for a Gaussian.
     """
+    if not history.steps:
+        return epsilon(history, delta)
+    return rdp_epsilon(history, delta, (_filter_order(budget, delta),))
 
-    def __init__(self, budget: float, delta: float) -> None:
-        self._budget, self._delta = budget, delta
-        # The order depends on public numbers only. The best order of a history would depend on earlier
-        # releases, which the filter's theorem does not cover.
-        orders = np.concatenate([np.linspace(1.1, 64, 630), [128, 256, 512, 1024]])
-        room = (budget - math.log(1 / delta) / (orders - 1)) / orders
-        self._order = float(orders[int(np.argmax(room))])
 
-    def allows(self, history: History) -> bool:
-        """Whether the whole history, including the new release, stays within the budget."""
-        return self.epsilon(history) <= self._budget
-
-    def epsilon(self, history: History) -> float:
-        """Return the epsilon that the filter compares with the budget."""
-        if history.endless:
-            return math.inf
-        if not history.steps:
-            return epsilon(history, self._delta)
-        accountant = RdpAccountant(orders=[self._order])
-        if history.mu_squared > 0:
-            accountant.compose(GaussianDpEvent(1 / math.sqrt(history.mu_squared)))
-        for (q, z), count in history.steps.items():
-            accountant.compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)), count)
-        return float(accountant.get_epsilon(self._delta))
+@cache
+def _filter_order(budget: float, delta: float) -> float:
+    # The order depends on public numbers only. The best order of a history would depend on earlier releases,
+    # which the filter's theorem does not cover.
+    orders = np.concatenate([np.linspace(1.1, 64, 630), [128, 256, 512, 1024]])
+    room = (budget - math.log(1 / delta) / (orders - 1)) / orders
+    return float(orders[int(np.argmax(room))])

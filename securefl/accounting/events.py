@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -93,45 +93,39 @@ def dump_event(event: DpEvent) -> Stored:
     )
 
 
-def load_event(stored: Mapping[str, object]) -> DpEvent:
+_LOADED: Final[Mapping[str, Callable[[Stored], DpEvent]]] = {
+    "none": lambda stored: NoOpDpEvent(),
+    "non_private": lambda stored: NonPrivateDpEvent(),
+    "gaussian": lambda stored: GaussianDpEvent(stored["noise_multiplier"]),
+    "poisson_gaussian": lambda stored: steps_event(
+        stored["sampling_probability"], stored["noise_multiplier"], stored["count"]
+    ),
+    # a tuple: events are counted by equality, and so must hash
+    "composed": lambda stored: ComposedDpEvent(tuple(map(load_event, stored["events"]))),
+}
+
+
+def load_event(stored: Stored) -> DpEvent:
     """Return the event that `dump_event` stored. Raises UnsupportedEvent for an unknown event or field."""
-    # An unknown field may change the event's cost, so every case requires an empty rest.
-    match dict(stored):
-        case {"event": "none", **rest} if not rest:
-            return NoOpDpEvent()
-        case {"event": "non_private", **rest} if not rest:
-            return NonPrivateDpEvent()
-        case {"event": "gaussian", "noise_multiplier": float(z), **rest} if _positive(z) and not rest:
-            return GaussianDpEvent(z)
-        case {
-            "event": "poisson_gaussian",
-            "sampling_probability": float(q),
-            "noise_multiplier": float(z),
-            "count": int(count),
-            **rest,
-        } if 0 < q <= 1 and _positive(z) and count >= 1 and not rest:
-            return steps_event(q, z, count)
-        case {"event": "composed", "events": [*events], **rest} if events and not rest:
-            # a tuple: events are counted by equality, and so must hash
-            return ComposedDpEvent(tuple(load_event(_object(part)) for part in events))
+    try:
+        event = _LOADED[stored["event"]](stored)
+        # An unknown field may change the event's cost. Texts tell 1, 1.0 and True apart.
+        if json.dumps(dump_event(event), sort_keys=True) == json.dumps(stored, sort_keys=True):
+            return event
+    except (KeyError, TypeError, ValueError, OverflowError, UnsupportedEvent):
+        pass
     raise UnsupportedEvent(
         f"Expected a stored event that this version knows, got {stored}. Read it with the version that wrote "
         "it."
     )
 
 
-def _object(stored: object) -> Mapping[str, object]:
-    if not isinstance(stored, dict):
-        raise UnsupportedEvent(f"Expected an event as an object, got {stored!r}.")
-    return stored
-
-
-def _parts(event: DpEvent) -> Iterator[DpEvent]:
-    if not isinstance(event, ComposedDpEvent):
-        yield event
+def _flat(stored: Stored) -> Iterator[Stored]:
+    if stored["event"] != "composed":
+        yield stored
         return
-    for part in event.events:
-        yield from _parts(part)
+    for part in stored["events"]:
+        yield from _flat(part)
 
 
 def _positive(z: float) -> bool:
@@ -148,12 +142,12 @@ def dump_charge(charge: Charge) -> str:
 def load_charge(stored: str) -> Charge:
     """Return the charge that `dump_charge` stored. Raises DataError for a damaged text."""
     try:
-        by_party = {party: load_event(_object(event)) for party, event in _object(json.loads(stored)).items()}
+        by_party = {party: load_event(event) for party, event in json.loads(stored).items()}
         return Charge(server=by_party["server"], key_holder=by_party["key-holder"], others=by_party["others"])
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+    except (ValueError, KeyError, AttributeError, RecursionError):
         raise DataError(
-            "Expected a stored charge with an event for each party, got another text. Restore the "
-            "ledger from a backup."
+            f"Expected a stored charge with an event for each party, got {len(stored)} characters that are "
+            "none. Restore the ledger from a backup."
         ) from None
 
 
@@ -177,23 +171,16 @@ class History:
         """Return the history of counted events. Raises UnsupportedEvent for an unknown event."""
         endless, gaussians, steps = False, [], dict[tuple[float, float], int]()
         for event, times in events.items():
-            for part in _parts(event):
-                match dump_event(part):
-                    case {"event": "non_private"} if times > 0:
-                        endless = True
-                    case {"event": "gaussian", "noise_multiplier": float(z)}:
-                        # two divisions, because z**2 of a tiny z is 0 and would raise ZeroDivisionError
-                        gaussians.append(times * (1 / z) * (1 / z))
-                    case {
-                        "event": "poisson_gaussian",
-                        "sampling_probability": float(q),
-                        "noise_multiplier": float(z),
-                        "count": int(count),
-                    }:
-                        if q == 1:  # a step on all records is a Gaussian, whose composition is exact
-                            gaussians.append(times * count * (1 / z) * (1 / z))
-                        else:
-                            steps[q, z] = steps.get((q, z), 0) + times * count
+            for part in _flat(dump_event(event)):
+                z, q = part.get("noise_multiplier", math.inf), part.get("sampling_probability", 1.0)
+                count = times * part.get("count", 1)
+                if part["event"] == "non_private":
+                    endless = endless or times > 0
+                elif q == 1:  # a step on all records is a Gaussian, whose composition is exact
+                    # two divisions, because z**2 of a tiny z is 0 and would raise ZeroDivisionError
+                    gaussians.append(count * (1 / z) * (1 / z))
+                else:
+                    steps[q, z] = steps.get((q, z), 0) + count
         # fsum is exact, so the same events in another order give the same number, and the same key.
         return cls(endless, math.fsum(gaussians), {key: count for key, count in steps.items() if count})
 

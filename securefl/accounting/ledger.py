@@ -38,7 +38,7 @@ release elsewhere before the round ends, the rule does not hold for that copy.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,11 +60,11 @@ from securefl.storage.database import Database
 __all__ = ["Asked", "Head", "Ledger", "Terms", "now"]
 
 
-class Ledger:
+class Ledger(Budget):
     """The releases of all data holders in one SQLite file; safe under two processes and kill -9.
 
     Args:
-        path: the file, or ":memory:".
+        path: the file, ":memory:", or the open file of a run or a party, which also holds a journal and more.
         terms: the unit, the adjacency, the delta and the budget.
         counter: a file outside the ledger's folder that records the newest head (see `note`). A ledger that
             is older than its counter is refused.
@@ -83,44 +83,19 @@ class Ledger:
 
     def __init__(
         self,
-        path: Path | str,
+        path: Path | str | Database,
         terms: Terms,
         *,
         counter: Path | None = None,
         allotted: Mapping[str, int] | None = None,
         clock: Callable[[], str] = now,
     ) -> None:
-        self._open(connect(path, terms, counter), terms, counter, allotted, clock)
-
-    @classmethod
-    def part_of(
-        cls,
-        file: Database,
-        terms: Terms,
-        *,
-        counter: Path | None = None,
-        allotted: Mapping[str, int] | None = None,
-    ) -> Ledger:
-        """The ledger in the open file of a run or a party, which also holds a journal and more."""
-        own = cls.__new__(cls)
-        own._open(connect(file, terms, counter), terms, counter, allotted, now)
-        return own
-
-    def _open(
-        self,
-        db: Database,
-        terms: Terms,
-        counter: Path | None,
-        allotted: Mapping[str, int] | None,
-        clock: Callable[[], str],
-    ) -> None:
-        self.terms = terms
         self._clock = clock
-        self._db = db
+        self._db = connect(path, terms, counter)
         self._link: Head | None = None
         self._fresh: set[ReleaseKey] = set()  # keys that are new in the latest call of `reserve`
         self._filed = ReleaseTable(self._db, self._newest)
-        self._budget = Budget(self._filed, terms, allotted)
+        super().__init__(self._filed, terms, allotted)
         try:
             with self._db.explaining():
                 self._note = HeadNote(self._db.path, counter)
@@ -233,6 +208,20 @@ class Ledger:
                     self._insert(key, charge, which.get(key, Asked()))
         return refused
 
+    def book(self, wants: Iterable[tuple[ReleaseKey, Charge, Asked]]) -> None:
+        """Reserve charges that other ledgers decide about, such as those of a server's orders to clients.
+
+        No budget refuses them: what is not written here would be missing in what the server counts. A key
+        that stands with this charge is not charged again.
+
+        Raises:
+            LocalProtocolError: as for `reserve`.
+        """
+        with self._changing():
+            for key, charge, asked in wants:
+                if not self._stands(key, charge):
+                    self._insert(key, charge, asked)
+
     def _stands(self, key: ReleaseKey, charge: Charge) -> bool:
         """Whether this charge is on file for this key."""
         row = self._db.row(f"SELECT charge FROM releases WHERE {KEY}", row_of(key))
@@ -334,22 +323,6 @@ class Ledger:
 
     # Reading ----------------------------------------------------------------------------------
 
-    def epsilon(self, holder: str, party: str) -> float:
-        """Return the epsilon that this holder has spent against `party`, at the ledger's delta."""
-        return self._budget.epsilon(holder, party)
-
-    def worst(self, party: str) -> float:
-        """Return the largest epsilon over all holders against `party`; 0 for an empty ledger."""
-        return self._budget.worst(party)
-
-    def rounds_left(self, holder: str, round_: Sequence[Charge], *, most: int = 10_000) -> int:
-        """Return how many more rounds of these charges the holder's budget allows; at most `most`."""
-        return self._budget.rounds_left(holder, round_, most=most)
-
-    def refusal(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
-        """Return why budget or schedule refuse these (name, charge) pairs, or None if they allow them."""
-        return self._budget.refusal(holder, wants)
-
     def state(self, key: ReleaseKey) -> str | None:
         """Return the state of this key's release: "reserved", "committed", or None if it is unknown."""
         row = self._db.row(f"SELECT committed FROM releases WHERE {KEY}", row_of(key))
@@ -369,6 +342,15 @@ class Ledger:
         where = "session = ?" if holder is None else "session = ? AND holder = ?"
         query = f"SELECT COALESCE(MAX(round), 0) FROM releases WHERE {where}"
         return int(self._db.rows(query, (session, *own))[0][0])
+
+    def orders(self, session: bytes, number: int, after: int) -> list[tuple[Any, ...]]:
+        """Return (place in the chain, holder, stage, attempt, name, initial) of a round's releases.
+
+        They are in order of reservation, and behind the place `after`.
+        """
+        where = "session = ? AND round = ? AND reserved > ? ORDER BY reserved"
+        query = f"SELECT reserved, holder, stage, attempt, name, initial FROM releases WHERE {where}"
+        return self._db.rows(query, (session, number, after))
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return (holder, session, round, stage, attempt, name, charge, state, at) in order of reservation.

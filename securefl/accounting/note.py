@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from struct import Struct
+from typing import Final
 
 from securefl.accounting.chain import Head
 from securefl.storage import inputs
@@ -20,7 +22,7 @@ from securefl.storage.database import IN_MEMORY, Damaged, seal
 
 END = "-head"
 """The note's file name is the ledger's name with this ending."""
-_COUNT, _DIGEST = 8, 32
+_NOTE: Final = Struct("<Q32s")
 _LARGEST = 2**10
 
 
@@ -39,10 +41,10 @@ def noted_in(file: Path) -> Head | None:
     content = inputs.content(file, _LARGEST)
     if not content:  # created, but not written yet
         return None
-    body, sealed = content[: _COUNT + _DIGEST], content[_COUNT + _DIGEST :]
-    if sealed != seal("head", body):
+    body = content[: _NOTE.size]
+    if content[_NOTE.size :] != seal("head", body):
         raise Damaged(f"its note {file.name} is not as it was written")
-    return Head(int.from_bytes(body[:_COUNT], "little"), body[_COUNT:])
+    return Head(*_NOTE.unpack(body))
 
 
 class HeadNote:
@@ -54,7 +56,7 @@ class HeadNote:
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
         self._files: list[int] = []
         try:
-            for path in beside + [path for path in (counter,) if path is not None]:
+            for path in beside if counter is None else [*beside, counter]:
                 self._files.append(os.open(path, flags, 0o600))
         except OSError:
             self.close()
@@ -64,7 +66,7 @@ class HeadNote:
         """Write the head in one piece, so that a reader finds the old head or the new head."""
         for file in self._files:
             # all notes have one length, so a new note overwrites the old one completely
-            body = head.count.to_bytes(_COUNT, "little") + head.digest
+            body = _NOTE.pack(head.count, head.digest)
             os.pwrite(file, body + seal("head", body), 0)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ Guarantees:
       client holds a record, and the allotment bounds every client. So the runs' costs add up for each record
       under any partition and seed.
     - This holds even if each run was chosen after a look at earlier runs. A privacy filter checks it
-      (`Filter`): Gaussians by mu^2, sampled steps by RDP at one order.
+      (`filtered_epsilon`): Gaussians by mu^2, sampled steps by RDP at one order.
     - It holds for the records for which the ledger was made. Other records are refused.
 
 The file belongs to the holder of the records, and must not be published. It identifies the records by an HMAC
@@ -25,7 +25,6 @@ import json
 import math
 import secrets
 import sqlite3
-from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,12 +36,11 @@ from typing import Any
 from dp_accounting import DpEvent
 
 from securefl.accounting.chain import Head
-from securefl.accounting.composition import Filter
+from securefl.accounting.composition import filtered_epsilon
 from securefl.accounting.events import History, load_charge
 from securefl.accounting.note import HeadNote, noted
-from securefl.accounting.store import IDENTITY, Terms, now, written
+from securefl.accounting.store import IDENTITY, Terms, now, read_terms, require_terms, write_terms
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
-from securefl.core.text_safety import excerpt
 from securefl.storage.database import Damaged, Database, Kind, decoding, explaining, is_empty, require, seal
 from securefl.storage.read_only import read
 
@@ -70,11 +68,13 @@ class Allotment:
         run: the identity of the run's own ledger.
         what: a description of the run, for people.
         charges: for each charge in its stored form, the largest number of times for one client.
+        at: the time of its reservation; "" before it.
     """
 
     run: str
     what: str
     charges: Mapping[str, int]
+    at: str = ""
 
     @property
     def text(self) -> str:
@@ -90,19 +90,11 @@ class Allotment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A stored run, and the time of its reservation."""
-
-    allotment: Allotment
-    at: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Account:
     """The runs of a shared ledger, and the check of its budget. The order of the runs does not matter."""
 
     terms: Terms
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[Allotment, ...] = ()
 
     @property
     def budget(self) -> float:
@@ -118,11 +110,11 @@ class Account:
 
         It is the filter's epsilon, so it holds even if each run was chosen after a look at earlier runs.
         """
-        events = self._spent(party)
-        for own in more:
-            if own.run not in self._by_run:
-                events = events + own.events(party)
-        return self._filter.epsilon(History.of(events))
+        events: Counter[DpEvent] = Counter()
+        new = [own for own in more if own.run not in self._by_run]
+        for own in (*self._by_run.values(), *new):
+            events += own.events(party)
+        return filtered_epsilon(History.of(events), self.terms.delta, self.budget)
 
     def refusal(self, more: Sequence[Allotment]) -> BudgetExceeded | None:
         """Return why the budget refuses these runs, or None if it allows them. A stored run costs nothing."""
@@ -139,19 +131,9 @@ class Account:
                 )
         return None
 
-    def _spent(self, party: str) -> Counter[DpEvent]:
-        found: Counter[DpEvent] = Counter()
-        for entry in self.entries:
-            found += entry.allotment.events(party)
-        return found
-
     @cached_property
     def _by_run(self) -> Mapping[str, Allotment]:
-        return {entry.allotment.run: entry.allotment for entry in self.entries}
-
-    @cached_property
-    def _filter(self) -> Filter:
-        return Filter(self.budget, self.terms.delta)
+        return {entry.run: entry for entry in self.entries}
 
 
 def _runs(count: int) -> str:
@@ -202,7 +184,9 @@ class SharedLedger:
             with self._db.explaining():
                 before = noted(path)  # read first, because another process may write meanwhile
             with self._changing():
-                self._begin(records)
+                if not self._db.rows("SELECT name FROM terms"):
+                    salt = secrets.token_hex(32)
+                    write_terms(self._db, terms, **{_SALT: salt, _RECORDS: _keyed(salt, records)})
                 stored = _terms_of(self._db.rows)
                 _agree(path, stored, terms)
                 _same_records(path, stored, records)
@@ -229,14 +213,6 @@ class SharedLedger:
         with self._db.explaining(), self._db.transaction():
             yield
 
-    def _begin(self, records: str) -> None:
-        if self._db.rows("SELECT name FROM terms"):
-            return
-        salt = secrets.token_hex(32)
-        own = {IDENTITY: secrets.token_hex(16), _SALT: salt, _RECORDS: _keyed(salt, records)}
-        for name, value in {**own, **written(self._terms)}.items():
-            self._db.run("INSERT INTO terms VALUES (?, ?)", (name, value))
-
     def account(self) -> Account:
         """Return the stored runs."""
         with self._db.explaining():
@@ -252,14 +228,11 @@ class SharedLedger:
         with self._changing():
             # Read in the transaction that writes, so that two processes cannot both spend the same remainder.
             account = Account(terms=self._terms, entries=_entries(self._db.rows, None))
-            for own in wants:
-                _require_alike(account.known(own.run), own)
-            refused = account.refusal(wants)
-            if refused is not None:
+            new = [own for own in wants if not _stands(account.known(own.run), own)]
+            if (refused := account.refusal(wants)) is not None:
                 raise refused
-            for own in wants:
-                if account.known(own.run) is None:
-                    self._insert(own)
+            for own in new:
+                self._insert(own)
         # After the commit, never before: a note ahead of its ledger would make an intact ledger unusable.
         with self._db.explaining():
             self._note.write(_head(self._db.rows))
@@ -321,9 +294,7 @@ def _stored(
     if new is not None and not rows("SELECT 1 FROM terms UNION ALL SELECT 1 FROM runs"):
         return new, {}
     stored = _terms_of(rows)
-    with decoding():
-        terms = Terms(**{name: literal_eval(stored[name]) for name in Terms.__dataclass_fields__})
-    return Account(terms=terms, entries=_entries(rows, before)), stored
+    return Account(terms=read_terms(stored), entries=_entries(rows, before)), stored
 
 
 _Rows = Callable[[str], Iterable[tuple[Any, ...]]]
@@ -347,7 +318,7 @@ def _head(rows: _Rows) -> Head:
     return Head(*newest[0]) if newest else _first(rows)
 
 
-def _entries(rows: _Rows, before: Head | None) -> tuple[Entry, ...]:
+def _entries(rows: _Rows, before: Head | None) -> tuple[Allotment, ...]:
     """Return all runs after a check of their chain, which must pass through the head `before`."""
     link, found = _first(rows), []
     passed = before is None or before == link
@@ -360,28 +331,30 @@ def _entries(rows: _Rows, before: Head | None) -> tuple[Entry, ...]:
             counts = {str(charge): int(n) for charge, n in json.loads(charges).items()}
             for charge in counts:
                 load_charge(charge)
-        found.append(Entry(allotment=Allotment(run=run, what=what, charges=counts), at=at))
+        found.append(Allotment(run=run, what=what, charges=counts, at=at))
     if not passed:
         raise Damaged("runs before its noted head are missing or changed, or it is an older copy")
     return tuple(found)
 
 
 def _agree(path: Path | str, stored: Mapping[str, str], terms: Terms) -> None:
-    for name, asked in written(terms).items():
-        if stored[name] != asked:
-            raise ConfigError(
-                f"{path}: expected {name} = {excerpt(stored[name])}, with which this shared ledger was made, "
-                f"got {asked}: epsilons under different terms cannot be added. Set [privacy] "
-                f"{name} to the old value. A new ledger would forget what these records have spent."
-            )
+    require_terms(
+        stored,
+        terms,
+        "expected {name} = {made}, with which this shared ledger was made, got {asked}: epsilons under "
+        "different terms cannot be added. Set [privacy] {name} to the old value. A new ledger would forget "
+        "what these records have spent.",
+        f"{path}: ",
+    )
 
 
 def _same_records(path: Path | str, stored: Mapping[str, str], records: str) -> None:
     if not hmac.compare_digest(stored[_RECORDS], _keyed(stored[_SALT], records)):
         raise ConfigError(
-            f"{path}: expected the records that this shared ledger was made for, got others: its budget is "
-            "theirs alone. For other people's records, name another ledger. For the same people's records, "
-            "bring back the old version, because a new ledger would forget what they have spent."
+            f"{path}: expected the records that this shared ledger was made for, got records that its check "
+            "does not fit: its budget is for the first alone. For other people's records, name another "
+            "ledger. For the same people's records, bring back the old version, because a new ledger would "
+            "forget what they have spent."
         )
 
 
@@ -389,9 +362,12 @@ def _keyed(salt: str, records: str) -> str:
     return hmac.new(bytes.fromhex(salt), records.encode(), "sha256").hexdigest()
 
 
-def _require_alike(known: Allotment | None, own: Allotment) -> None:
+def _stands(known: Allotment | None, own: Allotment) -> bool:
+    """Whether a run is stored. Raises LocalProtocolError if it is stored with another allotment."""
     if known is not None and known.text != own.text:
         raise LocalProtocolError(
-            f"Expected the allotment with which {own.what!r} began, got another: its study or this package "
+            f"Expected the allotment with which {own.what!r} began, of {sum(known.charges.values())} "
+            f"releases, got one of {sum(own.charges.values())} with other charges: its study or this package "
             "has changed since. Bring the old version back, or begin a new run in another folder."
         )
+    return known is not None

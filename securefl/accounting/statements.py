@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from ast import literal_eval
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,7 @@ from securefl.accounting.composition import running_epsilon
 from securefl.accounting.events import History, load_charge
 from securefl.accounting.figures import plain
 from securefl.accounting.note import noted
-from securefl.accounting.store import IDENTITY, KIND, Terms
+from securefl.accounting.store import IDENTITY, KIND, Terms, read_terms
 from securefl.storage.database import Damaged, decoding, explaining, require, require_version
 from securefl.storage.read_only import read
 
@@ -78,14 +77,15 @@ def statement(path: Path, *, party: str, holder: str | None = None) -> Statement
             lambda charge: (load_charge(charge).by_party()[party], json.loads(charge)[party]["event"])
         )
         with decoding():
-            composed, unit = _Composed(float(terms["delta"])), terms["unit"].strip("'")
+            delta, unit = float(terms["delta"]), terms["unit"].strip("'")
             for *_, charge, _ in releases:
                 parsed(charge)
-    rows = []
+    rows, spent = [], defaultdict[str, Counter[DpEvent]](Counter)
     for at, who, number, name, charge, state in releases:
         if holder is not None and who != holder:
             continue
         event, word = parsed(charge)
+        spent[who][event] += 1
         rows.append(
             {
                 "at": at,
@@ -95,7 +95,7 @@ def statement(path: Path, *, party: str, holder: str | None = None) -> Statement
                 "unit": unit,
                 "event": word,
                 "state": state,
-                "epsilon": composed.after(who, event),
+                "epsilon": plain(round(running_epsilon(History.of(spent[who]), delta), 6)),
             }
         )
     return Statement(rows, head)
@@ -112,9 +112,8 @@ def identity_of(path: Path) -> str:
 
 def terms_of(path: Path) -> Terms:
     """Return the terms of a ledger's file, with which it was made. The file is not changed."""
-    stored = _terms(path)
-    with explaining(path, KIND), decoding():
-        return Terms(**{name: literal_eval(value) for name, value in stored.items() if name != IDENTITY})
+    with explaining(path, KIND):
+        return read_terms(_terms(path))
 
 
 def _terms(path: Path) -> dict[str, str]:
@@ -137,18 +136,3 @@ def _stored(
     state = "CASE WHEN committed IS NULL THEN 'reserved' ELSE 'committed' END"
     releases = rows(f"SELECT at, holder, round, name, charge, {state} FROM releases ORDER BY reserved")
     return dict(rows("SELECT name, value FROM terms")), releases, whole(rows, noted)
-
-
-class _Composed:
-    """Epsilon of each holder's growing history."""
-
-    def __init__(self, delta: float) -> None:
-        self._delta = delta
-        self._spent: dict[str, Counter[DpEvent]] = {}
-
-    def after(self, holder: str, event: DpEvent) -> float | str:
-        """Return this holder's epsilon after one more event, to six decimals."""
-        spent = self._spent.setdefault(holder, Counter())
-        spent[event] += 1
-        said: float | str = plain(round(running_epsilon(History.of(spent), self._delta), 6))
-        return said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from ast import literal_eval
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from securefl.accounting.note import noted, noted_in
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES, Adjacency, ReleaseKey, Unit
 from securefl.core.text_safety import excerpt
-from securefl.storage.database import Database, Kind
+from securefl.storage.database import Database, Kind, decoding
 
 KIND = Kind(
     name="ledger",
@@ -126,11 +127,18 @@ def connect(where: Path | str | Database, terms: Terms, counter: Path | None = N
             counted = None if counter is None else noted_in(counter)
         # One transaction: two processes that open a new ledger at once would otherwise both find no terms.
         with db.transaction():
-            _begin(db, terms)
+            if not db.rows("SELECT name FROM terms"):
+                write_terms(db, terms)
+                move(db, first(db.rows))
             found = whole(db.each, before)
             if counted is not None and replay(db.each, counted.count) != counted:
                 raise DataError(_behind(path, counter, counted, found))
-            _agree(db, terms)
+            require_terms(
+                dict(db.rows("SELECT name, value FROM terms")),
+                terms,
+                "Expected {name} = {made}, with which this ledger was made, got {asked}. Use the old value, "
+                "or a new ledger for the new terms.",
+            )
     except BaseException:
         db.close()
         raise
@@ -140,29 +148,32 @@ def connect(where: Path | str | Database, terms: Terms, counter: Path | None = N
 def _behind(path: Path | str, counter: Path | None, counted: Head, found: Head) -> str:
     return (
         f"{path}: expected the ledger of its counter {counter}, with {counted.count} entries or more, got "
-        f"{found.count} entries, or another ledger: it is an older copy, such as from a backup, and lacks "
-        "the releases since then. Put the newest ledger back. If it is lost, the spent budget is unknown: "
-        "count the budget of these records as spent, and begin a new folder with other records."
+        f"{found.count} entries, or those of a second ledger: it is an older copy, such as from a backup, "
+        "and lacks the releases since then. Put the newest ledger back. If it is lost, the spent budget is "
+        "unknown: count the budget of these records as spent, and begin a new folder with other records."
     )
 
 
-def _begin(db: Database, terms: Terms) -> None:
-    """Write the terms and the first link of the chain, if the ledger has no terms yet."""
-    if db.rows("SELECT name FROM terms"):
-        return
-    for name, value in {IDENTITY: secrets.token_hex(16), **written(terms)}.items():
+def write_terms(db: Database, terms: Terms, **more: str) -> None:
+    """Write the terms of a new ledger, its identity, and `more` texts."""
+    for name, value in {IDENTITY: secrets.token_hex(16), **more, **written(terms)}.items():
         db.run("INSERT INTO terms VALUES (?, ?)", (name, value))
-    move(db, first(db.rows))
 
 
-def _agree(db: Database, terms: Terms) -> None:
-    stored = dict(db.rows("SELECT name, value FROM terms"))
+def read_terms(stored: Mapping[str, str]) -> Terms:
+    """Return the terms that `write_terms` wrote. Raises Damaged if they cannot be read."""
+    with decoding():
+        return Terms(**{name: literal_eval(stored[name]) for name in Terms.__dataclass_fields__})
+
+
+def require_terms(stored: Mapping[str, str], terms: Terms, refusal: str, where: str = "") -> None:
+    """Raise ConfigError for other terms than the stored ones.
+
+    refusal: a text with places for {name}, {made} and {asked}; `where` stands in front of it.
+    """
     for name, asked in written(terms).items():
         if (made := stored.get(name, "nothing")) != asked:
-            raise ConfigError(
-                f"Expected {name} = {excerpt(made)}, with which this ledger was made, got {asked}. Use the "
-                "old value, or a new ledger for the new terms."
-            )
+            raise ConfigError(where + refusal.format(name=name, made=excerpt(made), asked=asked))
 
 
 def written(terms: Terms) -> dict[str, str]:

@@ -119,7 +119,7 @@ def runs(path: Path, as_json: bool) -> None:
         rows = [
             {
                 "at": entry.at,
-                "run": entry.allotment.what,
+                "run": entry.what,
                 "epsilon": {party: plain(value) for party, value in spent.items()},
             }
             for entry, spent in zip(found.entries, after, strict=True)
@@ -130,7 +130,7 @@ def runs(path: Path, as_json: bool) -> None:
         return
     for entry, spent in zip(found.entries, after, strict=True):
         told = ", ".join(f"{short(value)} against the {party}" for party, value in spent.items())
-        echo(f"{excerpt(entry.at)}  {excerpt(entry.allotment.what)}: epsilon {told}")
+        echo(f"{excerpt(entry.at)}  {excerpt(entry.what)}: epsilon {told}")
     count, whom = len(found.entries), " and the ".join(terms.adversaries)
     echo(
         f"{count} run{'' if count == 1 else 's'}; a budget of epsilon {found.budget:g} at delta "

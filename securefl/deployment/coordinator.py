@@ -109,6 +109,7 @@ class OwnMachines:
             scores=arm_context.scores,
             proven_cheaters=arm_context.proven_cheaters,
             retries_left=arm_context.retries_left,
+            books=arm_context.ledger,
         )
         self._fewest = server.fewest
         return RemoteEngine(
@@ -117,7 +118,6 @@ class OwnMachines:
             work_of(study, arm_context.arm, arm_context.world.seed),
             self._exchange,
             server=server,
-            books=arm_context.ledger,
             nonce=arm_context.nonce,
             patience=self._patience,
         )

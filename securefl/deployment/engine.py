@@ -7,24 +7,22 @@ One class serves a study's queries and the updates of an app of one's own. A stu
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery, ValueSpec
 from securefl.core.agreement import fields
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
-from securefl.core.release import KEY_HOLDER, ReleaseKey
+from securefl.core.release import KEY_HOLDER
 from securefl.core.wire import Header
 from securefl.deployment.gathering import AT_ONCE, Gathering, Patience
 from securefl.deployment.messages import Enter
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.transport import RemoteTransport, SendAndReceive
-from securefl.engine.account import Asked
 from securefl.engine.attendance import Absence, Attendance, Presence, Seen
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
@@ -84,9 +82,6 @@ class RemoteEngine:
         work: digest of the parties' computation, 32 bytes (see `messages.Enter`).
         exchange: gives parties requests, and returns the replies that came in time.
         server: of the same plan, such as one that goes on with a run; by default a new one.
-        books: the server's ledger. It holds the clients' charges as reservations, since no client's ledger is
-            on this machine. It may overstate a client's spending, but never understates it. By default it is
-            in memory, for this session alone.
         nonce: 32 bytes that no session had before; by default from the operating system.
         patience: how `away` waits for parties.
 
@@ -105,7 +100,6 @@ class RemoteEngine:
         exchange: SendAndReceive,
         *,
         server: ServerParty | None = None,
-        books: Ledger | None = None,
         nonce: bytes | None = None,
         patience: Patience = AT_ONCE,
     ) -> None:
@@ -117,7 +111,6 @@ class RemoteEngine:
         self._plan, self._record, self._contributions = side.plan, side.record, contributions
         self._clients = pinned.clients
         self.session = pinned.session(side.plan, nonce)
-        self.books = Ledger(":memory:", side.plan.terms()) if books is None else books
         names = [*pinned.clients, *({KEY_HOLDER} & set(pinned.members))]
         self._transport = RemoteTransport(exchange, request, self.session, keys)
         self._gathering = Gathering(self._transport, names, patience)
@@ -171,16 +164,13 @@ class RemoteEngine:
         log = Log()
         if header.round > self._round:
             self._begin(header, log)
-        counted = len(self.server.account.new)
         waves = self._transport
         waves.begin()
         if not self._may_ask(query, header):
-            answers = self.server.skip(query, CUT_OFF)
-            self._book(header, self.server.account.new[counted:])
+            answers = self.server.skip(query, header, CUT_OFF)
             log.add(self.server.log.take())
             return answers, log
         answers = self.server.query(query, header, waves)
-        self._book(header, self.server.account.new[counted:])
         log.add(self.server.log.take())
         log.traffic.add(waves.traffic)
         seen, absent = self.server.seen, self._gathering.absent
@@ -219,19 +209,6 @@ class RemoteEngine:
         for name, why in self._gathering.absent.items():
             if why is Absence.SILENT:
                 log.report(name, SILENT)
-
-    def _book(self, header: Header, asked: Sequence[Asked]) -> None:
-        """Reserve the charges of these queries in the server's ledger."""
-        wants = [
-            (
-                ReleaseKey(client_name(k), header.session, header.round, header.stage, number, name),
-                self.server.account.charge(name, initial=initial),
-            )
-            for number, (name, initial, clients) in enumerate(asked)
-            for k in dict.fromkeys(clients)
-        ]
-        if wants:
-            self.books.reserve(wants)
 
     def attended(self, number: int, chosen: Iterable[int] = ()) -> Presence:
         """Who took part in round `number`, by all its queries so far. Call it at the end of each round.

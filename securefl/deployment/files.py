@@ -141,7 +141,7 @@ def held(
         file = stack.enter_context(closing(Database(path, kind)))
         ledger = None
         if terms is not None:
-            ledger = stack.enter_context(Ledger.part_of(file, terms, counter=counter.ledger))
+            ledger = stack.enter_context(Ledger(file, terms, counter=counter.ledger))
         files = Files(name, Journal(file), SessionStore(file), counter, ledger)
         if files.diary.bound("party", name) != name:
             raise DataError(f"Expected {path} of {name}, got another party's. Name the party's own folder.")

@@ -107,10 +107,10 @@ class Made:
         holder = self.scores is not None or (scheme is not None and scheme.key_holder_learns)
         return (SERVER, KEY_HOLDER) if holder else (SERVER,)
 
-    def server(self, record: OwnRecord) -> ServerParty:
+    def server(self, record: OwnRecord, books: Ledger | None = None) -> ServerParty:
         """The server of this study."""
         clients = self.world.problem.clients
-        return ServerParty(self.plan, self.spec, record, clients=clients, scores=self.scores)
+        return ServerParty(self.plan, self.spec, record, clients=clients, scores=self.scores, books=books)
 
     def key_holder(self, record: OwnRecord) -> KeyHolderParty:
         """The key holder of this study."""

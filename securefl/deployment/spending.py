@@ -2,8 +2,9 @@
 
 The server counts the charge of every order that it sends, whether it arrives or not. A client's ledger counts
 only orders that reached it. So the client has spent at most what the server counts, and at least the charges
-of the orders to which it replied. Both figures follow from public charges and from who took part. They are
-of this run alone; a client's ledger also has its other sessions.
+of the orders to which it replied. Both are accounts (`engine.account`): one of all orders in the records of
+the rounds, one of those with a reply. They are of this run alone; a client's ledger also has its other
+sessions.
 """
 
 from __future__ import annotations
@@ -16,14 +17,12 @@ from typing import Any, Final
 
 import pandas as pd
 
-from securefl.accounting.composition import epsilon
-from securefl.accounting.events import History
 from securefl.accounting.figures import plain, short
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.messages import client_name
+from securefl.engine.account import Account
 from securefl.engine.attendance import Absence
-from securefl.mechanisms.charges import Protection
 from securefl.report.tables import write_table
 from securefl.storage.private_folder import NOTICE, PRIVATE, private_folder
 
@@ -33,8 +32,6 @@ _UNREACHED = (Absence.SILENT.value, Absence.REFUSED.value)
 """Reasons of clients that may not have got an order."""
 _NAMED = 6
 """The number of clients of one sentence that are named."""
-Asked = Counter[tuple[str, bool]]
-"""How often a client was asked for a value, by the value's name and whether the query was an initial one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,45 +73,32 @@ def spending(
     plan: Plan, specs: Mapping[str, ValueSpec], records: Sequence[Mapping[str, Any]], clients: int
 ) -> list[Spent]:
     """Each client's spending, from the records of a run's rounds."""
-    counted, spent = [Asked() for _ in range(clients)], [Asked() for _ in range(clients)]
+    counted, spent = (Account(plan, specs, clients) for _ in range(2))
     asked, answered = Counter[int](), Counter[int]()
     for record in records:
         absent: Mapping[str, str] = record["seen"]["absent"]
-        here: set[int] = set()
-        for name, initial, cohort in record["charged"]:
-            for k in dict.fromkeys(cohort):
-                counted[k][name, initial] += 1
-                here.add(k)
-                # Who replies without a value has reserved its charges first.
-                if absent.get(client_name(k)) not in _UNREACHED:
-                    spent[k][name, initial] += 1
+        # Who replies without a value has reserved its charges first.
+        replied = {
+            k
+            for k in range(clients)
+            if client_name(k) in record["seen"]["asked"] and absent.get(client_name(k)) not in _UNREACHED
+        }
+        orders = [(str(name), bool(initial), tuple(cohort)) for name, initial, cohort in record["charged"]]
+        counted.restore([orders])
+        spent.restore([[(name, initial, tuple(replied & set(own))) for name, initial, own in orders]])
+        here = {k for _, _, own in orders for k in own}
         asked.update(here)
-        answered.update(k for k in here if client_name(k) not in absent)
-    known: dict[frozenset[Any], float] = {}
-
-    def composed(one: Asked) -> float:
-        key = frozenset(one.items())
-        if key not in known:
-            known[key] = max((_epsilon(plan, specs, one, party) for party in plan.adversaries), default=0.0)
-        return known[key]
-
+        answered.update(k for k in here & replied if client_name(k) not in absent)
     return [
         Spent(
             client=k,
             asked=asked[k],
             answered=answered[k],
-            counted=composed(counted[k]),
-            spent=composed(spent[k]),
+            counted=counted.epsilon(k),
+            spent=spent.epsilon(k),
         )
         for k in range(clients)
     ]
-
-
-def _epsilon(plan: Plan, specs: Mapping[str, ValueSpec], asked: Asked, party: str) -> float:
-    events = Counter[Any]()
-    for (name, initial), times in asked.items():
-        events[Protection(plan, specs[name]).charge(trained=not initial).by_party()[party]] += times
-    return epsilon(History.of(events), plan.delta)
 
 
 def sentences(found: Sequence[Spent]) -> list[str]:

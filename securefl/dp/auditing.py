@@ -15,7 +15,7 @@ The fourth check, canaries through DP-SGD's optimiser, is `securefl.training.can
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, sqrt
 from typing import Final
 
@@ -220,7 +220,31 @@ def proved(null: Floats, other: Floats, delta: float) -> float:
 def mechanisms() -> list[Audited]:
     """Every mechanism of the package, at a noise multiplier of 1, at which a lower bound is informative."""
     rng = np.random.default_rng(0)
-    return [_moments(rng), _loss(rng), _rounded_sum(rng), _discrete_sum(rng)]
+    moments, losses, limit = Moments(bound=2.0, square_bound=4.0), Losses(bound=5.0), 2**10
+    return [
+        _noised(
+            "profile (means, variances, count)",
+            moments.sums,
+            moments.sensitivity("add-remove") / STEP,
+            rng.normal(size=(10, 3)),
+            _odd(3, 2.0),
+        ),
+        _noised(
+            "loss (mean, count)",
+            lambda x: losses.sums(x[:, 0]),
+            losses.sensitivity("add-remove") / STEP,
+            rng.uniform(0, 5, (10, 1)),
+            _odd(1, 5.0),
+        ),
+        _noised(
+            "rounded Gaussian on a sum of norm-1 records",
+            lambda x: _summed(x, limit),
+            float(limit),
+            rng.normal(size=(10, 4)),
+            _odd(4, 1.0),
+        ),
+        _discrete_sum(rng.normal(size=(10, 4)), limit),
+    ]
 
 
 def _odd(width: int, bound: float) -> list[Floats]:
@@ -231,43 +255,10 @@ def _odd(width: int, bound: float) -> list[Floats]:
     return [*alike, *single]
 
 
-def _moments(rng: np.random.Generator) -> Audited:
-    made = Moments(bound=2.0, square_bound=4.0)
-    return _noised(
-        "profile (means, variances, count)",
-        made.sums,
-        made.sensitivity("add-remove") / STEP,
-        records=rng.normal(size=(10, 3)),
-        odd=_odd(3, 2.0),
-    )
-
-
-def _loss(rng: np.random.Generator) -> Audited:
-    made = Losses(bound=5.0)
-    return _noised(
-        "loss (mean, count)",
-        lambda x: made.sums(x[:, 0]),
-        made.sensitivity("add-remove") / STEP,
-        records=rng.uniform(0, 5, (10, 1)),
-        odd=_odd(1, 5.0),
-    )
-
-
 def _summed(records: Floats, limit: int) -> Integers:
     kept = records[clipping.finite(records)]
     total: Integers = clipping.to_grid(kept, 2.0**-10, limit).sum(axis=0)
     return total
-
-
-def _rounded_sum(rng: np.random.Generator) -> Audited:
-    limit = 2**10
-    return _noised(
-        "rounded Gaussian on a sum of norm-1 records",
-        lambda x: _summed(x, limit),
-        float(limit),
-        records=rng.normal(size=(10, 4)),
-        odd=_odd(4, 1.0),
-    )
 
 
 def _noised(
@@ -291,23 +282,23 @@ def _noised(
     )
 
 
-def _discrete_sum(rng: np.random.Generator) -> Audited:
+def _discrete_sum(records: Floats, limit: int) -> Audited:
     # Only the honest clients' noise counts: the 2 corrupt ones of 6 survivors may leave theirs out.
-    limit, honest = 2**10, 4
-    share = gaussian.share(float(limit), 6, 2)
+    honest, share = 4, gaussian.share(float(limit), 6, 2)
 
-    def release(records: Floats, source: Source) -> Integers:
-        shares = gaussian.discrete(honest * records.shape[1], share, source)
-        noised: Integers = _summed(records, limit) + shares.reshape(honest, -1).sum(axis=0)
+    def release(x: Floats, source: Source) -> Integers:
+        shares = gaussian.discrete(honest * x.shape[1], share, source)
+        noised: Integers = _summed(x, limit) + shares.reshape(honest, -1).sum(axis=0)
         return noised
 
-    return Audited(
-        name="discrete Gaussian shares of 4 honest clients",
-        sums=lambda x: _summed(x, limit),
+    return replace(
+        _noised(
+            f"discrete Gaussian shares of {honest} honest clients",
+            lambda x: _summed(x, limit),
+            float(limit),
+            records,
+            _odd(4, 1.0),
+        ),
         release=release,
-        sigma=float(limit),
-        sensitivity=float(limit),
         event=GaussianDpEvent(sqrt(limit**2 - 4) / limit),
-        records=rng.normal(size=(10, 4)),
-        odd=_odd(4, 1.0),
     )

@@ -81,7 +81,7 @@ def to_grid(records: Floats, step: float, limit: int) -> Integers:
     if limit >= 2**31:
         raise ConfigError(f"Expected a limit below 2^31 grid units, got {limit}: squares would overflow.")
     if not np.isfinite(records).all():
-        raise DataError("Expected finite records, got others. Reject those first.")
+        raise DataError("Expected finite records, got nan or infinity in some. Reject those first.")
     # Neither np.rint nor randomised rounding: both can lengthen a record beyond the limit.
     integers = np.trunc(clip_l2(records, limit * step) / step).astype(np.int64)
     while (over := np.sum(integers**2, axis=1) > limit**2).any():

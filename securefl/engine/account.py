@@ -1,20 +1,31 @@
 """The server's account of clients' privacy charges, from public inputs alone.
 
 A charge follows from the plan and from the values that were asked for. So the server knows, without any
-message, which clients' budgets bear no further round. It counts every query it sends. If an order is lost,
-the server counts a charge that the client's ledger does not have. The client then retires early, never late.
+message, which clients' budgets bear no further round. It counts every query before its orders leave. If an
+order is lost, the server counts a charge that the client's ledger does not have. The client then retires
+early, never late.
+
+The account is the one count that the server keeps. In a deployment it also stands on file: the server's
+*books* are a ledger, on which a query is written before its orders leave. So it survives a kill, and the
+round that is run again counts the orders that had left. What each client spent is read from the records of
+the rounds, which hold what the account counted (`deployment.spending`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 from securefl.accounting.alike import Counts, GroupedCounts
 from securefl.accounting.budget import Budget
 from securefl.accounting.events import dump_charge
+from securefl.accounting.ledger import Asked as Order
+from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
-from securefl.core.release import Charge
+from securefl.core.messages import client_name
+from securefl.core.release import Charge, ReleaseKey
+from securefl.core.wire import Header
 from securefl.mechanisms.charges import Protection
 
 Asked = tuple[str, bool, tuple[int, ...]]
@@ -22,10 +33,19 @@ Asked = tuple[str, bool, tuple[int, ...]]
 
 
 class Account:
-    """Public charges of all clients under one plan."""
+    """Public charges of all clients under one plan.
 
-    def __init__(self, plan: Plan, contributions: Mapping[str, ValueSpec], clients: int) -> None:
-        self._plan = plan
+    books: the server's ledger in a deployment. None if the clients' ledger is in this process.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        contributions: Mapping[str, ValueSpec],
+        clients: int,
+        books: Ledger | None = None,
+    ) -> None:
+        self._plan, self._books, self._booked = plan, books, 0
         self._protected = {name: Protection(plan, spec) for name, spec in contributions.items()}
         self._counts = GroupedCounts(range(clients))
         self._budget = Budget(self, plan.terms())
@@ -39,13 +59,31 @@ class Account:
     def histories(self) -> Iterable[Counts]:
         return self._counts.histories()
 
-    def query(self, names: Sequence[str], clients: Sequence[int], *, initial: bool) -> None:
+    def query(self, names: Sequence[str], clients: Sequence[int], at: Header, *, initial: bool) -> None:
         """Count a query for these values, before it is sent to these clients."""
         # Before the call goes out, since the server cannot know which clients it reached. A count that is too
         # large retires a client early at worst.
-        for name in names:
-            self._count((name, initial, tuple(map(int, clients))))
-            self._new.append((name, initial, tuple(map(int, clients))))
+        asked = [(name, initial, tuple(map(int, clients))) for name in names]
+        for one in asked if self._books is None else self._book(self._books, asked, at):
+            self._count(one)
+            self._new.append(one)
+
+    def _book(self, books: Ledger, asked: Sequence[Asked], at: Header) -> Iterator[Asked]:
+        """Write orders on the books under their clients' own keys. Yields what is new on them in this round:
+        also the orders of a server that was killed in it, and no order that stood already."""
+        books.book(
+            (
+                ReleaseKey(client_name(k), at.session, at.round, at.stage, at.attempt, name),
+                self.charge(name, initial=initial),
+                Order(initial=int(initial)),
+            )
+            for name, initial, clients in asked
+            for k in clients
+        )
+        rows = books.orders(at.session, at.round, self._booked)
+        for (_, _, name, initial), own in groupby(rows, lambda row: row[2:]):
+            *_, (self._booked, _, *_) = orders = list(own)
+            yield name, bool(initial), tuple(int(row[1].removeprefix("client-")) for row in orders)
 
     def _count(self, asked: Asked) -> None:
         name, initial, clients = asked
@@ -57,6 +95,11 @@ class Account:
         """The charge of one query for this value."""
         return self._protected[name].charge(trained=not initial)
 
+    def epsilon(self, client: int) -> float:
+        """The largest epsilon of this client against an adversary of the plan."""
+        parties = self._plan.adversaries
+        return max((self._budget.epsilon(str(client), party) for party in parties), default=0.0)
+
     def epsilons(self, party: str) -> list[float]:
         """The epsilon of each client against `party`, in ascending order."""
         spent = (
@@ -64,11 +107,6 @@ class Account:
             for _, clients in self._counts.groups()  # clients with the same queries spent the same
         )
         return [epsilon for epsilon, count in sorted(spent) for _ in range(count)]
-
-    @property
-    def new(self) -> Sequence[Asked]:
-        """The queries that were counted since `news` was called last."""
-        return self._new
 
     def news(self) -> list[Asked]:
         """The queries that were counted since the last call of this method, for the record of a round."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery, PerClient, ValueSpec
 from securefl.algorithm.weighing import Weights, require_allowed, require_batches
@@ -135,9 +136,10 @@ class ServerParty:
         scores: LinearScheme | None = None,
         proven_cheaters: Iterable[int] = (),
         retries_left: int | None = None,
+        books: Ledger | None = None,
     ) -> None:
         require_mechanism(plan)
-        self.account = Account(plan, contributions, clients)
+        self.account = Account(plan, contributions, clients, books)
         self.log = Log()
         self.seen = Seen()
         self._called: set[str] = set()
@@ -197,12 +199,13 @@ class ServerParty:
         self.seen = self._saw(query, answers, transport.absent)
         return answers
 
-    def skip(self, query: CohortQuery, why: str) -> Answers:
+    def skip(self, query: CohortQuery, header: Header, why: str) -> Answers:
         """Count a query, and ask nobody: its orders left earlier, and parties take no order twice."""
         self.log.take()  # of an earlier query
         self._called, self._heard = set(), frozenset()
         self.log.report(SERVER, why)
-        self.account.query([spec.name for spec in query.wants()], query.cohort, initial=query.initial > 0)
+        wants = [spec.name for spec in query.wants()]
+        self.account.query(wants, query.cohort, header, initial=query.initial > 0)
         answers = no_answers(query)
         self.seen = self._saw(query, answers, {})
         return answers
@@ -303,7 +306,7 @@ class ServerParty:
             whole=frozenset(own.name for own in sums if not Protection(self._plan, own).sparse),
         )
         now = [s.spec.name for s in (() if hidden else query.sums)] + [e.spec.name for e in query.per_client]
-        self.account.query(now, query.cohort, initial=query.initial > 0)
+        self.account.query(now, query.cohort, header, initial=query.initial > 0)
         call = QueryCall.of(told, scores.asked, scores.key, cohort_of(query) if hidden else None)
         self._call(transport, [client_name(k) for k in query.cohort], encode_call(header, call))
         answers: Answers | None = self._run(machine, header, transport)
@@ -406,7 +409,7 @@ class ServerParty:
         machine = self._sums.machine(attempt, call.key)
         # Counted only after the key holder answered: an attempt that cannot be opened costs no client
         # anything.
-        self.account.query(call.names, cohort, initial=query.initial > 0)
+        self.account.query(call.names, cohort, header, initial=query.initial > 0)
         self._call(transport, [client_name(k) for k in cohort], encode_call(header, call))
         return machine
 

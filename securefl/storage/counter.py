@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from struct import Struct
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.storage import inputs
@@ -20,7 +21,7 @@ from securefl.storage.database import seal
 from securefl.storage.files import folder_at, write
 
 _LEDGER, _PLACE, _KEYS = "ledger.head", "place", "keys"
-_NUMBER, _NUMBERS = 8, 4
+_NOTE = Struct("<4Q")
 _LARGEST = 2**10
 
 
@@ -43,7 +44,7 @@ def require_outside(counter: Path, folder: Path) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Place:
     """A party's progress.
 
@@ -94,7 +95,7 @@ class Counter:
 
     def note(self, place: Place) -> None:
         """Note the party's progress."""
-        body = b"".join(number.to_bytes(_NUMBER, "little") for number in astuple(place))
+        body = _NOTE.pack(*astuple(place))
         file = os.open(self.folder / _PLACE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             # Every note has the same length, so this one write replaces the old note completely.
@@ -126,15 +127,13 @@ class Counter:
                 "Counter.begin for a party of your own program."
             )
         content = inputs.content(path, _LARGEST)
-        body = content[: _NUMBERS * _NUMBER]
-        if content[_NUMBERS * _NUMBER :] != seal("place", body):
+        body = content[: _NOTE.size]
+        if content[_NOTE.size :] != seal("place", body):
             raise DataError(
                 f"Expected the counter's note in {path} as it was written, got {len(content)} other bytes. "
                 "Put the newest copy of the file back. If an earlier securefl wrote it, make a new folder."
             )
-        numbers = (body[at : at + _NUMBER] for at in range(0, len(body), _NUMBER))
-        sessions, released, acted, bare = (int.from_bytes(number, "little") for number in numbers)
-        return Place(sessions=sessions, released=released, acted=acted, bare=bare)
+        return Place(*_NOTE.unpack(body))
 
     def require(self, own: Place) -> None:
         """Raise DataError if the party's progress is behind the note."""

@@ -48,10 +48,6 @@ class Holder:
     command: str
     since: str
 
-    def words(self) -> dict[str, int | str]:
-        """The fields by their names in the lock file."""
-        return {"pid": self.pid, "host": self.host, "command": self.command, "since": self.since}
-
     @classmethod
     def this(cls) -> Holder:
         name, *arguments = sys.argv or ["python"]
@@ -122,7 +118,7 @@ class _File:
     def note(self, holder: Holder) -> None:
         # A full disk is told by what needs the room; the lock holds without a note.
         with suppress(OSError):
-            text = json.dumps(holder.words()).encode()
+            text = json.dumps(vars(holder)).encode()
             os.pwrite(self.number, text, 0)
             os.ftruncate(self.number, len(text))
 

@@ -26,7 +26,7 @@ from typing import Final
 
 from securefl.core.errors import ConfigError, SecureFLError, of_another_version
 from securefl.core.formats import VERSION, first_line, version_in
-from securefl.storage.inputs import opened, shown
+from securefl.storage.inputs import kind_word, opened, shown
 
 ROOT: Final = 0
 _ROOT_FOLDER: Final = Path("/")
@@ -76,7 +76,7 @@ def walked(path: Path, users: frozenset[int], close: frozenset[int] | None = Non
                 here, sticky = _ROOT_FOLDER, _folder(_ROOT_FOLDER, _ROOT_FOLDER.lstat(), users)
         elif rest:
             raise ConfigError(
-                f"Expected a folder at {shown(entry)}, got another kind of file. Check the path."
+                f"Expected a folder at {shown(entry)}, got {kind_word(found.st_mode)}. Check the path."
             )
         elif stat.S_ISREG(found.st_mode):
             _require_own_writer(entry, found)
@@ -99,7 +99,7 @@ def reason(path: Path, opened: os.stat_result | None = None) -> str:
     except ConfigError as error:
         return str(error)
     if opened is not None and not os.path.samestat(found, opened):
-        return f"Expected {shown(path)} to stay, got another file meanwhile. Run the same command again."
+        return f"Expected {shown(path)} to stay, got a file in its place. Run the same command again."
     return ""
 
 
@@ -125,8 +125,8 @@ def allowed(
         if opened is None or os.path.samestat(real.lstat(), opened):
             return why
         raise ConfigError(
-            f"Expected {shown(path)} to lead to the trusted {shown(real)}, got another file when it was "
-            "opened: a link on the way changed. Name the file or folder itself, not the link."
+            f"Expected {shown(path)} to lead to the trusted {shown(real)}, got a file elsewhere when it "
+            "was opened: a link on the way changed. Name the file or folder itself, not the link."
         )
     sticky = real.parent.lstat().st_mode & stat.S_ISVTX
     place = shlex.quote(str(real if sticky else real.parent))

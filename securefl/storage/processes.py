@@ -16,7 +16,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -59,19 +59,23 @@ def unheard() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-@contextmanager
-def for_workers() -> Iterator[None]:
+def for_workers() -> AbstractContextManager[None]:
     """Give each process that is started inside the context one thread for linear algebra."""
-    name = "OMP_NUM_THREADS"
-    old = os.environ.get(name)
-    os.environ[name] = "1"
+    return _environment("OMP_NUM_THREADS", "1")
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment for the processes that are started inside the context."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        if old is None:
+        if before is None:
             del os.environ[name]
         else:
-            os.environ[name] = old
+            os.environ[name] = before
 
 
 @contextmanager
@@ -184,7 +188,9 @@ class Supervisor(Generic[Name]):
         line, theirs = self._context.Pipe()
         inside = Line(theirs, self._hears)
         process = self._context.Process(target=_inside, args=(self._forks, work, inside, given))
-        with unheard(), _forking(), _safe_path():
+        # A spawned worker is `python -c`. Before it takes over the path of its parent, it would import from
+        # the working folder, which may be another user's, such as /tmp.
+        with unheard(), _forking(), _environment("PYTHONSAFEPATH", "1"):
             try:
                 process.start()
             except OSError:
@@ -225,23 +231,6 @@ class Supervisor(Generic[Name]):
                 yield name, Ended(code)
             else:
                 yield name, news
-
-
-@contextmanager
-def _safe_path() -> Iterator[None]:
-    """Start no Python that imports from the working folder, which may be another user's such as /tmp.
-
-    A spawned worker is `python -c`. It looks there before it takes over the path of its parent.
-    """
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = before
 
 
 def _inside(forked: bool, work: Work, line: Line, given: tuple[Any, ...]) -> NoReturn:

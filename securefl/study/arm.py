@@ -117,7 +117,7 @@ class Saved:
 
 def identity(home: Path, plan: Plan) -> str:
     """The identity of the ledger in the folder of an arm and seed. The first call makes the ledger."""
-    with closing(_file(home)) as file, Ledger.part_of(file, plan.terms()) as ledger:
+    with closing(_file(home)) as file, Ledger(file, plan.terms()) as ledger:
         return ledger.identity
 
 
@@ -137,7 +137,7 @@ def opened(
     """
     with ExitStack() as stack:
         file = stack.enter_context(closing(_file(home)))
-        ledger = stack.enter_context(Ledger.part_of(file, plan.terms(), allotted=allotment))
+        ledger = stack.enter_context(Ledger(file, plan.terms(), allotted=allotment))
         checkpoint, journal = stack.enter_context(Checkpoint(file)), stack.enter_context(Journal(file))
         checkpoint.bind(
             study=hashlib.sha256(study.text.encode()).hexdigest(),

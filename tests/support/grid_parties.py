@@ -157,8 +157,7 @@ class Parties:
             made.spec,
             made.work,
             exchange,
-            server=made.server(self._record),
-            books=self.ledgers[SERVER],
+            server=made.server(self._record, self.ledgers[SERVER]),
             nonce=NONCE,
         )
 

@@ -125,7 +125,7 @@ CASES: dict[str, Callable[[Path], bytes]] = {
         Variant.MEAN_ONLY, Anchor(np.array([0.0, 0.5]), np.array([1.0, 2.0]))
     ),
     "lock": lambda _: json.dumps(
-        Holder(pid=7, host="host", command="securefl run", since="2026-01-01").words()
+        vars(Holder(pid=7, host="host", command="securefl run", since="2026-01-01"))
     ).encode(),
 }
 
@@ -155,7 +155,7 @@ NAMED: list[tuple[Any, int]] = [
     (HolderTerms.of(LARGE), len(HolderTerms.of(LARGE).words())),
     (Updates(), len(json.loads(Updates().text()))),
     (LEDGER, len(ledger_words(LEDGER))),
-    (HOLDER, len(HOLDER.words())),
+    (HOLDER, len(vars(HOLDER))),
     (Bounded(kind="clip-l2"), len(Bounded(kind="clip-l2").words())),
     (Projection(kind="none", features=3, width=3), len(Projection(kind="none", features=3, width=3).words())),
     (BOUNDS, len(BOUNDS.words())),

@@ -21,7 +21,7 @@ from support.started import Started
 from securefl.accounting.composition import compose
 from securefl.accounting.events import NO_COST, NON_PRIVATE, dump_charge, steps_event
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.accounting.shared import KIND, Account, Allotment, Entry, SharedLedger, account_of, shared_terms
+from securefl.accounting.shared import KIND, Account, Allotment, SharedLedger, account_of, shared_terms
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
 from securefl.core.release import OTHERS, SERVER, Charge, ReleaseKey
 from securefl.storage.database import Database
@@ -139,9 +139,9 @@ def test_what_is_unprotected_no_budget_bears(path: Path) -> None:
 
 def test_other_records_are_refused_and_the_file_does_not_say_which_it_knows(path: Path) -> None:
     SharedLedger(path, TERMS, RECORDS).close()
-    with pytest.raises(ConfigError, match="got others: its budget"):
+    with pytest.raises(ConfigError, match="its budget is for the first alone"):
         SharedLedger(path, TERMS, "cd" * 32)
-    with pytest.raises(ConfigError, match="got others"):
+    with pytest.raises(ConfigError, match="expected the records"):
         account_of(path, TERMS, "cd" * 32)
     assert account_of(path, TERMS, RECORDS).entries == ()
     second = path.with_name("second")
@@ -185,13 +185,10 @@ def test_a_budget_is_needed(budget: float | None) -> None:
 def test_the_order_of_runs_does_not_matter(order: list[int], charges: list[str]) -> None:
     runs = [bits(str(n), n + 1, charge) for n, charge in enumerate(charges)]
     terms = replace(TERMS, budget=50.0)
-    there, back = (
-        Account(terms=terms, entries=tuple(Entry(allotment=own, at="") for own in listed))
-        for listed in (runs, [runs[n] for n in order])
-    )
+    there, back = (Account(terms=terms, entries=tuple(listed)) for listed in (runs, [runs[n] for n in order]))
     assert there.epsilon(SERVER) == back.epsilon(SERVER)
     *first, last = runs
-    before = Account(terms=terms, entries=tuple(Entry(allotment=own, at="") for own in first))
+    before = Account(terms=terms, entries=tuple(first))
     assert before.epsilon(SERVER, [last]) == there.epsilon(SERVER)
     whole: Counter[Any] = sum((own.events(SERVER) for own in runs), Counter())
     # A filter may cost more than composition, and never less.

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +19,7 @@ from support.party_folders import CLEAR, MASKED, TWO_SERVER, enrolled, made, nam
 from support.private_studies import client_level
 
 from securefl.accounting import store
+from securefl.accounting.statements import statement
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
@@ -190,6 +192,33 @@ def test_a_round_that_a_kill_cut_off_is_not_ordered_twice(
         "stopped, and parties take none twice"
     )
     assert status(tmp_path / "client-0000")["refusals"] == []
+
+
+def test_no_figure_is_below_the_ledger_of_a_client_whose_order_a_kill_cut_off(tmp_path: Path) -> None:
+    enrolled(tmp_path, NOISED)
+    with federation(tmp_path, NOISED) as own:
+        waves = [0]
+
+        def killed(requests: Mapping[str, bytes]) -> dict[str, bytes]:
+            replies, waves[0] = own.exchange(requests), waves[0] + 1
+            if waves[0] == 4:
+                raise KeyboardInterrupt
+            return replies
+
+        with pytest.raises(KeyboardInterrupt):
+            own.coordinate(tmp_path / "run", exchange=killed)
+        own.records.clear()
+        own.stop("client-0002")  # it has the order, and no later one
+        own.coordinate(tmp_path / "run")
+    truth = {party: float(spent) for party, spent in status(tmp_path / "client-0002")["epsilon"].items()}
+    assert 0 < truth["others"] < np.inf
+    found = spendings.read(tmp_path / "run")[2]
+    assert found.counted >= truth["others"] - 1e-6 > found.spent
+    (books,) = (tmp_path / "run").rglob("ledger.sqlite")
+    for party, epsilon in truth.items():
+        rows = statement(books, party=party, holder="client-0002").releases
+        assert float(rows[-1]["epsilon"]) >= epsilon
+    assert sum(2 in cohort for one in own.records for _, _, cohort in one["charged"]) == len(rows)
 
 
 def test_without_its_key_holder_no_round_begins(tmp_path: Path) -> None:
@@ -630,8 +659,8 @@ def test_a_client_that_missed_an_order_was_counted_for_more_than_it_spent() -> N
     name = next(name for name, spec in of.spec.items() if spec.reduction == "sum")
     cohort = [[name, False, [0, 1, 2]]]
     records = [
-        {"charged": cohort, "seen": {"absent": {}}},
-        {"charged": cohort, "seen": {"absent": {"client-0001": "silent", "client-0002": "sent no value"}}},
+        {"charged": cohort, "seen": {"asked": names(of), "absent": absent}}
+        for absent in ({}, {"client-0001": "silent", "client-0002": "sent no value"})
     ]
     found = spendings.spending(of.plan, of.spec, records, 3)
     assert [(one.asked, one.answered) for one in found] == [(2, 2), (2, 1), (2, 1)]
@@ -658,7 +687,8 @@ def test_only_a_client_that_replied_has_spent_what_the_server_counts() -> None:
     name = next(name for name, spec in of.spec.items() if spec.reduction == "sum")
     for absence in Absence:
         absent = {"client-0001": absence.value}
-        record = {"charged": [[name, False, [0, 1]]], "seen": {"absent": absent}}
+        seen = {"asked": ["client-0000", "client-0001"], "absent": absent}
+        record = {"charged": [[name, False, [0, 1]]], "seen": seen}
         there, gone = spendings.spending(of.plan, of.spec, [record], 2)
         assert there.spent == there.counted == gone.counted > 0
         unreached = absence in (Absence.SILENT, Absence.REFUSED)

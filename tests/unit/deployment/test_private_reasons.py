@@ -116,16 +116,15 @@ def test_the_server_learns_no_more_of_one_reason_than_of_another(tmp_path: Path)
     assert len(said) == len(reasons)
 
 
-def test_an_apps_session_books_its_clients_charges_like_a_studys(tmp_path: Path) -> None:
+def test_an_apps_session_counts_its_clients_charges_like_a_studys(tmp_path: Path) -> None:
     with session(tmp_path, {"client-0001": lambda: None}) as ask:
-        books = ask.engine.books  # type: ignore[attr-defined]
-        assert books.worst(SERVER) == 0
+        account = ask.engine.server.account  # type: ignore[attr-defined]
+        assert account.epsilons(SERVER) == [0, 0, 0]
         ask(1)
         ask(2)
-        # Reserved, also for the client without a value: the server cannot know what its ledger counts.
-        session_ = ask.engine.session  # type: ignore[attr-defined]
-        assert [books.newest(session_, name) for name in NAMES] == [2, 2, 2]
-        assert books.worst(SERVER) == np.inf
+        # Counted, also for the client without a value: the server cannot know what its ledger counts.
+        assert [sum(n for _, n in account.counted(k)) for k in "012"] == [2, 2, 2]
+        assert account.epsilons(SERVER) == [np.inf] * 3
 
 
 def test_a_restarted_party_of_an_app_misses_a_round_and_enters_before_the_next(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.tiny_study import plain, run, study, text, with_privacy, world
 from securefl.accounting.filed import ReleaseTable
 from securefl.accounting.ledger import Ledger
 from securefl.core.messages import client_name
+from securefl.core.wire import Header
 from securefl.engine.account import Account
 from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint, resume_point
@@ -24,6 +26,7 @@ FEDAVG = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\naggregation 
 FEDPROF = '[[arm]]\nname = "x"\nprotocol = "fedprof"\nfraction = 0.5\n'
 ACTIVE = '[[arm]]\nname = "x"\nprotocol = "active_fl"\nfraction = 0.5\n'
 CLIENTS = 6
+HERE = Header(session=bytes(32), round=1, attempt=0, stage=0)
 
 
 def hidden(how: str) -> Study:
@@ -100,11 +103,29 @@ def test_a_restored_account_counts_the_same() -> None:
     of = study(FEDAVG, rounds=3)
     first, again = account_of(of, []), account_of(of, [])
     (name,) = first._protected
-    first.query([name], (0, 1, 2), initial=False)
+    first.query([name], (0, 1, 2), HERE, initial=False)
     rounds = [first.news()]
-    first.query([name], (1, 2), initial=False)
-    first.query([name], (2,), initial=True)
+    first.query([name], (1, 2), HERE, initial=False)
+    first.query([name], (2,), HERE, initial=True)
     again.restore([*rounds, first.news()])
     for client in map(str, range(of.data.clients)):
         assert dict(again.counted(client)) == dict(first.counted(client))
     assert [sum(n for _, n in again.counted(str(client))) for client in range(3)] == [1, 2, 3]
+
+
+def test_a_server_on_its_books_counts_the_orders_of_one_that_was_killed() -> None:
+    of = study(FEDAVG, rounds=3)
+    algorithm, plan = composition(of, of.arms[0], world(of))
+    specs = {one.spec.name: one.spec for one in algorithm.contributions}
+    (name,) = specs
+    with Ledger(":memory:", replace(plan, budget=0.0).terms()) as books:
+        Account(plan, specs, CLIENTS, books).query([name], (0, 1, 2), HERE, initial=False)
+        again = Account(plan, specs, CLIENTS, books)
+        again.query([name], (0, 1, 3), HERE, initial=False)
+        assert again.news() == [(name, False, (0, 1, 2, 3))]
+        again.query([name], (0,), replace(HERE, attempt=1), initial=False)
+        again.query([name], (1,), replace(HERE, round=2), initial=True)
+        assert again.news() == [(name, False, (0,)), (name, True, (1,))]
+        filed = ReleaseTable(books._db, lambda: books.head)
+        for client in range(CLIENTS):
+            assert again.counted(str(client)) == filed.counted(client_name(client))

@@ -18,6 +18,7 @@ from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalPr
 from securefl.core.hiding import ConcealVector
 from securefl.core.linear import LinearBounds, LinearQuery, Range
 from securefl.core.release import ReleaseKey
+from securefl.core.wire import Header
 from securefl.engine.account import Account
 from securefl.engine.aggregator import SecureAggregator
 from securefl.mechanisms.charges import Protection, allotment
@@ -26,6 +27,7 @@ from securefl.mechanisms.protecting import protect
 VECTOR = np.array([0.5, -0.25, 0.75])
 H = len(VECTOR)
 BOUNDS = LinearBounds(hidden_length=H, norm=1.0, weight_norm=1.0, row_norm=1.0, product=1.0)
+HERE = Header(session=bytes(32), round=1, attempt=0, stage=0)
 PLAN = Plan(
     scores="pads", unit="client", adjacency="zero-out", delta=1e-5, max_rounds=2 * H, non_private=("vector",)
 )
@@ -243,9 +245,9 @@ def test_the_server_asks_nobody_who_lets_nothing_out_any_more() -> None:
     account = Account(PLAN, {"vector": spec(2)}, clients=2)
     for asked in ((0, 1), (0,)):
         assert account.retired(1) == frozenset()
-        account.query(["vector"], asked, initial=False)
+        account.query(["vector"], asked, HERE, initial=False)
     assert account.retired(3) == {0}
-    account.query(["vector"], (1,), initial=True)
+    account.query(["vector"], (1,), HERE, initial=True)
     assert account.retired(3) == {0, 1}
 
 

@@ -50,7 +50,7 @@ def test_a_text_as_long_as_allowed_is_read(tmp_path: Path) -> None:
 def test_another_encoding_is_told_as_such(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match="UTF-8, got other bytes"):
+    with pytest.raises(ConfigError, match="UTF-8"):
         read(path)
 
 

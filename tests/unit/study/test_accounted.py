@@ -74,7 +74,7 @@ def test_two_studies_on_one_ledger_cannot_spend_more_than_its_budget(tmp_path: P
     assert held(tmp_path).epsilon("server") == pytest.approx(2.0, abs=1e-3)
     run(shared(tmp_path, rounds=1, epsilon="0.9"), tmp_path / "b")
     spent = held(tmp_path)
-    assert [entry.allotment.what for entry in spent.entries] == ["tiny, FedLog, seed 3"] * 2
+    assert [entry.what for entry in spent.entries] == ["tiny, FedLog, seed 3"] * 2
     assert 2.1 < spent.epsilon("server") < 2.5
     with pytest.raises(BudgetExceeded, match=r"beside 2 runs .* 1 run"):
         run(shared(tmp_path, rounds=3), tmp_path / "c")
@@ -124,7 +124,7 @@ def test_other_records_and_another_promise_are_refused(tmp_path: Path) -> None:
     other = parse(
         other.text.replace('source = "digits"', "classes = 2\npublic_num_examples = 100"), brought=BROUGHT
     )
-    with pytest.raises(ConfigError, match="got others"):
+    with pytest.raises(ConfigError, match="expected the records"):
         securefl.run(other, data=DATA, out=tmp_path / "b", progress=False)
     with pytest.raises(ConfigError, match="expected delta = "):
         run(shared(tmp_path, delta="1e-5"), tmp_path / "c")
@@ -255,4 +255,4 @@ def test_runs_are_reserved_all_or_none_and_over_the_same_records(tmp_path: Path)
     reserve(study, made[1], "these records", wants[:1])
     with pytest.raises(ConfigError):
         reserve(study, made[1], "other records", wants[:1])
-    assert [entry.allotment.what for entry in held(tmp_path).entries] == ["tiny, FedLog, seed 3"]
+    assert [entry.what for entry in held(tmp_path).entries] == ["tiny, FedLog, seed 3"]
