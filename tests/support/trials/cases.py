@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 ROUNDS = 4
 _FEDAVG = '[[arm]]\nname = "FedAvg"\nprotocol = "fedavg"\nfraction = 1.0\naggregation = "partial"\n'
-_FEDPROF = '[[arm]]\nname = "FedProf"\nprotocol = "fedprof"\nfraction = 0.5\n'
+_FEDPROF = '[[arm]]\nname = "FedProf"\nprotocol = "fedprof"\nfraction = 0.8\n'
 _FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\nbody = "private"\n'
 _HIDDEN = "dropout = 0.3\ncorrupt = 0.15\nmax_retries = 2\n"
 _FAULTS = "[network]\nreorder = true\ndelay = 0.1\nduplicate = 0.1\ndropout = 0.1\n"
