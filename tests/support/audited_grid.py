@@ -356,7 +356,10 @@ def _model(case: Case) -> str:
 
 def _options(case: Case, unit: str) -> str:
     bound = "\nclient_bound = 4.0" if unit == "client" and case.protocol in STATISTIC else ""
-    return PROTOCOLS[case.protocol] + bound
+    # Of a masked sum with central noise a server that lies learns what a client kept: the arm says so.
+    keeps = case.protocol in ("stc", "cs_fl") and unit == "client"
+    reads = keeps and case.sum in ("masked", "two-server") and case.noise == "central"
+    return PROTOCOLS[case.protocol] + bound + ("\naccepts_kept_state = true" if reads else "")
 
 
 def _privacy(case: Case, unit: str, adjacency: str) -> str:
