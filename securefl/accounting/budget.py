@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from math import inf
 from typing import Final, Protocol
 
 from dp_accounting import DpEvent
@@ -57,9 +58,15 @@ class Budget:
         histories = self._releases.histories()
         return max((_epsilon(own, party, self.terms.delta) for own in histories), default=0.0)
 
-    def refusal(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
-        """Return why budget or schedule refuse these (name, charge) pairs, or None if they allow them."""
-        overrun = self._overrun(holder, [(name, dump_charge(charge)) for name, charge in wants])
+    def refusal(
+        self, holder: str, wants: Sequence[tuple[str, Charge]], linear: Mapping[str, int] | None = None
+    ) -> BudgetExceeded | None:
+        """Return why budget or schedule refuse these (name, charge) pairs, or None if they allow them.
+
+        linear: for each name of a vector that answers linear queries, the largest number of releases from one
+        holder. All of them count, of every session, noised or not: a reserved release may have left.
+        """
+        overrun = self._overrun(holder, [(name, dump_charge(charge)) for name, charge in wants], linear)
         if overrun is not None:
             return overrun
         for party, spent, after in self._beyond(holder, [charge for _, charge in wants]):
@@ -75,13 +82,25 @@ class Budget:
         """Return how many more rounds of these charges the holder's budget allows; at most `most`."""
         return most_rounds(lambda rounds: not any(self._beyond(holder, round_, rounds)), most)
 
-    def _overrun(self, holder: str, wants: Sequence[tuple[str, str]]) -> BudgetExceeded | None:
-        """Return why these releases exceed the schedule or the shared ledger's reservation, or None."""
+    def _overrun(
+        self, holder: str, wants: Sequence[tuple[str, str]], linear: Mapping[str, int] | None
+    ) -> BudgetExceeded | None:
+        """Return why these releases are too many by one of the three agreed numbers, or None."""
         counted = self._releases.counted(holder)
-        for column, limits, free, what, remedy in (
+        for column, limits, other, free, what, remedy in (
+            (
+                0,
+                linear,
+                inf,
+                (),
+                "releases of {!r} on this ledger",
+                "Each release reveals one linear function of the same vector, and enough of them reveal the "
+                "vector. Declare more (`max_releases`), or make no further query.",
+            ),
             (
                 0,
                 self.terms.max_releases,
+                0,
                 _WITHOUT_NOISE,
                 "scheduled releases of {!r}",
                 "The noise was calibrated for the schedule: declare a longer one.",
@@ -89,6 +108,7 @@ class Budget:
             (
                 1,
                 self._allotted,
+                0,
                 (_FREE,),
                 "releases of this charge, which the shared ledger has reserved for this run",
                 "Begin a new run.",
@@ -98,7 +118,7 @@ class Budget:
                 continue
             for own, more in Counter(item[column] for item in wants if item[1] not in free).items():
                 done = sum(n for item, n in counted if item[column] == own and item[1] not in free)
-                if done + more > (most := limits.get(own, 0)):
+                if done + more > (most := limits.get(own, other)):
                     return BudgetExceeded(
                         f"{holder}: expected at most {most} {what.format(own)}, got {more} more after "
                         f"{done}. {remedy}"

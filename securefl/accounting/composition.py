@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 from absl import logging
-from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting import DpEvent
 from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
@@ -218,11 +218,9 @@ def _rdp(key: Key, delta: float, orders: tuple[float, ...] | None) -> float:
     if history.endless:
         return math.inf
     accountant = RdpAccountant(orders)
-    if history.mu_squared > 0:
-        accountant.compose(GaussianDpEvent(1 / math.sqrt(history.mu_squared)))
     with without_remarks():
-        for (q, z), count in history.steps.items():
-            accountant.compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)), count)
+        for event, count in history.events():
+            accountant.compose(event, count)
     return float(accountant.get_epsilon(delta))
 
 

@@ -193,6 +193,13 @@ class History:
         """Return the history whose `key` this is."""
         return cls(key[0], key[1], dict(key[2]))
 
+    def events(self) -> Iterator[tuple[DpEvent, int]]:
+        """Yield the one Gaussian of all Gaussians, and each kind of sampled steps, with their counts."""
+        if self.mu_squared > 0:
+            yield GaussianDpEvent(1 / math.sqrt(self.mu_squared)), 1
+        for (q, z), count in self.steps.items():
+            yield PoissonSampledDpEvent(q, GaussianDpEvent(z)), count
+
     def scaled(self, noise: float) -> History:
         """Return this history with all noise multiplied by `noise`."""
         steps = {(q, z * noise): count for (q, z), count in self.steps.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -86,25 +85,6 @@ class ReleaseTable:
             refusal = self._misplaced(key, asked, which) or self._used_up(key, asked, which)
             if refusal is not None:
                 return refusal
-        return None
-
-    def too_many(
-        self, holder: str, keys: Iterable[ReleaseKey], which: Mapping[ReleaseKey, Asked]
-    ) -> BudgetExceeded | None:
-        """Return why these new releases exceed `max_releases` of a holder, or None if they do not.
-
-        All releases on file count, of every session, noised or not: a reserved release may have left.
-        """
-        new = [key for key in keys if key in which and which[key].max_releases is not None]
-        for name, more in Counter(key.name for key in new).items():
-            most = min(which[key].max_releases or 0 for key in new if key.name == name)
-            done = sum(count for (own, _), count in self.counted(holder) if own == name)
-            if done + more > most:
-                return BudgetExceeded(
-                    f"{holder}: expected at most {most} releases of {name!r} on this ledger, got {more} more "
-                    f"after {done}. Each release reveals one linear function of the same vector, and enough "
-                    "of them reveal the vector. Declare more (`max_releases`), or make no further query."
-                )
         return None
 
     def _misplaced(

@@ -196,10 +196,11 @@ class Ledger(Budget):
             for holder, own in by_holder(wants).items():
                 charges = [(key, charge) for key, charge in own if not self._stands(key, charge)]
                 which = dict(said.get(holder, ()))
-                refusal = (
-                    self._filed.misasked(which)
-                    or self._filed.too_many(holder, [key for key, _ in charges], which)
-                    or self.refusal(holder, [(key.name, charge) for key, charge in charges])
+                linear = {key.name: query.max_releases for key, query in which.items()}
+                refusal = self._filed.misasked(which) or self.refusal(
+                    holder,
+                    [(key.name, charge) for key, charge in charges],
+                    {name: most for name, most in linear.items() if most is not None},
                 )
                 if refusal is not None:
                     refused[holder] = refusal

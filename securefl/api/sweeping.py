@@ -17,7 +17,7 @@ from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.memory import searches_apart
 from securefl.core.reading import near
 from securefl.core.release import PARTIES
-from securefl.storage.folder_lock import alone
+from securefl.storage.folder_lock import locked
 from securefl.storage.private_folder import private_page
 from securefl.storage.processes import scriptless
 from securefl.study.config import Brought, slug
@@ -172,7 +172,7 @@ def run_sweep(
         # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
         require_own(folder, found)
         require_runnable(found, folder, console)
-        stack.enter_context(alone(folder, saying(console)))
+        stack.enter_context(locked(folder, saying(console)))
         claim(folder, found)
         stack.enter_context(scriptless())
         stack.enter_context(stop)

@@ -103,7 +103,7 @@ def sweep(
     """
     from rich.console import Console
 
-    from securefl.storage.folder_lock import alone
+    from securefl.storage.folder_lock import locked
     from securefl.study.config import slug
 
     found = find(study, trusted)
@@ -112,7 +112,7 @@ def sweep(
     # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
     _require(found, out, on_ray, console)
     # Held before the folder is claimed, so that two sweeps that start at once do not both claim it.
-    with alone(out, printing(console)):
+    with locked(out, printing(console)):
         _swept(found, out, workers, on_ray, console, as_text)
 
 

@@ -31,7 +31,7 @@ from securefl.engine.attendance import Absence
 from securefl.engine.network import Faults
 from securefl.engine.server import ServerParty
 from securefl.mechanisms.charges import events_of
-from securefl.storage.folder_lock import alone
+from securefl.storage.folder_lock import locked
 from securefl.storage.own_record import OwnRecord
 from securefl.study import config
 from securefl.study.attended import Followed
@@ -250,7 +250,7 @@ def run_deployed(
             f"{len(study.study.seeds)} seeds. Make a study of each, and have all parties agree to it."
         )
     # Two coordinators of one folder would end each other's sessions, whatever their run folders are.
-    with alone(folder, say):
+    with locked(folder, say):
         pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
         patience = Patience(seconds=wait, say=say, stop=stop, clock=clock, pause=pause)
         backend = OwnMachines(content.plan, pinned, identity, exchange, patience)

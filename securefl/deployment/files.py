@@ -34,7 +34,7 @@ from securefl.mechanisms.charges import Protection
 from securefl.storage import journal as acts
 from securefl.storage.counter import Counter, Place, require_outside
 from securefl.storage.database import Database, joined
-from securefl.storage.folder_lock import alone
+from securefl.storage.folder_lock import locked
 from securefl.storage.journal import Journal
 
 _OF_CLIENT = joined(store.KIND, acts.KIND, session_store.KIND, lost=LOST)
@@ -132,7 +132,7 @@ def held(
     else:
         counter.place()
     # Both are locked, because a copy of the folder is another folder with the same counter.
-    with alone(folder), alone(counter.folder), ExitStack() as stack:
+    with locked(folder), locked(counter.folder), ExitStack() as stack:
         if new and not counter.there:
             counter.begin()
         # The first file of a new party may have been cut off, but a file that the counter knows was lost.

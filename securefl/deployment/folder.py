@@ -40,7 +40,7 @@ from securefl.storage import counter as counters
 from securefl.storage import owned
 from securefl.storage.counter import Counter
 from securefl.storage.files import filling, write
-from securefl.storage.folder_lock import alone
+from securefl.storage.folder_lock import locked
 from securefl.storage.own_record import OwnRecord
 from securefl.study import config, split_key
 from securefl.study.config import Arm, Study, note_home
@@ -137,7 +137,7 @@ def renew(folder: Path, made: Made, part: Part) -> PlanFile:
     Raises ConfigError if `part` names another party or counter, or the study's terms differ from the
     ledger's.
     """
-    with alone(folder):
+    with locked(folder):
         before = plan_file.read(folder)
         if part.name != before.name:
             raise ConfigError(
@@ -179,7 +179,7 @@ def allow(folder: Path, sessions: int) -> PlanFile:
 
     Raises ConfigError for a number below 1, for another party than a client, and while the party runs.
     """
-    with alone(folder):
+    with locked(folder):
         content = plan_file.read(folder)
         if content.client is None:
             raise ConfigError(
@@ -232,7 +232,7 @@ def _ledger_terms(content: PlanFile) -> Terms | None:
 
 def recount(folder: Path) -> Path:
     """Replace a lost counter by a new one. Returns its folder. Raises ConfigError if it is not lost."""
-    with alone(folder):
+    with locked(folder):
         content = plan_file.read(folder)
         counter = Counter(Path(content.counter))
         if counter.there or counter.ledger.exists():

@@ -12,7 +12,7 @@ from securefl.deployment.plan_file import PlanFile
 from securefl.deployment.roster import PinnedRoster, fingerprint, read
 from securefl.storage.counter import Counter
 from securefl.storage.files import write
-from securefl.storage.folder_lock import alone
+from securefl.storage.folder_lock import locked
 
 ROSTER = "roster.jsonl"
 
@@ -23,7 +23,7 @@ def rotate(folder: Path) -> Identity:
 
     Raises ConfigError while the party runs.
     """
-    with alone(folder):
+    with locked(folder):
         content = plan_file.read(folder)
         # Unpinned first: between the two writes the old roster would name keys that are gone.
         plan_file.write(folder, replace(content, roster=""))
@@ -55,7 +55,7 @@ def newest_keys(folder: Path, content: PlanFile) -> Identity:
 
 def pin(folder: Path, pinned: PinnedRoster, text: str) -> PlanFile:
     """Pin a roster that was read from `text`. Raises ConfigError if it does not fit the study or the keys."""
-    with alone(folder):
+    with locked(folder):
         content = plan_file.read(folder)
         newest_keys(folder, content)
         _require_own(folder, content, pinned)

@@ -84,11 +84,7 @@ def sigma(
     Raises:
         ConfigError: a value is out of range, or FedLog's theorem does not hold for these values.
     """
-    if not (epsilon > 0 and isfinite(epsilon)):
-        raise ConfigError(
-            f"Expected a finite epsilon > 0, got {epsilon}. No noise gives 0, and inf needs none. Take "
-            "a number such as 2."
-        )
+    _check_epsilon(epsilon)
     require_delta(delta)
     if releases < 1 or not (isfinite(sensitivity) and sensitivity > 0):
         raise ConfigError(f"Expected releases >= 1 and a sensitivity > 0, got {releases} and {sensitivity}.")
@@ -204,11 +200,7 @@ def shared_training_noise(
     Raises:
         ConfigError: a value is out of range, or no noise between 0.02 and 1e7 costs this epsilon.
     """
-    if not (epsilon > 0 and isfinite(epsilon)):
-        raise ConfigError(
-            f"Expected a finite epsilon > 0, got {epsilon}. No noise gives 0, and inf needs none. Take "
-            "a number such as 2."
-        )
+    _check_epsilon(epsilon)
     key = History.of(training).scaled(1 / at).key()
     alone = _training_noise(epsilon, delta, key)
     return _shared(epsilon, delta, key, releases, alone) if releases else alone
@@ -331,6 +323,14 @@ def _root(excess: Callable[[float], float], low: float, high: float) -> float:
     while excess(found) > 0:  # loss distributions are discrete, so epsilon falls in steps
         found += 1e-5
     return found
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not (epsilon > 0 and isfinite(epsilon)):
+        raise ConfigError(
+            f"Expected a finite epsilon > 0, got {epsilon}. No noise gives 0, and inf needs none. Take "
+            "a number such as 2."
+        )
 
 
 def _check_steps(delta: float, sampling_rate: float, steps: int) -> None:

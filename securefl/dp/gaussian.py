@@ -67,13 +67,6 @@ def rounded(count: int, sigma: float, source: Source) -> Integers:
     return np.rint(sigma * source.normal(count)).astype(np.int64)
 
 
-def event(sigma: float, sensitivity: float) -> DpEvent:
-    """The event of the rounded Gaussian: sigma over the exact integer sensitivity, both in grid units."""
-    _check(sigma)
-    _check(sensitivity)
-    return GaussianDpEvent(sigma / sensitivity)
-
-
 def discrete(count: int, sigma: float, source: Source) -> Integers:
     """Discrete Gaussian noise: `count` integers, truncated at 13 sigma. The mass beyond is less than 2^-120.
 
@@ -119,7 +112,8 @@ def discrete_event(sigma: float, sensitivity: float) -> DpEvent:
             f"Expected a total sigma of at least {SMALLEST_TOTAL:g} grid units, got {sigma:g}: the grid is "
             "too coarse for distributed noise. Ask for more noise, or take local noise."
         )
-    return event(sqrt(sigma**2 - 4), sensitivity)
+    _check(sensitivity)
+    return GaussianDpEvent(sqrt(sigma**2 - 4) / sensitivity)
 
 
 def share(total: float, survivors: int, corrupt: int) -> float:

@@ -165,11 +165,9 @@ class Losses:
     @staticmethod
     def sensitivity(adjacency: Adjacency) -> float:
         """L2 sensitivity of the sums times STEP."""
-        match adjacency:
-            case "add-remove" | "zero-out" | "replace-one":
-                # Two finite losses differ by at most 1 in units of B, and a non-finite one counts as absent.
-                # So replacing a loss changes the sums at most as much as adding one.
-                return sqrt(_UNIT**2 + _COUNT**2) * STEP
+        # Two finite losses differ by at most 1 in units of B, and a non-finite one counts as absent. So
+        # replacing a loss changes the sums at most as much as adding one.
+        return sqrt(_UNIT**2 + _COUNT**2) * STEP
 
     def sums(self, losses: Floats) -> Integers:
         """The summed integer vectors, int64 (2,), of the losses (n,). Non-finite losses are left out."""

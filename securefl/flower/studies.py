@@ -28,7 +28,7 @@ from securefl.deployment.coordinator import run_deployed
 from securefl.flower.exchange import GridExchange
 from securefl.flower.secure_app import secure
 from securefl.flower.submitting import EVENTS, SHOWN, STOP, TALK, held
-from securefl.storage.folder_lock import alone
+from securefl.storage.folder_lock import locked
 from securefl.study.interruption import Interrupted, Told
 from securefl.training import single_thread
 
@@ -92,7 +92,7 @@ def play(
 
     if _gone(talk):
         raise ConfigError(f"Expected the command that submitted this run, got its end: {talk} is not held.")
-    with alone(talk), (talk / EVENTS).open("a", encoding="utf-8") as events:
+    with locked(talk), (talk / EVENTS).open("a", encoding="utf-8") as events:
 
         def tell(**event: Any) -> None:
             events.write(json.dumps(event) + "\n")

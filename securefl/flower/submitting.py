@@ -28,7 +28,7 @@ from securefl.data.files import data_folder
 from securefl.deployment.folder import RUN
 from securefl.deployment.gathering import RunLost, TooFewParties
 from securefl.storage.files import write
-from securefl.storage.folder_lock import alone, require_idle
+from securefl.storage.folder_lock import locked, require_idle
 from securefl.study.interruption import Interruption
 
 APP: Final = Path(__file__).parent / "study_app"
@@ -111,7 +111,7 @@ def submit(superlink: str, config: Mapping[str, Any], *, flwr: Flwr = flwr) -> S
 
 
 def held(folder: Path) -> bool:
-    """Whether a process holds this folder (see `storage.folder_lock.alone`)."""
+    """Whether a process holds this folder (see `storage.folder_lock.locked`)."""
     try:
         require_idle(folder)
     except ConfigError:
@@ -126,7 +126,7 @@ def talking(server: Path, say: Callable[[str], None]) -> Iterator[Path]:
     Raises ConfigError if another command or process runs the study of this server.
     """
     run = server.absolute() / RUN
-    with alone(run, say):
+    with locked(run, say):
         for old in run.glob("flower-*"):
             shutil.rmtree(old)
         require_idle(server)

@@ -9,7 +9,7 @@ from functools import cached_property
 from math import ceil, isinf
 from typing import Final
 
-from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, NoOpDpEvent
+from dp_accounting import ComposedDpEvent, DpEvent, NoOpDpEvent
 
 from securefl.accounting.composition import compose, running_epsilon
 from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, History, dump_charge
@@ -116,8 +116,14 @@ class Protection:
         return EXPOSED if mechanism.total_by == KEY_HOLDER else NON_PRIVATE
 
     def opens(self, party: str) -> bool:
-        """Whether one release tells a party two neighbours apart, nearly surely (`opens`)."""
-        return opens(self.charge(), party, self.plan.delta)
+        """Whether one release tells a party two neighbours apart, nearly surely: an epsilon above `HIDES`.
+
+        What no noise has to hold by other means, noise that hides nothing must hold by them too. Silence and
+        lengths are another matter: they are uncharged, and must tell nothing under any finite epsilon
+        (`unbounded`).
+        """
+        event = self.charge().by_party()[party]
+        return running_epsilon(History.of({event: 1}), self.plan.delta) > HIDES
 
     @property
     def bare(self) -> bool:
@@ -308,28 +314,11 @@ def unbounded(charges: Iterable[Charge], parties: Iterable[str]) -> bool:
     If a party has a finite epsilon, silence and message lengths must not depend on records, since no charge
     covers what they reveal.
     """
-    asked = tuple(charges)
-    return all(any(_endless(charge.by_party()[party]) for charge in asked) for party in parties)
+    events = [charge.by_party() for charge in charges]
+    return all(any(History.of({own[party]: 1}).endless for own in events) for party in parties)
 
 
-def opens(charge: Charge, party: str, delta: float) -> bool:
-    """Whether one release tells a party two neighbours apart, nearly surely: an epsilon above `HIDES`.
-
-    What no noise has to hold by other means, noise that hides nothing must hold by them too. Silence and
-    lengths are another matter: they are uncharged, and must tell nothing under any finite epsilon
-    (`unbounded`).
-    """
-    event = charge.by_party()[party]
-    return _endless(event) or running_epsilon(History.of({event: 1}), delta) > HIDES
-
-
-def _endless(event: DpEvent) -> bool:
-    if isinstance(event, ComposedDpEvent):
-        return any(_endless(part) for part in event.events)
-    return isinstance(event, NonPrivateDpEvent)
-
-
-def endless(plan: Plan, sent: Sequence[ValueSpec]) -> str:
+def infinite_reasons(plan: Plan, sent: Sequence[ValueSpec]) -> str:
     """Why no finite epsilon holds against the adversaries of the plan, in words."""
     reasons = filter(None, (Protection(plan, spec).infinite_reason for spec in sent))
     return "; ".join(reasons) or "there is too little noise to bound anything"

@@ -25,7 +25,7 @@ import numpy as np
 from securefl.accounting.events import dump_charge
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
-from securefl.core.errors import ConfigError, LocalProtocolError, UnsupportedEvent
+from securefl.core.errors import ConfigError, LocalProtocolError, SecureFLError, UnsupportedEvent
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
@@ -111,7 +111,7 @@ class Outside:
     def client_noise(self, size: int, source: Source) -> Integers | None:
         found = self._noise(self._own.client_noise(size, source), size, self.headroom().share)
         if found is None and self.total_by is None:
-            self._break("noise that a client, the server or the key holder draws", "none")
+            self._refuse("noise that a client, the server or the key holder draws", None, LocalProtocolError)
         return found
 
     def total_noise(self, party: str, size: int, rows: Sequence[Source]) -> Integers | None:
@@ -119,7 +119,8 @@ class Outside:
         most = self.headroom().total if party == KEY_HOLDER else None
         found = self._noise(self._own.total_noise(party, size, rows), size, most)
         if (found is None) == (party == self.total_by):
-            self._break(f"noise for totals by {self.total_by or 'no party'}", f"other at the {party}")
+            said = f"noise for totals by {self.total_by or 'no party'}"
+            self._refuse(said, f"other at the {party}", LocalProtocolError)
         return found
 
     def deviation(self, contributions: int) -> float:
@@ -137,39 +138,29 @@ class Outside:
         """Raises LocalProtocolError unless noise is a vector of integers within its headroom."""
         if found is None:
             return None
-        if not isinstance(found, np.ndarray) or found.dtype != np.int64 or found.shape != (size,):
-            got = f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else repr_of(found)
-            self._break(f"int64 noise of shape {(size,)}", got)
+        if not isinstance(found, np.ndarray) or (found.dtype, found.shape) != (np.int64, (size,)):
+            # Its type alone: noise that a log shows protects nothing.
+            came = f"{np.asarray(found).dtype} of shape {np.shape(found)}"
+            self._refuse(f"int64 noise of shape {(size,)}", came, LocalProtocolError)
         # Two comparisons: the magnitude of the least int64 is no int64.
         if most is not None and size and not (-most <= found.min() and found.max() <= most):
-            self._break(
-                f"noise within its own headroom of {most} grid units", "more: a part of it would be cut off"
-            )
+            came = "more: a part of it would be cut off"
+            self._refuse(f"noise within its own headroom of {most} grid units", came, LocalProtocolError)
         drawn: Integers = found
         return drawn
 
-    def _refuse(self, expected: str, got: Any) -> NoReturn:
-        _refuse(self.word, expected, got, f" for {self.spec.name!r}")
-
-    def _break(self, expected: str, got: str) -> NoReturn:
-        raise LocalProtocolError(_sentence(self.word, expected, got, f" for {self.spec.name!r}"))
-
-
-def repr_of(found: Any) -> str:
-    """A short repr for messages."""
-    return f"{found!r:.80}"
+    def _refuse(self, expected: str, got: Any, error: type[SecureFLError] = ConfigError) -> NoReturn:
+        _refuse(self.word, expected, got, f" for {self.spec.name!r}", error)
 
 
 def _whole(number: Any) -> bool:
     return type(number) is int and number >= 0
 
 
-def _refuse(word: str, expected: str, got: Any, where: str = "") -> NoReturn:
-    raise ConfigError(_sentence(word, expected, repr_of(got), where))
-
-
-def _sentence(word: str, expected: str, got: str, where: str) -> str:
-    return (
-        f"Expected {expected} from the mechanism {word!r}{where}, got {got}. Nothing is released with it: "
-        "take another `noise`, or report this to its authors."
+def _refuse(
+    word: str, expected: str, got: Any, where: str = "", error: type[SecureFLError] = ConfigError
+) -> NoReturn:
+    raise error(
+        f"Expected {expected} from the mechanism {word!r}{where}, got {got!r:.80}. Nothing is released with "
+        "it: take another `noise`, or report this to its authors."
     )

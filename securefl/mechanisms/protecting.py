@@ -36,7 +36,7 @@ def protect(
     conceal: Conceal | None = None,
     trained: bool = True,
     secret: SecretKey | None = None,
-    speaks: bool = False,
+    must_answer: bool = False,
 ) -> Release:
     """Make a release of one value.
 
@@ -74,8 +74,8 @@ def protect(
         trained: as for `Protection.charge`.
         secret: the client's noise is derived from it and the release's key. Without one the noise comes from
             the operating system.
-        speaks: whether the client's silence would reveal something of the records without a charge. A finite
-            value beyond its grid is then cut to it, noised or not.
+        must_answer: whether the client's silence would reveal something of the records without a charge. A
+            finite value beyond its grid is then cut to it, noised or not.
 
     Returns:
         The sealed release. Only a ledger opens or sends it.
@@ -91,19 +91,19 @@ def protect(
     """
     plan, spec, mechanism = protection.plan, protection.spec, protection.mechanism
     charge = protection.charge(trained=trained)
-    told: NDArray[Any]
+    sent: NDArray[Any]
     source = Source(None if secret is None else derived(secret, b"noise" + _place(key)))
     _require_grid(mechanism, spec, value)
     hidden = None
     if spec.reduction == "sum":
-        told = _summand(mechanism, spec, value, weight, source, speaks)
+        sent = _summand(mechanism, spec, value, weight, source, must_answer)
         if plan.hidden:
-            hidden = _concealed(spec, conceal, told.astype(np.int64))
+            hidden = _concealed(spec, conceal, sent.astype(np.int64))
     else:
         value = _number(mechanism, spec, value, source)
         if value.hidden.size and spec.schedule.max_releases is None:
             raise undeclared(spec.name)
-        told = np.concatenate([value.hidden, value.clear])
+        sent = np.concatenate([value.hidden, value.clear])
         # A scheme that expects a hidden part gets none in the clear: it refuses an empty one.
         if plan.scores != "clear" and (value.hidden.size or conceal is not None):
             _require_inside(mechanism, spec, conceal, value)
@@ -114,13 +114,13 @@ def protect(
         unit=plan.unit,
         form=hidden.form if hidden is not None else "sparse" if protection.sparse else "open",
         charge=charge,
-        _numbers=told if hidden is None else hidden.numbers,
+        _numbers=sent if hidden is None else hidden.numbers,
         _sealed=b"" if hidden is None else hidden.sealed,
-        content=_content(protection, secret, key, told),
+        content=_content(protection, secret, key, sent),
     )
 
 
-def is_cut(protection: Protection, value: Value, weight: float, *, speaks: bool) -> bool:
+def is_cut(protection: Protection, value: Value, weight: float, *, must_answer: bool) -> bool:
     """Whether `protect` cuts this value to its grid, before noise. Only the value's owner may read it."""
     spec, mechanism = protection.spec, protection.mechanism
     if spec.reduction != "sum":
@@ -129,7 +129,7 @@ def is_cut(protection: Protection, value: Value, weight: float, *, speaks: bool)
         integers, inside = value.integers, _inside(mechanism, spec)
         beyond = _largest(integers) > spec.grid.limit
         return beyond or _largest(_weighted(integers, weight)) > inside
-    return speaks and _largest(value.floats()) > spec.grid.bound
+    return must_answer and _largest(value.floats()) > spec.grid.bound
 
 
 def _largest(numbers: NDArray[Any]) -> float:
@@ -162,7 +162,7 @@ def _require_grid(mechanism: Noise, spec: ValueSpec, value: Value) -> None:
 
 
 def _summand(
-    mechanism: Noise, spec: ValueSpec, value: Value, weight: float, source: Source, speaks: bool
+    mechanism: Noise, spec: ValueSpec, value: Value, weight: float, source: Source, must_answer: bool
 ) -> NDArray[Any]:
     """The client's contribution to a sum: its weighted value on the grid, with its part of the noise."""
     if not 0 < weight <= 1:
@@ -170,7 +170,7 @@ def _summand(
     if value.integers is not None and mechanism.noised:
         return _noised_sum(mechanism, spec, value.integers, weight, source)
     floats = value.floats()
-    if speaks:  # nan stays and is refused: the client then sends the value that it would without records
+    if must_answer:  # nan stays and is refused: the client then sends the value that it would without records
         floats = spec.grid.clipped(floats)
     return spec.grid.quantise(floats, weight)
 

@@ -20,7 +20,7 @@ from securefl.core.logs import to_stderr
 from securefl.core.memory import free_cycles
 from securefl.published.table import Part, Table, missing
 from securefl.report.terminal import say as line_on
-from securefl.storage.folder_lock import alone
+from securefl.storage.folder_lock import locked
 from securefl.storage.private_folder import CONFIG
 from securefl.storage.texts import read_text
 from securefl.study.arm import arm_folder, checkpoint_file
@@ -57,7 +57,7 @@ def run_table(
         raise DataError(why)
     require_own(table, folder)
     found = {}
-    with alone(folder, say):
+    with locked(folder, say):
         for part in table.parts:
             study = part.study
             if workers is not None:

@@ -63,7 +63,7 @@ class Holder:
 
 
 @contextmanager
-def alone(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[None]:
+def locked(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[None]:
     """Hold the folder, which is created if it is missing. Forked children do not hold it.
 
     say: receives a sentence if the last holder ended without a release.

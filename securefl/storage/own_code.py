@@ -219,10 +219,8 @@ def _in_front(folder: Path, place: CodePlace) -> Iterator[None]:
 
 def _lies_in(module: ModuleType | None, home: Path) -> bool:
     """Whether a module is `home`.py, or belongs to the package `home`."""
-    files = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
-    return any(str(file).startswith((f"{home}.", f"{home}/", f"{home}\\")) for file in files if file) or any(
-        str(file) == str(home) for file in files
-    )
+    files = (getattr(module, "__file__", None), *getattr(module, "__path__", ()))
+    return any(f"{file}/".startswith((f"{home}.", f"{home}/")) for file in files if file)
 
 
 def _top(module: str) -> str:

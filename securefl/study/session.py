@@ -13,7 +13,7 @@ from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger, to_stderr
 from securefl.storage.files import folder_at
-from securefl.storage.folder_lock import alone
+from securefl.storage.folder_lock import locked
 from securefl.storage.private_folder import ARMS, CONFIG
 from securefl.study import observed, results, run_report, split_key, world
 from securefl.study.accounted import require_room, reserve_all, sentence
@@ -83,7 +83,7 @@ def run_study(
     made = _prepared(study, hardware, keeper)
     if not began:
         require_room(study, made.first, [(arm, made.arms[arm.name]) for arm in study.arms])
-    with alone(folder, say):
+    with locked(folder, say):
         claim(folder, study, keeper)
         note_device(folder, hardware)
         telling = told(study, folder, tell, fresh)
@@ -227,7 +227,7 @@ def reopen(
     study = study_of(folder, brought, trusted)
     require_no_code(study, run_code)
     if out is None or out.resolve() == folder.resolve():
-        with alone(folder):
+        with locked(folder):
             return _reported(study, folder, folder, folder)
     if (out / CONFIG).exists():
         raise ConfigError(f"{out} holds another run; choose another folder with --out for this one's report.")

@@ -27,7 +27,7 @@ from securefl.core.errors import ConfigError, DataError, SecureFLError, WorkerDi
 from securefl.core.installed import versions
 from securefl.storage.database import writable
 from securefl.storage.files import subfolder, write
-from securefl.storage.folder_lock import LOCK, alone
+from securefl.storage.folder_lock import LOCK, locked
 from securefl.storage.private_folder import PRIVATE, private_folder
 from securefl.storage.processes import SIGNALS, processors
 from securefl.study.config import HOME, note_home
@@ -82,7 +82,7 @@ def run_on_ray(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> dict[str
             if finished(folder):
                 continue
             try:
-                locks.enter_context(alone(folder, lambda line: None))
+                locks.enter_context(locked(folder, lambda line: None))
                 share_key(out, study, folder)
                 reserve_here(study, folder)
                 note_home(folder, study.home)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from securefl.core.errors import DataError, SecureFLError, WorkerDied
 from securefl.core.memory import free_cycles
-from securefl.mechanisms.charges import endless
+from securefl.mechanisms.charges import infinite_reasons
 from securefl.storage.files import folder_at, write
 from securefl.storage.own_code import Namer
 from securefl.storage.private_folder import CONFIG, NOTICE, PRIVATE, json_text, private_folder
@@ -290,7 +290,7 @@ def run_cell(
         for arm in found.summary
     }
     words = {
-        name: endless(plan, [contribution.spec for contribution in algorithm.contributions])
+        name: infinite_reasons(plan, [contribution.spec for contribution in algorithm.contributions])
         if isinf(spent[name])
         else ""
         for name, (algorithm, plan) in arms.items()

@@ -476,9 +476,9 @@ def test_a_participation_that_the_ledger_s_schedule_holds_is_taken(
 @every(
     ("noise", "says"),
     [
-        (np.zeros(50), "int64 noise of shape .50,.* got float64"),
-        (np.zeros(50, np.int32), "int64 noise of shape .50,.* got int32"),
-        (np.zeros(49, np.int64), r"int64 noise of shape .50,.* got int64 of shape \(49,\)"),
+        (np.zeros(50), "int64 noise of shape .50,.* got .float64"),
+        (np.zeros(50, np.int32), "int64 noise of shape .50,.* got .int32"),
+        (np.zeros(49, np.int64), r"int64 noise of shape .50,.* got .int64 of shape \(49,\)"),
         (np.zeros((50, 1), np.int64), "int64 noise of shape"),
         ([0] * 50, "int64 noise of shape"),
         (np.full(50, 6, np.int64), "within its own headroom of 5 grid units"),

@@ -11,7 +11,7 @@ import pytest
 from support.command_line import securefl
 from support.offenders import offenders
 
-from securefl.storage.folder_lock import alone
+from securefl.storage.folder_lock import locked
 
 ALL = mistakes.mistakes()
 
@@ -58,7 +58,7 @@ def test_there_are_many() -> None:
 
 def test_two_commands_in_one_folder(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "study.toml").write_text(mistakes.STUDY)
-    with alone(here / "out"):
+    with locked(here / "out"):
         before = files_of(here)
         code, out, err = securefl(capfd, "run", "study.toml", "--out", "out")
         assert (code, out) == (1, "")

@@ -21,7 +21,7 @@ from securefl.commands.report import report
 from securefl.commands.run import run
 from securefl.commands.sweep import sweep
 from securefl.core.errors import ConfigError
-from securefl.storage.folder_lock import LOCK, alone
+from securefl.storage.folder_lock import LOCK, locked
 from securefl.study import run_report
 from securefl.study.config import Arm
 from securefl.study.session import run_study
@@ -72,7 +72,7 @@ def test_a_run_that_was_killed_is_taken_over(tmp_path: Path) -> None:
 def test_a_second_sweep_in_a_folder_is_refused(tmp_path: Path) -> None:
     toml, out = tmp_path / "sweep.toml", tmp_path / "out"
     toml.write_text(text(FEDAVG) + '[sweep.grid]\n"study.rounds" = [1, 2]\n')
-    with alone(out):
+    with locked(out):
         message = refused(CliRunner().invoke(sweep, [str(toml), "--out", str(out)]))
     assert f"{out} is in use by process {os.getpid()} on " in message
     assert list(content(out)) == [LOCK]

@@ -276,7 +276,7 @@ class Contributing:
         weight = self._weight(task, protection.spec)
         if value is None:
             value = self.values.value(task, name, secret)
-            if is_cut(protection, value, weight, speaks=speaks):
+            if is_cut(protection, value, weight, must_answer=speaks):
                 self._log.cut[client_name(task.client)] = _cut(protection.spec)
         return protect(
             protection,
@@ -286,7 +286,7 @@ class Contributing:
             conceal=task.conceal.get(name),
             trained=not task.order.order.initial,
             secret=secret,
-            speaks=speaks,
+            must_answer=speaks,
         )
 
     def _weight(self, task: Task, spec: ValueSpec) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from dp_accounting import get_epsilon_gaussian, get_sigma_gaussian
+from dp_accounting import GaussianDpEvent, get_epsilon_gaussian, get_sigma_gaussian
 from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -120,7 +120,7 @@ def test_small_targets_are_shared_too() -> None:
         z = shared_training_noise(target, delta, unit, releases=3)
         spent = {steps_event(0.05, z, 10): 5}
         beside = multiplier_beside(target, delta, releases=3, spent=spent)
-        total = History.of({**spent, composition.GaussianDpEvent(beside): 3})
+        total = History.of({**spent, GaussianDpEvent(beside): 3})
         assert 0.99 * target <= running_epsilon(total, delta) <= target
 
 

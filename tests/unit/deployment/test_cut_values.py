@@ -145,4 +145,4 @@ def test_which_values_are_cut(
     plan: Plan, spec: dict[str, Any], value: Value, weight: float, speaks: bool, cut: bool
 ) -> None:
     declared = ValueSpec(**{**SUM, **spec})  # type: ignore[arg-type]
-    assert is_cut(Protection(plan, declared), value, weight, speaks=speaks) is cut
+    assert is_cut(Protection(plan, declared), value, weight, must_answer=speaks) is cut

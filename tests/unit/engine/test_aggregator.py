@@ -303,7 +303,7 @@ def test_doors_and_studies_over_the_same_records_share_one_budget(tmp_path: Path
     assert account.epsilon("server") == pytest.approx(2.0, abs=0.02)
     with pytest.raises(BudgetExceeded, match="beside 1 run"):
         aggregator("b")
-    with pytest.raises(ConfigError, match="got others"):
+    with pytest.raises(ConfigError, match="expected the records"):
         aggregator("c", [*records(), records()[0]])
     whole = [tuple(np.concatenate(part) for part in zip(*records(), strict=True))]
     with pytest.raises(BudgetExceeded):  # the same records, otherwise dealt

@@ -33,7 +33,7 @@ from securefl.flower import studies, submitting
 from securefl.flower.exchange import FRAME, UNANSWERED, GridExchange, relay
 from securefl.flower.studies import client_app, play, server_app
 from securefl.flower.submitting import APP, STOP, TALK, Submitted, follow, submit, talking
-from securefl.storage.folder_lock import alone
+from securefl.storage.folder_lock import locked
 from securefl.study.attended import presences
 from securefl.study.interruption import Interrupted, Interruption
 
@@ -218,7 +218,7 @@ def test_a_second_coordinator_is_refused_before_anything_is_submitted(tmp_path: 
 
 def test_beside_a_coordinator_over_sockets_nothing_is_submitted(tmp_path: Path) -> None:
     enrolled(tmp_path)
-    with alone(tmp_path / SERVER), pytest.raises(ConfigError, match="is in use by process"):
+    with locked(tmp_path / SERVER), pytest.raises(ConfigError, match="is in use by process"):
         commanded(Federation(tmp_path), tmp_path / "run", no_run)
 
 
@@ -239,7 +239,7 @@ def test_a_superlink_that_dies_ends_the_command_though_its_run_waits_for_it(tmp_
     waits = ExitStack()
 
     def begin(config: Mapping[str, Any]) -> Submitted:
-        waits.enter_context(alone(Path(config[TALK])))
+        waits.enter_context(locked(Path(config[TALK])))
         return Submitted(name="run 8", ended=lambda: submitting.flwr("ls"))  # type: ignore[arg-type, return-value]
 
     def dead(*words: str) -> Mapping[str, Any]:
@@ -311,7 +311,7 @@ def test_a_run_that_is_killed_without_a_word_stops_the_command(tmp_path: Path) -
 
     def killed(grid: GridDouble, config: Mapping[str, Any], **options: Any) -> None:
         talk = Path(config[TALK])
-        with alone(talk), (talk / submitting.EVENTS).open("a") as events:
+        with locked(talk), (talk / submitting.EVENTS).open("a") as events:
             events.write('{"line": "the last one"}\n{"line": "cut o')
 
     own = Federation(tmp_path)

@@ -23,10 +23,10 @@ from securefl.dp.noise import Source
 from securefl.mechanisms.charges import (
     Protection,
     allotment,
-    endless,
     events_of,
     fewest_behind_an_entry,
     fewest_contributions,
+    infinite_reasons,
     unbounded,
 )
 from securefl.mechanisms.distributed import Distributed
@@ -424,7 +424,7 @@ def test_a_refusal_says_why_and_what_to_do(plan: Plan, spec: ValueSpec, start: s
 def test_an_endless_epsilon_has_its_reason(
     plan: Plan, spec: ValueSpec, reason: str, parties: list[str] | None
 ) -> None:
-    assert endless(plan, [spec]) == reason
+    assert infinite_reasons(plan, [spec]) == reason
     if parties is not None:
         assert [p for p in Protection(plan, spec).open_to if p != "key-holder"] == parties
 
@@ -432,19 +432,23 @@ def test_an_endless_epsilon_has_its_reason(
 def test_reasons_stand_side_by_side_for_those_that_are_open_alone() -> None:
     other = replace(SUM, name="other")
     both = replace(BARE, non_private=("own", "other"))
-    assert endless(both, [SUM, other]) == "the own leaves without noise; the other leaves without noise"
+    assert (
+        infinite_reasons(both, [SUM, other]) == "the own leaves without noise; the other leaves without noise"
+    )
     partly = replace(PLAN, non_private=("other",))
-    assert endless(partly, [SUM, replace(other, sensitivity={})]).startswith("one record moves the other")
+    assert infinite_reasons(partly, [SUM, replace(other, sensitivity={})]).startswith(
+        "one record moves the other"
+    )
     assert Protection(HOLDER, SUM).open_to == []
     assert Protection(CENTRAL, SUM).open_to == []
     assert Protection(allowed(replace(HOLDER, adversaries=PARTIES)), SUM).open_to == list(PARTIES)
     client = replace(allowed(BARE), unit="client", adjacency="zero-out")
     trained = replace(SUM, sensitivity=CLIENT, depends_on="trained-state")
-    assert endless(client, [trained]) == "the own leaves without noise"
+    assert infinite_reasons(client, [trained]) == "the own leaves without noise"
     adversaries = replace(
         ALONE, unit="client", adjacency="zero-out", adversaries=("server", "others"), dropout=0.5
     )
-    assert endless(replace(adversaries, noise="central", non_private=("own",)), [trained]) == (
+    assert infinite_reasons(replace(adversaries, noise="central", non_private=("own",)), [trained]) == (
         "the own is open to the server and the others"
     )
 

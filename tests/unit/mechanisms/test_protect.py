@@ -151,7 +151,7 @@ def test_integers_that_nobody_noises_are_refused_beyond_their_grid() -> None:
     far = np.array([2 * GRID.limit])
     with pytest.raises(DataError):
         released(BARE, integers=far)
-    assert released(BARE, integers=far, speaks=True)._numbers.tolist() == [GRID.limit]
+    assert released(BARE, integers=far, must_answer=True)._numbers.tolist() == [GRID.limit]
 
 
 @pytest.mark.parametrize("spec", [SUM, EACH], ids=["sum", "each"])
@@ -295,7 +295,7 @@ def test_a_share_of_noise_has_its_room_beside_the_largest_value(sign: int) -> No
             Protection(SHARED, wide),
             Value(integers=np.array([sign * at]), step=wide.grid.step),
             weight,
-            speaks=False,
+            must_answer=False,
         )
         for at, weight in ((inside, 1.0), (inside + 1, 1.0), (inside + 1, 0.5))
     ]
@@ -334,7 +334,7 @@ def test_a_client_that_may_not_be_silent_sends_a_cut_value_on_every_grid(dtype: 
     """A float32 cannot represent this bound: rounded up, the cut value would be refused as too large."""
     spec = ValueSpec(name="own", reduction="sum", reveals="it", grid=Grid(step=0.1, bound=0.7))
     value = Value(clear=np.array([5.0, -5.0, 0.25], dtype))
-    came = protect(Protection(BARE, spec), value, key=KEY, weight=weight, speaks=True)
+    came = protect(Protection(BARE, spec), value, key=KEY, weight=weight, must_answer=True)
     assert came._numbers.tolist() == [round(7 * weight), -round(7 * weight), round(2.5 * weight)]
 
 

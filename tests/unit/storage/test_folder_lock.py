@@ -17,13 +17,13 @@ import pytest
 from support.read_only import bound_by_modes, content, forbid_writing
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.storage.folder_lock import LOCK, Holder, alone, require_idle
+from securefl.storage.folder_lock import LOCK, Holder, locked, require_idle
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from securefl.storage.folder_lock import alone
-with alone(Path(sys.argv[1])):
+from securefl.storage.folder_lock import locked
+with locked(Path(sys.argv[1])):
     forked = os.fork() if "fork" in sys.argv else -1
     if forked == 0 and "leave" in sys.argv:
         sys.exit()
@@ -58,8 +58,8 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 def test_a_folder_is_held_once_and_given_back(tmp_path: Path, said: list[str]) -> None:
     folder = tmp_path / "new" / "run"
-    with alone(folder, said.append):
-        with pytest.raises(ConfigError) as caught, alone(folder, said.append):
+    with locked(folder, said.append):
+        with pytest.raises(ConfigError) as caught, locked(folder, said.append):
             raise AssertionError("held twice")
         with pytest.raises(ConfigError, match="is in use by process"):
             require_idle(folder)
@@ -70,7 +70,7 @@ def test_a_folder_is_held_once_and_given_back(tmp_path: Path, said: list[str]) -
     )
     assert "Wait for that process, stop it, or choose another folder." in message
     require_idle(folder)
-    with alone(folder, said.append):
+    with locked(folder, said.append):
         pass
     assert said == []
     assert stat.S_IMODE((folder / LOCK).stat().st_mode) == 0o600
@@ -79,7 +79,7 @@ def test_a_folder_is_held_once_and_given_back(tmp_path: Path, said: list[str]) -
 
 def test_the_lock_file_tells_when_the_folder_was_taken_and_not_for_how_long(tmp_path: Path) -> None:
     """Under a choice the time would tell the number of trials."""
-    with alone(tmp_path):
+    with locked(tmp_path):
         os.utime(tmp_path / LOCK, ns=(10**18, 10**18))
     assert (tmp_path / LOCK).stat().st_mtime_ns == 10**18
     assert (tmp_path / LOCK).read_bytes() == b""
@@ -92,7 +92,7 @@ def test_one_of_many_at_once_has_it(tmp_path: Path) -> None:
     def enter(number: int) -> None:
         start.wait()
         try:
-            with alone(tmp_path):
+            with locked(tmp_path):
                 held.append(number)
                 end.wait()
         except ConfigError:
@@ -111,11 +111,11 @@ def test_a_dead_process_holds_nothing(how: list[str], tmp_path: Path, said: list
     """Nor does a child that outlives it: the lock would last as long as that."""
     process, child = holding(tmp_path, *how)
     try:
-        with pytest.raises(ConfigError, match=f"in use by process {process.pid} on"), alone(tmp_path):
+        with pytest.raises(ConfigError, match=f"in use by process {process.pid} on"), locked(tmp_path):
             raise AssertionError("held twice")
         kill(process)
         require_idle(tmp_path)
-        with alone(tmp_path, said.append):
+        with locked(tmp_path, said.append):
             pass
     finally:
         kill(process)
@@ -129,7 +129,7 @@ def test_a_dead_process_holds_nothing(how: list[str], tmp_path: Path, said: list
 def test_a_forked_child_that_ends_gives_nothing_back(tmp_path: Path) -> None:
     process, _ = holding(tmp_path, "fork", "leave")
     try:
-        with pytest.raises(ConfigError, match=f"in use by process {process.pid} on"), alone(tmp_path):
+        with pytest.raises(ConfigError, match=f"in use by process {process.pid} on"), locked(tmp_path):
             raise AssertionError("held twice")
     finally:
         kill(process)
@@ -149,7 +149,7 @@ def test_what_is_no_file_is_not_locked(what: str, tmp_path: Path) -> None:
         os.mkfifo(lock)
     else:
         lock.mkdir()
-    with pytest.raises(DataError, match=r"\.lock") as caught, alone(lock.parent):
+    with pytest.raises(DataError, match=r"\.lock") as caught, locked(lock.parent):
         raise AssertionError("locked")
     assert target.read_text() == "mine"
     assert str(lock.parent) in str(caught.value)
@@ -171,7 +171,7 @@ def test_what_cannot_be_locked_is_said(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(DataError) as caught, alone(tmp_path):
+    with pytest.raises(DataError) as caught, locked(tmp_path):
         raise AssertionError("locked")
     assert part in str(caught.value)
 
@@ -180,12 +180,12 @@ def test_what_cannot_be_locked_is_said(
     "note", [b"\xff", b"[" * 5000, b"[]", b'{"pid": "x"}', b'{"pid": 1, "host": "a"}'], ids=repr
 )
 def test_a_note_that_is_none_names_nobody(note: bytes, tmp_path: Path, said: list[str]) -> None:
-    with alone(tmp_path, said.append):
+    with locked(tmp_path, said.append):
         (tmp_path / LOCK).write_bytes(note)
-        with pytest.raises(ConfigError, match=r"another process\. Wait"), alone(tmp_path):
+        with pytest.raises(ConfigError, match=r"another process\. Wait"), locked(tmp_path):
             raise AssertionError("held twice")
     (tmp_path / LOCK).write_bytes(note)
-    with alone(tmp_path, said.append):
+    with locked(tmp_path, said.append):
         pass
     assert said == []
 
@@ -193,11 +193,11 @@ def test_a_note_that_is_none_names_nobody(note: bytes, tmp_path: Path, said: lis
 def test_a_note_cannot_write_to_the_terminal(tmp_path: Path, said: list[str]) -> None:
     note = {"pid": 1, "host": "h\x1b[2J", "command": "c\u202e" * 1000, "since": "\r"}
     (tmp_path / LOCK).write_text(json.dumps(note)[:4000])
-    with alone(tmp_path, said.append):
+    with locked(tmp_path, said.append):
         pass
     assert said == []  # longer than any note
     (tmp_path / LOCK).write_text(json.dumps({**note, "command": "c\u202e"}))
-    with alone(tmp_path, said.append):
+    with locked(tmp_path, said.append):
         pass
     assert "process 1 on h?[2J (c?, since ?)" in said[0]
     assert said[0].isprintable()
@@ -217,9 +217,9 @@ def test_a_lock_that_was_replaced_meanwhile_is_not_enough(
         own(number, how)
 
     monkeypatch.setattr(fcntl, "flock", replaced)
-    with alone(tmp_path):
+    with locked(tmp_path):
         assert len(calls) == 2
-        with pytest.raises(ConfigError), alone(tmp_path):
+        with pytest.raises(ConfigError), locked(tmp_path):
             raise AssertionError("held twice")
 
 

@@ -15,7 +15,7 @@ from support.tiny_study import FEDAVG, text
 
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
-from securefl.storage.folder_lock import alone
+from securefl.storage.folder_lock import locked
 from securefl.storage.private_folder import CONFIG, RUN, note_format
 from securefl.study.arm import ARMS, arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
@@ -115,7 +115,7 @@ def test_an_arm_that_never_finished_is_refused_with_the_command_that_goes_on(tmp
 
 
 def test_a_run_at_work_is_refused(finished: Path) -> None:
-    with alone(finished), pytest.raises(ConfigError, match="is in use by"):
+    with locked(finished), pytest.raises(ConfigError, match="is in use by"):
         taken(OF, finished, "FedAvg")
 
 
