@@ -21,7 +21,6 @@ from securefl.dp.noise import Source
 from securefl.training import ModelConfig, load_vector, to_vector
 from securefl.training.clipped import SLACK
 from securefl.training.dpsgd import train_privately
-from securefl.training.private_layers import make_private
 
 
 class Quiet(Source):
@@ -55,21 +54,6 @@ def by_hand(model: nn.Module, data: Arrays, clip_norm: float) -> NDArray[np.floa
         gradient = torch.cat([slope.reshape(-1) for slope in slopes]).double().numpy()
         total += gradient * min(1.0, clip_norm / np.linalg.norm(gradient))
     return total
-
-
-def built(kind: Any) -> nn.Module:
-    return make_private(ModelConfig(kind=kind).build((3, 32, 32), 10, 0))[0]
-
-
-@pytest.mark.parametrize("kind", ["mlp", "lenet5", "fedcor_cnn", "shufflenet_v2"])
-def test_every_model_sums_its_records_clipped_gradients(kind: str) -> None:
-    model, data = built(kind), images((3, 32, 32), 4)
-    for clip_norm in (1e6, 0.5):
-        expected = by_hand(model, data, clip_norm)
-        found = summed(model, data, clip_norm)
-        # of many thousand ReLUs one may fall on either side of its kink, by the size of the batch
-        tolerance = 2e-2 if kind == "shufflenet_v2" else 1e-4
-        assert np.linalg.norm(found - expected) < tolerance * np.linalg.norm(expected)
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")

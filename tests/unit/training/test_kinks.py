@@ -245,21 +245,6 @@ class Centred(nn.Module):
         return x - x.mean(0)
 
 
-class Placed(nn.Module):
-    """Treats the last rows otherwise, as a kernel might."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([x[:-3], x[-3:] * (1 + 1e-6)])
-
-
-class Odd(nn.Module):
-    """Treats every other row otherwise, as a kernel might whose lines hold two rows."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        odd = (torch.arange(len(x), device=x.device) % 2).view(-1, *(1,) * (x.ndim - 1))
-        return x * (1 + 1e-6 * odd)
-
-
 class Hidden(nn.Module):
     """Mixes rows outside of any layer."""
 
