@@ -34,10 +34,10 @@ from securefl.dp import clipping
 from securefl.errors import DataError
 from securefl.mechanisms import Protection
 from securefl.protocols.class_counts import COUNTS, Centres, Counting, Counts, on_grid
+from securefl.protocols.contributions import TrainedContribution
 from securefl.training import Problem
 from securefl.training.chunks import body_features
 from securefl.training.fit import Fit, Fitted
-from securefl.training.fitting import fitted
 from securefl.training.heads import Bounded
 
 Clip = Literal["unit-l2", "bounded", "none"]
@@ -257,7 +257,7 @@ def class_means(statistic: Floats) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class Statistic:
+class Statistic(TrainedContribution):
     """A client's contribution to FedLog and FedProto: the statistic of its records' features.
 
     `bounded_by` is as in `ValueSpec`, in the words of the system's options. With `centres`, the numbers of
@@ -318,10 +318,6 @@ class Statistic:
 
     def fit(self, context: ClientContext) -> Fit | None:
         return self.body.fit(context)
-
-    def compute(self, context: ClientContext) -> Value:
-        fit = self.fit(context)
-        return self.value(context, None if fit is None else fitted(fit))
 
     def value(self, context: ClientContext, trained: Fitted | None) -> Value:
         model, kept = self.body.prepared(context, trained)

@@ -48,12 +48,11 @@ from securefl.core.sparse import dense, sparse
 from securefl.errors import DataError
 from securefl.protocols.averaging import Uniform, cohort_size, sampling
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import to_fit, update_sends
+from securefl.protocols.contributions import TrainedContribution, to_fit, update_sends
 from securefl.protocols.local_accuracy import of_common_model
 from securefl.protocols.parts import step_of
 from securefl.training import Learnt, Problem
 from securefl.training.fit import Fit, Fitted
-from securefl.training.fitting import fitted
 from securefl.training.learnt import common
 
 
@@ -334,7 +333,7 @@ def _as_floats(integers: NDArray[np.int32]) -> Float32s:
 
 
 @dataclass(frozen=True, eq=False)
-class CompressedUpdate:
+class CompressedUpdate(TrainedContribution):
     """The compressed part of a client's update and residual. The client keeps the model and the rest."""
 
     problem: Problem
@@ -364,6 +363,3 @@ class CompressedUpdate:
             return DataError("Expected a finite update, got another. Lower the learning rate."), residual
         numbers, part = self.compression.sent(whole.astype(np.float64))
         return numbers, (whole - part).astype(np.float32)
-
-    def compute(self, context: ClientContext) -> Value:
-        return self.value(context, fitted(self.fit(context)))

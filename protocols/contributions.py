@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from securefl.dp import Losses
 from securefl.dp.moments import GRID
 from securefl.errors import DataError
 from securefl.training import Problem, mean_loss, record_losses
-from securefl.training.fit import Fit, Fitted, usable, with_training
+from securefl.training.fit import Fit, usable, with_training
 from securefl.training.fitting import fitted
 
 ADJACENCIES: Final[tuple[Adjacency, ...]] = ("add-remove", "replace-one")
@@ -162,34 +161,20 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
     return Value.summed(step[None], Grid.around(bound), bound)
 
 
-@dataclass(frozen=True, eq=False)
-class Update:
-    """A client's model update: w_k - w after local training from the broadcast w."""
+class TrainedContribution:
+    """A contribution whose value is computed from a local training: from what `fit` returns, by `value`."""
 
-    problem: Problem
-    sampling: Sampling = UNSAMPLED
+    def fit(self, context: ClientContext) -> Fit | None:
+        """The training behind the value, or None if it needs none."""
+        raise NotImplementedError
 
-    @cached_property
-    def spec(self) -> ValueSpec:
-        return update_sends(self.problem, self.sampling)
-
-    def fit(self, context: ClientContext) -> Fit:
-        return to_fit(self.problem, context, context.broadcast, update=self._free)
-
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
-        if not self._free:
-            return bounded(self.problem, context.broadcast, trained)
-        if isinstance(trained, DataError):
-            raise trained
-        return Value(clear=trained)
-
-    @property
-    def _free(self) -> bool:
-        """Whether updates have no bound. A trainer then subtracts the broadcast for a whole wave at once."""
-        return self.problem.local.update_bound is None
+    def value(self, context: ClientContext, trained: Any) -> Value:
+        """The value of a training's result. Raises DataError if the client abstains."""
+        raise NotImplementedError
 
     def compute(self, context: ClientContext) -> Value:
-        return self.value(context, fitted(self.fit(context)))
+        fit = self.fit(context)
+        return self.value(context, None if fit is None else fitted(fit))
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,12 +41,11 @@ from securefl.core.ranges import Count, Fraction
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import Sampling, to_fit
+from securefl.protocols.contributions import Sampling, TrainedContribution, to_fit
 from securefl.protocols.parts import Gathering
 from securefl.protocols.personal import HeadAlone, SharedLayers
 from securefl.training import Problem
 from securefl.training.fit import Fit, Fitted, usable, with_model
-from securefl.training.fitting import fitted
 from securefl.training.heads import last_dense, output_layer, places
 
 TUNED: Final = ValueSpec(
@@ -136,7 +135,7 @@ class FixedHead(SharedLayers):
 
 
 @dataclass(frozen=True, eq=False)
-class Tuned:
+class Tuned(TrainedContribution):
     """The public number 1 of each client. Before a client sends it, the client fine-tunes the sent model."""
 
     common: FixedHead
@@ -160,9 +159,6 @@ class Tuned:
             module = self._problem.module(model)
             model[places(module, [last_dense(module)]) if self._head_alone else slice(None)] = trained
         return Value(clear=np.ones(1), new_state={"tuned": model})
-
-    def compute(self, context: ClientContext) -> Value:
-        return self.value(context, fitted(self.fit(context)))
 
     @property
     def _head_alone(self) -> bool:

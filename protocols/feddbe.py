@@ -54,13 +54,12 @@ from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import Sampling, to_fit
-from securefl.protocols.parts import Gathering, step_of
+from securefl.protocols.parts import Changed, Gathering, step_of
 from securefl.protocols.personal import Personal
 from securefl.training import Problem
 from securefl.training.chunks import body_features
 from securefl.training.fit import Fit, usable, with_model
 from securefl.training.heads import last_dense, output_layer, with_head
-from securefl.training.models import Architecture
 
 _BOUNDED_BY: Mapping[Unit, str] = {
     "record": "`mean_bound` in its arm, and noise",
@@ -188,7 +187,7 @@ class WithBias(Personal):
     @cached_property
     def trained(self) -> Problem:
         """The problem of a model with a bias on its features."""
-        return replace(self.problem, model=Shifted(self.problem.model))
+        return replace(self.problem, model=Changed(self.problem.model, shifted))
 
 
 class MeanPull:
@@ -227,44 +226,20 @@ class ShiftedLinear(nn.Linear):
         return linear(input + self.shift, self.weight, self.bias)
 
 
-@dataclass(frozen=True)
-class Shifted:
-    """The description of a model whose head is a `ShiftedLinear`. Its vector ends in the shift."""
+def shifted(model: nn.Module) -> nn.Module:
+    """The model, its head a `ShiftedLinear`, so that its vector ends in the shift.
 
-    of: Architecture
-
-    hidden = None
-
-    @property
-    def reads_text(self) -> bool:
-        return self.of.reads_text
-
-    @property
-    def draws(self) -> bool:
-        return self.of.draws
-
-    @property
-    def layer(self) -> str:
-        return self.of.layer
-
-    def blank(self, shape: tuple[int, ...]) -> Tensor:
-        return self.of.blank(shape)
-
-    def shorter(self) -> Architecture:
-        return Shifted(self.of.shorter())
-
-    def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
-        """Raises ConfigError if the model's last values are not those of its head."""
-        model = self.of.build(shape, outputs, seed)
-        head = last_dense(model)
-        name = next(name for name, module in model.named_modules() if module is head)
-        if [*model.state_dict()][-2:] != [f"{name}.weight", f"{name}.bias"] or not name:
-            raise ConfigError(
-                "Expected a model that ends in a dense layer with a bias, got another: FedDBE adds a vector "
-                "to the inputs of the last one. Take another model."
-            )
-        model.set_submodule(name, ShiftedLinear(head))
-        return model
+    Raises ConfigError if the model's last values are not those of its head.
+    """
+    head = last_dense(model)
+    name = next(name for name, module in model.named_modules() if module is head)
+    if [*model.state_dict()][-2:] != [f"{name}.weight", f"{name}.bias"] or not name:
+        raise ConfigError(
+            "Expected a model that ends in a dense layer with a bias, got the last values "
+            f"{[*model.state_dict()][-2:]}: FedDBE adds to the inputs of the last. Take another model."
+        )
+    model.set_submodule(name, ShiftedLinear(head))
+    return model
 
 
 # The consensus ------------------------------------------------------------------------------------

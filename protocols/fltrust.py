@@ -59,7 +59,7 @@ from securefl.errors import ConfigError, DataError
 from securefl.linear import LinearBounds, LinearQuery
 from securefl.protocols.averaging import Options, Uniform, cohort_size
 from securefl.protocols.client_state import digest_of, made_in, require_made_in
-from securefl.protocols.contributions import UPDATE
+from securefl.protocols.contributions import UPDATE, TrainedContribution
 from securefl.training import Learnt, Problem
 from securefl.training.fit import Fit, Fitted, usable, with_training
 from securefl.training.fitting import fitted
@@ -178,7 +178,7 @@ def cosine_bounds(length: int) -> LinearBounds:
 
 
 @dataclass(frozen=True, eq=False)
-class Direction:
+class Direction(TrainedContribution):
     """A client's contribution to the cosine: its update scaled to norm 1."""
 
     problem: Problem
@@ -199,12 +199,9 @@ class Direction:
     def linear_bounds(self, broadcast: Float32s, public: Mapping[str, NDArray[Any]]) -> LinearBounds:
         return cosine_bounds(len(self.problem.initial))
 
-    def compute(self, context: ClientContext) -> Value:
-        return self.value(context, fitted(self.fit(context)))
-
 
 @dataclass(frozen=True, eq=False)
-class UnitUpdate:
+class UnitUpdate(TrainedContribution):
     """A client's contribution to the sum: its direction of this round, as integers of the grid.
 
     With private training it is the output of the training that the direction was charged for.
@@ -220,10 +217,7 @@ class UnitUpdate:
     def fit(self, context: ClientContext) -> None:
         return None
 
-    def value(self, context: ClientContext, trained: Fitted | None) -> Value:
-        return self.compute(context)
-
-    def compute(self, context: ClientContext) -> Value:
+    def value(self, context: ClientContext, trained: None) -> Value:
         require_made_in(context, digest_of(context.broadcast))
         return Value(integers=context.kept["unit"], step=_GRID.step)
 

@@ -23,13 +23,13 @@ from securefl.protocols.contributions import (
     CLIPPED,
     UNSAMPLED,
     Sampling,
+    TrainedContribution,
     bounded,
     fitting,
     to_fit,
     update_sends,
 )
 from securefl.training.fit import Fit, Fitted, with_model
-from securefl.training.fitting import fitted
 
 MAP = ValueSpec(
     name="map",
@@ -67,7 +67,7 @@ def map_sends(supernet: Supernet, sampling: Sampling) -> ValueSpec:
 
 
 @dataclass(frozen=True, eq=False)
-class Map:
+class Map(TrainedContribution):
     """The map of a client's subnet: 1 for each group of entries that it has, else 0, (G,).
 
     The client finds the subnet by training it, and keeps it until the server asks for the update.
@@ -84,10 +84,6 @@ class Map:
     def fit(self, context: ClientContext) -> Fit | None:
         """FedAvg's training if the search begins at rate 1, which keeps all units. Otherwise None."""
         return to_fit(self.supernet.problem, context, context.broadcast) if self.search.initial == 1 else None
-
-    def compute(self, context: ClientContext) -> Value:
-        fit = self.fit(context)
-        return self.value(context, None if fit is None else fitted(fit))
 
     def value(self, context: ClientContext, trained: Fitted | None) -> Value:
         supernet = self.supernet

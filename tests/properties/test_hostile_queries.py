@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any, Final
 from unittest import mock
 
@@ -151,7 +150,7 @@ def any_model(context: ClientContext, first: Any) -> None:
 
 
 _beside = Plan.beside
-_training, _fit, _stale = Identity.training, bodies.Trained.fit, stale.Change.spec.func
+_training, _fit = Identity.training, bodies.Trained.fit
 
 
 def headed(body: bodies.Trained, asked: ClientContext) -> Any:
@@ -185,10 +184,7 @@ RULES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[], AbstractContextMan
             bodies.Trained, "fit", lambda self, asked: _fit(self, asked) if asked.broadcast.size else None
         ),
     ),
-    "stale models are kept state": (
-        ("stale",),
-        lambda: out(stale.Change, "spec", property(lambda self: replace(_stale(self), reads_state="bound"))),
-    ),
+    "stale models are kept state": (("stale",), lambda: out(stale.Cached, "reads_state", "bound")),
 }
 
 
