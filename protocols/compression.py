@@ -18,27 +18,25 @@ client sent is in no residual either: that much of its update is lost.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import floor
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm import (
     Answers,
-    ByDraws,
     ClientContext,
     ClientState,
     CohortQuery,
+    Contribution,
     Device,
     Evaluation,
     Float32s,
     Floats,
     Population,
-    RoundResult,
     State,
     Sum,
     Value,
@@ -46,14 +44,11 @@ from securefl.algorithm import (
 )
 from securefl.core.sparse import dense, sparse
 from securefl.errors import DataError
-from securefl.protocols.averaging import Uniform, cohort_size, sampling
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import TrainedContribution, to_fit, update_sends
-from securefl.protocols.local_accuracy import of_common_model
-from securefl.protocols.parts import step_of
-from securefl.training import Learnt, Problem
+from securefl.protocols.contributions import Sampling, TrainedContribution, to_fit, update_sends
+from securefl.protocols.parts import NOBODY, Part, ServerUpdate, step_of
+from securefl.training import Problem
 from securefl.training.fit import Fit, Fitted
-from securefl.training.learnt import common
 
 
 class Compression(Protocol):
@@ -113,70 +108,55 @@ def thresholded(values: Floats, count: int) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CompressedAveraging:
-    """The mean of compressed updates over uniformly drawn clients, K = ceil(fraction * N) a round.
+class Compressed(Part):
+    """The whole model, which moves by means of compressed updates.
 
     phases: of a round, in this order. All have the round's cohort.
     """
 
-    problem: Problem
     phases: tuple[Compression, ...]
-    fraction: float
 
-    @cached_property
-    def contributions(self) -> tuple[CompressedUpdate, ...]:
+    def contributions(self, sampling: Sampling) -> tuple[CompressedUpdate, ...]:
         """One for each phase."""
         # Signs, or mostly 0: a total tells more of them than of the updates themselves.
-        update = update_sends(self.problem, sampling(self._count, "partial"))
-        spec = replace(update, form="discrete", reads_state="unbound")
+        spec = replace(update_sends(self.problem, sampling), form="discrete", reads_state="unbound")
         return tuple(CompressedUpdate(self.problem, phase, phase.spec(spec)) for phase in self.phases)
 
     @property
-    def _count(self) -> int:
-        return cohort_size(self.fraction, self.problem.clients)
+    def memory(self) -> Mapping[str, NDArray[Any]]:
+        counts = {name: np.zeros(self.problem.clients, np.int64) for name in ("has", "silent")}
+        return {
+            **counts,
+            "residual": np.zeros(len(self.initial)),
+            "version": np.zeros(1, np.int64),
+            "changes": np.zeros(0, np.uint8),
+            "lengths": np.zeros(0, np.int64),
+        }
 
-    def start(self) -> State:
-        return State(
-            self.problem.initial,
-            {
-                "residual": np.zeros(len(self.problem.initial)),
-                "version": np.zeros(1, np.int64),
-                "has": np.zeros(self.problem.clients, np.int64),
-                "silent": np.zeros(self.problem.clients, np.int64),
-                "changes": np.zeros(0, np.uint8),
-                "lengths": np.zeros(0, np.int64),
-            },
-        )
-
-    def round(
-        self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[CohortQuery, Answers, RoundResult]:
-        drawn, state = yield from Uniform().choose(state, population, self._count, number, rng)
-        cohort = tuple(sorted(drawn))
-        survivors: tuple[int, ...] = ()
-        for phase, contribution in zip(self.phases, self.contributions, strict=True):
-            query = CohortQuery(
-                cohort=cohort,
-                broadcast=download(state, cohort),
-                sums=(Sum(contribution.spec, phase.size),),
-                weights=ByDraws(drawn) if drawn else None,
-            )
-            answers = yield query
-            survivors = answers.survivors
-            state = _answered(state, cohort, survivors)
-            if survivors:
+    def advance(
+        self,
+        server: ServerUpdate,
+        state: State,
+        query: CohortQuery,
+        population: Population,
+        number: int,
+        rng: np.random.Generator,
+        contributions: Sequence[Contribution],
+    ) -> Generator[CohortQuery, Answers, tuple[State, Answers]]:
+        answers = NOBODY
+        for phase, contribution in zip(self.phases, contributions, strict=True):
+            asked = (Sum(contribution.spec, phase.size),)
+            answers = yield replace(query, broadcast=download(state, query.cohort), sums=asked)
+            state = _answered(state, query.cohort, answers.survivors)
+            if answers.survivors:
                 mean = step_of(query, answers.totals[contribution.spec.name])
                 state = moved(state, *phase.change(mean, state.memory["residual"]))
-        return RoundResult(state=state, drawn=drawn, survivors=survivors)
+        return state, answers
 
-    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
-        found, model = self.problem.evaluate(state.broadcast), state.broadcast
-        share = sum(phase.nonzero for phase in self.phases) / len(model)
-        local = of_common_model(devices, self.problem, model)
-        return replace(found, figures={"parameters": np.full(len(devices), share), **local})
-
-    def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
-        return common(self.problem, state.broadcast, client)
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        found = super().evaluate(shared, devices)
+        share = sum(phase.nonzero for phase in self.phases) / len(shared)
+        return replace(found, figures={"parameters": np.full(len(devices), share), **found.figures})
 
 
 def moved(state: State, change: Float32s, residual: Floats) -> State:

@@ -5,10 +5,10 @@ If a value is constant, each client sends it once. Later rounds ask the clients 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from securefl.algorithm import (
     Float32s,
     Floats,
     Population,
+    State,
     Sum,
     Total,
     Value,
@@ -46,9 +47,26 @@ from securefl.training.fit import Fit, Fitted
 from securefl.training.learnt import common
 from securefl.training.models import Architecture
 
+NOBODY: Final = Answers(survivors=(), totals={}, per_client={})
 ReadsState = Literal["none", "repeated", "unbound"]
 Gathering = Generator[CohortQuery, Answers, tuple[Floats | None, Answers]]
 """A generator of queries. It ends in the step, or None if no sum was opened, and in the first answers."""
+
+
+class ServerUpdate(Protocol):
+    """How the server makes the next model from the aggregated step, float64 (d,).
+
+    It may keep moments in the state. Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.algorithm.clients import State
+    >>> from securefl.protocols.averaging import Replace, ServerUpdate
+    >>> server: ServerUpdate = Replace()
+    >>> server.apply(State(np.zeros(2, np.float32)), np.array([0.5, -0.5])).broadcast
+    array([ 0.5, -0.5], dtype=float32)
+    """
+
+    def apply(self, state: State, step: Floats) -> State: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +89,11 @@ class Part:
     @property
     def initial(self) -> Float32s:
         return self.problem.initial
+
+    @property
+    def memory(self) -> Mapping[str, NDArray[Any]]:
+        """What the server keeps beside the part, before round 1."""
+        return {}
 
     def spec(self, sampling: Sampling) -> ValueSpec:
         """The spec of a client's update."""
@@ -96,6 +119,20 @@ class Part:
     def _free(self) -> bool:
         """Whether updates have no bound. A trainer then subtracts the broadcast for a whole wave at once."""
         return self.problem.local.update_bound is None
+
+    def advance(
+        self,
+        server: ServerUpdate,
+        state: State,
+        query: CohortQuery,
+        population: Population,
+        number: int,
+        rng: np.random.Generator,
+        contributions: Sequence[Contribution],
+    ) -> Generator[CohortQuery, Answers, tuple[State, Answers]]:
+        """Yield the queries of round `number`. It ends in the next state, and in the answers that count."""
+        step, answers = yield from self.gather(query, population, rng, contributions)
+        return (state if step is None else server.apply(state, step)), answers
 
     def gather(
         self,
