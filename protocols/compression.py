@@ -225,11 +225,17 @@ def received(problem: Problem, broadcast: Float32s, kept: ClientState) -> tuple[
     """
     d, head, content = len(problem.initial), broadcast[:_HEAD], broadcast[_HEAD:]
     if len(head) < _HEAD or not _whole(head) or len(content) > d:
-        raise DataError(f"Expected {_HEAD} whole numbers and at most {d} others in a broadcast, got another.")
+        raise DataError(
+            f"Expected {_HEAD} whole numbers and at most {d} others in a broadcast, got {head.tolist()} and "
+            f"{len(content)}: the client abstains. Send what `download` makes."
+        )
     form, before, version = (int(number) for number in head)
     if form == _MODEL:
         if len(content) < d or not np.isfinite(content).all():
-            raise DataError(f"Expected a model of {d} finite values, got {len(content)}, or others.")
+            raise DataError(
+                f"Expected a model of {d} finite values, got {len(content)}, {np.isfinite(content).sum()} of "
+                "them finite: the client abstains. Send the whole model."
+            )
         return content.copy(), version
     model, own = kept_values(kept, "model", problem.initial), kept_version(kept)
     if form != _CHANGES or not before <= own <= version:
@@ -247,7 +253,10 @@ def received(problem: Problem, broadcast: Float32s, kept: ClientState) -> tuple[
     except ValueError as error:
         raise DataError(f"{error} The client abstains.") from None
     if not np.isfinite(model).all():
-        raise DataError("Expected changes that leave a finite model, got others: the client abstains.")
+        raise DataError(
+            "Expected changes that leave a finite model, got some beyond float32: the client abstains. Lower "
+            "the learning rate, or start the run anew."
+        )
     return model, version
 
 
@@ -284,7 +293,7 @@ def _words(data: bytes) -> Float32s:
 def _bytes(words: Float32s) -> bytes:
     """The inverse of `_words`, with the zeros. Raises ValueError for other numbers."""
     if not _whole(words):
-        raise ValueError("Expected whole numbers from 0 to 2^24 - 1, got others.")
+        raise ValueError("Expected whole numbers from 0 to 2^24 - 1, got a fraction or a larger one.")
     numbers = words.astype(np.int64)
     return np.stack([numbers & 255, (numbers >> 8) & 255, numbers >> 16], axis=1).astype(np.uint8).tobytes()
 
@@ -305,7 +314,7 @@ def _as_floats(integers: NDArray[np.int32]) -> Float32s:
     sizes = np.abs(integers.astype(np.int64)).astype(np.int32)
     found = np.copysign(sizes.view(np.float32), integers)
     if not np.isfinite(found).all():
-        raise ValueError("Expected a change of finite values, got others.")
+        raise ValueError("Expected a change of finite values, got infinity or nan.")
     return found.astype(np.float32)
 
 
@@ -340,6 +349,6 @@ class CompressedUpdate(TrainedContribution):
         with np.errstate(over="ignore"):
             whole = (residual + (trained.astype(np.float64) - model)).astype(np.float32)
         if not np.isfinite(whole).all():
-            return DataError("Expected a finite update, got another. Lower the learning rate."), residual
+            return DataError("Expected an update within float32, got a larger one. Lower the rate."), residual
         numbers, part = self.compression.sent(whole.astype(np.float64))
         return numbers, (whole - part).astype(np.float32)

@@ -245,7 +245,10 @@ class Loss:
         if self.bound is None:
             x, y = (x, y) if len(x) else (context.x, context.y)
             if len(usable(self.problem, replace(context, x=x, y=y)).x) < len(x):
-                raise DataError("Expected finite records of known labels, got others: the client abstains.")
+                raise DataError(
+                    "Expected finite records of known labels, got some that the model cannot read: the "
+                    "client abstains. Clean them, or set `loss_bound`, under which they are left out."
+                )
             return Value(clear=np.array([min(mean_loss(model, x, y, loss), LARGEST_LOSS)]))
         losses = Losses(bound=self.bound)
         own_job = usable(self.problem, replace(context, x=x, y=y))

@@ -162,7 +162,10 @@ class OwnModels(OwnBodies):
             )
         rows = sent.reshape(classes, -1)
         if not np.isin(rows[:, 0], (0.0, 1.0)).all():
-            raise DataError("Expected 0 or 1 before each prototype, got another number: the client abstains.")
+            raise DataError(
+                f"Expected 0 or 1 before each prototype, got {rows[:, 0].tolist()}: the client abstains. "
+                "Send what `prototypes` returns."
+            )
         return rows
 
     def centres(self, sent: Float32s) -> Floats:
