@@ -39,10 +39,10 @@ from securefl.dp.noise import Source
 from securefl.training import LocalTraining, ModelConfig, single_thread
 from securefl.training.cohorts import Batched
 from securefl.training.dpsgd import train_privately
-from securefl.training.fit import Fit
-from securefl.training.fitting import one_by_one
 from securefl.training.isolation import scheme_of
+from securefl.training.jobs import TrainingJob
 from securefl.training.private_steps import DPSGD
+from securefl.training.run_jobs import one_by_one
 from securefl.training.task import Problem
 
 STEPS, ROUNDS, COHORT, BATCHES, WIDTH = 10, 15, 10, (32, 64, 256), 32
@@ -152,7 +152,7 @@ def side_by_side(kind: str, x: Tensor, y: Tensor) -> Run:
     data: Any = {"x": x.numpy(), "y": y.numpy(), "broadcast": start, "public": {}, "rng": rng}
     jobs = [ClientContext(client=client, round=1, source=Source(), **data) for client in range(COHORT)]
     trainer = Batched(one_by_one, COHORT)
-    return lambda: trainer([Fit(problem=problem, start=start, context=context) for context in jobs])
+    return lambda: trainer([TrainingJob(problem=problem, start=start, context=context) for context in jobs])
 
 
 def packaged(kind: str, x: Tensor, y: Tensor) -> dict[str, Run]:

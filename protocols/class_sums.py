@@ -34,11 +34,11 @@ from securefl.dp import clipping
 from securefl.errors import DataError
 from securefl.mechanisms import Protection
 from securefl.protocols.class_counts import COUNTS, Centres, Counting, Counts, on_grid
-from securefl.protocols.contributions import TrainedContribution
+from securefl.protocols.contributions import FromTraining
 from securefl.training import Problem
 from securefl.training.chunks import body_features
-from securefl.training.fit import Fit, Fitted
 from securefl.training.heads import Bounded
+from securefl.training.jobs import TrainingJob, TrainingResult
 
 Clip = Literal["unit-l2", "bounded", "none"]
 GRID = Grid(step=2.0**-10, bound=2.0**20)
@@ -72,12 +72,12 @@ class Featurizer(Protocol):
     @property
     def training(self) -> DpEvent | None: ...
 
-    def fit(self, context: ClientContext) -> Fit | None:
+    def fit(self, context: ClientContext) -> TrainingJob | None:
         """The training of the body for this round's statistic. None if the body is not trained."""
         ...
 
     def prepared(
-        self, context: ClientContext, trained: Fitted | None
+        self, context: ClientContext, trained: TrainingResult | None
     ) -> tuple[nn.Module, ClientState | None]:
         """The client's model with the body that `fit` trained, and the client's new state."""
         ...
@@ -257,7 +257,7 @@ def class_means(statistic: Floats) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class Statistic(TrainedContribution):
+class Statistic(FromTraining):
     """A client's contribution to FedLog and FedProto: the statistic of its records' features.
 
     `bounded_by` is as in `ValueSpec`, in the words of the system's options. With `centres`, the numbers of
@@ -316,10 +316,10 @@ class Statistic(TrainedContribution):
             sensitivity={} if self.centres else self._own[0].sensitivity,
         )
 
-    def fit(self, context: ClientContext) -> Fit | None:
+    def fit(self, context: ClientContext) -> TrainingJob | None:
         return self.body.fit(context)
 
-    def value(self, context: ClientContext, trained: Fitted | None) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult | None) -> Value:
         model, kept = self.body.prepared(context, trained)
         phi = body_features(model, context.x, self.clip.activation())
         found = self._own[1](phi, np.asarray(context.y))

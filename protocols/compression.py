@@ -45,10 +45,10 @@ from securefl.algorithm import (
 from securefl.core.sparse import dense, sparse
 from securefl.errors import DataError
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import Sampling, TrainedContribution, to_fit, update_sends
+from securefl.protocols.contributions import FromTraining, Sampling, training_job, update_sends
 from securefl.protocols.parts import NOBODY, Part, ServerUpdate, step_of
 from securefl.training import Problem
-from securefl.training.fit import Fit, Fitted
+from securefl.training.jobs import TrainingJob, TrainingResult
 
 
 class Compression(Protocol):
@@ -322,18 +322,18 @@ def _as_floats(integers: NDArray[np.int32]) -> Float32s:
 
 
 @dataclass(frozen=True, eq=False)
-class CompressedUpdate(TrainedContribution):
+class CompressedUpdate(FromTraining):
     """The compressed part of a client's update and residual. The client keeps the model and the rest."""
 
     problem: Problem
     compression: Compression
     spec: ValueSpec
 
-    def fit(self, context: ClientContext) -> Fit:
+    def fit(self, context: ClientContext) -> TrainingJob:
         model, _ = received(self.problem, context.broadcast, context.kept)
-        return to_fit(self.problem, context, model)
+        return training_job(self.problem, context, model)
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         model, version = received(self.problem, context.broadcast, context.kept)
         before = kept_values(context.kept, "residual", np.zeros(len(model), np.float32))
         numbers, residual = self._compressed(trained, model, before)
@@ -341,7 +341,7 @@ class CompressedUpdate(TrainedContribution):
         return replace(self.compression.value(numbers), new_state=new_state)
 
     def _compressed(
-        self, trained: Fitted, model: Float32s, residual: Float32s
+        self, trained: TrainingResult, model: Float32s, residual: Float32s
     ) -> tuple[Float32s | DataError, Float32s]:
         """The numbers to send, and the new residual. After a training that failed the residual stays."""
         if isinstance(trained, DataError):

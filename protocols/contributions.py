@@ -29,8 +29,8 @@ from securefl.dp import Losses
 from securefl.dp.moments import GRID
 from securefl.errors import DataError
 from securefl.training import Problem, mean_loss, record_losses
-from securefl.training.fit import Fit, usable, with_training
-from securefl.training.fitting import fitted
+from securefl.training.jobs import TrainingJob, usable, with_training
+from securefl.training.run_jobs import run_job
 
 ADJACENCIES: Final[tuple[Adjacency, ...]] = ("add-remove", "replace-one")
 
@@ -123,12 +123,14 @@ def update_sends(problem: Problem, sampling: Sampling) -> ValueSpec:
     return replace(spec, sensitivity=moved, grid=Grid.around(bound))
 
 
-def to_fit(problem: Problem, context: ClientContext, start: Float32s, *, update: bool = False) -> Fit:
-    """The training behind an update. update: as for `Fit`."""
-    return Fit(problem=problem, start=start, context=fitting(problem, context), update=update)
+def training_job(
+    problem: Problem, context: ClientContext, start: Float32s, *, update: bool = False
+) -> TrainingJob:
+    """The training behind an update. update: as for `TrainingJob`."""
+    return TrainingJob(problem=problem, start=start, context=trainable(problem, context), update=update)
 
 
-def fitting(problem: Problem, context: ClientContext) -> ClientContext:
+def trainable(problem: Problem, context: ClientContext) -> ClientContext:
     """The context of the training behind an update.
 
     If updates are bounded or training is private, it lacks the records that the model cannot use.
@@ -161,10 +163,10 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
     return Value.summed(step[None], Grid.around(bound), bound)
 
 
-class TrainedContribution:
+class FromTraining:
     """A contribution whose value is computed from a local training: from what `fit` returns, by `value`."""
 
-    def fit(self, context: ClientContext) -> Fit | None:
+    def fit(self, context: ClientContext) -> TrainingJob | None:
         """The training behind the value, or None if it needs none."""
         raise NotImplementedError
 
@@ -174,7 +176,7 @@ class TrainedContribution:
 
     def compute(self, context: ClientContext) -> Value:
         fit = self.fit(context)
-        return self.value(context, None if fit is None else fitted(fit))
+        return self.value(context, None if fit is None else run_job(fit))
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,12 +41,12 @@ from securefl.core.ranges import Count, Fraction
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import Sampling, TrainedContribution, to_fit
+from securefl.protocols.contributions import FromTraining, Sampling, training_job
 from securefl.protocols.parts import Gathering
 from securefl.protocols.personal import HeadAlone, SharedLayers
 from securefl.training import Problem
-from securefl.training.fit import Fit, Fitted, usable, with_model
 from securefl.training.heads import last_dense, output_layer, places
+from securefl.training.jobs import TrainingJob, TrainingResult, usable, with_model
 
 TUNED: Final = ValueSpec(
     name="tuned",
@@ -101,9 +101,9 @@ class FixedHead(SharedLayers):
         """The whole model (d,): a body under the fixed head."""
         return super().model(0, broadcast, {})
 
-    def fit(self, context: ClientContext) -> Fit:
+    def fit(self, context: ClientContext) -> TrainingJob:
         start = self.under_head(context.broadcast)
-        return replace(to_fit(self.problem, context, start), under_head=True)
+        return replace(training_job(self.problem, context, start), under_head=True)
 
     def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
         return super().split(context, trained)[0], None
@@ -135,7 +135,7 @@ class FixedHead(SharedLayers):
 
 
 @dataclass(frozen=True, eq=False)
-class Tuned(TrainedContribution):
+class Tuned(FromTraining):
     """The public number 1 of each client. Before a client sends it, the client fine-tunes the sent model."""
 
     common: FixedHead
@@ -146,13 +146,13 @@ class Tuned(TrainedContribution):
         spec = replace(TUNED, cohort=problem.clients, grid=Grid(step=1.0, bound=float(problem.clients)))
         return with_model(spec, problem)
 
-    def fit(self, context: ClientContext) -> Fit:
+    def fit(self, context: ClientContext) -> TrainingJob:
         start, own = self.common.under_head(context.broadcast), usable(self._problem, context)
         if self._head_alone:
             return HeadAlone(self._problem, self.common.options.fine_tune_epochs).fit(own, start)
-        return Fit(problem=self._problem, start=start, context=own)
+        return TrainingJob(problem=self._problem, start=start, context=own)
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         model = self.common.under_head(context.broadcast)
         # Silence would tell of the records: a client whose training diverged answers too.
         if not isinstance(trained, DataError):

@@ -53,13 +53,13 @@ from securefl.dp import clipping
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import Sampling, to_fit
+from securefl.protocols.contributions import Sampling, training_job
 from securefl.protocols.parts import Changed, Gathering, step_of
 from securefl.protocols.personal import Personal
 from securefl.training import Problem
 from securefl.training.chunks import body_features
-from securefl.training.fit import Fit, usable, with_model
 from securefl.training.heads import last_dense, output_layer, with_head
+from securefl.training.jobs import TrainingJob, usable, with_model
 
 _BOUNDED_BY: Mapping[Unit, str] = {
     "record": "`mean_bound` in its arm, and noise",
@@ -153,9 +153,9 @@ class WithBias(Personal):
             step[: self.size] = step_of(query, answers.totals[update.name])
         return (step if step.any() or answers.survivors else None), answers
 
-    def fit(self, context: ClientContext) -> Fit:
+    def fit(self, context: ClientContext) -> TrainingJob:
         start = np.concatenate([self.before(context.broadcast), self.bias(context.kept)])
-        fit, (*consensus, known) = to_fit(self.trained, context, start), context.broadcast[self.size :]
+        fit, (*consensus, known) = training_job(self.trained, context, start), context.broadcast[self.size :]
         if not known:
             return fit
         pull = MeanPull(np.array(consensus), self.options.kappa, self.options.momentum)

@@ -19,7 +19,7 @@ from securefl.core.ranges import Count, Fraction, Positive
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.personal import HeadAlone, SharedLayers
 from securefl.training import Problem
-from securefl.training.fit import Fit
+from securefl.training.jobs import TrainingJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,6 @@ class HeadThenBody(SharedLayers):
         private = self.problem.private
         return replace(self.problem, private=private and replace(private, steps=2 * private.steps))
 
-    def fit(self, context: ClientContext) -> Fit:
+    def fit(self, context: ClientContext) -> TrainingJob:
         body = replace(super().fit(context), under_head=True)
         return replace(body, head_first=self.head.fit(body.context, body.start))

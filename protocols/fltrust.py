@@ -57,11 +57,11 @@ from securefl.errors import ConfigError, DataError
 from securefl.linear import LinearBounds, LinearQuery
 from securefl.protocols.averaging import Averaging, Options, Uniform, cohort_size
 from securefl.protocols.client_state import digest_of, made_in, require_made_in
-from securefl.protocols.contributions import UPDATE, Sampling, TrainedContribution
+from securefl.protocols.contributions import UPDATE, FromTraining, Sampling
 from securefl.protocols.parts import NOBODY, Part, ServerUpdate
 from securefl.training import Problem
-from securefl.training.fit import Fit, Fitted, usable, with_training
-from securefl.training.fitting import fitted
+from securefl.training.jobs import TrainingJob, TrainingResult, usable, with_training
+from securefl.training.run_jobs import run_job
 
 __all__ = ["FLTrust", "cosine_bounds", "direction", "trust_weights"]
 
@@ -176,7 +176,7 @@ def cosine_bounds(length: int) -> LinearBounds:
 
 
 @dataclass(frozen=True, eq=False)
-class Direction(TrainedContribution):
+class Direction(FromTraining):
     """A client's contribution to the cosine: its update scaled to norm 1."""
 
     problem: Problem
@@ -185,10 +185,12 @@ class Direction(TrainedContribution):
     def spec(self) -> ValueSpec:
         return with_training(DIRECTION, self.problem)
 
-    def fit(self, context: ClientContext) -> Fit:
-        return Fit(problem=self.problem, start=context.broadcast, context=usable(self.problem, context))
+    def fit(self, context: ClientContext) -> TrainingJob:
+        return TrainingJob(
+            problem=self.problem, start=context.broadcast, context=usable(self.problem, context)
+        )
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         found = _direction(context, trained)
         unit = Value.summed(found[None], _GRID, 1.0).integers
         assert unit is not None
@@ -199,7 +201,7 @@ class Direction(TrainedContribution):
 
 
 @dataclass(frozen=True, eq=False)
-class UnitUpdate(TrainedContribution):
+class UnitUpdate(FromTraining):
     """A client's contribution to the sum: its direction of this round, as integers of the grid.
 
     With private training it is the output of the training that the direction was charged for.
@@ -220,7 +222,7 @@ class UnitUpdate(TrainedContribution):
         return Value(integers=context.kept["unit"], step=_GRID.step)
 
 
-def _direction(context: ClientContext, trained: Fitted) -> Floats:
+def _direction(context: ClientContext, trained: TrainingResult) -> Floats:
     if isinstance(trained, DataError):
         return np.zeros(len(context.broadcast))
     with np.errstate(over="ignore", invalid="ignore"):  # a training that diverged points nowhere
@@ -324,7 +326,7 @@ class Trusting(Part):
             kept={},
             count=self.options.root,
         )
-        trained = fitted(Fit(problem=problem, start=broadcast, context=context))
+        trained = run_job(TrainingJob(problem=problem, start=broadcast, context=context))
         if isinstance(trained, DataError):
             return np.zeros(len(broadcast))
         return trained.astype(np.float64) - broadcast

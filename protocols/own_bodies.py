@@ -20,8 +20,8 @@ from securefl.errors import DataError
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.personal import each_on_its_own
 from securefl.training import Learnt, Penalty, Problem, evaluate
-from securefl.training.fit import Fit, Fitted, usable
 from securefl.training.heads import Bounded, activated, entries, last_dense, with_head
+from securefl.training.jobs import TrainingJob, TrainingResult, usable
 from securefl.training.task import Bodies
 
 
@@ -56,11 +56,11 @@ class OwnBodies:
         """What is added to the loss."""
         raise NotImplementedError
 
-    def fit(self, context: ClientContext) -> Fit | None:
+    def fit(self, context: ClientContext) -> TrainingJob | None:
         if context.initial:
             return None
         problem = self.bodies.of(context.client)
-        return Fit(
+        return TrainingJob(
             problem=problem,
             start=self.start(context),
             context=usable(problem, context),
@@ -70,7 +70,7 @@ class OwnBodies:
         )
 
     def prepared(
-        self, context: ClientContext, trained: Fitted | None
+        self, context: ClientContext, trained: TrainingResult | None
     ) -> tuple[nn.Module, ClientState | None]:
         problem = self.bodies.of(context.client)
         # An initial query is about the initial body, whenever it comes: that of a body trained since would be

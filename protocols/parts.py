@@ -35,15 +35,15 @@ from securefl.algorithm import (
 from securefl.errors import DataError
 from securefl.protocols.contributions import (
     UNSAMPLED,
+    FromTraining,
     Sampling,
-    TrainedContribution,
     bounded,
-    to_fit,
+    training_job,
     update_sends,
 )
 from securefl.protocols.local_accuracy import of_common_model
 from securefl.training import Learnt, Problem
-from securefl.training.fit import Fit, Fitted
+from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.learnt import common
 from securefl.training.models import Architecture
 
@@ -103,11 +103,11 @@ class Part:
     def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
         return (Update(self, sampling),)
 
-    def fit(self, context: ClientContext) -> Fit:
+    def fit(self, context: ClientContext) -> TrainingJob:
         """The local training of a client, from what was broadcast and what it keeps."""
-        return to_fit(self.problem, context, context.broadcast, update=self._free)
+        return training_job(self.problem, context, context.broadcast, update=self._free)
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         """The client's update, and its new state, from the result of `fit`."""
         if not self._free:
             return bounded(self.problem, context.broadcast, trained)
@@ -157,7 +157,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Update(TrainedContribution):
+class Update(FromTraining):
     """A client's update of a part. Of the whole model it is w_k - w after training from the broadcast w."""
 
     part: Part
@@ -167,10 +167,10 @@ class Update(TrainedContribution):
     def spec(self) -> ValueSpec:
         return self.part.spec(self.sampling)
 
-    def fit(self, context: ClientContext) -> Fit:
+    def fit(self, context: ClientContext) -> TrainingJob:
         return self.part.fit(context)
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         return self.part.value(context, trained)
 
 

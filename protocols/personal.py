@@ -28,13 +28,13 @@ from securefl.algorithm import (
 )
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import bounded, to_fit
+from securefl.protocols.contributions import bounded, training_job
 from securefl.protocols.local_accuracy import Tested, local_accuracy
 from securefl.protocols.parts import Part, ReadsState
 from securefl.training import Learnt, ModelConfig, Problem, evaluate, pooled
 from securefl.training.chunks import body_features
-from securefl.training.fit import Fit, Fitted
 from securefl.training.heads import entries, last_dense, last_layers, output_layer, places
+from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.task import Bodies
 
 __all__ = ["Personal"]
@@ -66,8 +66,8 @@ class Personal(Part):
         """The problem of a client."""
         return self.problem
 
-    def fit(self, context: ClientContext) -> Fit:
-        return to_fit(self.problem, context, context.broadcast)
+    def fit(self, context: ClientContext) -> TrainingJob:
+        return training_job(self.problem, context, context.broadcast)
 
     def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
         """The shared values of the trained model, and the client's new state. None is none."""
@@ -85,7 +85,7 @@ class Personal(Part):
         """The shared values that the update counts from."""
         return broadcast
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         before = self.before(context.broadcast)
         if isinstance(trained, DataError):  # the client keeps its state of before
             return bounded(self.problem, before, trained)
@@ -150,9 +150,9 @@ class SharedLayers(Personal):
     def initial(self) -> Float32s:
         return self.problem.initial[self.places(self.problem)]
 
-    def fit(self, context: ClientContext) -> Fit:
+    def fit(self, context: ClientContext) -> TrainingJob:
         start = self.model(context.client, context.broadcast, context.kept)
-        return to_fit(self.of(context.client), context, start)
+        return training_job(self.of(context.client), context, start)
 
     def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
         return trained[self.places(self.of(context.client))], {"model": trained.copy()}
@@ -232,13 +232,13 @@ class HeadAlone:
     def __post_init__(self) -> None:
         output_layer(self.whole.layers, self.whole.outputs)
 
-    def fit(self, context: ClientContext, start: Float32s) -> Fit:
+    def fit(self, context: ClientContext, start: Float32s) -> TrainingJob:
         """The training that begins at the model `start` (d,). Its result has the head's values alone."""
         model = self.whole.module(start)
         head = start[places(model, last_layers(model, 1))]
         # Such a body gives a record the same features in every pass.
         features = body_features(model, context.x).astype(np.float32)
-        return Fit(problem=self._head, start=head, context=replace(context, x=features))
+        return TrainingJob(problem=self._head, start=head, context=replace(context, x=features))
 
     @cached_property
     def _head(self) -> Problem:

@@ -23,10 +23,10 @@ from securefl.core.ranges import Count, Fraction, Positive
 from securefl.errors import ConfigError
 from securefl.protocols.averaging import Averaging, Options, Scaled
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import to_fit
+from securefl.protocols.contributions import training_job
 from securefl.protocols.personal import Personal
 from securefl.training import Problem
-from securefl.training.fit import Fit
+from securefl.training.jobs import TrainingJob
 from securefl.training.local import Envelope
 
 
@@ -80,9 +80,9 @@ class NearGlobal(Personal):
     reads_state = "none"
     envelope: Envelope
 
-    def fit(self, context: ClientContext) -> Fit:
+    def fit(self, context: ClientContext) -> TrainingJob:
         both = np.tile(context.broadcast, 2)
-        return replace(to_fit(self.problem, context, both), envelope=self.envelope)
+        return replace(training_job(self.problem, context, both), envelope=self.envelope)
 
     def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
         theta, w = np.split(trained, 2)

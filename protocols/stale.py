@@ -23,10 +23,10 @@ from securefl.algorithm import ClientContext, Value
 from securefl.errors import DataError
 from securefl.protocols.averaging import Aggregation
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import bounded, to_fit
+from securefl.protocols.contributions import bounded, training_job
 from securefl.protocols.parts import Part
 from securefl.training import Problem
-from securefl.training.fit import Fit, Fitted
+from securefl.training.jobs import TrainingJob, TrainingResult
 
 
 def part_of(problem: Problem, stale: bool) -> Part:
@@ -39,10 +39,10 @@ class Cached(Part):
 
     reads_state = "repeated"
 
-    def fit(self, context: ClientContext) -> Fit:
-        return to_fit(self.problem, context, context.broadcast)
+    def fit(self, context: ClientContext) -> TrainingJob:
+        return training_job(self.problem, context, context.broadcast)
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         last = kept_values(context.kept, "model", self.problem.initial)
         found = bounded(self.problem, last, trained)
         if isinstance(trained, DataError):  # it sends 0, and its last model stays

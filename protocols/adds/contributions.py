@@ -22,14 +22,14 @@ from securefl.protocols.client_state import made_in, require_made_in
 from securefl.protocols.contributions import (
     CLIPPED,
     UNSAMPLED,
+    FromTraining,
     Sampling,
-    TrainedContribution,
     bounded,
-    fitting,
-    to_fit,
+    trainable,
+    training_job,
     update_sends,
 )
-from securefl.training.fit import Fit, Fitted, with_model
+from securefl.training.jobs import TrainingJob, TrainingResult, with_model
 
 MAP = ValueSpec(
     name="map",
@@ -67,7 +67,7 @@ def map_sends(supernet: Supernet, sampling: Sampling) -> ValueSpec:
 
 
 @dataclass(frozen=True, eq=False)
-class Map(TrainedContribution):
+class Map(FromTraining):
     """The map of a client's subnet: 1 for each group of entries that it has, else 0, (G,).
 
     The client finds the subnet by training it, and keeps it until the server asks for the update.
@@ -81,14 +81,18 @@ class Map(TrainedContribution):
     def spec(self) -> ValueSpec:
         return map_sends(self.supernet, self.sampling)
 
-    def fit(self, context: ClientContext) -> Fit | None:
+    def fit(self, context: ClientContext) -> TrainingJob | None:
         """FedAvg's training if the search begins at rate 1, which keeps all units. Otherwise None."""
-        return to_fit(self.supernet.problem, context, context.broadcast) if self.search.initial == 1 else None
+        return (
+            training_job(self.supernet.problem, context, context.broadcast)
+            if self.search.initial == 1
+            else None
+        )
 
-    def value(self, context: ClientContext, trained: Fitted | None) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult | None) -> Value:
         supernet = self.supernet
         try:
-            own = fitting(supernet.problem, context)
+            own = trainable(supernet.problem, context)
             found = search(supernet, self.search, own) if trained is None else whole(supernet, own, trained)
         except DataError:
             if supernet.problem.local.update_bound is None:

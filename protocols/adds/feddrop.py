@@ -31,10 +31,10 @@ from securefl.protocols.adds.contributions import packed, unpacked
 from securefl.protocols.adds.part import OfSupernet
 from securefl.protocols.adds.supernet import Layer, Mask
 from securefl.protocols.averaging import Averaging, Options
-from securefl.protocols.contributions import CLIPPED, Sampling, bounded, to_fit
+from securefl.protocols.contributions import CLIPPED, Sampling, bounded, training_job
 from securefl.protocols.parts import Changed, Gathering, step_of
 from securefl.training import ModelConfig, Problem
-from securefl.training.fit import Fit, Fitted
+from securefl.training.jobs import TrainingJob, TrainingResult
 
 UNITS: Final = "units"
 """The name of the public array of the units that are trained."""
@@ -94,11 +94,11 @@ class Dropped(OfSupernet):
             )
         return units
 
-    def fit(self, context: ClientContext) -> Fit:
+    def fit(self, context: ClientContext) -> TrainingJob:
         self.units(context)
-        return to_fit(self.thin, context, context.broadcast)
+        return training_job(self.thin, context, context.broadcast)
 
-    def value(self, context: ClientContext, trained: Fitted) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         value = bounded(self.problem, context.broadcast, trained)
         return replace(value, new_state={UNITS: self.units(context)})
 

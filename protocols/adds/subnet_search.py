@@ -42,7 +42,7 @@ from securefl.protocols.adds.importance import Criterion, importance
 from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.training import to_vector, train
 from securefl.training.devices import in_mode
-from securefl.training.fit import Fitted
+from securefl.training.jobs import TrainingResult
 from securefl.training.local import diverged
 from securefl.training.losses import criterion_of, records
 from securefl.training.vector import SGD, Adam
@@ -456,7 +456,7 @@ def bilevel(
     return Subnet(model=to_vector(module), units=steps.gates.subnet(), alpha=alpha, skew=uneven)
 
 
-def whole(supernet: Supernet, context: ClientContext, trained: Fitted) -> Subnet:
+def whole(supernet: Supernet, context: ClientContext, trained: TrainingResult) -> Subnet:
     """The subnet of all units, from a training without a search. Raises DataError if there is no model."""
     if isinstance(trained, DataError):
         raise trained

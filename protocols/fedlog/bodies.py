@@ -22,8 +22,8 @@ from securefl.protocols.class_sums import Featurizer, class_means
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.protocols.own_bodies import OwnBodies
 from securefl.training import Learnt, Problem, evaluate
-from securefl.training.fit import Fitted
 from securefl.training.heads import Bounded, activated, last_dense, with_head
+from securefl.training.jobs import TrainingResult
 from securefl.training.learnt import common
 
 
@@ -55,7 +55,7 @@ class Public:
         return None
 
     def prepared(
-        self, context: ClientContext, trained: Fitted | None
+        self, context: ClientContext, trained: TrainingResult | None
     ) -> tuple[nn.Module, ClientState | None]:
         return self.problem.module(self.problem.initial), None
 

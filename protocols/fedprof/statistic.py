@@ -35,7 +35,7 @@ from securefl.matching import Anchor, Bounds, Variant
 from securefl.matching.profiles import ProfileQuery, features
 from securefl.protocols.contributions import ADJACENCIES
 from securefl.training import ModelConfig, Problem, probe_profile
-from securefl.training.fit import readable
+from securefl.training.jobs import readable
 from securefl.training.profiling import outputs_of, profiles
 
 ANCHORS_APART: Final = 0.05

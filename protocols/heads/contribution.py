@@ -22,8 +22,8 @@ from securefl.errors import DataError
 from securefl.protocols.heads.blocks import UNIT, Blocks
 from securefl.training import Problem
 from securefl.training.chunks import body_features
-from securefl.training.fit import with_model
 from securefl.training.heads import Projection
+from securefl.training.jobs import with_model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ from securefl.linear.scheme import LinearScheme
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.sums.registry import scheme_of
-from securefl.training.fit import Trainer
+from securefl.training.jobs import Trainer
 
 T = TypeVar("T")
 MOST_MESSAGES: Final = 32

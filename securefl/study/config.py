@@ -35,11 +35,11 @@ from securefl.study.privacy import DPSGDSection, PrivacySection, with_one_epsilo
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.cohorts import Batched, slots_for
 from securefl.training.devices import Wanted
-from securefl.training.fit import Fits, Trainer
-from securefl.training.fitting import one_by_one
+from securefl.training.jobs import TrainedContribution, Trainer
 from securefl.training.own_models import OwnModelSection, section_of
 from securefl.training.parallel import Forked
 from securefl.training.private_steps import DPSGD
+from securefl.training.run_jobs import one_by_one
 from securefl.training.task import Problem
 
 HOME: Final = "home.txt"
@@ -143,7 +143,9 @@ class RuntimeSection(Ranged):
         if self.training == "sequential":
             return alone
         cohorts = (
-            contribution.spec.cohort for contribution in contributions if isinstance(contribution, Fits)
+            contribution.spec.cohort
+            for contribution in contributions
+            if isinstance(contribution, TrainedContribution)
         )
         return Batched(alone, slots_for(max(cohorts, default=0)))
 

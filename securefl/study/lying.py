@@ -15,8 +15,8 @@ from securefl.algorithm.clients import ClientContext, Contribution
 from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.data.corruptions import LYING
-from securefl.training.fit import Fit, Fits, Fitted
-from securefl.training.fitting import fitted as run
+from securefl.training.jobs import TrainedContribution, TrainingJob, TrainingResult
+from securefl.training.run_jobs import run_job as run
 
 
 def with_lies(
@@ -29,14 +29,16 @@ def with_lies(
     liars = {client: kind for client, kind in enumerate(qualities) if kind in LYING}
     if not liars:
         return list(contributions)
-    return [Lied(own, liars, factor) if isinstance(own, Fits) else own for own in contributions]
+    return [
+        Lied(own, liars, factor) if isinstance(own, TrainedContribution) else own for own in contributions
+    ]
 
 
 @dataclass(frozen=True, eq=False)
 class Lied:
     """A contribution that is computed from a training, with the lies of some clients."""
 
-    honest: Fits
+    honest: TrainedContribution
     liars: Mapping[int, str]
     factor: float
 
@@ -44,10 +46,10 @@ class Lied:
     def spec(self) -> ValueSpec:
         return self.honest.spec
 
-    def fit(self, context: ClientContext) -> Fit | None:
+    def fit(self, context: ClientContext) -> TrainingJob | None:
         return self.honest.fit(context)
 
-    def value(self, context: ClientContext, fitted: Fitted | None) -> Value:
+    def value(self, context: ClientContext, fitted: TrainingResult | None) -> Value:
         kind = self.liars.get(context.client)
         if kind == "reversed":
             return self.honest.value(context, self._moved(context, fitted, -1.0))
@@ -62,7 +64,9 @@ class Lied:
         fit = self.honest.fit(context)
         return self.value(context, None if fit is None else run(fit))
 
-    def _moved(self, context: ClientContext, fitted: Fitted | None, factor: float) -> Fitted | None:
+    def _moved(
+        self, context: ClientContext, fitted: TrainingResult | None, factor: float
+    ) -> TrainingResult | None:
         """The trained model or its update, `factor` times as far from where the training began."""
         fit = self.honest.fit(context)
         if fit is None or fitted is None or isinstance(fitted, DataError):

@@ -31,10 +31,10 @@ from securefl.study.config import Study
 from securefl.study.interruption import Stop
 from securefl.study.seeded import World
 from securefl.training.evaluation import constant_accuracy, outputs_on
-from securefl.training.fit import Fit, Trainer, usable
-from securefl.training.fitting import one_by_one
+from securefl.training.jobs import Trainer, TrainingJob, usable
 from securefl.training.learnt import Exportable
 from securefl.training.measures import Measures, accuracy_of, measured, worst_decile
+from securefl.training.run_jobs import one_by_one
 from securefl.training.task import Problem
 
 FILE: Final = f"{PRIVATE}/measures.json"
@@ -213,7 +213,7 @@ class _Training:
         vectors: dict[int, Float32s | None] = dict.fromkeys(records, self.problem.initial)
         for number in range(1, passes + 1):
             fits = {
-                client: Fit(
+                client: TrainingJob(
                     problem=self.problem,
                     start=vector,
                     context=self._context(kind, number, client, *records[client]),

@@ -36,7 +36,7 @@ from securefl.study.seeded import Digests
 from securefl.training.losses import Loss
 from securefl.training.models import Architecture, ModelConfig
 from securefl.training.networks import Network, digest_of, made_by, named
-from securefl.training.own_models import OwnModel, model_points, require_layers
+from securefl.training.own_models import OwnModel, model_points
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
 
@@ -305,7 +305,6 @@ def _require_private(model: OwnModel, train: Dataset, outputs: int, config: DPSG
     try:
         module, _ = make_private(model.build(train.shape, outputs, 0))
         with torch.random.fork_rng(devices=[]):
-            require_layers(model.name, module, model.blank(train.shape))
             train_privately(module, x, y, replace(config, steps=1), loss, Source())
     except DataError:  # a diverged step does not show that the layers are unusable
         return

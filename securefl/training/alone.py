@@ -26,20 +26,26 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, fx, nn
-from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
+from torch._C._functorch import (
+    _unwrap_for_grad,
+    _wrap_for_grad,
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+)
 from torch._functorch.autograd_function import custom_function_call
+from torch._functorch.eager_transforms import _create_differentiable, grad_increment_nesting
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from securefl.core.errors import ConfigError
 from securefl.training.devices import in_mode
-from securefl.training.draws import Drawing, Length, Taken, Tape
+from securefl.training.draws import Dispatching, DrawCount, Drawing, RecordRandomness, TapeReader
 from securefl.training.products import dense
 
 Entries = Mapping[str, Tensor]
@@ -99,12 +105,14 @@ def _seeing(what: str, remedy: str) -> ConfigError:
     )
 
 
-def once(call: Callable[..., Any], columns: Sequence[Tensor], tape: Tape | None) -> tuple[Any, Length]:
+def once(
+    call: Callable[..., Any], columns: Sequence[Tensor], tape: RecordRandomness | None
+) -> tuple[Any, DrawCount]:
     """Compute `call` for each row of the columns, in one pass of the model's own code.
 
     Returns results of shape (rows, ...), and the number of random values that each record drew.
     """
-    taken = Taken(tape, len(columns[0]))
+    taken = TapeReader(tape, len(columns[0]))
     # By torch's formula for attention: vmap would call a kernel once for each record.
     with _slow_ways_unsaid(), sdpa_kernel(SDPBackend.MATH), Drawing(taken), _Checking():
         return vmap(call, randomness="different")(*columns), taken.length
@@ -146,6 +154,21 @@ def under(entries: Entries, model: nn.Module, compute: Callable[..., Tensor], *g
     return found
 
 
+def with_gradients(value: Callable[[Entries], Tensor], at: Entries) -> tuple[dict[str, Tensor], Tensor]:
+    """The gradients of `value` at these entries, and the value: `torch.func.grad_and_value`.
+
+    That function would import torch's compiler, which takes a second.
+    """
+    with grad_increment_nesting() as level, torch.enable_grad():
+        own = _create_differentiable({name: _wrap_for_grad(one, level) for name, one in at.items()})
+        found = value(own)
+        slopes = torch.autograd.grad(
+            found, list(own.values()), create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        gradients = {name: _unwrap_for_grad(one, level) for name, one in zip(own, slopes, strict=True)}
+        return gradients, _unwrap_for_grad(found, level)
+
+
 def _keeping(what: str) -> ConfigError:
     return ConfigError(
         f"Expected nothing that a pass changes, got {what}. Other records would see it: keep nothing between "
@@ -169,7 +192,7 @@ def _restored(model: nn.Module) -> Iterator[set[str]]:
         own.update(kept)
 
 
-class _Recording(TorchDispatchMode):
+class _Recording(Dispatching):
     """A context that writes down every operator of torch below `vmap` and gradients, in `graph`.
 
     constants: the tensors that were made before, by name, without `given`.
@@ -220,10 +243,12 @@ class Graph:
     length: the number of random values that a record draws.
     """
 
-    length: Length
+    length: DrawCount
     run: fx.GraphModule
 
-    def __call__(self, entries: Entries, columns: Sequence[Tensor], tape: Tape | None = None) -> Any:
+    def __call__(
+        self, entries: Entries, columns: Sequence[Tensor], tape: RecordRandomness | None = None
+    ) -> Any:
         """The results for each row of the columns, (rows, ...). tape: of each row, if the model draws.
 
         columns: of the shapes of `traced`.
@@ -232,9 +257,11 @@ class Graph:
         return self.run(*entries.values(), own.uniform, own.normal, *columns)
 
 
-def _blank(columns: Sequence[Tensor], length: Length) -> Tape:
+def _blank(columns: Sequence[Tensor], length: DrawCount) -> RecordRandomness:
     empty = columns[0].new_zeros(len(columns[0]), 0, dtype=torch.float32)
-    return Tape(empty.new_zeros(len(empty), length.uniform), empty.new_zeros(len(empty), length.normal))
+    return RecordRandomness(
+        empty.new_zeros(len(empty), length.uniform), empty.new_zeros(len(empty), length.normal)
+    )
 
 
 def traced(model: nn.Module, call: Call, columns: Sequence[Tensor]) -> Graph:

@@ -30,7 +30,7 @@ from securefl.dp.noise import Source
 from securefl.storage import files
 from securefl.training.cohorts import SLOTS, fit_privately
 from securefl.training.devices import CPU, Gpu
-from securefl.training.fit import Fit
+from securefl.training.jobs import TrainingJob
 from securefl.training.local import LocalTraining
 from securefl.training.losses import Loss
 from securefl.training.models import ModelConfig
@@ -132,7 +132,7 @@ def train_beside_another(
     context = ClientContext(
         client=0, round=1, x=x, y=y, broadcast=start, public={}, rng=np.random.default_rng(0)
     )
-    own = Fit(problem=problem, start=start, context=replace(context, source=source))
+    own = TrainingJob(problem=problem, start=start, context=replace(context, source=source))
     _, came = fit_privately([replace(own, context=context), own], SLOTS)
     if isinstance(came, DataError):
         raise came

@@ -44,7 +44,9 @@ from securefl.training.products import ROWS, RowsAlike, check_rows, padded
 from securefl.training.row_wise import RowHook
 
 
-def apart(model: nn.Module, what: Hashable, read: Read, *columns: Tensor, rows: int = ROWS) -> Tensor:
+def per_record_outputs(
+    model: nn.Module, what: Hashable, read: Read, *columns: Tensor, rows: int = ROWS
+) -> Tensor:
     """The result of `read` for each record in evaluation mode, (n, ...). Other records change no bit of it.
 
     If the model raises an error for a record, such as a code beyond an embedding, the record's values are
@@ -116,7 +118,7 @@ def body_features(
 
     handle = last_dense(model).register_forward_pre_hook(RowHook(note))
     try:
-        return np.asarray(apart(model, ("features", activation), read, as_tensor(x)).numpy())
+        return np.asarray(per_record_outputs(model, ("features", activation), read, as_tensor(x)).numpy())
     finally:
         handle.remove()
 
@@ -151,4 +153,6 @@ def record_losses(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss
         outputs = model(rows)
         return torch.cat([losses_of(outputs, wanted, loss)[:, None], outputs], dim=1)
 
-    return np.asarray(apart(model, ("losses", loss), read, inputs, targets)[:, 0].double().numpy())
+    return np.asarray(
+        per_record_outputs(model, ("losses", loss), read, inputs, targets)[:, 0].double().numpy()
+    )

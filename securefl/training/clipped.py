@@ -12,7 +12,7 @@ the norm and for the sum. No denormals of float64 occur.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -56,13 +56,20 @@ class Outer:
         factor = _squares(self.input) + float(self.bias) if self.weight else float(self.bias)
         return _squares(self.slope) * factor
 
+    def first(self, count: int) -> Outer:
+        """The gradients of the first records."""
+        return replace(self, input=self.input[:count], slope=self.slope[:count])
+
+    def drop(self, at: Tensor) -> None:
+        """Set the gradients of the records in a mask to zero: nan, times a scale of zero, would be nan."""
+        self.input[at], self.slope[at] = 0, 0
+
     def scaled(self, scale: Tensor) -> Outer:
-        """The first records' gradients times `scale` (...,)."""
-        n = scale.shape[-1]
-        return Outer(self.input[..., :n, :], self.slope[..., :n, :] * scale[..., None])
+        """The gradients times `scale` (...,)."""
+        return Outer(self.input, self.slope * scale[..., None])
 
     def add(self, scale: Tensor, *totals: Tensor | None) -> None:
-        """Add the first records' gradients times `scale` to those of weight and bias, where there are any."""
+        """Add the gradients times `scale` to those of weight and bias, where there are any."""
         (weight, bias), clipped = totals, self.scaled(scale)
         if weight is not None:
             weight.addmm_(clipped.slope.T, clipped.input)
@@ -76,24 +83,32 @@ class Whole:
 
     gradients: Tensor
 
+    def first(self, count: int) -> Whole:
+        """The gradients of the first records."""
+        return Whole(self.gradients[:count])
+
+    def drop(self, at: Tensor) -> None:
+        """As of `Outer`."""
+        self.gradients[at] = 0
+
     def squares(self) -> Tensor:
         """Squared norms (rows,)."""
         found = self.gradients.new_zeros(len(self.gradients), dtype=torch.float64)
-        for _, block in self._blocks(len(self.gradients)):
+        for _, block in self._blocks():
             found += _squares(block)
         return found
 
     def add(self, scale: Tensor, total: Tensor) -> None:
-        """Add the first records' gradients times `scale` to `total`, float64."""
-        for at, block in self._blocks(len(scale)):
+        """Add the gradients times `scale` to `total`, float64."""
+        for at, block in self._blocks():
             total.view(-1)[at : at + block.shape[1]].addmv_(block.T, scale)
 
-    def _blocks(self, count: int) -> Iterator[tuple[int, Tensor]]:
-        """The first rows, some entries at a time, `wide`. All entries in float64 would be large.
+    def _blocks(self) -> Iterator[tuple[int, Tensor]]:
+        """Some entries of all rows at a time, `wide`. All entries in float64 would be large.
 
         How many does not depend on the rows: a record's norm has the same bits in every batch.
         """
-        flat = self.gradients[:count].flatten(1).float()
+        flat = self.gradients.flatten(1).float()
         held = flat.new_empty((len(flat), min(_ENTRIES, flat.shape[1])), dtype=torch.float64)
         for at in range(0, flat.shape[1], _ENTRIES):
             part = flat[:, at : at + _ENTRIES]
@@ -105,18 +120,24 @@ def _squares(of: Tensor) -> Tensor:
     return norms.square()
 
 
-def scales(squares: Sequence[Tensor], clip_norm: float) -> tuple[Tensor, Tensor]:
-    """Compute the factors that clip records to `clip_norm`.
+def clip(parts: Sequence[Outer | Whole], losses: Tensor, clip_norm: float) -> Tensor:
+    """Compute the factors that clip records to `clip_norm`. The gradients of unusable records become zero.
 
     Args:
-        squares: the squared norms of each part of the records' gradients, float64 (...,).
+        parts: the parts of the records' gradients.
+        losses: the records' losses (...,). A record is unusable if its loss or norm is not finite.
         clip_norm: C, from 1e-30 to 1e30 (`DPSGD`). Beyond, products of C and gradients could leave the
             range of float64.
 
     Returns:
-        The factors (...,), at most 1, and a mask of the records whose norm is finite.
+        The factors (...,), at most 1, and 0 for an unusable record.
 
     Raises nothing.
     """
-    norms = torch.stack(list(squares)).sum(0).sqrt()
-    return (clip_norm * (1 - SLACK) / norms).clamp_(max=1), torch.isfinite(norms)
+    norms = torch.stack([part.squares() for part in parts]).sum(0).sqrt()
+    scale = (clip_norm * (1 - SLACK) / norms).clamp_(max=1)
+    if not (usable := torch.isfinite(norms) & torch.isfinite(losses)).all():
+        for part in parts:
+            part.drop(~usable)
+        scale[~usable] = 0
+    return scale

@@ -39,9 +39,9 @@ from torch import Tensor
 from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError, DataError
 from securefl.dp.noise import Source
-from securefl.training.clipped import Outer, scales
+from securefl.training.clipped import Outer, clip
 from securefl.training.devices import as_tensor, one_thread
-from securefl.training.fit import Fit, Fitted, Trainer
+from securefl.training.jobs import Trainer, TrainingJob, TrainingResult
 from securefl.training.local import LocalTraining, diverged, optimizer_of, passes
 from securefl.training.losses import records, require_records
 from securefl.training.models import MLP, ModelConfig
@@ -104,12 +104,12 @@ def why_alone(problem: Problem) -> str:
     return f"{type(problem.layers).__name__} is not the packaged stack of dense layers"
 
 
-Result = Callable[[], Fitted]
+Result = Callable[[], TrainingResult]
 """Copies or computes one client's result from the memory of its wave."""
 
 
 @dataclass(frozen=True)
-class Results(Sequence[Fitted]):
+class Results(Sequence[TrainingResult]):
     """Results of a wave. Each is copied or computed when it is read."""
 
     results: Sequence[Result]
@@ -118,12 +118,12 @@ class Results(Sequence[Fitted]):
         return len(self.results)
 
     @overload
-    def __getitem__(self, at: int) -> Fitted: ...
+    def __getitem__(self, at: int) -> TrainingResult: ...
 
     @overload
-    def __getitem__(self, at: slice) -> list[Fitted]: ...
+    def __getitem__(self, at: slice) -> list[TrainingResult]: ...
 
-    def __getitem__(self, at: int | slice) -> Fitted | list[Fitted]:
+    def __getitem__(self, at: int | slice) -> TrainingResult | list[TrainingResult]:
         return [own() for own in self.results[at]] if isinstance(at, slice) else self.results[at]()
 
 
@@ -140,7 +140,7 @@ class Batched:
         self._stackable: dict[Problem, bool] = {}
         self._tried: set[tuple[Problem, bool]] = set()
 
-    def __call__(self, fits: Sequence[Fit]) -> Sequence[Fitted]:
+    def __call__(self, fits: Sequence[TrainingJob]) -> Sequence[TrainingResult]:
         came: dict[int, Result] = {}
         groups: dict[Hashable, list[int]] = {}
         fits = self._under_heads(fits, came)
@@ -163,7 +163,7 @@ class Batched:
         came |= {place: partial(rest.__getitem__, at) for at, place in enumerate(alone)}
         return Results([came[place] for place in range(len(fits))])
 
-    def _under_heads(self, fits: Sequence[Fit], came: dict[int, Result]) -> list[Fit]:
+    def _under_heads(self, fits: Sequence[TrainingJob], came: dict[int, Result]) -> list[TrainingJob]:
         """The fits, under the heads that are trained first, side by side too. Errors go into `came`."""
         found = list(fits)
         # A fit that runs alone trains its own head: one attempt on a GPU then covers both trainings.
@@ -176,14 +176,14 @@ class Batched:
                 found[place] = fits[place].under(head)
         return found
 
-    def _try(self, fit: Fit, slots: int) -> None:
+    def _try(self, fit: TrainingJob, slots: int) -> None:
         """Test the kernels of this kind of training, once in a run."""
         if (kind := (fit.problem, fit.under_head)) not in self._tried:
             with one_thread():
                 require_alike(fit, _rows_of(fit.problem), slots)
             self._tried.add(kind)
 
-    def _alike(self, fit: Fit) -> Hashable:
+    def _alike(self, fit: TrainingJob) -> Hashable:
         """The key that fits must share to run side by side. None if a fit must run alone, as on a GPU."""
         problem, x, y = fit.problem, fit.context.x, fit.context.y
         if problem not in self._stackable:
@@ -205,7 +205,7 @@ class Batched:
         return (problem, fit.context.round, *how, forms)
 
 
-def fit_together(fits: Sequence[Fit], slots: int) -> Results:
+def fit_together(fits: Sequence[TrainingJob], slots: int) -> Results:
     """Train at most `slots` clients of one shape side by side, without DP-SGD. Each must have records."""
     config = fits[0].problem.local
     lasts = [config.batches(len(fit.context.x)) for fit in fits]
@@ -245,16 +245,16 @@ def fit_together(fits: Sequence[Fit], slots: int) -> Results:
     return Results([came[slot] for slot in range(len(fits))])
 
 
-def _same(result: Fitted) -> Fitted:
+def _same(result: TrainingResult) -> TrainingResult:
     return result
 
 
-def _pull(fit: Fit) -> float:
+def _pull(fit: TrainingJob) -> float:
     """The factor by which the training is pulled towards a point, or 0."""
     return fit.problem.local.proximal if fit.envelope is None else fit.envelope.weight
 
 
-def _start(fit: Fit) -> Float32s:
+def _start(fit: TrainingJob) -> Float32s:
     """The model before training, (d,)."""
     return fit.start if fit.envelope is None else fit.start[: len(fit.start) // 2]
 
@@ -280,7 +280,7 @@ class Batch(NamedTuple):
     there: Tensor | None
 
 
-def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
+def _batches(fits: Sequence[TrainingJob], slots: int) -> Iterator[Batch]:
     """The mini-batches of all slots, until no client has one left.
 
     Rows without a record are zero and have weight 0. A record has weight 1 / (records of its mini-batch).
@@ -363,7 +363,7 @@ def _places(
 # With privacy per record ----------------------------------------------------------------------------
 
 
-def fit_privately(fits: Sequence[Fit], slots: int) -> Results:
+def fit_privately(fits: Sequence[TrainingJob], slots: int) -> Results:
     """Train at most `slots` clients of the same shape side by side, each with record-level privacy."""
     problem = fits[0].problem
     config = problem.private
@@ -390,7 +390,7 @@ def fit_privately(fits: Sequence[Fit], slots: int) -> Results:
     )
 
 
-def stack_of(fit: Fit, vectors: Sequence[Float32s], slots: int) -> Stack:
+def stack_of(fit: TrainingJob, vectors: Sequence[Float32s], slots: int) -> Stack:
     """A stack with these models (d,) in the first slots, for this fit and others of the same shape."""
     model = fit.problem.layers
     assert isinstance(model, MLP)
@@ -433,17 +433,12 @@ def _clipped(stack: Stack, x: Tensor, y: Tensor, there: Tensor, config: DPSGD) -
     weights = there.float()
     back = stack.back(widened(x), y, weights, weights[:, :, None])
     parts = [Outer.of(given, slope) for given, slope in back.layers]
-    scale, finite = scales([part.squares() for part in parts], config.clip_norm)
-    # Rows without a record too: under weights that are not finite, they are nan.
-    usable = finite & torch.isfinite(back.losses)
-    if not usable.all():
-        for part in parts:  # zero times nan is nan
-            part.input[~usable], part.slope[~usable] = 0, 0
-        scale[~usable] = 0
+    # Rows without a record are dropped too: under weights that are not finite, they are nan.
+    scale = clip(parts, back.losses, config.clip_norm)
     return [part.scaled(scale) for part in parts]
 
 
-def require_alike(fit: Fit, rows: int, slots: int) -> None:
+def require_alike(fit: TrainingJob, rows: int, slots: int) -> None:
     """Test two public records in all places of all slots, and one of them among zeros.
 
     Only shapes and types of the fit's records are used. Raises ConfigError if a record's gradient depends on
@@ -461,8 +456,9 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
     apart = all(stay_apart(*pair) for pair in found) and all(map(torch.equal, *found))
     if not apart:
         raise ConfigError(
-            "Expected kernels that compute each record of a product on its own, got others: clients cannot "
-            'be trained side by side here. Set training = "sequential" under [runtime], in a new folder.'
+            "Expected kernels that compute each record of a product on its own, got some that do not: "
+            'clients cannot be trained side by side here. Set training = "sequential" under [runtime], in a '
+            "new folder."
         )
 
 
@@ -474,7 +470,7 @@ def _factors(stack: Stack, probe: Sequence[Tensor]) -> Tensor:
     return torch.cat([part.flatten(0, 1) for layer in back.layers for part in layer], dim=1)
 
 
-def tail_of(fit: Fit) -> Tail:
+def tail_of(fit: TrainingJob) -> Tail:
     """The tail of this training. Private training has no penalty."""
     return Tail(
         loss=fit.problem.loss,

@@ -26,10 +26,11 @@ from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
+from securefl.training.products import padded
 
 
 @dataclass(frozen=True)
-class Length:
+class DrawCount:
     """The number of random values that one record's pass draws: uniform in [0, 1), and standard normal."""
 
     uniform: int = 0
@@ -40,17 +41,21 @@ class Length:
 
 
 @dataclass(frozen=True)
-class Tape:
+class RecordRandomness:
     """The random values of each record's pass: uniform (n, u) and normal (n, v), float32."""
 
     uniform: Tensor
     normal: Tensor
 
-    def __getitem__(self, at: slice | Tensor) -> Tape:
-        return Tape(self.uniform[at], self.normal[at])
+    def __getitem__(self, at: slice | Tensor) -> RecordRandomness:
+        return RecordRandomness(self.uniform[at], self.normal[at])
+
+    def padded(self, rows: int) -> RecordRandomness:
+        """The values of at most `rows` records, followed by zeros."""
+        return RecordRandomness(padded(self.uniform, rows), padded(self.normal, rows))
 
 
-def tape_of(x: Tensor, y: Tensor, length: Length, key: SecretKey) -> Tape:
+def tape_of(x: Tensor, y: Tensor, length: DrawCount, key: SecretKey) -> RecordRandomness:
     """Derive the tape of each record in a step with this key.
 
     x: (n, *shape), y: (n, ...). A record's values depend on the key and its own bytes alone. -0.0 counts as
@@ -64,7 +69,7 @@ def tape_of(x: Tensor, y: Tensor, length: Length, key: SecretKey) -> Tape:
         words = source.words(-(-length.uniform // 2)).view("<u4")[: length.uniform]
         uniform[row] = (words >> 8) * np.float32(2**-24)  # 24 bits, as torch's own float32
         normal[row] = source.normal(length.normal)
-    return Tape(torch.from_numpy(uniform).to(x.device), torch.from_numpy(normal).to(x.device))
+    return RecordRandomness(torch.from_numpy(uniform).to(x.device), torch.from_numpy(normal).to(x.device))
 
 
 def _bytes(column: Tensor) -> list[bytes]:
@@ -74,20 +79,20 @@ def _bytes(column: Tensor) -> list[bytes]:
     return [np.ascontiguousarray(row).tobytes() for row in values]
 
 
-class Taken:
+class TapeReader:
     """The position of one pass on a tape. Without a tape it counts the draws and returns middle values.
 
     rows: the number of records that the pass computes at a time, which is the first dimension of every draw.
     """
 
-    def __init__(self, tape: Tape | None, rows: int) -> None:
+    def __init__(self, tape: RecordRandomness | None, rows: int) -> None:
         self._tape, self._rows = tape, rows
         self._at = {"uniform": 0, "normal": 0}
 
     @property
-    def length(self) -> Length:
+    def length(self) -> DrawCount:
         """The number of values drawn so far."""
-        return Length(**self._at)
+        return DrawCount(**self._at)
 
     def take(self, kind: str, shape: Sequence[int]) -> Tensor:
         shape = tuple(shape)
@@ -106,14 +111,21 @@ class Taken:
         return values[:, start : start + count].reshape(shape)
 
 
-class Drawing(TorchDispatchMode):
+class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context that sees what torch's functions consist of, below `vmap`. The compiler is not loaded."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch would import its compiler at the first operator, which takes a second
+
+
+class Drawing(Dispatching):
     """A context in which a model draws from a tape, and from nothing else.
 
-    It sees what torch's functions consist of, below `vmap`: a draw has the records' dimension first, and
-    dropout, attention and others draw by the same few operators.
+    A draw has the records' dimension first, and dropout, attention and others draw by the same few operators.
     """
 
-    def __init__(self, taken: Taken) -> None:
+    def __init__(self, taken: TapeReader) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._taken = taken
 
@@ -138,19 +150,19 @@ _LEAST: Final = 2**-25
 """In place of a uniform value 0, whose logarithm is infinite."""
 
 
-def _bernoulli(taken: Taken, input: Tensor, p: float | None = None) -> Tensor:
+def _bernoulli(taken: TapeReader, input: Tensor, p: float | None = None) -> Tensor:
     return (taken.take("uniform", input.shape).to(input.device) < (input if p is None else p)).to(input.dtype)
 
 
-def _bernoulli_(taken: Taken, input: Tensor, p: float = 0.5) -> Tensor:
+def _bernoulli_(taken: TapeReader, input: Tensor, p: float = 0.5) -> Tensor:
     return input.copy_(_bernoulli(taken, input, p))
 
 
-def _exponential_(taken: Taken, input: Tensor, rate: float = 1.0) -> Tensor:
+def _exponential_(taken: TapeReader, input: Tensor, rate: float = 1.0) -> Tensor:
     return input.copy_(taken.take("uniform", input.shape).clamp(min=_LEAST).log() / -rate)
 
 
-def _native_dropout(taken: Taken, input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+def _native_dropout(taken: TapeReader, input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     """Dropout of a GPU: the outputs, and the mask for their gradient."""
     keep = 1 - p if train or train is None else 1.0
     mask = _bernoulli(taken, input, keep)
@@ -158,7 +170,7 @@ def _native_dropout(taken: Taken, input: Tensor, p: float, train: bool | None) -
 
 
 def _made(kind: str) -> Callable[..., Tensor]:
-    def rule(taken: Taken, like: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    def rule(taken: TapeReader, like: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
         """like: a shape, or a tensor of it."""
         own = like if isinstance(like, Tensor) else torch.empty(0, dtype=dtype, device=device)
         shape = like.shape if isinstance(like, Tensor) else like

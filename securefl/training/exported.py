@@ -46,8 +46,8 @@ def save(path: Path, tensors: Tensors, card: Mapping[str, Any]) -> None:
     for name, values in tensors.items():
         if not np.isfinite(values).all():
             raise DataError(
-                f"Expected finite values in the model, got others in {name}: it diverged. Lower the learning "
-                "rate, or add less noise, and run again."
+                f"Expected finite values in the model, got nan or infinity in {name}: it diverged. "
+                "Lower the learning rate, or add less noise, and run again."
             )
     text = _text(card)
     if len(text) > LARGEST_CARD:
@@ -78,7 +78,9 @@ def read(path: Path) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
         ) from None
     card, digest = _card(path, header)
     if strange := [name for name, values in tensors.items() if values.dtype != np.float32]:
-        raise DataError(f"Expected float32 values in {path}, got others in {strange[0]!r}. {_AGAIN}")
+        raise DataError(
+            f"Expected float32 values in {path}, got {tensors[strange[0]].dtype} in {strange[0]!r}. {_AGAIN}"
+        )
     if digest != _digest(_text(card), tensors):
         raise DataError(f"Expected {path} unchanged, got other values or another card. {_AGAIN}")
     return tensors, card
@@ -113,7 +115,7 @@ def _require_fitting(path: Path) -> None:
             "Export the run again with -o MODEL.safetensors."
         )
     raise DataError(
-        f"Expected {path} as safetensors, got {found.st_size:,} bytes of something else. {_AGAIN}"
+        f"Expected {path} as safetensors, got {found.st_size:,} bytes that begin with {first!r}. {_AGAIN}"
     )
 
 

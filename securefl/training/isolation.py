@@ -21,17 +21,27 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad_and_value
 from torch.utils._pytree import tree_leaves
 
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.keys import SecretKey
 from securefl.training import row_wise
-from securefl.training.alone import Call, Entries, Graph, entries_of, once, same, traced, under
+from securefl.training.alone import (
+    Call,
+    Entries,
+    Graph,
+    entries_of,
+    once,
+    same,
+    traced,
+    under,
+    with_gradients,
+)
+from securefl.training.clipped import Whole
 from securefl.training.devices import in_mode, of_memory
-from securefl.training.draws import Drawing, Length, Taken, Tape, tape_of
+from securefl.training.draws import DrawCount, Drawing, RecordRandomness, TapeReader, tape_of
 from securefl.training.losses import Loss, losses_of
-from securefl.training.probes import Probe, all_probes, codes_of, mixed, probes_of, stay_apart
+from securefl.training.probes import all_probes, codes_of, mixed, probes_of, stay_apart
 from securefl.training.products import RowsAlike
 
 T = TypeVar("T")
@@ -42,24 +52,24 @@ RECORD_ERRORS: Final = (IndexError, RuntimeError, ValueError)
 """The errors of kernels for a record that they cannot compute, such as a code beyond an embedding."""
 _PUBLIC: Final = SecretKey(bytes(32))
 """The key of the draws of public passes."""
-_TRIED_ALONE: Final = ("usual", "large", "around zero")
-"""The kinds of probes of a model whose records are computed alone."""
+_BY_ONE: Final = 8
+"""The rows of a chunk that a model of listed layers computes one by one too, of every kind of probe."""
 _NEAR: Final = 1e-3
 """The permitted difference of a record's outputs in a batch and alone, relative to the largest of them."""
 
 
 @dataclass(frozen=True)
-class Way:
+class IsolationScheme:
     """alone: whether records are computed one by one. reason: the part that is not a listed layer, or ""."""
 
     alone: bool
     reason: str = ""
 
 
-def scheme_of(model: nn.Module) -> Way:
+def scheme_of(model: nn.Module) -> IsolationScheme:
     """The construction that applies to the model, in the present modes of its layers."""
     reason = row_wise.outside(model)
-    return Way(alone=reason is not None, reason=reason or "")
+    return IsolationScheme(alone=reason is not None, reason=reason or "")
 
 
 # Models that passed their tests -----------------------------------------------------------------------
@@ -135,7 +145,9 @@ def _restored(model: nn.Module) -> Iterator[None]:
 
 
 def require_apart(model: nn.Module, what: Hashable, read: Read, *columns: Tensor, rows: int) -> None:
-    """Test a model of listed layers: the shapes of its layers' inputs, and probes of all kinds.
+    """Test a model of listed layers: a batch beside its records one by one, and probes of all kinds.
+
+    A layer that takes rows for another dimension, such as `Softmax(0)`, computes a batch otherwise.
 
     what: names the function that `read` computes. columns: only their shapes, types and device are used.
 
@@ -145,8 +157,10 @@ def require_apart(model: nn.Module, what: Hashable, read: Read, *columns: Tensor
     codes = codes_of(model)
 
     def explore() -> None:
-        _require_rows(model, read, probes_of(columns, rows, codes=codes), rows)
-        for _, probe in all_probes(columns, rows, codes):
+        together = mixed(columns, rows, codes)
+        own = [read(*(part[at : at + 1] for part in together)) for at in range(_BY_ONE)]
+        _require_alike(model, read(*together)[:_BY_ONE], torch.cat(own))
+        for probe in all_probes(columns, rows, codes):
             if not stay_apart(*(read(*part) for part in probe)):
                 raise _refused(model, "compute each row of a chunk on its own")
 
@@ -165,36 +179,6 @@ def _undrawn(model: nn.Module) -> Iterator[None]:
     finally:
         for layer in dropouts:
             layer.training = True
-
-
-def _require_rows(model: nn.Module, read: Read, probe: Probe, rows: int) -> None:
-    """Raises ConfigError if the inputs of a listed layer are not one row a record."""
-    found: list[str] = []
-
-    def look(name: str) -> Callable[..., None]:
-        def note(layer: nn.Module, given: tuple[Any, ...]) -> None:
-            reason = (
-                row_wise.misread(layer, given[0], rows) if isinstance(given[0], Tensor) else "takes no tensor"
-            )
-            if reason is not None:
-                found.append(f"layer {name!r} ({layer}) {reason}")
-
-        return note
-
-    handles = [layer.register_forward_pre_hook(look(name)) for name, layer in row_wise.listed(model)]
-    try:
-        read(*probe[0])
-    except RECORD_ERRORS:
-        if not found:
-            raise
-    finally:
-        for handle in handles:
-            handle.remove()
-    if found:
-        raise ConfigError(
-            f"Expected layers that take one row a record, {found[0]}. Give it inputs with rows first, and "
-            "work along other dimensions."
-        )
 
 
 def require_slopes_apart(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int) -> None:
@@ -230,11 +214,11 @@ def require_slopes_apart(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, row
             )
 
 
-def length_of(model: nn.Module, x: Tensor, rows: int) -> Length:
+def length_of(model: nn.Module, x: Tensor, rows: int) -> DrawCount:
     """The number of random values that each record draws in a pass of a model of listed layers."""
     if not row_wise.drawing(model):
-        return Length()
-    taken, probe = Taken(None, rows), probes_of((x,), rows, codes=codes_of(model))[0][0]
+        return DrawCount()
+    taken, probe = TapeReader(None, rows), probes_of((x,), rows, codes=codes_of(model))[0][0]
     with torch.no_grad(), Drawing(taken), _public(model):
         model(probe)
     return taken.length
@@ -243,31 +227,14 @@ def length_of(model: nn.Module, x: Tensor, rows: int) -> Length:
 # Alone ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Gradients:
-    """Each row's gradients of the trained parameters, (rows, *shape) by name, and its loss, (rows,)."""
+def lone_gradients(
+    model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int
+) -> tuple[Callable[[Tensor, Tensor, RecordRandomness | None], Any], DrawCount]:
+    """A model's per-record gradients (`per_record.Gradients`), after public passes tested the model.
 
-    each: dict[str, Tensor]
-    losses: Tensor
-
-
-@dataclass(frozen=True)
-class LoneGradients:
-    """Per-record gradients of a model's trained parameters, with each record computed alone."""
-
-    model: nn.Module
-    graph: Graph
-
-    def __call__(self, columns: Sequence[Tensor], tape: Tape | None) -> Gradients:
-        """Compute the gradients of one chunk. columns: records (rows, *shape) and targets (rows, ...)."""
-        return Gradients(*self.graph(entries_of(self.model), columns, tape))
-
-
-def lone_gradients(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int) -> LoneGradients:
-    """The function that computes a model's per-record gradients, after public passes tested the model.
-
-    x, y: only their shapes, types and device are used. Raises ConfigError if the model's records cannot be
-    kept apart, or if it computes a batch otherwise than its records one by one.
+    x, y: only their shapes, types and device are used. Returns the function and the number of random values
+    that a record draws. Raises ConfigError if the model's records cannot be kept apart, or if it computes a
+    batch otherwise than its records one by one.
     """
     free = [name for name, one in model.named_parameters() if one.requires_grad]
 
@@ -276,12 +243,22 @@ def lone_gradients(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int
             # A copy, since the pass may change it.
             outputs = under({**entries, **trained}, model, model, record[None].clone())
             if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 1:
-                raise ConfigError("Expected one row of outputs for one record, got something else.")
+                came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+                raise ConfigError(f"Expected outputs (1, outputs) for one record, got {came}.")
             return losses_of(outputs, target[None], loss)[0]
 
-        return grad_and_value(value)({name: entries[name] for name in free})
+        return with_gradients(value, {name: entries[name] for name in free})
 
-    return LoneGradients(model, _graph(model, ("gradients", loss), call, (x, y), rows))
+    graph = _graph(model, ("gradients", loss), call, (x, y), rows)
+    trained = [model.get_parameter(name) for name in free]
+
+    def gradients(x: Tensor, y: Tensor, tape: RecordRandomness | None) -> tuple[list[Any], Tensor]:
+        found, losses = graph(entries_of(model), (x, y), tape)
+        return [
+            ((one,), Whole(own.contiguous())) for one, own in zip(trained, found.values(), strict=True)
+        ], losses
+
+    return gradients, graph.length
 
 
 def lone_reader(model: nn.Module, what: Hashable, read: Read, columns: Sequence[Tensor], rows: int) -> Read:
@@ -322,8 +299,8 @@ def _graph(model: nn.Module, what: Hashable, call: Call, columns: Sequence[Tenso
         again, _ = once(partial(call, entries), others, _tape(others, graph.length))
         if not all(map(same, passed(others), tree_leaves(again))):
             raise _refused(model, "give the same results again, without state and generators of its own")
-        for kind, probe in all_probes(columns, rows, codes):
-            if kind in _TRIED_ALONE and not all(map(stay_apart, *map(passed, probe))):
+        for probe in all_probes(columns, rows, codes):
+            if not all(map(stay_apart, *map(passed, probe))):
                 raise _refused(model, "compute a record by the same bits in every place of a chunk")
         _require_same_model(model, columns, rows, codes, draws=bool(graph.length))
         return graph
@@ -332,7 +309,7 @@ def _graph(model: nn.Module, what: Hashable, call: Call, columns: Sequence[Tenso
         return _once(model, what, _key(model, columns, rows), explore)
 
 
-def _tape(columns: Sequence[Tensor], length: Length) -> Tape | None:
+def _tape(columns: Sequence[Tensor], length: DrawCount) -> RecordRandomness | None:
     return tape_of(columns[0], columns[-1], length, _PUBLIC) if length else None
 
 
@@ -352,19 +329,18 @@ def _require_same_model(
         with in_mode(model, training=training), torch.no_grad():
             together = model(x.clone())
             by_one, _ = once(lambda record: model(record[None].clone())[0], (x,), None)
-        if not _alike(together, by_one):
-            raise _refused(model, "compute a batch as it computes its records one by one")
+        _require_alike(model, together, by_one)
 
 
-def _alike(together: Any, by_one: Any) -> bool:
-    if not (isinstance(together, Tensor) and isinstance(by_one, Tensor)) or together.shape != by_one.shape:
-        return False
-    one, other = together.double().flatten(1), by_one.double().flatten(1)
-    if not torch.equal(torch.isfinite(one), torch.isfinite(other)):
-        return False
-    one, other = one.nan_to_num(), other.nan_to_num()
-    room = _NEAR * torch.maximum(one.abs().amax(1), other.abs().amax(1)) + 1e-6
-    return bool(((one - other).abs().amax(1) <= room).all())
+def _require_alike(model: nn.Module, together: Any, by_one: Any) -> None:
+    if isinstance(together, Tensor) and isinstance(by_one, Tensor) and together.shape == by_one.shape:
+        one, other = together.double().flatten(1), by_one.double().flatten(1)
+        finite = torch.equal(torch.isfinite(one), torch.isfinite(other))
+        one, other = one.nan_to_num(), other.nan_to_num()
+        room = _NEAR * torch.maximum(one.abs().amax(1), other.abs().amax(1)) + 1e-6
+        if finite and bool(((one - other).abs().amax(1) <= room).all()):
+            return
+    raise _refused(model, "compute a batch as it computes its records one by one")
 
 
 # Records that a kernel refuses ------------------------------------------------------------------------

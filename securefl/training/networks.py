@@ -29,7 +29,7 @@ from securefl.core.reading import near
 from securefl.storage import owned
 from securefl.storage.files import folder_at, replacing, write
 from securefl.storage.own_code import CodePlace, importable, load
-from securefl.training.chunks import apart
+from securefl.training.chunks import per_record_outputs
 from securefl.training.devices import as_tensor, in_mode
 from securefl.training.products import UNIT
 
@@ -107,7 +107,9 @@ def made_by(place: CodePlace, about: str) -> Network:
     """
     factory = load(place)
     if not inspect.isroutine(factory) and not inspect.isclass(factory):
-        raise ConfigError(f"Expected {place.name} to be a class or function, got something else.")
+        raise ConfigError(
+            f"Expected {place.name} to be a class or function, got one of type {type(factory).__name__}."
+        )
     try:
         with importable(place):
             module, again = factory(), factory()
@@ -124,8 +126,8 @@ def made_by(place: CodePlace, about: str) -> Network:
     # A network that differs at each call would never find its cached features again.
     if not isinstance(again, nn.Module) or digest_of(again, sources=False) != digest:
         raise ConfigError(
-            f"Expected {place.name}() to make the same network each time, got others. Draw its values "
-            "from a seeded generator, or read them from a file."
+            f"Expected {place.name}() to make the same network each time, got two that differ. Draw "
+            "its values from a seeded generator, or read them from a file."
         )
     return Network(module=module, name=f"{place.name} {place.sha256} {digest}", about=about)
 
@@ -192,7 +194,7 @@ def _part(x: NDArray[Any], model: nn.Module, network: str, folder: Path, lenient
     if path is not None and path.is_file():
         return _kept(path, len(x), network)
     # Chunks of a fixed number of rows: no record's features depend on the number of other records.
-    made = apart(model, "outputs", model, as_tensor(x), rows=UNIT).numpy().astype(np.float32)
+    made = per_record_outputs(model, "outputs", model, as_tensor(x), rows=UNIT).numpy().astype(np.float32)
     if not lenient and not np.isfinite(made).all():
         raise DataError("Expected finite features, got some that are not. Clean the records.")
     if path is not None:
@@ -238,7 +240,8 @@ def _kept(path: Path, records: int, network: str) -> Float32s:
         sound = False
     if not sound or made.dtype != np.float32 or made.ndim != 2 or len(made) != records:
         raise DataError(
-            f"Expected kept features of {records} records by {network} at {path}, got others. Remove it."
+            f"Expected kept features of {records} records by {network} at {path}, got a file "
+            "that is damaged or of other records. Remove it."
         )
     return np.asarray(made)
 

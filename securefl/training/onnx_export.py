@@ -55,7 +55,9 @@ def save_onnx(path: Path, learnt: Learnt, card: Mapping[str, Any]) -> None:
         # The first pass also computes constants, such as a projection, which cannot be made while tracing.
         expected = model(x).float().numpy()
     if not np.isfinite(expected).all():
-        raise DataError("Expected a model with finite outputs, got others: it diverged. Train it again.")
+        raise DataError(
+            "Expected a model with finite outputs, got nan or infinity: it diverged. Train it again."
+        )
     made = onnx.load_from_string(_graph(model, x))
     onnx.helper.set_model_props(made, {_KEY: json.dumps({"format": FORMAT, "card": card}, sort_keys=True)})
     whole = made.SerializeToString()

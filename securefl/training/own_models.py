@@ -301,8 +301,8 @@ def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str |
             again = _passed(name, model, rows)
             if not torch.equal(before, torch.get_rng_state()) or not _same(values, again):
                 raise ConfigError(
-                    f"Expected {name} to give the same outputs again in evaluation mode, got others. Draw at "
-                    "random in training mode alone, as nn.Dropout does."
+                    f"Expected {name} to give the same outputs again in evaluation, got two that differ. "
+                    "Draw at random in training mode alone, as nn.Dropout does."
                 )
         with in_mode(model, training=True):
             draws = _draws(name, model, rows)
@@ -406,26 +406,6 @@ def _profiled(model: nn.Module) -> str | None:
         if name and isinstance(module, nn.Conv2d):
             last = str(name)
     return last
-
-
-def require_layers(name: str, model: nn.Module, blank: Tensor) -> None:
-    """Raises ConfigError if a parameter is used outside of its layer: private training would skip it."""
-    called: set[nn.Module] = set()
-    handles = [module.register_forward_hook(lambda own, *_: called.add(own)) for module in model.modules()]
-    try:
-        with in_mode(model, training=False):
-            values = _passed(name, model, blank.expand(_ROWS, *blank.shape[1:]).clone())
-    finally:
-        for handle in handles:
-            handle.remove()
-    free = {key: entry for key, entry in model.named_parameters() if entry.requires_grad}
-    slopes = torch.autograd.grad(values.sum(), list(free.values()), allow_unused=True)
-    for key, slope in zip(free, slopes, strict=True):
-        layer = key.rpartition(".")[0]
-        if slope is not None and model.get_submodule(layer) not in called:
-            raise ConfigError(
-                f"Expected {key} to be used by calling its layer {layer!r}, got another use of it."
-            )
 
 
 GROUP: Final = "securefl.models"

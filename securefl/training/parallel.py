@@ -18,8 +18,8 @@ import torch
 from securefl.core.errors import DataError, WorkerDied
 from securefl.storage.processes import Ended, Line, Supervisor, can_fork, ending
 from securefl.training.devices import one_thread
-from securefl.training.fit import Fit, Fitted
-from securefl.training.fitting import fitted, one_by_one
+from securefl.training.jobs import TrainingJob, TrainingResult
+from securefl.training.run_jobs import one_by_one, run_job
 
 _NOTHING, _TRAINED, _REFUSED, _FAILED = range(4)
 """The state of a fit: no result yet, a trained model, a DataError, or another error."""
@@ -39,7 +39,7 @@ class Forked:
 
     workers: int
 
-    def __call__(self, fits: Sequence[Fit]) -> list[Fitted]:
+    def __call__(self, fits: Sequence[TrainingJob]) -> list[TrainingResult]:
         if min(self.workers, len(fits)) < 2 or not _safe():
             return one_by_one(fits)
         # Build modules, and import the packages of private training, once for all processes.
@@ -56,7 +56,7 @@ def _safe() -> bool:
     return can_fork() and not torch.accelerator.is_available()
 
 
-def _shares(fits: Sequence[Fit], workers: int) -> list[list[int]]:
+def _shares(fits: Sequence[TrainingJob], workers: int) -> list[list[int]]:
     """The positions of the fits of each process, with about the same numbers of records."""
     shares: list[list[int]] = [[] for _ in range(min(workers, len(fits)))]
     loads = [0] * len(shares)
@@ -67,7 +67,7 @@ def _shares(fits: Sequence[Fit], workers: int) -> list[list[int]]:
     return shares
 
 
-def _together(fits: Sequence[Fit], shares: Sequence[Sequence[int]]) -> list[Fitted]:
+def _together(fits: Sequence[TrainingJob], shares: Sequence[Sequence[int]]) -> list[TrainingResult]:
     board = _Board(fits)
     try:
         # The processes hold no lock or other resource, so they can be killed at any time.
@@ -77,12 +77,12 @@ def _together(fits: Sequence[Fit], shares: Sequence[Sequence[int]]) -> list[Fitt
                 if not crew.start(number, _work, board, fits, share):
                     mine.extend(share)
             for place in mine:
-                board.post(place, fitted(fits[place]))
+                board.post(place, run_job(fits[place]))
             _join(crew)
         # Training here again raises an error that is not a DataError, as without other processes. This
         # process's streams of the fit are unchanged, since the other process drew from its own copies.
         found = [board.result(place) for place in range(len(fits))]
-        return [fitted(fit) if came is None else came for fit, came in zip(fits, found, strict=True)]
+        return [run_job(fit) if came is None else came for fit, came in zip(fits, found, strict=True)]
     finally:
         board.close()
 
@@ -90,14 +90,14 @@ def _together(fits: Sequence[Fit], shares: Sequence[Sequence[int]]) -> list[Fitt
 class _Board:
     """The result of each fit, in memory that forked processes share."""
 
-    def __init__(self, fits: Sequence[Fit]) -> None:
+    def __init__(self, fits: Sequence[TrainingJob]) -> None:
         rooms = [max(4 * len(fit.start), _LEAST_ROOM) for fit in fits]
         # First the states, a byte each. Then the lengths of the results, 8 bytes each. Then the results.
         self._count = len(fits)
         self._rooms = list(accumulate(rooms, initial=9 * len(fits)))
         self._memory = mmap.mmap(-1, self._rooms[-1])
 
-    def post(self, place: int, came: Fitted) -> None:
+    def post(self, place: int, came: TrainingResult) -> None:
         if isinstance(came, DataError):
             self._post(place, _REFUSED, str(came).encode()[:_LEAST_ROOM])
         else:
@@ -106,7 +106,7 @@ class _Board:
     def fail(self, place: int) -> None:
         self._post(place, _FAILED, b"")
 
-    def result(self, place: int) -> Fitted | None:
+    def result(self, place: int) -> TrainingResult | None:
         """The result of a fit, or None if this process must train it. Raises WorkerDied if it is lost."""
         state, content = self._memory[place], self._content(place)
         if state == _NOTHING:
@@ -140,11 +140,11 @@ def _join(crew: Supervisor[int]) -> None:
                 raise WorkerDied(_lost(ending(news.code)))
 
 
-def _work(line: Line, board: _Board, fits: Sequence[Fit], share: Sequence[int]) -> None:
+def _work(line: Line, board: _Board, fits: Sequence[TrainingJob], share: Sequence[int]) -> None:
     """Train a share of the fits in a forked process. Its only effect is on the board."""
     for place in share:
         try:
-            board.post(place, fitted(fits[place]))
+            board.post(place, run_job(fits[place]))
         except Exception:  # the parent trains the fit again, and so raises it with its traceback
             board.fail(place)
 

@@ -8,7 +8,7 @@ records would reveal them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -18,21 +18,22 @@ _CODES: Final = 8
 """The number of codes of a probe if the model has no embedding that sets it."""
 
 Change = Callable[[Tensor], Tensor]
-KINDS: Final[Mapping[str, Change]] = {
-    "small": lambda drawn: 1e-3 * drawn,
-    "large": lambda drawn: 1e3 * drawn,
-    "negative": lambda drawn: -drawn,
-    "sparse": lambda drawn: torch.where(drawn > 0.9, drawn, 0.0),
-    "around zero": lambda drawn: 4 * drawn - 2,
-    "equal": lambda drawn: drawn[-1:].expand_as(drawn),
-}
-"""The changes of drawn values in [0, 1) that give further kinds of probes, by name."""
+KINDS: Final[Sequence[Change]] = (
+    lambda drawn: drawn,
+    lambda drawn: 1e-3 * drawn,
+    lambda drawn: 1e3 * drawn,
+    lambda drawn: -drawn,
+    lambda drawn: torch.where(drawn > 0.9, drawn, 0.0),
+    lambda drawn: 4 * drawn - 2,  # around zero
+    lambda drawn: drawn[-1:].expand_as(drawn),  # equal
+)
+"""The changes of drawn values in [0, 1) that give the kinds of probes."""
 
 Probe = tuple[list[Tensor], list[Tensor]]
 """Two chunks: one with two records in turns (`turns`), and one with its last row after rows of zeros."""
 
 
-def probes_of(columns: Sequence[Tensor], rows: int, *, codes: int = 2, change: Change | None = None) -> Probe:
+def probes_of(columns: Sequence[Tensor], rows: int, *, codes: int = 2, change: Change = KINDS[0]) -> Probe:
     """Make a probe. columns: only their shapes, types and device are used. codes: the bound of integers."""
     generator = torch.Generator().manual_seed(0)
     own = turns(rows)
@@ -46,28 +47,26 @@ def probes_of(columns: Sequence[Tensor], rows: int, *, codes: int = 2, change: C
     return full, alone
 
 
-def all_probes(columns: Sequence[Tensor], rows: int, codes: int) -> Iterator[tuple[str, Probe]]:
+def all_probes(columns: Sequence[Tensor], rows: int, codes: int) -> Iterator[Probe]:
     """A probe of every kind. Each needs its own passes, since one's largest value would hide another's."""
-    yield "usual", probes_of(columns, rows, codes=codes)
-    for name, change in KINDS.items():
-        yield name, probes_of(columns, rows, codes=codes, change=change)
+    for change in KINDS:
+        yield probes_of(columns, rows, codes=codes, change=change)
 
 
 def mixed(columns: Sequence[Tensor], rows: int, codes: int) -> list[Tensor]:
     """One chunk of records that all differ, of every kind in turns."""
     generator = torch.Generator().manual_seed(1)
-    changes = [None, *KINDS.values()]
     found = []
     for column in columns:
         drawn = torch.rand((rows, *column.shape[1:]), generator=generator)
-        parts = [_as(drawn[at : at + 1], column, codes, changes[at % len(changes)]) for at in range(rows)]
+        parts = [_as(drawn[at : at + 1], column, codes, KINDS[at % len(KINDS)]) for at in range(rows)]
         found.append(torch.cat(parts).to(column.device))
     return found
 
 
-def _as(drawn: Tensor, column: Tensor, codes: int, change: Change | None) -> Tensor:
+def _as(drawn: Tensor, column: Tensor, codes: int, change: Change) -> Tensor:
     if column.is_floating_point():
-        return (drawn if change is None else change(drawn)).to(column.dtype)
+        return change(drawn).to(column.dtype)
     # A label or a code: all values of a small range occur.
     return (drawn * (codes if column.ndim > 1 else 2)).floor().to(column.dtype)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.streams import stream
 from securefl.dp.moments import MeanVariance
-from securefl.training.chunks import apart
+from securefl.training.chunks import per_record_outputs
 from securefl.training.devices import as_tensor, computed, device_of, full_precision, in_mode
 from securefl.training.heads import named_layer
 from securefl.training.row_wise import RowHook
@@ -119,7 +119,9 @@ def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64
         raise DataError("Expected at least one record, got none.")
     with _reading(model, layer) as read:
         return np.asarray(
-            apart(model, ("outputs", layer), lambda rows: read(rows).double(), as_tensor(x)).numpy()
+            per_record_outputs(
+                model, ("outputs", layer), lambda rows: read(rows).double(), as_tensor(x)
+            ).numpy()
         )
 
 

@@ -8,20 +8,21 @@ them is not listed.
 |---|---|
 | `Sequential`, and this package's own models (`of_rows`) | all of their layers are listed |
 | `Linear`, `Embedding` | no `max_norm` and no `scale_grad_by_freq`: both read a batch as a whole |
-| convolutions, pooling, padding, `PixelShuffle`, `Upsample` | inputs have rows: with one dimension \
-less, torch takes rows for channels |
-| `GroupNorm`, `LayerNorm`, `LocalResponseNorm`, `RMSNorm` | the norm is not over the rows |
-| `InstanceNorm` | no running statistics, and inputs have rows |
+| convolutions, pooling, padding, `PixelShuffle`, `Upsample`, norms | none |
+| `InstanceNorm` | no running statistics |
 | `BatchNorm` | only in evaluation mode, with running statistics |
 | `LSTM`, `GRU`, `RNN` | only in evaluation mode, `batch_first` |
 | layers without a sampler of Opacus, such as `PReLU` | only in evaluation mode, or frozen |
 | activations of single values, `Identity`, dropout | none. Dropout's masks come from the secret source |
-| `Flatten`, `Unflatten`, `Softmax`, `LogSoftmax`, `Softmin`, `GLU` | a dimension is set, not the rows' |
+| `Flatten`, `Unflatten`, `Softmax`, `LogSoftmax`, `Softmin`, `GLU` | a dimension is set |
+
+A layer may take rows for another dimension all the same, as `Softmax(0)` does. Then a batch is not computed
+as its records one by one, and `isolation` refuses the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -60,52 +61,32 @@ class RowHook:
         return self.call(*given)
 
 
-_SINGLE: Final = frozenset(
+_LISTED: Final = frozenset(
     {
         nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity,
         nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus,
-        nn.Softshrink, nn.Softsign, nn.Tanh, nn.Tanhshrink, nn.Threshold,
-        nn.AlphaDropout, nn.Dropout,
+        nn.Softshrink, nn.Softsign, nn.Tanh, nn.Tanhshrink, nn.Threshold, nn.PReLU,
+        nn.AlphaDropout, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout,
+        nn.Embedding, nn.Linear, nn.GroupNorm, nn.LocalResponseNorm, nn.LayerNorm, nn.RMSNorm,
+        nn.Flatten, nn.Unflatten, nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.GLU, nn.Softmax2d,
+        nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.Upsample,
+        nn.Conv1d, nn.ConvTranspose1d, nn.InstanceNorm1d, nn.AvgPool1d, nn.MaxPool1d, nn.LPPool1d,
+        nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.ZeroPad1d, nn.ConstantPad1d, nn.ReflectionPad1d,
+        nn.ReplicationPad1d, nn.CircularPad1d,
+        nn.Conv2d, nn.ConvTranspose2d, nn.InstanceNorm2d, nn.AvgPool2d, nn.MaxPool2d, nn.LPPool2d,
+        nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d, nn.ConstantPad2d, nn.ReflectionPad2d,
+        nn.ReplicationPad2d, nn.CircularPad2d,
+        nn.Conv3d, nn.ConvTranspose3d, nn.InstanceNorm3d, nn.AvgPool3d, nn.MaxPool3d, nn.LPPool3d,
+        nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool3d, nn.ZeroPad3d, nn.ConstantPad3d, nn.ReflectionPad3d,
+        nn.ReplicationPad3d, nn.CircularPad3d,
     }
 )  # fmt: skip
-"""Layers that compute each value on its own, or by a draw for each value."""
+"""Layers that compute each row of an input with rows on its own, or by a draw for each value."""
 
-_LEAST: Final[Mapping[type[nn.Module], int]] = {
-    nn.Dropout1d: 3, nn.Dropout2d: 4, nn.Dropout3d: 5, nn.FeatureAlphaDropout: 2,
-    nn.Embedding: 1, nn.Linear: 2, nn.PReLU: 2, nn.GroupNorm: 2, nn.LocalResponseNorm: 3,
-    nn.LayerNorm: 2, nn.RMSNorm: 2, nn.Flatten: 2, nn.Unflatten: 2, nn.Softmax: 2, nn.LogSoftmax: 2,
-    nn.Softmin: 2, nn.GLU: 2, nn.PixelShuffle: 4, nn.PixelUnshuffle: 4, nn.Upsample: 3,
-}  # fmt: skip
-"""The least number of dimensions of an input with rows."""
-
-_EXACT: Final[Mapping[type[nn.Module], int]] = {
-    kind: dimensions
-    for dimensions, kinds in {
-        3: (
-            nn.Conv1d, nn.ConvTranspose1d, nn.InstanceNorm1d, nn.AvgPool1d, nn.MaxPool1d, nn.LPPool1d,
-            nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.ZeroPad1d, nn.ConstantPad1d, nn.ReflectionPad1d,
-            nn.ReplicationPad1d, nn.CircularPad1d,
-        ),
-        4: (
-            nn.Conv2d, nn.ConvTranspose2d, nn.InstanceNorm2d, nn.AvgPool2d, nn.MaxPool2d, nn.LPPool2d,
-            nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d, nn.ConstantPad2d, nn.ReflectionPad2d,
-            nn.ReplicationPad2d, nn.CircularPad2d, nn.Softmax2d, nn.ChannelShuffle,
-        ),
-        5: (
-            nn.Conv3d, nn.ConvTranspose3d, nn.InstanceNorm3d, nn.AvgPool3d, nn.MaxPool3d, nn.LPPool3d,
-            nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool3d, nn.ZeroPad3d, nn.ConstantPad3d, nn.ReflectionPad3d,
-            nn.ReplicationPad3d, nn.CircularPad3d,
-        ),
-    }.items()
-    for kind in kinds
-}  # fmt: skip
-"""The number of dimensions of an input with rows. With one less, torch takes rows for channels."""
-
-_READ_ALONE: Final[Mapping[type[nn.Module], int]] = {
-    nn.BatchNorm1d: 2, nn.BatchNorm2d: 4, nn.BatchNorm3d: 5, nn.LSTM: 3, nn.GRU: 3, nn.RNN: 3,
-}  # fmt: skip
-"""Layers that keep rows apart in evaluation mode, and the least number of dimensions of their inputs."""
-
+_READ_ALONE: Final = frozenset(
+    {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LSTM, nn.GRU, nn.RNN},
+)
+"""Layers that keep rows apart in evaluation mode."""
 
 _SAMPLED: Final = frozenset(
     {
@@ -119,7 +100,8 @@ _SAMPLED: Final = frozenset(
 def outside(model: nn.Module) -> str | None:
     """A text that names the model's first layer that is not listed, with the reason. None if all are listed.
 
-    The mode of every layer counts: batch norm in training mode is not listed. `misread` checks shapes.
+    The mode of every layer counts: batch norm in training mode is not listed. `isolation` tests that the
+    layers' inputs have rows.
     """
     if any(
         getattr(torch_modules, f"_global_{kind}_hooks")
@@ -178,44 +160,7 @@ def _refused(layer: nn.Module) -> str | None:
     # Opacus' sampler of convolutions pads with zeros alone.
     if trained and (kind not in _SAMPLED or getattr(layer, "padding_mode", "zeros") != "zeros"):
         return "has no gradients row by row"
-    known = kind in _SINGLE or kind in _LEAST or kind in _EXACT
-    return None if known else "is not on the list of row-wise layers"
-
-
-def misread(layer: nn.Module, taken: Tensor, rows: int) -> str | None:
-    """The reason why a listed layer would not treat the rows of this input (rows, ...) as rows, or None."""
-    kind, least = type(layer), {**_LEAST, **_READ_ALONE}
-    if taken.ndim < 1 or len(taken) != rows:
-        return f"takes {tuple(taken.shape)}, which is not one row a record ({rows})"
-    exact = _EXACT.get(kind)
-    if taken.ndim < least.get(kind, exact or 1) or (exact is not None and taken.ndim != exact):
-        return f"takes {tuple(taken.shape)}, and so takes rows for another dimension"
-    if isinstance(layer, nn.LayerNorm | nn.RMSNorm) and taken.ndim <= len(layer.normalized_shape):
-        return f"takes {tuple(taken.shape)} and is a norm over the rows"
-    for place in _dimensions(layer):
-        if place % taken.ndim == 0:
-            return f"takes {tuple(taken.shape)} and works along the rows"
-    return None
-
-
-def _dimensions(layer: nn.Module) -> tuple[int, ...]:
-    """The dimensions along which a layer works, by its settings."""
-    match layer:
-        case nn.Flatten():
-            return (layer.start_dim,)
-        case nn.Unflatten():
-            return (layer.dim,) if isinstance(layer.dim, int) else ()
-        case nn.Softmax() | nn.LogSoftmax() | nn.Softmin() | nn.GLU():
-            return () if layer.dim is None else (layer.dim,)
-        case _:
-            return ()
-
-
-def listed(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The layers whose inputs `misread` checks, with their names."""
-    for name, layer in model.named_modules():
-        if type(layer) in _LEAST or type(layer) in _EXACT or type(layer) in _READ_ALONE:
-            yield name, layer
+    return None if kind in _LISTED else "is not on the list of row-wise layers"
 
 
 def drawing(model: nn.Module) -> list[_DropoutNd]:

@@ -125,7 +125,7 @@ class Stack:
         found = np.empty(len(start), np.float32)
         at = 0
         # As arrays, since torch takes longer to make views than to copy such short vectors.
-        with np.errstate(over="ignore"):  # as for `fitted`
+        with np.errstate(over="ignore"):  # as for `run_job`
             for part in self._arrays:
                 own, end = part[slot], at + part[slot].size
                 to, was = found[at:end].reshape(own.shape), start[at:end].reshape(own.shape)

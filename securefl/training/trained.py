@@ -323,7 +323,7 @@ def opened(path: Path) -> tuple[Tensors, dict[str, Any], Described]:
     try:
         return tensors, card, described(card)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
-        what = f"no entry {error}" if isinstance(error, KeyError) else f"another: {error}"
+        what = f"no entry {error}" if isinstance(error, KeyError) else f"one that is not whole: {error}"
         raise DataError(
             f"Expected the whole card of a model in {path}, got {what[:400]} Export the model again."
         ) from None
@@ -416,9 +416,9 @@ def _array(x: object) -> NDArray[Any]:
     try:
         found = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise RecordsError(f"Expected records as numbers, got others ({error}).") from None
+        raise RecordsError(f"Expected records as numbers, got what numpy does not read: {error}.") from None
     if isinstance(x, np.ma.MaskedArray) or np.iscomplexobj(found):
-        raise RecordsError("Expected records as numbers, got others (a masked or complex array).")
+        raise RecordsError("Expected records as real numbers, got a masked or complex array.")
     if hasattr(x, "toarray"):
         raise RecordsError("Expected records as a dense array, got a sparse one. Pass its toarray().")
     return found
@@ -429,7 +429,7 @@ def _numbers(found: NDArray[Any], shape: tuple[int, ...], *, text: bool) -> NDAr
         with np.errstate(over="ignore"):
             rows = found.astype(np.int64 if text else np.float32)
     except (ValueError, TypeError) as error:
-        raise RecordsError(f"Expected records as numbers, got others ({error}).") from None
+        raise RecordsError(f"Expected records as numbers, got what numpy does not read: {error}.") from None
     if text and found.dtype.kind not in "iu":
         raise RecordsError(f"Expected records as whole numbers, the codes of characters, got {found.dtype}.")
     if found.ndim < 1 or not len(found) or found.shape[1:] != shape:

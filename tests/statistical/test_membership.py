@@ -30,7 +30,7 @@ from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.training import dpsgd, load_vector, to_vector
 from securefl.training.dpsgd import train_privately
-from securefl.training.draws import Tape, tape_of
+from securefl.training.draws import RecordRandomness, tape_of
 from securefl.training.isolation import scheme_of
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
@@ -241,7 +241,7 @@ def test_three_tenths_of_the_noise_is_caught_over_all_models(name: str) -> None:
     assert lower > claim()
 
 
-def by_place(clipped_sum: Any, x: Tensor, y: Tensor, _source: Source) -> Tape | None:
+def by_place(clipped_sum: Any, x: Tensor, y: Tensor, _source: Source) -> RecordRandomness | None:
     """Dropout as it was: masks by place, from a public stream (specification of DP, 2.18b)."""
     if not clipped_sum.length:
         return None

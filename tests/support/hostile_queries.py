@@ -67,7 +67,7 @@ from securefl.protocols.stc import STC
 from securefl.storage.journal import Journal
 from securefl.sums.masked import Masked
 from securefl.sums.scheme import Attempt
-from securefl.training.fit import Fit
+from securefl.training.jobs import TrainingJob
 from support.tiny_problem import tiny_problem
 
 CLIENTS, WORLDS, RECORDS, WIDTH = 6, 7, 8, 3
@@ -107,7 +107,7 @@ def step(start: Vector, context: ClientContext, *, drawn: bool = True) -> Vector
     return found
 
 
-def trained(fit: Fit) -> Vector:
+def trained(fit: TrainingJob) -> Vector:
     """The model after it, in place of torch's training."""
     if fit.start.shape != fit.problem.initial.shape:
         raise DataError("Expected a model of this size, got another.")

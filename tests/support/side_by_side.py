@@ -12,7 +12,7 @@ from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import DataError
 from securefl.core.streams import stream
 from securefl.training import LocalTraining, ModelConfig
-from securefl.training.fit import Fit, Fitted
+from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.task import Problem
 
 CLIENTS, SHAPE, CLASSES = 10, (6, 5), 4
@@ -56,9 +56,9 @@ def records(clients: int, kind: str, shape: tuple[int, ...] = SHAPE) -> Sequence
     return made
 
 
-def fits(here: Problem, own: Sequence[Records] | None = None, **tail: Any) -> list[Fit]:
+def fits(here: Problem, own: Sequence[Records] | None = None, **tail: Any) -> list[TrainingJob]:
     return [
-        Fit(
+        TrainingJob(
             problem=here,
             start=here.initial,
             context=ClientContext(
@@ -82,6 +82,6 @@ def assert_near(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], ato
     assert apart.max() <= 0.05
 
 
-def vectors(came: Sequence[Fitted]) -> np.ndarray[Any, Any]:
+def vectors(came: Sequence[TrainingResult]) -> np.ndarray[Any, Any]:
     assert not any(isinstance(own, DataError) for own in came), came
     return np.array(came)

@@ -19,7 +19,7 @@ from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.study.world import build
-from securefl.training.fitting import fitted
+from securefl.training.run_jobs import run_job
 
 FEDLOG = 'name = "FedLog"\nprotocol = "fedlog"\nbody = "private"'
 
@@ -93,4 +93,4 @@ PLAN = Plan(
 def prepared(body: Body, own: ClientContext) -> tuple[nn.Module, ClientState | None]:
     """The client's model as its body's training leaves it."""
     fit = body.fit(own)
-    return body.prepared(own, None if fit is None else fitted(fit))
+    return body.prepared(own, None if fit is None else run_job(fit))

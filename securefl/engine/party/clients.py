@@ -35,7 +35,7 @@ from securefl.mechanisms.registry import require_mechanism
 from securefl.storage.journal import Journal
 from securefl.sums.registry import scheme_of
 from securefl.sums.scheme import Attempt
-from securefl.training.fit import Trainer
+from securefl.training.jobs import Trainer
 
 MOST = Limit(2**30, 2**22)
 """The default limit of one order or broadcast."""

@@ -33,7 +33,7 @@ from securefl.core.wire import Header, encode
 from securefl.dp.noise import Source
 from securefl.engine.exchange import Contribute
 from securefl.engine.observer import Log
-from securefl.training.fit import Fit, Fits, Fitted, Trainer
+from securefl.training.jobs import TrainedContribution, Trainer, TrainingJob, TrainingResult
 
 Records = tuple[NDArray[Any], NDArray[Any]]
 Streams = Callable[[int, int, int], np.random.Generator]
@@ -51,11 +51,11 @@ def of_records(error: Exception) -> bool:
     return not isinstance(error, MemoryError if torch is None else (MemoryError, torch.OutOfMemoryError))
 
 
-def one_by_one(fits: Sequence[Fit]) -> Sequence[Fitted]:
+def one_by_one(fits: Sequence[TrainingJob]) -> Sequence[TrainingResult]:
     """The trainer that runs the fits one after the other. Who trains nothing does not wait for torch."""
-    from securefl.training import fitting
+    from securefl.training import run_jobs
 
-    return fitting.one_by_one(fits)
+    return run_jobs.one_by_one(fits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class Computing:
         self._fits = {
             name: contribution
             for name, contribution in contributions.items()
-            if isinstance(contribution, Fits)
+            if isinstance(contribution, TrainedContribution)
         }
         self._of_waves = {
             name: contribution
@@ -108,7 +108,7 @@ class Computing:
         self.kept: dict[int, ClientState] = dict(kept)
         self._news: dict[int, ClientState] = {}
         self._values: dict[tuple[int, Question], Value] = {}
-        self._trained: dict[tuple[int, Question], tuple[ClientContext, Callable[[], Fitted]]] = {}
+        self._trained: dict[tuple[int, Question], tuple[ClientContext, Callable[[], TrainingResult]]] = {}
         self._made: dict[tuple[int, Question], Callable[[], Value]] = {}
         self._seen: dict[int, tuple[bytes, ...]] = {}
         self._gmac = AESGCM(os.urandom(32))
@@ -175,7 +175,7 @@ class Computing:
         speaking: clients that must answer. An error from their records stops neither their training nor that
             of the others.
         """
-        fits: dict[tuple[int, Question], tuple[ClientContext, Fit]] = {}
+        fits: dict[tuple[int, Question], tuple[ClientContext, TrainingJob]] = {}
         for task, secret in wave:
             try:
                 for name in task.wants:

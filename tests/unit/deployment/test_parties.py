@@ -32,7 +32,7 @@ from securefl.deployment.status import status
 from securefl.engine.party.clients import ClientParty
 from securefl.study.backends import ArmContext, OneProcess
 from securefl.training.cohorts import Batched
-from securefl.training.fit import usable
+from securefl.training.jobs import usable
 
 SENT = 2
 """What a client sends in the first round of a session: its update, and its count, which it sends once."""

@@ -21,7 +21,7 @@ from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
 from securefl.study.run import run_arm
-from securefl.training.fitting import fitted
+from securefl.training.run_jobs import run_job
 from securefl.training.task import Problem
 
 OPTIONS = {
@@ -112,7 +112,7 @@ def test_what_is_not_sent_is_kept_on_both_sides(tmp_path: Path) -> None:
             rng=np.random.default_rng(number),
             kept={**state, "version": np.zeros(1, np.int64)},
         )
-        trained = fitted(update.fit(context))  # type: ignore[attr-defined]
+        trained = run_job(update.fit(context))  # type: ignore[attr-defined]
         steps = steps + (trained.astype(np.float64) - model)
         value = update.value(context, trained)  # type: ignore[attr-defined]
         sent += value.clear

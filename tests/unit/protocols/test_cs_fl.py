@@ -15,7 +15,7 @@ from support.trained_bodies import context
 from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError, DataError
 from securefl.protocols.cs_fl import CSFL, ROWS, ROWS_OF_SIGNS, Sketch, recover, recover_from_signs
-from securefl.training.fitting import fitted
+from securefl.training.run_jobs import run_job
 
 Floats = NDArray[np.float64]
 ARM = '[[arm]]\nname = "CS-FL"\nprotocol = "cs_fl"\nfraction = 1.0\n{more}'
@@ -159,7 +159,7 @@ def test_a_client_sends_the_sketch_of_its_largest_entries(signs: bool) -> None:
     x, y = here.records[0]
     value = update.compute(context(here, x, y, np.zeros(3, np.float32)))
     assert value.new_state is not None
-    trained = fitted(update.fit(context(here, x, y, np.zeros(3, np.float32))))  # type: ignore[attr-defined]
+    trained = run_job(update.fit(context(here, x, y, np.zeros(3, np.float32))))  # type: ignore[attr-defined]
     step = trained.astype(np.float64) - here.problem.initial
     kept = np.argsort(-np.abs(step))[:6]
     part = np.zeros(610)
@@ -185,7 +185,7 @@ def test_a_client_votes_with_what_it_did_not_sketch_and_what_it_learns_after_it(
     state = {**first.new_state, "residual": rest}
     second = votes.compute(context(here, x, y, sent, state))
     assert second.new_state is not None
-    trained = fitted(votes.fit(context(here, x, y, sent, state)))  # type: ignore[attr-defined]
+    trained = run_job(votes.fit(context(here, x, y, sent, state)))  # type: ignore[attr-defined]
     whole = rest + (trained.astype(np.float64) - here.problem.initial)
     assert second.integers is not None
     assert second.integers.tolist() == [1024 * ((v > 0) - (v < 0)) for v in whole.tolist()]

@@ -28,7 +28,7 @@ from securefl.study.composition import composition
 from securefl.study.config import Study
 from securefl.study.export import taken
 from securefl.training import ModelConfig
-from securefl.training.fitting import fitted
+from securefl.training.run_jobs import run_job
 
 D, M = 6 * 8 + 8 + 8 * 3 + 3, 8
 
@@ -159,9 +159,9 @@ def test_a_second_attempt_forgets_the_running_mean_of_the_first() -> None:
     update = FedDBE(kappa=7.0).build(here).contributions[0]
     sent = np.concatenate([here.initial, np.ones(M + 1, np.float32)])
     fit = update.fit(context(sent))  # type: ignore[attr-defined]
-    first = np.array(fitted(fit))
+    first = np.array(run_job(fit))
     fit.context.rng.bit_generator.state = np.random.default_rng(0).bit_generator.state
-    np.testing.assert_array_equal(fitted(fit), first)
+    np.testing.assert_array_equal(run_job(fit), first)
 
 
 def test_a_client_takes_a_plain_model_away_with_its_bias_in_the_heads(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from securefl.study.export import taken
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.training.cohorts import fit_together
-from securefl.training.fit import Fit
-from securefl.training.fitting import fitted, one_by_one
+from securefl.training.jobs import TrainingJob
+from securefl.training.run_jobs import one_by_one, run_job
 from securefl.training.task import Bodies
 
 Floats = NDArray[np.float64]
@@ -149,12 +149,14 @@ def test_lambda_brings_features_to_their_prototypes() -> None:
     away = []
     for lamda in (0.0, 1.0, 10.0):
         own = OwnModels(Bodies(here.problem), None, 32, lamda)
-        trained = fitted(own.fit(context(here, x, y, rows.ravel())))
+        trained = run_job(own.fit(context(here, x, y, rows.ravel())))
         assert not isinstance(trained, DataError)
         away.append(np.mean(np.sum((features(here, trained, x) - rows[y, 1:]) ** 2, axis=1)))
     assert away[0] > away[1] > away[2]
-    without = fitted(own.fit(context(here, x, y, np.zeros(0, np.float32))))
-    plain_ = fitted(Fit(problem=here.problem, start=here.problem.initial, context=context(here, x, y, None)))
+    without = run_job(own.fit(context(here, x, y, np.zeros(0, np.float32))))
+    plain_ = run_job(
+        TrainingJob(problem=here.problem, start=here.problem.initial, context=context(here, x, y, None))
+    )
     np.testing.assert_array_equal(without, plain_)
 
 
@@ -163,7 +165,7 @@ def test_clients_train_side_by_side_as_alone() -> None:
     rows = np.column_stack([np.ones(10), np.random.default_rng(0).random((10, 32))]).astype(np.float32)
     own = OwnModels(Bodies(here.problem), Clipping().activation(), 32, 1.0)
 
-    def fits() -> list[Fit]:
+    def fits() -> list[TrainingJob]:
         asked = [context(here, *here.records[k], rows.ravel()) for k in range(4)]
         return [own.fit(replace(one, client=k)) for k, one in enumerate(asked)]
 

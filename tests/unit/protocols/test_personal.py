@@ -35,8 +35,8 @@ from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.training import DPSGD, ModelConfig, evaluate
 from securefl.training.cohorts import Batched
-from securefl.training.fit import Fit
-from securefl.training.fitting import _again, fitted, one_by_one
+from securefl.training.jobs import TrainingJob
+from securefl.training.run_jobs import _again, one_by_one, run_job
 
 HEAD = 10 * 9
 """The values of the head of a tiny study: 8 features, a bias, 10 classes."""
@@ -149,7 +149,7 @@ def test_the_body_is_in_evaluation_mode_while_the_head_learns() -> None:
     plain_one = tiny_problem()
     first, second = (FedRep().build(own).contributions[0] for own in (here, plain_one))
     start = plain_one.initial[:56]
-    heads = [fitted(own.fit(context(start)).head_first) for own in (first, second)]
+    heads = [run_job(own.fit(context(start)).head_first) for own in (first, second)]
     np.testing.assert_allclose(heads[0], heads[1], atol=1e-6)
 
 
@@ -169,7 +169,7 @@ def test_fedrep_trains_side_by_side_as_alone(optimizer: str, private_training: b
     (update,) = FedRep(head_epochs=2).build(here).contributions
     start = here.initial[:56]
 
-    def fits() -> list[Fit]:
+    def fits() -> list[TrainingJob]:
         keys = [SecretKey(bytes([k]) * 32) for k in range(3)]
         return [update.fit(context(start, client=k, n=7 + k, source=Source(keys[k]))) for k in range(3)]
 
@@ -245,7 +245,7 @@ def test_fine_tuning_by_hand(which: str) -> None:
     update, tuned = FedBABU(fine_tuned=which, fine_tune_epochs=3).build(here).contributions  # type: ignore[arg-type]
     body = np.linspace(-1, 1, 56, dtype=np.float32)
     own = context(body)
-    trained = fitted(update.fit(own))  # type: ignore[attr-defined]
+    trained = run_job(update.fit(own))  # type: ignore[attr-defined]
     np.testing.assert_array_equal(trained[-27:], here.initial[-27:])
     assert not np.array_equal(trained[:56], body)
 

@@ -24,7 +24,7 @@ from securefl.study.config import Study
 from securefl.training import Problem
 from securefl.training.cohorts import Batched
 from securefl.training.evaluation import evaluate
-from securefl.training.fitting import one_by_one
+from securefl.training.run_jobs import one_by_one
 
 LAMDA = 3.0
 

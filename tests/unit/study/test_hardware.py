@@ -27,7 +27,7 @@ from securefl.study.seeded import World
 from securefl.study.session import reopen, run_study
 from securefl.study.world import build
 from securefl.training import devices as training_devices
-from securefl.training import fitting as fits
+from securefl.training import run_jobs as fits
 from securefl.training.devices import Hardware, Wanted
 
 
@@ -231,7 +231,9 @@ def test_private_training_begins_anew_with_the_same_noise(monkeypatch: pytest.Mo
             rng=np.random.default_rng(0),
             source=Source(SecretKey(bytes(32))),
         )
-        return fits.fitted(fits.Fit(problem=world.problem, start=world.problem.initial, context=context))
+        return fits.run_job(
+            fits.TrainingJob(problem=world.problem, start=world.problem.initial, context=context)
+        )
 
     expected = fit(Hardware())
     calls, real = 0, private_steps._noise

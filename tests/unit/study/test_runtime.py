@@ -21,8 +21,8 @@ from securefl.storage import processes
 from securefl.study.config import RuntimeSection, parse
 from securefl.study.forecast import Forecast, total_seconds
 from securefl.training.cohorts import Batched
-from securefl.training.fitting import one_by_one
 from securefl.training.parallel import Forked
+from securefl.training.run_jobs import one_by_one
 
 
 def runtime(line: str) -> str:

@@ -15,8 +15,8 @@ from torch import Tensor
 from securefl.core.errors import ConfigError, DataError
 from securefl.training import ModelConfig, cohorts
 from securefl.training.cohorts import Batched, require_alike
-from securefl.training.fit import Fit
-from securefl.training.fitting import one_by_one
+from securefl.training.jobs import TrainingJob
+from securefl.training.run_jobs import one_by_one
 from securefl.training.stack import Layer
 from securefl.training.task import Problem
 from tests.support.side_by_side import assert_near, fits, local, problem, vectors
@@ -33,7 +33,7 @@ def wide(*, kind: Any = "classification", **changes: Any) -> Problem:
     return replace(here, model=ModelConfig(kind="mlp", hidden=(512, 8)))
 
 
-def again(given: Sequence[Fit]) -> list[Fit]:
+def again(given: Sequence[TrainingJob]) -> list[TrainingJob]:
     """The same trainings, with streams of their own."""
     return [replace(fit, context=replace(fit.context, rng=copy.deepcopy(fit.context.rng))) for fit in given]
 
@@ -93,7 +93,7 @@ def test_personal_models_train_as_if_nobody_were_beside_them() -> None:
     """A client whose start is no broadcast, alone and beside others."""
     here, train = wide(), Batched(one_by_one, 10)
 
-    def personal() -> list[Fit]:
+    def personal() -> list[TrainingJob]:
         return [replace(fit, start=fit.start + np.float32(0.01 * k)) for k, fit in enumerate(fits(here)[:4])]
 
     together = train(personal())

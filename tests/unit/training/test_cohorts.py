@@ -19,10 +19,10 @@ from securefl.protocols.class_sums import Clipping
 from securefl.protocols.fedlog.bodies import Clustering
 from securefl.training import ModelConfig, cohorts
 from securefl.training.cohorts import MOST_ROWS, SLOTS, Batched, slots_for, slots_within, why_alone
-from securefl.training.fit import Fit, Fitted, Trainer
-from securefl.training.fitting import one_by_one
+from securefl.training.jobs import Trainer, TrainingJob, TrainingResult
 from securefl.training.models import MLP
 from securefl.training.own_models import OwnModel
+from securefl.training.run_jobs import one_by_one
 from securefl.training.task import Problem
 from tests.support.side_by_side import (
     CLASSES,
@@ -37,7 +37,9 @@ from tests.support.side_by_side import (
 )
 
 
-def steps_apart(here: Problem, one: Sequence[Fitted], other: Sequence[Fitted]) -> np.ndarray[Any, Any]:
+def steps_apart(
+    here: Problem, one: Sequence[TrainingResult], other: Sequence[TrainingResult]
+) -> np.ndarray[Any, Any]:
     """By how many steps of the default grid the sums of the quantised updates differ, in every entry."""
     grid = Grid()
     sums = [
@@ -205,7 +207,7 @@ def test_a_loss_that_overflows_is_told_though_the_model_is_finite() -> None:
 def test_others_are_left_to_the_other_trainer() -> None:
     left: list[int] = []
 
-    def rest(given: Sequence[Fit]) -> list[Fitted]:
+    def rest(given: Sequence[TrainingJob]) -> list[TrainingResult]:
         left.extend(fit.context.client for fit in given)
         return one_by_one(given)
 
@@ -339,10 +341,18 @@ def test_a_start_of_another_length_costs_its_client_alone(length: int) -> None:
     assert [isinstance(one, DataError) for one in came] == [k == 3 for k in range(CLIENTS)]
 
 
+def test_a_client_of_one_record_trains_beside_one_of_20_000() -> None:
+    here, rng = problem(local(epochs=1, batch_size=500)), np.random.default_rng(6)
+    own = [(rng.random((n, *SHAPE), dtype=np.float32), rng.integers(0, CLASSES, n)) for n in (1, 20_000)]
+    found = vectors(Batched(one_by_one, 4)(fits(here, own)))
+    assert_near(found, vectors(one_by_one(fits(here, own))), atol=1e-5)
+    np.testing.assert_array_equal(found[0], vectors(Batched(one_by_one, 4)(fits(here, own[:1])))[0])
+
+
 def test_large_mini_batches_are_left_to_the_other_trainer() -> None:
     left: list[int] = []
 
-    def rest(given: Sequence[Fit]) -> list[Fitted]:
+    def rest(given: Sequence[TrainingJob]) -> list[TrainingResult]:
         left.extend(fit.context.client for fit in given)
         return one_by_one(given)
 

@@ -25,7 +25,6 @@ from securefl.dp.noise import Source
 from securefl.training import ModelConfig, evaluate, record_losses, to_vector
 from securefl.training import dpsgd as module
 from securefl.training.dpsgd import train_privately
-from securefl.training.per_record import ClippedSum
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
 from securefl.training.row_wise import RowHook
@@ -132,16 +131,16 @@ def test_frozen_layers_stay_and_are_not_watched(monkeypatch: pytest.MonkeyPatch)
     for name in ("conv1", "conv2", "fc1"):
         start.get_submodule(name).requires_grad_(False)
     watched = []
-    original = ClippedSum._parts
+    original = module.get_gradient_edge
 
-    def parts(self: ClippedSum, *arguments: Any) -> Any:
-        watched.append([use.layer.out_features for use in self.uses])  # type: ignore[union-attr]
-        return original(self, *arguments)
+    def edge(output: Tensor) -> Any:
+        watched.append(output.shape[1])
+        return original(output)
 
-    monkeypatch.setattr(ClippedSum, "_parts", parts)
+    monkeypatch.setattr(module, "get_gradient_edge", edge)
     model = copy.deepcopy(start)
     train_privately(model, *images((1, 28, 28), 6), config(sampling_rate=1.0), "cross_entropy", keyed())
-    assert watched == [[84, 10]] * 3
+    assert watched == [84, 10] * 3
     for name, parameter in model.named_parameters():
         frozen = not parameter.requires_grad
         assert torch.equal(parameter, start.get_parameter(name)) == frozen, name

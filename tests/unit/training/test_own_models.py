@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError
 from securefl.training import LocalTraining, ModelConfig, Problem, to_vector
-from securefl.training.fit import readable
+from securefl.training.jobs import readable
 from securefl.training.models import MLP
 from securefl.training.own_models import OwnModel
 

@@ -17,9 +17,9 @@ from securefl.dp.noise import Source
 from securefl.protocols.class_sums import Clipping
 from securefl.training import LocalTraining, ModelConfig, cohorts
 from securefl.training.cohorts import SLOTS, Batched, clipped_sums, fit_privately, require_alike, tail_of
-from securefl.training.fit import Fit, Fitted, Trainer
-from securefl.training.fitting import one_by_one
+from securefl.training.jobs import Trainer, TrainingJob, TrainingResult
 from securefl.training.private_steps import DPSGD
+from securefl.training.run_jobs import one_by_one
 from securefl.training.stack import Stack
 from securefl.training.task import Problem
 
@@ -60,7 +60,7 @@ def problem(private: DPSGD) -> Problem:
     )
 
 
-def fit(here: Problem, k: int, **tail: Any) -> Fit:
+def fit(here: Problem, k: int, **tail: Any) -> TrainingJob:
     x, y = RECORDS[k]
     context = ClientContext(
         client=k,
@@ -72,10 +72,10 @@ def fit(here: Problem, k: int, **tail: Any) -> Fit:
         rng=np.random.default_rng(0),
         source=Source(SecretKey(bytes([k]) * 32)),
     )
-    return Fit(problem=here, start=here.initial, context=context, **tail)
+    return TrainingJob(problem=here, start=here.initial, context=context, **tail)
 
 
-def vectors(came: Sequence[Fitted]) -> np.ndarray[Any, Any]:
+def vectors(came: Sequence[TrainingResult]) -> np.ndarray[Any, Any]:
     return np.array([own for own in came if isinstance(own, np.ndarray)])
 
 
@@ -139,6 +139,18 @@ def test_one_record_moves_a_sum_by_the_clipping_norm_and_no_other_sum() -> None:
         moved = np.linalg.norm(before[1] - after[1])
         assert 0 < moved <= bound * (1 + 1e-12)
         np.testing.assert_array_equal(before[[0, 2]], after[[0, 2]])
+
+
+def test_a_client_of_one_record_has_its_own_sum_beside_one_of_20_000() -> None:
+    here, rng = problem(config()), np.random.default_rng(2)
+    x, y = RECORDS[0]
+    many = rng.integers(0, len(x), 20_000)
+    few, crowd = (x[:1], y[:1]), (x[many], y[many])
+    beside, alone = sums(here, [few, crowd]), sums(here, [few])
+    np.testing.assert_array_equal(beside[0], alone[0])
+    counts = np.bincount(many, minlength=len(x))
+    each = sum(count * sums(here, [(x[[k]], y[[k]])])[0] for k, count in enumerate(counts))
+    np.testing.assert_allclose(beside[1], each, atol=1e-9)
 
 
 def test_clipping_is_per_record() -> None:

@@ -23,10 +23,10 @@ from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.storage.files import write
 from securefl.training import LocalTraining, ModelConfig
-from securefl.training.fit import Fit, Fitted
-from securefl.training.fitting import one_by_one
+from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.parallel import Forked, _shares
 from securefl.training.private_steps import DPSGD
+from securefl.training.run_jobs import one_by_one
 from securefl.training.task import Problem
 
 LOCAL = LocalTraining(optimizer="adam", learning_rate=0.01, epochs=2, batch_size=8)
@@ -60,10 +60,10 @@ def problem(model: ModelConfig | None = None, shape: tuple[int, ...] = (4,), **c
 
 def fit(
     of: Problem, client: int, *, n: int = 30, key: int | None = None, x: NDArray[Any] | None = None
-) -> Fit:
+) -> TrainingJob:
     own, y = small_data(n, seed=client)
     own = own if x is None else x
-    return Fit(
+    return TrainingJob(
         problem=of,
         start=of.initial,
         context=ClientContext(
@@ -79,12 +79,12 @@ def fit(
     )
 
 
-def wave(count: int = 5) -> list[Fit]:
+def wave(count: int = 5) -> list[TrainingJob]:
     of = problem()
     return [fit(of, k, n=10 + 7 * k) for k in range(count)]
 
 
-def check_same(found: list[Fitted], expected: list[Fitted]) -> None:
+def check_same(found: list[TrainingResult], expected: list[TrainingResult]) -> None:
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
         if isinstance(theirs, DataError):
@@ -111,7 +111,7 @@ def test_workers_give_the_bits_of_one_process(workers: int, forks: list[int]) ->
 
 
 def test_convolutions_with_batch_norm_give_the_same_bits() -> None:
-    def convolved() -> list[Fit]:
+    def convolved() -> list[TrainingJob]:
         of = problem(ModelConfig(kind="lenet5"), (1, 28, 28))
         images = [np.random.default_rng(k).normal(size=(20, 1, 28, 28)).astype(np.float32) for k in range(4)]
         return [fit(of, k, n=20, x=x) for k, x in enumerate(images)]
@@ -120,7 +120,7 @@ def test_convolutions_with_batch_norm_give_the_same_bits() -> None:
 
 
 def test_private_training_gives_the_same_bits() -> None:
-    def private() -> list[Fit]:
+    def private() -> list[TrainingJob]:
         of = problem(private=DPSGD_CONFIG)
         return [fit(of, k, key=k + 1) for k in range(3)]
 
@@ -166,7 +166,7 @@ def test_the_work_is_shared_by_records() -> None:
 
 @pytest.mark.parametrize("bad", [0, 3, 4])
 def test_a_client_that_diverges_is_told_as_in_one_process(bad: int) -> None:
-    def diverging() -> list[Fit]:
+    def diverging() -> list[TrainingJob]:
         fits = wave()
         fits[bad] = replace(fits[bad], problem=replace(problem(), local=replace(LOCAL, learning_rate=1e30)))
         return fits
@@ -178,7 +178,7 @@ def test_a_client_that_diverges_is_told_as_in_one_process(bad: int) -> None:
 
 @pytest.mark.parametrize("bad", range(5))
 def test_another_error_is_raised_as_in_one_process(bad: int, forks: list[int]) -> None:
-    def frozen() -> list[Fit]:
+    def frozen() -> list[TrainingJob]:
         fits = wave()
         of = problem(ModelConfig(kind="mlp", hidden=()))
         fits[bad] = replace(fit(of, bad), under_head=True)
@@ -194,7 +194,7 @@ def test_another_error_is_raised_as_in_one_process(bad: int, forks: list[int]) -
 
 def at_training(monkeypatch: pytest.MonkeyPatch, do: Callable[[bool], None]) -> None:
     """Call `do` before a fit trains. It is told whether this process is forked."""
-    from securefl.training import fitting as module
+    from securefl.training import run_jobs as module
 
     train, here = module.train, os.getpid()
 

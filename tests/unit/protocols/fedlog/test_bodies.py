@@ -27,7 +27,7 @@ from securefl.protocols.fedlog.options import FedLog, Heads
 from securefl.protocols.lg_fedavg import LGFedAvg
 from securefl.study.composition import composition
 from securefl.study.config import Study
-from securefl.training import fitting
+from securefl.training import run_jobs
 from securefl.training.heads import last_dense
 from securefl.training.models import ModelConfig
 from securefl.training.private_steps import DPSGD
@@ -83,7 +83,7 @@ DPSGD_CONFIG = DPSGD(
 def test_a_private_mechanisms_body_moves_too_and_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under the same sampling and noise a record moves the statistic further than D, by way of the body: what
     holds is no sensitivity but a composition, of the training's event and the statistic's given the body."""
-    monkeypatch.setattr(fitting, "Source", lambda: Source(SecretKey(bytes(range(32)))))
+    monkeypatch.setattr(run_jobs, "Source", lambda: Source(SecretKey(bytes(range(32)))))
     assert max(moved("dp-sgd")) > np.sqrt(2)
     problem = replace(world().problem, private=DPSGD_CONFIG)
     (made,) = FedLog(body="dp-sgd").build(problem).contributions

@@ -1,4 +1,4 @@
-"""Runs local trainings (`fit.Fit`) one by one, each on its hardware."""
+"""Runs local trainings (`fit.TrainingJob`) one by one, each on its hardware."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 
 from securefl.core.errors import DataError
 from securefl.dp.noise import Source
-from securefl.training.fit import Fit, Fitted
 from securefl.training.heads import activated, frozen, last_dense
+from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.local import train, train_near
 from securefl.training.vector import to_vector
 
 
-def one_by_one(fits: Sequence[Fit]) -> list[Fitted]:
+def one_by_one(fits: Sequence[TrainingJob]) -> list[TrainingResult]:
     """The trainer that runs the fits one after the other."""
-    return [fitted(fit) for fit in fits]
+    return [run_job(fit) for fit in fits]
 
 
-def fitted(fit: Fit) -> Fitted:
+def run_job(fit: TrainingJob) -> TrainingResult:
     """Run this training. A DataError of the training is returned, not raised.
 
     The sampling and noise of private training come from `context.source` or the operating system. They do not
@@ -31,17 +31,17 @@ def fitted(fit: Fit) -> Fitted:
     the training starts again on the CPU.
     """
     if fit.problem.hardware.gpu is None:
-        return _fitted(fit)
+        return _run(fit)
     again = _again(fit)
     try:
-        return _fitted(fit)
+        return _run(fit)
     except RuntimeError as error:
         fit.problem.hardware.leave(error)
     # Outside of the handler, since the error keeps the tensors of the failed attempt alive.
-    return _fitted(again)
+    return _run(again)
 
 
-def _again(fit: Fit) -> Fit:
+def _again(fit: TrainingJob) -> TrainingJob:
     """A copy of the fit with its own streams, from which the first attempt does not draw."""
     # The copy repeats the noise of the first attempt, from which nothing left the client. So a round that is
     # cut off and run again draws the same values as this one.
@@ -54,10 +54,10 @@ def _again(fit: Fit) -> Fit:
     return replace(fit, context=own, head_first=head)
 
 
-def _fitted(fit: Fit) -> Fitted:
+def _run(fit: TrainingJob) -> TrainingResult:
     if fit.head_first is not None:
-        came = _fitted(fit.head_first)
-        return came if isinstance(came, DataError) else _fitted(fit.under(came))
+        came = _run(fit.head_first)
+        return came if isinstance(came, DataError) else _run(fit.under(came))
     problem, context = fit.problem, fit.context
     start = fit.start if fit.envelope is None else fit.start[: len(fit.start) // 2]
     try:
@@ -88,7 +88,7 @@ def _fitted(fit: Fit) -> Fitted:
 
 
 @contextmanager
-def _drawing(fit: Fit) -> Iterator[None]:
+def _drawing(fit: TrainingJob) -> Iterator[None]:
     """A context in which dropout draws from the client's own stream, independent of earlier trainings."""
     if not fit.problem.model.draws:
         yield

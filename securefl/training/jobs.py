@@ -1,7 +1,7 @@
-"""One client's local training (`Fit`): its start vector, its records, and its result.
+"""One client's local training (`TrainingJob`): its start vector, its records, and its result.
 
 A trainer may run a wave of fits one by one, side by side, or in other processes. A fit draws from its own
-client's streams alone, so its result depends neither on the order nor on the process. `fitting` runs one.
+client's streams alone, so its result depends neither on the order nor on the process. `run_jobs` runs one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from securefl.training.local import Envelope, Penalty
     from securefl.training.task import Problem
 
-Fitted = Float32s | DataError
+TrainingResult = Float32s | DataError
 """The trained model or its update as a vector (d,), or the error that the training raised."""
-Trainer = Callable[[Sequence["Fit"]], Sequence[Fitted]]
+Trainer = Callable[[Sequence["TrainingJob"]], Sequence[TrainingResult]]
 """A function that runs a wave of fits. It returns their results in the same order.
 
 Reading a result may copy it from memory of the whole wave, or compute it. A caller that reads each client's
@@ -34,7 +34,7 @@ result when it needs it has one of them in memory, and reads it from the process
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Fit:
+class TrainingJob:
     """A local training that has not begun.
 
     Attributes:
@@ -57,11 +57,11 @@ class Fit:
     under_head: bool = False
     activation: Activation | None = None
     penalty: Penalty | None = None
-    head_first: Fit | None = None
+    head_first: TrainingJob | None = None
     envelope: Envelope | None = None
     update: bool = False
 
-    def under(self, head: Float32s) -> Fit:
+    def under(self, head: Float32s) -> TrainingJob:
         """This training, starting under these values of the head, weights first."""
         from securefl.training.heads import last_dense, places
 
@@ -71,7 +71,7 @@ class Fit:
 
 
 @runtime_checkable
-class Fits(Protocol):
+class TrainedContribution(Protocol):
     """A contribution (`Contribution`) whose value is computed from a local training.
 
     A trainer runs the training that `fit` returns. `value` then computes the contribution from its result.
@@ -82,11 +82,11 @@ class Fits(Protocol):
 
     def compute(self, context: ClientContext) -> Value: ...
 
-    def fit(self, context: ClientContext) -> Fit | None:
+    def fit(self, context: ClientContext) -> TrainingJob | None:
         """The training that this value needs, or None if it needs none."""
         ...
 
-    def value(self, context: ClientContext, fitted: Fitted | None) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult | None) -> Value:
         """The value, from the result of `fit`. Raises DataError if the client abstains."""
         ...
 
