@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from securefl.algorithm import (
-    Adjacency,
     ClientContext,
     ClientState,
     Floats,
@@ -34,7 +33,7 @@ from securefl.dp import clipping
 from securefl.errors import DataError
 from securefl.mechanisms import Protection
 from securefl.protocols.class_counts import COUNTS, Centres, Counting, Counts, on_grid
-from securefl.protocols.contributions import FromTraining
+from securefl.protocols.contributions import FromTraining, Sensitivity, of_client
 from securefl.training import Problem
 from securefl.training.chunks import body_features
 from securefl.training.heads import Bounded
@@ -138,9 +137,7 @@ class Clipping(Ranged):
         return clipping.to_grid(features, GRID.step, limit)
 
 
-def _sensitivities(
-    classes: int, width: int, clip: Clipping, client_bound: float | None
-) -> Mapping[tuple[Unit, Adjacency], float]:
+def _sensitivities(classes: int, width: int, clip: Clipping, client_bound: float | None) -> Sensitivity:
     """The L2 sensitivities of the statistic, in units of the features.
 
     Adding or removing a record moves the sum by |(1, phi)|. Replacing one changes two classes by that, or one
@@ -148,7 +145,7 @@ def _sensitivities(
     bound, or by twice that. A record moves a clipped statistic further than one that is not, since scaling it
     down truncates every entry.
     """
-    limit, found = clip.limit(width), dict[tuple[Unit, Adjacency], float]()
+    limit, found = clip.limit(width), dict(of_client(client_bound))
     if limit is not None:
         entries = classes * (1 + width)
         more = (
@@ -159,9 +156,6 @@ def _sensitivities(
         alone = sqrt(_UNIT**2 + limit**2) * GRID.step
         found["record", "add-remove"] = alone + more
         found["record", "replace-one"] = max(sqrt(2) * alone, 2 * limit * GRID.step) + more
-    if client_bound is not None:
-        found["client", "zero-out"] = client_bound
-        found["client", "replace-one"] = 2 * client_bound
     return found
 
 

@@ -34,6 +34,16 @@ from securefl.training.run_jobs import run_job
 
 ADJACENCIES: Final[tuple[Adjacency, ...]] = ("add-remove", "replace-one")
 
+Sensitivity = Mapping[tuple[Unit, Adjacency], float]
+
+
+def of_client(bound: float | None) -> Sensitivity:
+    """The L2 sensitivities to a client of a value with a norm of at most `bound`. None is no bound."""
+    return {} if bound is None else {("client", "zero-out"): bound, ("client", "replace-one"): 2 * bound}
+
+
+UNMOVED: Sensitivity = {**{("record", a): 0.0 for a in ADJACENCIES}, **of_client(0.0)}
+"""The sensitivities of a value that no record moves."""
 CLIPPED: Mapping[Unit, str] = {"client": "`update_bound` in [local], and noise"}
 """The bound of an update, for every kind of training."""
 UPDATE = ValueSpec(
@@ -51,7 +61,7 @@ SIZE = ValueSpec(
     reveals="its number of records",
     reads_state="none",
     on_model=False,
-    sensitivity={("record", "replace-one"): 1.0, ("record", "add-remove"): 1.0},
+    sensitivity={("record", a): 1.0 for a in ADJACENCIES},
     schedule=Schedule(period=0, initial=1),
 )
 COUNT = ValueSpec(
@@ -63,12 +73,7 @@ COUNT = ValueSpec(
     reads_state="none",
     on_model=False,
     schedule=Schedule(once=True),
-    sensitivity={
-        ("record", "add-remove"): 0.0,
-        ("record", "replace-one"): 0.0,
-        ("client", "zero-out"): 0.0,
-        ("client", "replace-one"): 0.0,
-    },
+    sensitivity=UNMOVED,
 )
 LOSS = ValueSpec(
     name="loss",
@@ -81,9 +86,7 @@ LARGEST_LOSS = 1e6
 """A public bound. Clients clip their loss to it."""
 ClientBound = Annotated[float, Range("[0.01, 2^20]")] | None
 LossBound = Annotated[float, Range("(0, 10^6]")] | None
-_OF_LOSSES: Mapping[tuple[Unit, Adjacency], float] = {
-    ("record", a): Losses.sensitivity(a) for a in ADJACENCIES
-}
+_OF_LOSSES: Sensitivity = {("record", a): Losses.sensitivity(a) for a in ADJACENCIES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +119,7 @@ def update_sends(problem: Problem, sampling: Sampling) -> ValueSpec:
     bound = problem.local.update_bound
     if bound is None:
         return spec
-    moved: Mapping[tuple[Unit, Adjacency], float] = {
-        ("client", "zero-out"): bound,
-        ("client", "replace-one"): 2 * bound,
-    }
-    return replace(spec, sensitivity=moved, grid=Grid.around(bound))
+    return replace(spec, sensitivity=of_client(bound), grid=Grid.around(bound))
 
 
 def training_job(

@@ -38,7 +38,6 @@ Embeddings of Sparse Vectors, IEEE Transactions on Information Theory 59 (4), 20
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, sqrt
@@ -48,12 +47,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from securefl.algorithm import Adjacency, Algorithm, Float32s, Floats, Grid, Unit, Value, ValueSpec
+from securefl.algorithm import Algorithm, Float32s, Floats, Grid, Value, ValueSpec
 from securefl.core.ranges import Fraction, Positive
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options, cohort_size
 from securefl.protocols.compression import Compressed, entries, thresholded
-from securefl.protocols.contributions import bounded
+from securefl.protocols.contributions import bounded, of_client
 from securefl.training import Problem
 
 ROWS, ROWS_OF_SIGNS = 10, 20
@@ -262,12 +261,7 @@ class Votes:
 
 def of_signs(spec: ValueSpec, size: int) -> ValueSpec:
     """The spec of `size` signs. They have a sensitivity per client, whatever the client trained."""
-    norm = sqrt(size)
-    moved: Mapping[tuple[Unit, Adjacency], float] = {
-        ("client", "zero-out"): norm,
-        ("client", "replace-one"): 2 * norm,
-    }
-    return replace(spec, sensitivity=moved, grid=_SIGNS)
+    return replace(spec, sensitivity=of_client(sqrt(size)), grid=_SIGNS)
 
 
 def signs_value(numbers: Float32s | DataError, size: int) -> Value:

@@ -41,7 +41,7 @@ from securefl.core.ranges import Count, Fraction
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import FromTraining, Sampling, training_job
+from securefl.protocols.contributions import UNMOVED, FromTraining, Sampling, training_job
 from securefl.protocols.parts import Gathering
 from securefl.protocols.personal import HeadAlone, SharedLayers
 from securefl.training import Problem
@@ -55,12 +55,7 @@ TUNED: Final = ValueSpec(
     depends_on="model",
     reads_state="none",
     schedule=Schedule(period=0, extra=1, once=True),
-    sensitivity={
-        ("record", "add-remove"): 0.0,
-        ("record", "replace-one"): 0.0,
-        ("client", "zero-out"): 0.0,
-        ("client", "replace-one"): 0.0,
-    },
+    sensitivity=UNMOVED,
 )
 
 

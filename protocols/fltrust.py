@@ -31,7 +31,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm import (
-    Adjacency,
     Algorithm,
     Answers,
     ByDraws,
@@ -48,7 +47,6 @@ from securefl.algorithm import (
     Schedule,
     State,
     Sum,
-    Unit,
     Value,
     ValueSpec,
 )
@@ -57,7 +55,7 @@ from securefl.errors import ConfigError, DataError
 from securefl.linear import LinearBounds, LinearQuery
 from securefl.protocols.averaging import Averaging, Options, Uniform, cohort_size
 from securefl.protocols.client_state import digest_of, made_in, require_made_in
-from securefl.protocols.contributions import UPDATE, FromTraining, Sampling
+from securefl.protocols.contributions import UPDATE, FromTraining, Sampling, of_client
 from securefl.protocols.parts import NOBODY, Part, ServerUpdate
 from securefl.training import Problem
 from securefl.training.jobs import TrainingJob, TrainingResult, usable, with_training
@@ -73,10 +71,6 @@ _MARGIN: Final = 1 + 2.0**-20
 _LARGEST_SHARE: Final = 0.7
 """The most of its norm that the server's own step may have in one entry. Honest ones: 0.23, seldom 0.46."""
 _GRID: Final = Grid(step=2.0**-20, bound=16.0)
-_MOVED: Final[Mapping[tuple[Unit, Adjacency], float]] = {
-    ("client", "zero-out"): 1.0,
-    ("client", "replace-one"): 2.0,
-}
 DIRECTION: Final = ValueSpec(
     name="direction",
     reduction="none",
@@ -90,7 +84,7 @@ UNIT_UPDATE: Final = replace(
     UPDATE,
     reveals="its model update at norm 1 (nobody checks the norm, nor that it is the update that was scored)",
     reads_state="bound",
-    sensitivity=_MOVED,
+    sensitivity=of_client(1.0),
     grid=_GRID,
     weighs="draws",
 )
