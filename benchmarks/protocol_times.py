@@ -2,9 +2,10 @@
 
     python benchmarks/protocol_times.py [NAME ...] [--write]
 
-Digits, 10 clients, 5 epochs of batch 10, a dense model of 6,570 values, sums in the clear. The arms take turns, each for some
-rounds, and the first rounds of a turn are not timed. Nobody evaluates. Printed are the medians over all rounds: milliseconds
-of a round, and their ratio to FedAvg's. `--write` keeps them in benchmarks/results/protocol_times.csv.
+Digits, 10 clients, 5 epochs of batch 10, a dense model of 6,570 values, sums in the clear. The arms take
+turns, each for some rounds, and the first rounds of a turn are not timed. Nobody evaluates. Printed are the
+medians over all rounds: milliseconds of a round, and their ratio to FedAvg's. `--write` keeps them in
+benchmarks/results/protocol_times.csv.
 """
 
 from __future__ import annotations
