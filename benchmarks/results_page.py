@@ -183,11 +183,16 @@ def targets() -> Iterator[str]:
     return (_row(*row) for row in table.to_numpy())
 
 
+def times() -> Iterator[str]:
+    return (_row(*row) for row in read("protocol_times.csv").to_numpy())
+
+
 OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "LeNet-5 under full aggregation": lenet5,
     "FedCor's ablations": ablations,
     "How normal representations are": representations,
     "Targets by protocol": targets,
+    "What a protocol's round takes": times,
 }
 
 

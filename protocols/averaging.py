@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ from securefl.algorithm import (
 from securefl.core.ranges import Fraction, Range, Ranged
 from securefl.errors import ConfigError
 from securefl.protocols.contributions import COUNT, Count, Sampling, ask_size
-from securefl.protocols.parts import Part
+from securefl.protocols.parts import Part, ServerUpdate
 from securefl.training import Learnt, Problem
 
 __all__ = [
@@ -178,22 +178,6 @@ class Uniform(Selection):
         return {k: 1 for b in drawn for k in range(b * batch, (b + 1) * batch)}
 
 
-class ServerUpdate(Protocol):
-    """How the server makes the next model from the aggregated step, float64 (d,).
-
-    It may keep moments in the state. Raises nothing.
-
-    >>> import numpy as np
-    >>> from securefl.algorithm.clients import State
-    >>> from securefl.protocols.averaging import Replace, ServerUpdate
-    >>> server: ServerUpdate = Replace()
-    >>> server.apply(State(np.zeros(2, np.float32)), np.array([0.5, -0.5])).broadcast
-    array([ 0.5, -0.5], dtype=float32)
-    """
-
-    def apply(self, state: State, step: Floats) -> State: ...
-
-
 @dataclass(frozen=True)
 class Replace:
     """The server update of FedAvg: the next model is w + step, in float32.
@@ -294,7 +278,7 @@ class Averaging:
     def start(self) -> State:
         nobody = np.zeros(0, np.int64)
         unknown = {name: np.full(self.problem.clients, np.nan) for name in self._watched()}
-        return State(self.averaged.initial, {**unknown, "cohort": nobody})
+        return State(self.averaged.initial, {**unknown, **self.averaged.memory, "cohort": nobody})
 
     def round(
         self, state: State, population: Population, number: int, rng: np.random.Generator
@@ -319,10 +303,10 @@ class Averaging:
             public=public if due else {},
             weights=weights(self.aggregation, cohort, state),
         )
-        step, answers = yield from self.averaged.gather(query, population, rng, self._sums)
+        state, answers = yield from self.averaged.advance(
+            self.server, state, query, population, number, rng, self._sums
+        )
         state = _learn(state, answers).remember(cohort=np.array(sorted(cohort), np.int64))
-        if step is not None:
-            state = self.server.apply(state, step)
         figures = self.selection.figures(state)
         return RoundResult(state=state, drawn=cohort, survivors=answers.survivors, figures=figures)
 

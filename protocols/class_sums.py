@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from securefl.algorithm import (
-    Adjacency,
     ClientContext,
     ClientState,
     Floats,
@@ -34,11 +33,11 @@ from securefl.dp import clipping
 from securefl.errors import DataError
 from securefl.mechanisms import Protection
 from securefl.protocols.class_counts import COUNTS, Centres, Counting, Counts, on_grid
+from securefl.protocols.contributions import FromTraining, Sensitivity, of_client
 from securefl.training import Problem
 from securefl.training.chunks import body_features
 from securefl.training.heads import Bounded
 from securefl.training.jobs import TrainingJob, TrainingResult
-from securefl.training.run_jobs import run_job
 
 Clip = Literal["unit-l2", "bounded", "none"]
 GRID = Grid(step=2.0**-10, bound=2.0**20)
@@ -138,9 +137,7 @@ class Clipping(Ranged):
         return clipping.to_grid(features, GRID.step, limit)
 
 
-def _sensitivities(
-    classes: int, width: int, clip: Clipping, client_bound: float | None
-) -> Mapping[tuple[Unit, Adjacency], float]:
+def _sensitivities(classes: int, width: int, clip: Clipping, client_bound: float | None) -> Sensitivity:
     """The L2 sensitivities of the statistic, in units of the features.
 
     Adding or removing a record moves the sum by |(1, phi)|. Replacing one changes two classes by that, or one
@@ -148,7 +145,7 @@ def _sensitivities(
     bound, or by twice that. A record moves a clipped statistic further than one that is not, since scaling it
     down truncates every entry.
     """
-    limit, found = clip.limit(width), dict[tuple[Unit, Adjacency], float]()
+    limit, found = clip.limit(width), dict(of_client(client_bound))
     if limit is not None:
         entries = classes * (1 + width)
         more = (
@@ -159,9 +156,6 @@ def _sensitivities(
         alone = sqrt(_UNIT**2 + limit**2) * GRID.step
         found["record", "add-remove"] = alone + more
         found["record", "replace-one"] = max(sqrt(2) * alone, 2 * limit * GRID.step) + more
-    if client_bound is not None:
-        found["client", "zero-out"] = client_bound
-        found["client", "replace-one"] = 2 * client_bound
     return found
 
 
@@ -257,7 +251,7 @@ def class_means(statistic: Floats) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class Statistic:
+class Statistic(FromTraining):
     """A client's contribution to FedLog and FedProto: the statistic of its records' features.
 
     `bounded_by` is as in `ValueSpec`, in the words of the system's options. With `centres`, the numbers of
@@ -318,10 +312,6 @@ class Statistic:
 
     def fit(self, context: ClientContext) -> TrainingJob | None:
         return self.body.fit(context)
-
-    def compute(self, context: ClientContext) -> Value:
-        fit = self.fit(context)
-        return self.value(context, None if fit is None else run_job(fit))
 
     def value(self, context: ClientContext, trained: TrainingResult | None) -> Value:
         model, kept = self.body.prepared(context, trained)

@@ -18,27 +18,25 @@ client sent is in no residual either: that much of its update is lost.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import floor
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm import (
     Answers,
-    ByDraws,
     ClientContext,
     ClientState,
     CohortQuery,
+    Contribution,
     Device,
     Evaluation,
     Float32s,
     Floats,
     Population,
-    RoundResult,
     State,
     Sum,
     Value,
@@ -46,15 +44,11 @@ from securefl.algorithm import (
 )
 from securefl.core.sparse import dense, sparse
 from securefl.errors import DataError
-from securefl.protocols.averaging import Uniform, cohort_size, sampling
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import training_job, update_sends
-from securefl.protocols.local_accuracy import of_common_model
-from securefl.protocols.parts import step_of
-from securefl.training import Learnt, Problem
+from securefl.protocols.contributions import FromTraining, Sampling, training_job, update_sends
+from securefl.protocols.parts import NOBODY, Part, ServerUpdate, step_of
+from securefl.training import Problem
 from securefl.training.jobs import TrainingJob, TrainingResult
-from securefl.training.learnt import common
-from securefl.training.run_jobs import run_job
 
 
 class Compression(Protocol):
@@ -114,70 +108,55 @@ def thresholded(values: Floats, count: int) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CompressedAveraging:
-    """The mean of compressed updates over uniformly drawn clients, K = ceil(fraction * N) a round.
+class Compressed(Part):
+    """The whole model, which moves by means of compressed updates.
 
     phases: of a round, in this order. All have the round's cohort.
     """
 
-    problem: Problem
     phases: tuple[Compression, ...]
-    fraction: float
 
-    @cached_property
-    def contributions(self) -> tuple[CompressedUpdate, ...]:
+    def contributions(self, sampling: Sampling) -> tuple[CompressedUpdate, ...]:
         """One for each phase."""
         # Signs, or mostly 0: a total tells more of them than of the updates themselves.
-        update = update_sends(self.problem, sampling(self._count, "partial"))
-        spec = replace(update, form="discrete", reads_state="unbound")
+        spec = replace(update_sends(self.problem, sampling), form="discrete", reads_state="unbound")
         return tuple(CompressedUpdate(self.problem, phase, phase.spec(spec)) for phase in self.phases)
 
     @property
-    def _count(self) -> int:
-        return cohort_size(self.fraction, self.problem.clients)
+    def memory(self) -> Mapping[str, NDArray[Any]]:
+        counts = {name: np.zeros(self.problem.clients, np.int64) for name in ("has", "silent")}
+        return {
+            **counts,
+            "residual": np.zeros(len(self.initial)),
+            "version": np.zeros(1, np.int64),
+            "changes": np.zeros(0, np.uint8),
+            "lengths": np.zeros(0, np.int64),
+        }
 
-    def start(self) -> State:
-        return State(
-            self.problem.initial,
-            {
-                "residual": np.zeros(len(self.problem.initial)),
-                "version": np.zeros(1, np.int64),
-                "has": np.zeros(self.problem.clients, np.int64),
-                "silent": np.zeros(self.problem.clients, np.int64),
-                "changes": np.zeros(0, np.uint8),
-                "lengths": np.zeros(0, np.int64),
-            },
-        )
-
-    def round(
-        self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[CohortQuery, Answers, RoundResult]:
-        drawn, state = yield from Uniform().choose(state, population, self._count, number, rng)
-        cohort = tuple(sorted(drawn))
-        survivors: tuple[int, ...] = ()
-        for phase, contribution in zip(self.phases, self.contributions, strict=True):
-            query = CohortQuery(
-                cohort=cohort,
-                broadcast=download(state, cohort),
-                sums=(Sum(contribution.spec, phase.size),),
-                weights=ByDraws(drawn) if drawn else None,
-            )
-            answers = yield query
-            survivors = answers.survivors
-            state = _answered(state, cohort, survivors)
-            if survivors:
+    def advance(
+        self,
+        server: ServerUpdate,
+        state: State,
+        query: CohortQuery,
+        population: Population,
+        number: int,
+        rng: np.random.Generator,
+        contributions: Sequence[Contribution],
+    ) -> Generator[CohortQuery, Answers, tuple[State, Answers]]:
+        answers = NOBODY
+        for phase, contribution in zip(self.phases, contributions, strict=True):
+            asked = (Sum(contribution.spec, phase.size),)
+            answers = yield replace(query, broadcast=download(state, query.cohort), sums=asked)
+            state = _answered(state, query.cohort, answers.survivors)
+            if answers.survivors:
                 mean = step_of(query, answers.totals[contribution.spec.name])
                 state = moved(state, *phase.change(mean, state.memory["residual"]))
-        return RoundResult(state=state, drawn=drawn, survivors=survivors)
+        return state, answers
 
-    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
-        found, model = self.problem.evaluate(state.broadcast), state.broadcast
-        share = sum(phase.nonzero for phase in self.phases) / len(model)
-        local = of_common_model(devices, self.problem, model)
-        return replace(found, figures={"parameters": np.full(len(devices), share), **local})
-
-    def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
-        return common(self.problem, state.broadcast, client)
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        found = super().evaluate(shared, devices)
+        share = sum(phase.nonzero for phase in self.phases) / len(shared)
+        return replace(found, figures={"parameters": np.full(len(devices), share), **found.figures})
 
 
 def moved(state: State, change: Float32s, residual: Floats) -> State:
@@ -246,11 +225,17 @@ def received(problem: Problem, broadcast: Float32s, kept: ClientState) -> tuple[
     """
     d, head, content = len(problem.initial), broadcast[:_HEAD], broadcast[_HEAD:]
     if len(head) < _HEAD or not _whole(head) or len(content) > d:
-        raise DataError(f"Expected {_HEAD} whole numbers and at most {d} others in a broadcast, got another.")
+        raise DataError(
+            f"Expected {_HEAD} whole numbers and at most {d} others in a broadcast, got {head.tolist()} and "
+            f"{len(content)}: the client abstains. Send what `download` makes."
+        )
     form, before, version = (int(number) for number in head)
     if form == _MODEL:
         if len(content) < d or not np.isfinite(content).all():
-            raise DataError(f"Expected a model of {d} finite values, got {len(content)}, or others.")
+            raise DataError(
+                f"Expected a model of {d} finite values, got {len(content)}, {np.isfinite(content).sum()} of "
+                "them finite: the client abstains. Send the whole model."
+            )
         return content.copy(), version
     model, own = kept_values(kept, "model", problem.initial), kept_version(kept)
     if form != _CHANGES or not before <= own <= version:
@@ -268,7 +253,10 @@ def received(problem: Problem, broadcast: Float32s, kept: ClientState) -> tuple[
     except ValueError as error:
         raise DataError(f"{error} The client abstains.") from None
     if not np.isfinite(model).all():
-        raise DataError("Expected changes that leave a finite model, got others: the client abstains.")
+        raise DataError(
+            "Expected changes that leave a finite model, got some beyond float32: the client abstains. Lower "
+            "the learning rate, or start the run anew."
+        )
     return model, version
 
 
@@ -305,7 +293,7 @@ def _words(data: bytes) -> Float32s:
 def _bytes(words: Float32s) -> bytes:
     """The inverse of `_words`, with the zeros. Raises ValueError for other numbers."""
     if not _whole(words):
-        raise ValueError("Expected whole numbers from 0 to 2^24 - 1, got others.")
+        raise ValueError("Expected whole numbers from 0 to 2^24 - 1, got a fraction or a larger one.")
     numbers = words.astype(np.int64)
     return np.stack([numbers & 255, (numbers >> 8) & 255, numbers >> 16], axis=1).astype(np.uint8).tobytes()
 
@@ -326,7 +314,7 @@ def _as_floats(integers: NDArray[np.int32]) -> Float32s:
     sizes = np.abs(integers.astype(np.int64)).astype(np.int32)
     found = np.copysign(sizes.view(np.float32), integers)
     if not np.isfinite(found).all():
-        raise ValueError("Expected a change of finite values, got others.")
+        raise ValueError("Expected a change of finite values, got infinity or nan.")
     return found.astype(np.float32)
 
 
@@ -334,7 +322,7 @@ def _as_floats(integers: NDArray[np.int32]) -> Float32s:
 
 
 @dataclass(frozen=True, eq=False)
-class CompressedUpdate:
+class CompressedUpdate(FromTraining):
     """The compressed part of a client's update and residual. The client keeps the model and the rest."""
 
     problem: Problem
@@ -361,9 +349,6 @@ class CompressedUpdate:
         with np.errstate(over="ignore"):
             whole = (residual + (trained.astype(np.float64) - model)).astype(np.float32)
         if not np.isfinite(whole).all():
-            return DataError("Expected a finite update, got another. Lower the learning rate."), residual
+            return DataError("Expected an update within float32, got a larger one. Lower the rate."), residual
         numbers, part = self.compression.sent(whole.astype(np.float64))
         return numbers, (whole - part).astype(np.float32)
-
-    def compute(self, context: ClientContext) -> Value:
-        return self.value(context, run_job(self.fit(context)))

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 
@@ -30,11 +29,21 @@ from securefl.dp import Losses
 from securefl.dp.moments import GRID
 from securefl.errors import DataError
 from securefl.training import Problem, mean_loss, record_losses
-from securefl.training.jobs import TrainingJob, TrainingResult, usable, with_training
+from securefl.training.jobs import TrainingJob, usable, with_training
 from securefl.training.run_jobs import run_job
 
 ADJACENCIES: Final[tuple[Adjacency, ...]] = ("add-remove", "replace-one")
 
+Sensitivity = Mapping[tuple[Unit, Adjacency], float]
+
+
+def of_client(bound: float | None) -> Sensitivity:
+    """The L2 sensitivities to a client of a value with a norm of at most `bound`. None is no bound."""
+    return {} if bound is None else {("client", "zero-out"): bound, ("client", "replace-one"): 2 * bound}
+
+
+UNMOVED: Sensitivity = {**{("record", a): 0.0 for a in ADJACENCIES}, **of_client(0.0)}
+"""The sensitivities of a value that no record moves."""
 CLIPPED: Mapping[Unit, str] = {"client": "`update_bound` in [local], and noise"}
 """The bound of an update, for every kind of training."""
 UPDATE = ValueSpec(
@@ -52,7 +61,7 @@ SIZE = ValueSpec(
     reveals="its number of records",
     reads_state="none",
     on_model=False,
-    sensitivity={("record", "replace-one"): 1.0, ("record", "add-remove"): 1.0},
+    sensitivity={("record", a): 1.0 for a in ADJACENCIES},
     schedule=Schedule(period=0, initial=1),
 )
 COUNT = ValueSpec(
@@ -64,12 +73,7 @@ COUNT = ValueSpec(
     reads_state="none",
     on_model=False,
     schedule=Schedule(once=True),
-    sensitivity={
-        ("record", "add-remove"): 0.0,
-        ("record", "replace-one"): 0.0,
-        ("client", "zero-out"): 0.0,
-        ("client", "replace-one"): 0.0,
-    },
+    sensitivity=UNMOVED,
 )
 LOSS = ValueSpec(
     name="loss",
@@ -82,9 +86,7 @@ LARGEST_LOSS = 1e6
 """A public bound. Clients clip their loss to it."""
 ClientBound = Annotated[float, Range("[0.01, 2^20]")] | None
 LossBound = Annotated[float, Range("(0, 10^6]")] | None
-_OF_LOSSES: Mapping[tuple[Unit, Adjacency], float] = {
-    ("record", a): Losses.sensitivity(a) for a in ADJACENCIES
-}
+_OF_LOSSES: Sensitivity = {("record", a): Losses.sensitivity(a) for a in ADJACENCIES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,11 +119,7 @@ def update_sends(problem: Problem, sampling: Sampling) -> ValueSpec:
     bound = problem.local.update_bound
     if bound is None:
         return spec
-    moved: Mapping[tuple[Unit, Adjacency], float] = {
-        ("client", "zero-out"): bound,
-        ("client", "replace-one"): 2 * bound,
-    }
-    return replace(spec, sensitivity=moved, grid=Grid.around(bound))
+    return replace(spec, sensitivity=of_client(bound), grid=Grid.around(bound))
 
 
 def training_job(
@@ -164,34 +162,20 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
     return Value.summed(step[None], Grid.around(bound), bound)
 
 
-@dataclass(frozen=True, eq=False)
-class Update:
-    """A client's model update: w_k - w after local training from the broadcast w."""
+class FromTraining:
+    """A contribution whose value is computed from a local training: from what `fit` returns, by `value`."""
 
-    problem: Problem
-    sampling: Sampling = UNSAMPLED
+    def fit(self, context: ClientContext) -> TrainingJob | None:
+        """The training behind the value, or None if it needs none."""
+        raise NotImplementedError
 
-    @cached_property
-    def spec(self) -> ValueSpec:
-        return update_sends(self.problem, self.sampling)
-
-    def fit(self, context: ClientContext) -> TrainingJob:
-        return training_job(self.problem, context, context.broadcast, update=self._free)
-
-    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
-        if not self._free:
-            return bounded(self.problem, context.broadcast, trained)
-        if isinstance(trained, DataError):
-            raise trained
-        return Value(clear=trained)
-
-    @property
-    def _free(self) -> bool:
-        """Whether updates have no bound. A trainer then subtracts the broadcast for a whole wave at once."""
-        return self.problem.local.update_bound is None
+    def value(self, context: ClientContext, trained: Any) -> Value:
+        """The value of a training's result. Raises DataError if the client abstains."""
+        raise NotImplementedError
 
     def compute(self, context: ClientContext) -> Value:
-        return self.value(context, run_job(self.fit(context)))
+        fit = self.fit(context)
+        return self.value(context, None if fit is None else run_job(fit))
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,7 +246,10 @@ class Loss:
         if self.bound is None:
             x, y = (x, y) if len(x) else (context.x, context.y)
             if len(usable(self.problem, replace(context, x=x, y=y)).x) < len(x):
-                raise DataError("Expected finite records of known labels, got others: the client abstains.")
+                raise DataError(
+                    "Expected finite records of known labels, got some that the model cannot read: the "
+                    "client abstains. Clean them, or set `loss_bound`, under which they are left out."
+                )
             return Value(clear=np.array([min(mean_loss(model, x, y, loss), LARGEST_LOSS)]))
         losses = Losses(bound=self.bound)
         own_job = usable(self.problem, replace(context, x=x, y=y))

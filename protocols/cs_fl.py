@@ -38,7 +38,6 @@ Embeddings of Sparse Vectors, IEEE Transactions on Information Theory 59 (4), 20
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, sqrt
@@ -48,12 +47,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from securefl.algorithm import Adjacency, Algorithm, Float32s, Floats, Grid, Unit, Value, ValueSpec
+from securefl.algorithm import Algorithm, Float32s, Floats, Grid, Value, ValueSpec
 from securefl.core.ranges import Fraction, Positive
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.averaging import Options, cohort_size
-from securefl.protocols.compression import CompressedAveraging, entries, thresholded
-from securefl.protocols.contributions import bounded
+from securefl.protocols.averaging import Averaging, Options, cohort_size
+from securefl.protocols.compression import Compressed, entries, thresholded
+from securefl.protocols.contributions import bounded, of_client
 from securefl.training import Problem
 
 ROWS, ROWS_OF_SIGNS = 10, 20
@@ -96,21 +95,9 @@ class CSFL(Options):
                 "`measurements` or lower `sparsity`."
             )
         together = kept * cohort_size(self.fraction, problem.clients)
-        return CompressedAveraging(
-            problem=problem,
-            phases=(
-                Sketched(
-                    problem=problem,
-                    sketch=sketch,
-                    sparsity=self.sparsity,
-                    recovered=min(together, sketch.rows // each),
-                    signs=self.signs,
-                    rate=self.sketch_rate,
-                ),
-                Votes(size=d, rate=self.vote_rate),
-            ),
-            fraction=self.fraction,
-        )
+        first = Sketched(problem, self, sketch, recovered=min(together, sketch.rows // each))
+        part = Compressed(problem, phases=(first, Votes(size=d, rate=self.vote_rate)))
+        return Averaging(problem=problem, fraction=self.fraction, part=part)
 
 
 # Sketches ----------------------------------------------------------------------------------------
@@ -201,20 +188,17 @@ def recover_from_signs(sketch: Sketch, y: Floats, count: int, steps: int = 60) -
 # The two phases ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Sketched:
     """The first phase: sketches of the largest entries, or the signs of sketches.
 
     recovered: the number of entries of the step.
-    rate: its factor.
     """
 
     problem: Problem
+    options: CSFL
     sketch: Sketch
-    sparsity: float
     recovered: int
-    signs: bool
-    rate: float
 
     @property
     def size(self) -> int:
@@ -226,24 +210,25 @@ class Sketched:
 
     def spec(self, update: ValueSpec) -> ValueSpec:
         whole = "the largest entries of its model update and residual (they can be recovered from it)"
-        if self.signs:
+        if self.options.signs:
             return of_signs(replace(update, reveals=f"the signs of a sketch of {whole}"), self.size)
         return replace(update, reveals=f"a sketch of {whole}")
 
     def sent(self, whole: Floats) -> tuple[Float32s, Floats]:
-        part = thresholded(whole, entries(self.sparsity, len(whole)))
+        part = thresholded(whole, entries(self.options.sparsity, len(whole)))
         y = self.sketch.of(part)
         with np.errstate(over="ignore"):  # infinite numbers are refused, or sent as zeros
-            return (np.sign(y) if self.signs else y).astype(np.float32), part
+            return (np.sign(y) if self.options.signs else y).astype(np.float32), part
 
     def value(self, numbers: Float32s | DataError) -> Value:
-        if self.signs:
+        if self.options.signs:
             return signs_value(numbers, self.size)
         return bounded(self.problem, np.zeros(self.size, np.float32), numbers)
 
     def change(self, mean: Floats, residual: Floats) -> tuple[Float32s, Floats]:
-        recovering = recover_from_signs if self.signs else recover
-        return (self.rate * recovering(self.sketch, mean, self.recovered)).astype(np.float32), residual
+        recovering = recover_from_signs if self.options.signs else recover
+        step = self.options.sketch_rate * recovering(self.sketch, mean, self.recovered)
+        return step.astype(np.float32), residual
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -276,12 +261,7 @@ class Votes:
 
 def of_signs(spec: ValueSpec, size: int) -> ValueSpec:
     """The spec of `size` signs. They have a sensitivity per client, whatever the client trained."""
-    norm = sqrt(size)
-    moved: Mapping[tuple[Unit, Adjacency], float] = {
-        ("client", "zero-out"): norm,
-        ("client", "replace-one"): 2 * norm,
-    }
-    return replace(spec, sensitivity=moved, grid=_SIGNS)
+    return replace(spec, sensitivity=of_client(sqrt(size)), grid=_SIGNS)
 
 
 def signs_value(numbers: Float32s | DataError, size: int) -> Value:

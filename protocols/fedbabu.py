@@ -41,13 +41,12 @@ from securefl.core.ranges import Count, Fraction
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import Sampling, training_job
+from securefl.protocols.contributions import UNMOVED, FromTraining, Sampling, training_job
 from securefl.protocols.parts import Gathering
 from securefl.protocols.personal import HeadAlone, SharedLayers
 from securefl.training import Problem
 from securefl.training.heads import last_dense, output_layer, places
 from securefl.training.jobs import TrainingJob, TrainingResult, usable, with_model
-from securefl.training.run_jobs import run_job
 
 TUNED: Final = ValueSpec(
     name="tuned",
@@ -56,12 +55,7 @@ TUNED: Final = ValueSpec(
     depends_on="model",
     reads_state="none",
     schedule=Schedule(period=0, extra=1, once=True),
-    sensitivity={
-        ("record", "add-remove"): 0.0,
-        ("record", "replace-one"): 0.0,
-        ("client", "zero-out"): 0.0,
-        ("client", "replace-one"): 0.0,
-    },
+    sensitivity=UNMOVED,
 )
 
 
@@ -136,7 +130,7 @@ class FixedHead(SharedLayers):
 
 
 @dataclass(frozen=True, eq=False)
-class Tuned:
+class Tuned(FromTraining):
     """The public number 1 of each client. Before a client sends it, the client fine-tunes the sent model."""
 
     common: FixedHead
@@ -160,9 +154,6 @@ class Tuned:
             module = self._problem.module(model)
             model[places(module, [last_dense(module)]) if self._head_alone else slice(None)] = trained
         return Value(clear=np.ones(1), new_state={"tuned": model})
-
-    def compute(self, context: ClientContext) -> Value:
-        return self.value(context, run_job(self.fit(context)))
 
     @property
     def _head_alone(self) -> bool:

@@ -20,7 +20,7 @@ The consensus bounds features if `mean_bound` is set. Then one record or client 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
@@ -32,19 +32,16 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from securefl.algorithm import (
-    Adjacency,
     Algorithm,
     ClientContext,
     ClientState,
     CohortQuery,
     Contribution,
     Float32s,
-    Floats,
     Grid,
     Population,
     Schedule,
     Sum,
-    Unit,
     Value,
     ValueSpec,
 )
@@ -53,19 +50,15 @@ from securefl.dp import clipping
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import Sampling, training_job
-from securefl.protocols.parts import Gathering, step_of
+from securefl.protocols.contributions import Sampling, Sensitivity, of_client, training_job
+from securefl.protocols.parts import Changed, Gathering, step_of
 from securefl.protocols.personal import Personal
 from securefl.training import Problem
 from securefl.training.chunks import body_features
 from securefl.training.heads import last_dense, output_layer, with_head
 from securefl.training.jobs import TrainingJob, usable, with_model
-from securefl.training.models import Architecture
 
-_BOUNDED_BY: Mapping[Unit, str] = {
-    "record": "`mean_bound` in its arm, and noise",
-    "client": "`mean_bound` in its arm, and noise",
-}
+_BY: Final = "`mean_bound` in its arm, and noise"
 CONSENSUS: Final = ValueSpec(
     name="consensus",
     reduction="sum",
@@ -73,7 +66,7 @@ CONSENSUS: Final = ValueSpec(
     form="real",
     reads_state="none",
     on_model=False,
-    bounded_by=_BOUNDED_BY,
+    bounded_by={"record": _BY, "client": _BY},
     schedule=Schedule(once=True),
 )
 
@@ -127,7 +120,6 @@ class WithBias(Personal):
 
     @property
     def size(self) -> int:
-        """d."""
         return len(self.problem.initial)
 
     def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
@@ -188,7 +180,7 @@ class WithBias(Personal):
     @cached_property
     def trained(self) -> Problem:
         """The problem of a model with a bias on its features."""
-        return replace(self.problem, model=Shifted(self.problem.model))
+        return replace(self.problem, model=Changed(self.problem.model, shifted))
 
 
 class MeanPull:
@@ -205,10 +197,10 @@ class MeanPull:
         self._kappa, self._momentum = kappa, momentum
 
     def __call__(self, features: Tensor, targets: Tensor) -> Tensor:
-        before, consensus = (own.to(features.device) for own in (self._running, self._consensus))
-        running = (1 - self._momentum) * before + self._momentum * features.mean(0)
+        running = (1 - self._momentum) * self._running.to(features.device) + self._momentum * features.mean(0)
         self._running = running.detach()
-        pull: Tensor = self._kappa / 2 * (running - consensus).square().mean()
+        apart = running - self._consensus.to(features.device)
+        pull: Tensor = self._kappa / 2 * apart.square().mean()
         return pull.expand(len(features))
 
 
@@ -227,44 +219,20 @@ class ShiftedLinear(nn.Linear):
         return linear(input + self.shift, self.weight, self.bias)
 
 
-@dataclass(frozen=True)
-class Shifted:
-    """The description of a model whose head is a `ShiftedLinear`. Its vector ends in the shift."""
+def shifted(model: nn.Module) -> nn.Module:
+    """The model, its head a `ShiftedLinear`, so that its vector ends in the shift.
 
-    of: Architecture
-
-    hidden = None
-
-    @property
-    def reads_text(self) -> bool:
-        return self.of.reads_text
-
-    @property
-    def draws(self) -> bool:
-        return self.of.draws
-
-    @property
-    def layer(self) -> str:
-        return self.of.layer
-
-    def blank(self, shape: tuple[int, ...]) -> Tensor:
-        return self.of.blank(shape)
-
-    def shorter(self) -> Architecture:
-        return Shifted(self.of.shorter())
-
-    def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
-        """Raises ConfigError if the model's last values are not those of its head."""
-        model = self.of.build(shape, outputs, seed)
-        head = last_dense(model)
-        name = next(name for name, module in model.named_modules() if module is head)
-        if [*model.state_dict()][-2:] != [f"{name}.weight", f"{name}.bias"] or not name:
-            raise ConfigError(
-                "Expected a model that ends in a dense layer with a bias, got another: FedDBE adds a vector "
-                "to the inputs of the last one. Take another model."
-            )
-        model.set_submodule(name, ShiftedLinear(head))
-        return model
+    Raises ConfigError if the model's last values are not those of its head.
+    """
+    head = last_dense(model)
+    name = next(name for name, module in model.named_modules() if module is head)
+    if [*model.state_dict()][-2:] != [f"{name}.weight", f"{name}.bias"] or not name:
+        raise ConfigError(
+            "Expected a model that ends in a dense layer with a bias, got the last values "
+            f"{[*model.state_dict()][-2:]}: FedDBE adds to the inputs of the last. Take another model."
+        )
+    model.set_submodule(name, ShiftedLinear(head))
+    return model
 
 
 # The consensus ------------------------------------------------------------------------------------
@@ -290,27 +258,21 @@ class Consensus:
             return spec
         grid, width = Grid.around(self.bound), last_dense(self.problem.layers).in_features
         fraction = sqrt(width) * grid.step
-        moved: Mapping[tuple[Unit, Adjacency], float] = {
+        of_record: Sensitivity = {
             ("record", "add-remove"): self.bound + fraction,
             ("record", "replace-one"): 2 * self.bound + fraction,
-            ("client", "zero-out"): self.bound,
-            ("client", "replace-one"): 2 * self.bound,
         }
-        return replace(spec, sensitivity=moved, grid=grid)
+        return replace(spec, sensitivity={**of_record, **of_client(self.bound)}, grid=grid)
 
     def compute(self, context: ClientContext) -> Value:
         own = usable(self.problem, context)
         found = body_features(self.problem.module(self.problem.initial), own.x)
         found = found[clipping.finite(found)]
         if self.bound is None:
-            return Value(clear=_mean(found))
+            return Value(clear=found.sum(0) / max(1, len(found)))
         step = self.spec.grid.step
         rows = clipping.to_grid(found, step, int(self.bound / step))
         total = rows.sum(0)
         # exact: a quotient of floats could be rounded up to the next integer
         mean = np.sign(total) * (np.abs(total) // max(1, len(rows)))
         return Value(integers=mean, step=step)
-
-
-def _mean(features: Floats) -> Floats:
-    return features.mean(0) if len(features) else np.zeros(features.shape[1])

@@ -34,36 +34,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Final
 
 import numpy as np
 import torch
-from dp_accounting import DpEvent
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from securefl.algorithm import (
     Algorithm,
-    ClientContext,
     ClientState,
     Device,
     Evaluation,
     Float32s,
     Floats,
-    Schedule,
     State,
     Unit,
 )
 from securefl.core.ranges import Probability, Ranged, Weight
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.class_sums import Clipping, Statistic, class_means
-from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import ClientBound
 from securefl.protocols.one_sum import OneSum
-from securefl.protocols.personal import each_on_its_own
-from securefl.training import Learnt, Problem, evaluate
-from securefl.training.heads import Bounded, activated, entries, last_dense, output_layer, with_head
-from securefl.training.jobs import TrainingJob, TrainingResult, usable
+from securefl.protocols.own_bodies import OwnBodies
+from securefl.training import Learnt, Problem
+from securefl.training.heads import output_layer
 from securefl.training.task import Bodies
 
 _NEVER: Final = -1e30
@@ -96,7 +90,7 @@ class FedProto(Ranged):
         bodies = Bodies(replace(problem, private=None), self.shorter)
         bodies.of(0)  # raises the error of a body that cannot be shortened
         width = output_layer(problem.layers, problem.outputs).in_features
-        own = OwnModels(bodies, width, self.clip.activation(), self.lamda)
+        own = OwnModels(bodies, self.clip.activation(), width, self.lamda)
         statistic = Statistic(
             own, self.clip, problem.outputs, width, problem.clients, self.client_bound, _BOUNDED_BY
         )
@@ -152,39 +146,11 @@ class Pull:
 
 
 @dataclass(frozen=True, eq=False)
-class OwnModels:
+class OwnModels(OwnBodies):
     """The clients' whole models, trained under the prototypes and kept. All have `width` features."""
 
-    bodies: Bodies
     width: int
-    activation: Bounded | None
     lamda: float
-    depends_on: Literal["records", "trained-state"] = "trained-state"
-    reads_state: Literal["none", "unbound"] = "unbound"
-    schedule: Schedule = field(default_factory=Schedule)
-    training: DpEvent | None = None
-
-    def fit(self, context: ClientContext) -> TrainingJob:
-        problem = self.bodies.of(context.client)
-        return TrainingJob(
-            problem=problem,
-            start=self.model(context.client, context.kept),
-            context=usable(problem, context),
-            activation=self.activation,
-            penalty=self._pull(context.broadcast),
-        )
-
-    def prepared(
-        self, context: ClientContext, trained: TrainingResult | None
-    ) -> tuple[nn.Module, ClientState]:
-        # If training diverged, the client keeps its model and answers: silence would tell of the records.
-        failed = trained is None or isinstance(trained, DataError)
-        vector = self.model(context.client, context.kept) if failed else np.array(trained)
-        return self.bodies.of(context.client).module(vector), {"model": vector}
-
-    def model(self, client: int, kept: ClientState) -> Float32s:
-        """The client's model (d,)."""
-        return kept_values(kept, "model", self.bodies.of(client).initial)
 
     def rows(self, sent: Float32s) -> Float32s:
         """Prototypes as they were broadcast, (C, 1 + width). Raises DataError for other arrays."""
@@ -196,7 +162,10 @@ class OwnModels:
             )
         rows = sent.reshape(classes, -1)
         if not np.isin(rows[:, 0], (0.0, 1.0)).all():
-            raise DataError("Expected 0 or 1 before each prototype, got another number: the client abstains.")
+            raise DataError(
+                f"Expected 0 or 1 before each prototype, got {rows[:, 0].tolist()}: the client abstains. "
+                "Send what `prototypes` returns."
+            )
         return rows
 
     def centres(self, sent: Float32s) -> Floats:
@@ -206,17 +175,15 @@ class OwnModels:
         rows = self.rows(sent).astype(np.float64)
         return np.where(rows[:, :1] == 1, rows[:, 1:], np.nan)
 
-    def _pull(self, broadcast: Float32s) -> Pull | None:
+    def penalty(self, broadcast: Float32s) -> Pull | None:
         if not (broadcast.size and self.lamda):
             return None
         sent = self.rows(broadcast).tobytes()
         return Pull(sent=sent, classes=self.bodies.problem.outputs, lamda=self.lamda)
 
-    def predicting(self, client: int | None, sent: Float32s, kept: ClientState) -> tuple[Problem, Float32s]:
-        """The client's model with the head of the nearest prototype, or with its own before there are any."""
-        problem = self.bodies.problem if client is None else self.bodies.of(client)
-        vector = problem.initial if client is None else self.model(client, kept)
-        return problem, with_head(problem.module(vector), nearest(self.rows(sent))) if sent.size else vector
+    def head(self, sent: Float32s) -> Floats | None:
+        """The head of the nearest prototype, or None before there are any."""
+        return nearest(self.rows(sent)) if sent.size else None
 
 
 # The server --------------------------------------------------------------------------------------
@@ -235,16 +202,7 @@ class Prototypes(OneSum):
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         # There is no common model to test: each client's own model is tested on records like its own.
-        def tested(client: int, kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
-            problem, vector = self.own.predicting(client, state.broadcast, kept)
-            module = problem.module(vector)
-            with activated(module, self.own.activation):
-                return evaluate(module, x, y, problem.kind)
-
-        return each_on_its_own(devices, tested)
+        return self.own.evaluate(self.own.head(state.broadcast), devices)
 
     def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
-        problem, vector = self.own.predicting(client, state.broadcast, kept)
-        module = problem.module(vector)
-        shared = entries(module, [last_dense(module)]) if client is None else None
-        return Learnt(problem=problem, vector=vector, shared=shared, features=self.own.activation)
+        return self.own.learnt(self.own.head(state.broadcast), client, kept)

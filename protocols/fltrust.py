@@ -31,12 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm import (
-    Adjacency,
     Algorithm,
     Answers,
     ByDraws,
     ClientContext,
-    ClientState,
     CohortQuery,
     Contribution,
     Device,
@@ -46,23 +44,21 @@ from securefl.algorithm import (
     Grid,
     PerClient,
     Population,
-    RoundResult,
     Schedule,
     State,
     Sum,
-    Unit,
     Value,
     ValueSpec,
 )
 from securefl.core.ranges import Count, Positive
 from securefl.errors import ConfigError, DataError
 from securefl.linear import LinearBounds, LinearQuery
-from securefl.protocols.averaging import Options, Uniform, cohort_size
+from securefl.protocols.averaging import Averaging, Options, Uniform, cohort_size
 from securefl.protocols.client_state import digest_of, made_in, require_made_in
-from securefl.protocols.contributions import UPDATE
-from securefl.training import Learnt, Problem
+from securefl.protocols.contributions import UPDATE, FromTraining, Sampling, of_client
+from securefl.protocols.parts import NOBODY, Part, ServerUpdate
+from securefl.training import Problem
 from securefl.training.jobs import TrainingJob, TrainingResult, usable, with_training
-from securefl.training.learnt import common
 from securefl.training.run_jobs import run_job
 
 __all__ = ["FLTrust", "cosine_bounds", "direction", "trust_weights"]
@@ -75,10 +71,6 @@ _MARGIN: Final = 1 + 2.0**-20
 _LARGEST_SHARE: Final = 0.7
 """The most of its norm that the server's own step may have in one entry. Honest ones: 0.23, seldom 0.46."""
 _GRID: Final = Grid(step=2.0**-20, bound=16.0)
-_MOVED: Final[Mapping[tuple[Unit, Adjacency], float]] = {
-    ("client", "zero-out"): 1.0,
-    ("client", "replace-one"): 2.0,
-}
 DIRECTION: Final = ValueSpec(
     name="direction",
     reduction="none",
@@ -92,7 +84,7 @@ UNIT_UPDATE: Final = replace(
     UPDATE,
     reveals="its model update at norm 1 (nobody checks the norm, nor that it is the update that was scored)",
     reads_state="bound",
-    sensitivity=_MOVED,
+    sensitivity=of_client(1.0),
     grid=_GRID,
     weighs="draws",
 )
@@ -178,7 +170,7 @@ def cosine_bounds(length: int) -> LinearBounds:
 
 
 @dataclass(frozen=True, eq=False)
-class Direction:
+class Direction(FromTraining):
     """A client's contribution to the cosine: its update scaled to norm 1."""
 
     problem: Problem
@@ -201,12 +193,9 @@ class Direction:
     def linear_bounds(self, broadcast: Float32s, public: Mapping[str, NDArray[Any]]) -> LinearBounds:
         return cosine_bounds(len(self.problem.initial))
 
-    def compute(self, context: ClientContext) -> Value:
-        return self.value(context, run_job(self.fit(context)))
-
 
 @dataclass(frozen=True, eq=False)
-class UnitUpdate:
+class UnitUpdate(FromTraining):
     """A client's contribution to the sum: its direction of this round, as integers of the grid.
 
     With private training it is the output of the training that the direction was charged for.
@@ -222,10 +211,7 @@ class UnitUpdate:
     def fit(self, context: ClientContext) -> None:
         return None
 
-    def value(self, context: ClientContext, trained: TrainingResult | None) -> Value:
-        return self.compute(context)
-
-    def compute(self, context: ClientContext) -> Value:
+    def value(self, context: ClientContext, trained: None) -> Value:
         require_made_in(context, digest_of(context.broadcast))
         return Value(integers=context.kept["unit"], step=_GRID.step)
 
@@ -246,74 +232,74 @@ def _above_noise(cosines: Mapping[int, float], error: float) -> dict[int, float]
 # The round ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trusting:
-    """FLTrust as an algorithm: K uniform clients a round, their cosines, and one weighted sum."""
+class Trusted(Uniform):
+    """Uniform selection. An observer sees each client's trust."""
 
-    problem: Problem
-    fraction: float
-    root: int
-    learning_rate: float
+    def figures(self, state: State) -> Mapping[str, Floats]:
+        return {"trust": state.memory["trust"]}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trusting(Part):
+    """The whole model, which moves by the clients' directions: their cosines, and then one weighted sum."""
+
+    options: FLTrust
 
     @cached_property
-    def _count(self) -> int:
-        return cohort_size(self.fraction, self.problem.clients)
+    def _whole(self) -> int:
+        """What the weights of a cohort add up to."""
+        return _MEAN_WEIGHT * cohort_size(self.options.fraction, self.problem.clients)
 
-    @cached_property
-    def _parts(self) -> tuple[Direction, UnitUpdate]:
-        return Direction(self.problem), UnitUpdate(self.problem, _MEAN_WEIGHT * self._count)
+    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
+        return Direction(self.problem), UnitUpdate(self.problem, self._whole)
 
     @property
-    def contributions(self) -> tuple[Contribution, ...]:
-        return self._parts
+    def memory(self) -> Mapping[str, NDArray[Any]]:
+        return {"trust": np.full(self.problem.clients, np.nan)}
 
-    def start(self) -> State:
-        return State(self.problem.initial, {"trust": np.full(self.problem.clients, np.nan)})
-
-    def round(
-        self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[CohortQuery, Answers, RoundResult]:
-        scored, unit = self._parts
-        chosen, state = yield from Uniform().choose(state, population, self._count, number, rng)
+    def advance(
+        self,
+        server: ServerUpdate,
+        state: State,
+        query: CohortQuery,
+        population: Population,
+        number: int,
+        rng: np.random.Generator,
+        contributions: Sequence[Contribution],
+    ) -> Generator[CohortQuery, Answers, tuple[State, Answers]]:
+        scored, unit = (contribution.spec for contribution in contributions)
         own = self._own_step(state.broadcast, number, rng)
-        query = LinearQuery(cosine_bounds(len(own)), direction(own))
-        # Its step points nowhere, so all cosines are 0. Or nearly at one entry, which clients would refuse.
-        spread = np.abs(query.hidden).max() * sqrt(len(own))  # its norm is 1
-        if not 0 < spread <= 0.99 * query.bounds.spread:
-            nobody = np.full(population.clients, np.nan)
-            state = state.remember(trust=nobody)
-            return RoundResult(state=state, drawn=chosen, survivors=(), figures={"trust": nobody})
-        answers = yield CohortQuery(
-            cohort=tuple(sorted(chosen)),
-            broadcast=state.broadcast,
-            per_client=(PerClient(scored.spec, query),),
-        )
-        cosines = _above_noise(answers.per_client[scored.spec.name], answers.error_bound)
-        weights = self._weights(cosines, population)
+        asked = LinearQuery(cosine_bounds(len(own)), direction(own))
         trust = np.full(population.clients, np.nan)
+        # Its step points nowhere, so all cosines are 0. Or nearly at one entry, which clients would refuse.
+        spread = np.abs(asked.hidden).max() * sqrt(len(own))  # its norm is 1
+        if not 0 < spread <= 0.99 * asked.bounds.spread:
+            return state.remember(trust=trust), NOBODY
+        answers = yield replace(query, per_client=(PerClient(scored, asked),), weights=None)
+        cosines = _above_noise(answers.per_client[scored.name], answers.error_bound)
         for client, cosine in cosines.items():
             trust[client] = max(0.0, cosine)
-        state, figures = state.remember(trust=trust), {"trust": trust}
-        if not weights:
-            return RoundResult(state=state, drawn=chosen, survivors=(), figures=figures)
+        state = state.remember(trust=trust)
+        if not (weights := self._weights(cosines, population)):
+            return state, NOBODY
         told = yield CohortQuery(
             cohort=tuple(sorted(weights)),
             broadcast=state.broadcast,
-            sums=(Sum(unit.spec, len(own)),),
+            sums=(Sum(unit, len(own)),),
             weights=ByDraws(weights),
         )
         if told.survivors:
-            total = told.totals[unit.spec.name]
-            step = self.learning_rate * float(np.linalg.norm(own)) * total.value / total.weight
-            state = State((state.broadcast + step).astype(np.float32), state.memory)
-        return RoundResult(state=state, drawn=chosen, survivors=told.survivors, figures=figures)
+            total = told.totals[unit.name]
+            step = self.options.learning_rate * float(np.linalg.norm(own)) * total.value / total.weight
+            state = server.apply(state, step)
+        return state, told
 
     def _weights(self, cosines: Mapping[int, float], population: Population) -> dict[int, int]:
         """The draws of the sum, flattened until clients of a hidden sum would accept them."""
         power = 1.0
         while power > 1e-3:
             flat = {k: cosine**power for k, cosine in cosines.items() if cosine > 0}
-            weights = trust_weights(flat, _MEAN_WEIGHT * self._count)
+            weights = trust_weights(flat, self._whole)
             if population.admits(weights):
                 return weights
             power /= 2
@@ -326,29 +312,23 @@ class Trusting:
         context = ClientContext(
             client=-1,
             round=number,
-            x=problem.server_x[: self.root],
-            y=problem.server_y[: self.root],
+            x=problem.server_x[: self.options.root],
+            y=problem.server_y[: self.options.root],
             broadcast=broadcast,
             public={},
             rng=rng,
             kept={},
-            count=self.root,
+            count=self.options.root,
         )
         trained = run_job(TrainingJob(problem=problem, start=broadcast, context=context))
         if isinstance(trained, DataError):
             return np.zeros(len(broadcast))
         return trained.astype(np.float64) - broadcast
 
-    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         """The model on the server's records without its root records, which it trained on."""
-        problem = self.problem
-        rest = replace(
-            problem, server_x=problem.server_x[self.root :], server_y=problem.server_y[self.root :]
-        )
-        return rest.evaluate(state.broadcast)
-
-    def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
-        return common(self.problem, state.broadcast, client)
+        x, y = (own[self.options.root :] for own in (self.problem.server_x, self.problem.server_y))
+        return Part(replace(self.problem, server_x=x, server_y=y)).evaluate(shared, devices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,6 +358,5 @@ class FLTrust(Options):
                 f"Expected more than {self.root} records at the server, to train on `root` of them and test "
                 f"on the others, got {len(problem.server_x)}. Take a smaller root, or a larger test_share."
             )
-        return Trusting(
-            problem=problem, fraction=self.fraction, root=self.root, learning_rate=self.learning_rate
-        )
+        part = Trusting(problem, options=self)
+        return Averaging(problem=problem, fraction=self.fraction, selection=Trusted(), part=part)

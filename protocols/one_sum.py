@@ -25,10 +25,8 @@ from securefl.algorithm import (
     Sum,
 )
 from securefl.protocols.class_counts import Counting
-from securefl.protocols.parts import absent, including
+from securefl.protocols.parts import NOBODY, absent, including
 from securefl.training import Problem
-
-_NOBODY = Answers(survivors=(), totals={}, per_client={})
 
 
 class Summed(Contribution, Protocol):
@@ -79,7 +77,7 @@ class OneSum:
         for initial in range(self.statistic.spec.schedule.initial if number == 1 else 0):
             state = self._answered(state, (yield self._ask(state, population, initial + 1)))
         asked = self._ask(state, population)
-        answers = (yield asked) if asked.cohort else _NOBODY
+        answers = (yield asked) if asked.cohort else NOBODY
         state = self._answered(state, answers)
         return RoundResult(state=state, drawn=dict.fromkeys(asked.cohort, 1), survivors=answers.survivors)
 

@@ -5,15 +5,19 @@ If a value is constant, each client sends it once. Later rounds ask the clients 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from securefl.algorithm import (
     Answers,
     ByCount,
+    ClientContext,
     ClientState,
     CohortQuery,
     Contribution,
@@ -22,16 +26,47 @@ from securefl.algorithm import (
     Float32s,
     Floats,
     Population,
+    State,
     Sum,
     Total,
+    Value,
+    ValueSpec,
 )
-from securefl.protocols.contributions import Sampling, Update
+from securefl.errors import DataError
+from securefl.protocols.contributions import (
+    UNSAMPLED,
+    FromTraining,
+    Sampling,
+    bounded,
+    training_job,
+    update_sends,
+)
 from securefl.protocols.local_accuracy import of_common_model
 from securefl.training import Learnt, Problem
+from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.learnt import common
+from securefl.training.models import Architecture
 
+NOBODY: Final = Answers(survivors=(), totals={}, per_client={})
+ReadsState = Literal["none", "repeated", "unbound"]
 Gathering = Generator[CohortQuery, Answers, tuple[Floats | None, Answers]]
 """A generator of queries. It ends in the step, or None if no sum was opened, and in the first answers."""
+
+
+class ServerUpdate(Protocol):
+    """How the server makes the next model from the aggregated step, float64 (d,).
+
+    It may keep moments in the state. Raises nothing.
+
+    >>> import numpy as np
+    >>> from securefl.algorithm.clients import State
+    >>> from securefl.protocols.averaging import Replace, ServerUpdate
+    >>> server: ServerUpdate = Replace()
+    >>> server.apply(State(np.zeros(2, np.float32)), np.array([0.5, -0.5])).broadcast
+    array([ 0.5, -0.5], dtype=float32)
+    """
+
+    def apply(self, state: State, step: Floats) -> State: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,13 +78,61 @@ class Part:
     """
 
     problem: Problem
+    reads_state: ClassVar[ReadsState] = "none"
+    """As in `ValueSpec`: "none" if `fit` and `value` read nothing that a client keeps. They then get none."""
+
+    @property
+    def charged(self) -> Problem:
+        """The problem whose private training the ledger counts."""
+        return self.problem
 
     @property
     def initial(self) -> Float32s:
         return self.problem.initial
 
+    @property
+    def memory(self) -> Mapping[str, NDArray[Any]]:
+        """What the server keeps beside the part, before round 1."""
+        return {}
+
+    def spec(self, sampling: Sampling) -> ValueSpec:
+        """The spec of a client's update."""
+        spec = update_sends(self.charged, sampling)  # of a study's own code it is "unknown" what it reads
+        return spec if self.reads_state == "none" else replace(spec, reads_state=self.reads_state)
+
     def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
-        return (Update(self.problem, sampling),)
+        return (Update(self, sampling),)
+
+    def fit(self, context: ClientContext) -> TrainingJob:
+        """The local training of a client, from what was broadcast and what it keeps."""
+        return training_job(self.problem, context, context.broadcast, update=self._free)
+
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
+        """The client's update, and its new state, from the result of `fit`."""
+        if not self._free:
+            return bounded(self.problem, context.broadcast, trained)
+        if isinstance(trained, DataError):
+            raise trained
+        return Value(clear=trained)
+
+    @property
+    def _free(self) -> bool:
+        """Whether updates have no bound. A trainer then subtracts the broadcast for a whole wave at once."""
+        return self.problem.local.update_bound is None
+
+    def advance(
+        self,
+        server: ServerUpdate,
+        state: State,
+        query: CohortQuery,
+        population: Population,
+        number: int,
+        rng: np.random.Generator,
+        contributions: Sequence[Contribution],
+    ) -> Generator[CohortQuery, Answers, tuple[State, Answers]]:
+        """Yield the queries of round `number`. It ends in the next state, and in the answers that count."""
+        step, answers = yield from self.gather(query, population, rng, contributions)
+        return (state if step is None else server.apply(state, step)), answers
 
     def gather(
         self,
@@ -73,6 +156,24 @@ class Part:
         return common(self.problem, shared, client)
 
 
+@dataclass(frozen=True, eq=False)
+class Update(FromTraining):
+    """A client's update of a part. Of the whole model it is w_k - w after training from the broadcast w."""
+
+    part: Part
+    sampling: Sampling = UNSAMPLED
+
+    @cached_property
+    def spec(self) -> ValueSpec:
+        return self.part.spec(self.sampling)
+
+    def fit(self, context: ClientContext) -> TrainingJob:
+        return self.part.fit(context)
+
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
+        return self.part.value(context, trained)
+
+
 def gather_mean(query: CohortQuery, contribution: Contribution) -> Gathering:
     """Yield one query for a sum of the broadcast's length. It ends in the step of that sum."""
     answers = yield replace(query, sums=(Sum(contribution.spec, len(query.broadcast)),))
@@ -90,6 +191,37 @@ def step_of(query: CohortQuery, total: Total) -> Floats:
     if isinstance(query.weights, ByCount) or total.weight == 0:
         return total.value
     return total.value / total.weight
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The description of a model that `change` makes of another."""
+
+    of: Architecture
+    change: Callable[[nn.Module], nn.Module]
+
+    hidden = None
+
+    @property
+    def reads_text(self) -> bool:
+        return self.of.reads_text
+
+    @property
+    def draws(self) -> bool:
+        return self.of.draws
+
+    @property
+    def layer(self) -> str:
+        return self.of.layer
+
+    def blank(self, shape: tuple[int, ...]) -> Tensor:
+        return self.of.blank(shape)
+
+    def shorter(self) -> Architecture:
+        return replace(self, of=self.of.shorter())
+
+    def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
+        return self.change(self.of.build(shape, outputs, seed))
 
 
 Counted = NDArray[np.float64]

@@ -9,9 +9,9 @@ keeps is client state, which never leaves its device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import nan
 from typing import Any, ClassVar, Literal
 
@@ -21,23 +21,20 @@ from numpy.typing import NDArray
 from securefl.algorithm import (
     ClientContext,
     ClientState,
-    Contribution,
     Device,
     Evaluation,
     Float32s,
     Value,
-    ValueSpec,
 )
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, training_job, update_sends
+from securefl.protocols.contributions import bounded, training_job
 from securefl.protocols.local_accuracy import Tested, local_accuracy
-from securefl.protocols.parts import Part
+from securefl.protocols.parts import Part, ReadsState
 from securefl.training import Learnt, ModelConfig, Problem, evaluate, pooled
 from securefl.training.chunks import body_features
 from securefl.training.heads import entries, last_dense, last_layers, output_layer, places
 from securefl.training.jobs import TrainingJob, TrainingResult
-from securefl.training.run_jobs import run_job
 from securefl.training.task import Bodies
 
 __all__ = ["Personal"]
@@ -63,20 +60,13 @@ class Personal(Part):
     array([1.], dtype=float32)
     """
 
-    reads_state: ClassVar[Literal["none", "unbound"]] = "unbound"
-    """As in `ValueSpec`: "none" if `fit` reads nothing of what `split` keeps. It is then given none of it."""
+    reads_state: ClassVar[ReadsState] = "unbound"
 
     def of(self, client: int) -> Problem:
         """The problem of a client."""
         return self.problem
 
-    @property
-    def charged(self) -> Problem:
-        """The problem whose private training the ledger counts."""
-        return self.problem
-
     def fit(self, context: ClientContext) -> TrainingJob:
-        """The local training of a client, from what was broadcast and what it keeps."""
         return training_job(self.problem, context, context.broadcast)
 
     def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
@@ -95,8 +85,12 @@ class Personal(Part):
         """The shared values that the update counts from."""
         return broadcast
 
-    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
-        return (SharedUpdate(self, sampling),)
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
+        before = self.before(context.broadcast)
+        if isinstance(trained, DataError):  # the client keeps its state of before
+            return bounded(self.problem, before, trained)
+        shared, kept = self.split(context, trained)
+        return replace(bounded(self.problem, before, shared), new_state=kept)
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         # Each client's own model is tested on records like its own.
@@ -118,32 +112,6 @@ class Personal(Part):
         if common is None:
             raise ConfigError("Expected a client, got none: clients share no whole model. Name a client.")
         return Learnt(problem=self.problem, vector=common)
-
-
-@dataclass(frozen=True, eq=False)
-class SharedUpdate:
-    """The update of the shared values in local training."""
-
-    part: Personal
-    sampling: Sampling = UNSAMPLED
-
-    @property
-    def spec(self) -> ValueSpec:
-        spec = update_sends(self.part.charged, self.sampling)
-        return replace(spec, reads_state=self.part.reads_state) if self.part.reads_state != "none" else spec
-
-    def fit(self, context: ClientContext) -> TrainingJob:
-        return self.part.fit(context)
-
-    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
-        before = self.part.before(context.broadcast)
-        if isinstance(trained, DataError):  # the client keeps its state of before
-            return bounded(self.part.problem, before, trained)
-        shared, kept = self.part.split(context, trained)
-        return replace(bounded(self.part.problem, before, shared), new_state=kept)
-
-    def compute(self, context: ClientContext) -> Value:
-        return self.value(context, run_job(self.fit(context)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -212,7 +180,12 @@ class SharedLayers(Personal):
             names = frozenset(n for n, v in module.state_dict().items() if v.is_floating_point()) - names
         return Learnt(problem=self.problem, vector=vector, shared=names)
 
-    def places(self, problem: Problem) -> NDArray[np.int64]:
+    @cached_property
+    def places(self) -> Callable[[Problem], NDArray[np.int64]]:
+        """`_places`, which is found once for each body."""
+        return cache(self._places)
+
+    def _places(self, problem: Problem) -> NDArray[np.int64]:
         """The positions of the shared values in the model's vector, int64.
 
         Raises ConfigError if the model has no such layer.

@@ -15,20 +15,18 @@ on its w_k from then on. SAFA's bound on the lag of a model is left out: no mode
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
 
-from securefl.algorithm import ClientContext, Contribution, Value, ValueSpec
+from securefl.algorithm import ClientContext, Value
 from securefl.errors import DataError
 from securefl.protocols.averaging import Aggregation
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, training_job, update_sends
+from securefl.protocols.contributions import bounded, training_job
 from securefl.protocols.parts import Part
 from securefl.training import Problem
 from securefl.training.jobs import TrainingJob, TrainingResult
-from securefl.training.run_jobs import run_job
 
 
 def part_of(problem: Problem, stale: bool) -> Part:
@@ -37,36 +35,9 @@ def part_of(problem: Problem, stale: bool) -> Part:
 
 
 class Cached(Part):
-    """The whole model. Clients send changes since their last trainings."""
+    """The whole model. A client sends its new model less that of its last training, which it keeps."""
 
-    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
-        return (Change(self.problem, sampling),)
-
-
-def with_stale(stale: bool) -> str | None:
-    """The option in the words of a plot's legend."""
-    return "stale models" if stale else None
-
-
-def check_stale(stale: bool, aggregation: Aggregation) -> None:
-    """Raises ValueError for a cache under partial aggregation, which has no place for absent clients."""
-    if stale and aggregation != "full":
-        raise ValueError(
-            'Expected aggregation = "full" beside stale = true, got "partial", under which absent clients do '
-            "not count. Leave one of them out."
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Change:
-    """The change of a client's model since its last training: its new model less the one that it keeps."""
-
-    problem: Problem
-    sampling: Sampling = UNSAMPLED
-
-    @cached_property
-    def spec(self) -> ValueSpec:
-        return replace(update_sends(self.problem, self.sampling), reads_state="repeated")
+    reads_state = "repeated"
 
     def fit(self, context: ClientContext) -> TrainingJob:
         return training_job(self.problem, context, context.broadcast)
@@ -82,5 +53,16 @@ class Change:
         sent = (last + found.floats()).astype(np.float32)
         return replace(found, new_state={"model": sent})
 
-    def compute(self, context: ClientContext) -> Value:
-        return self.value(context, run_job(self.fit(context)))
+
+def with_stale(stale: bool) -> str | None:
+    """The option in the words of a plot's legend."""
+    return "stale models" if stale else None
+
+
+def check_stale(stale: bool, aggregation: Aggregation) -> None:
+    """Raises ValueError for a cache under partial aggregation, which has no place for absent clients."""
+    if stale and aggregation != "full":
+        raise ValueError(
+            'Expected aggregation = "full" beside stale = true, got "partial", under which absent clients do '
+            "not count. Leave one of them out."
+        )

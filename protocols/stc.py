@@ -27,8 +27,8 @@ import numpy as np
 from securefl.algorithm import Algorithm, Float32s, Floats, Value, ValueSpec
 from securefl.core.ranges import Fraction
 from securefl.errors import DataError
-from securefl.protocols.averaging import Options
-from securefl.protocols.compression import CompressedAveraging, entries, largest
+from securefl.protocols.averaging import Averaging, Options
+from securefl.protocols.compression import Compressed, entries, largest
 from securefl.protocols.contributions import bounded
 from securefl.training import Problem
 
@@ -43,9 +43,8 @@ class STC(Options):
     p: Fraction = 0.0025
 
     def build(self, problem: Problem) -> Algorithm:
-        return CompressedAveraging(
-            problem=problem, phases=(Ternary(problem, self.p),), fraction=self.fraction
-        )
+        part = Compressed(problem, phases=(Ternary(problem, self.p),))
+        return Averaging(problem=problem, fraction=self.fraction, part=part)
 
 
 def ternary(whole: Floats, p: float) -> Floats:

@@ -22,6 +22,7 @@ from securefl.protocols.client_state import made_in, require_made_in
 from securefl.protocols.contributions import (
     CLIPPED,
     UNSAMPLED,
+    FromTraining,
     Sampling,
     bounded,
     trainable,
@@ -29,7 +30,6 @@ from securefl.protocols.contributions import (
     update_sends,
 )
 from securefl.training.jobs import TrainingJob, TrainingResult, with_model
-from securefl.training.run_jobs import run_job
 
 MAP = ValueSpec(
     name="map",
@@ -67,7 +67,7 @@ def map_sends(supernet: Supernet, sampling: Sampling) -> ValueSpec:
 
 
 @dataclass(frozen=True, eq=False)
-class Map:
+class Map(FromTraining):
     """The map of a client's subnet: 1 for each group of entries that it has, else 0, (G,).
 
     The client finds the subnet by training it, and keeps it until the server asks for the update.
@@ -88,10 +88,6 @@ class Map:
             if self.search.initial == 1
             else None
         )
-
-    def compute(self, context: ClientContext) -> Value:
-        fit = self.fit(context)
-        return self.value(context, None if fit is None else run_job(fit))
 
     def value(self, context: ClientContext, trained: TrainingResult | None) -> Value:
         supernet = self.supernet

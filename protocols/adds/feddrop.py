@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
 from typing import Final
 
@@ -19,7 +20,6 @@ from securefl.algorithm import (
     ClientContext,
     CohortQuery,
     Contribution,
-    Float32s,
     Population,
     Sum,
     Value,
@@ -29,12 +29,12 @@ from securefl.core.ranges import Fraction
 from securefl.errors import DataError
 from securefl.protocols.adds.contributions import packed, unpacked
 from securefl.protocols.adds.part import OfSupernet
-from securefl.protocols.adds.supernet import Mask, Supernet
+from securefl.protocols.adds.supernet import Layer, Mask
 from securefl.protocols.averaging import Averaging, Options
-from securefl.protocols.contributions import CLIPPED, UNSAMPLED, Sampling, bounded, update_sends
-from securefl.protocols.parts import Gathering, step_of
-from securefl.training import Problem, to_vector, train
-from securefl.training.jobs import usable
+from securefl.protocols.contributions import CLIPPED, Sampling, bounded, training_job
+from securefl.protocols.parts import Changed, Gathering, step_of
+from securefl.training import ModelConfig, Problem
+from securefl.training.jobs import TrainingJob, TrainingResult
 
 UNITS: Final = "units"
 """The name of the public array of the units that are trained."""
@@ -70,8 +70,37 @@ class Dropped(OfSupernet):
 
     keep: float
 
-    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
-        return (DroppedUpdate(self.supernet, sampling),)
+    def spec(self, sampling: Sampling) -> ValueSpec:
+        return replace(super().spec(sampling), bounded_by=CLIPPED)
+
+    @cached_property
+    def thin(self) -> Problem:
+        """The problem of a subnet. Those of all rounds have the same shapes."""
+        model, first = self.problem.model, self.drawn(np.random.default_rng(0))
+        if isinstance(model, ModelConfig) and model.kind == "mlp":  # such a subnet is trained side by side
+            widths = tuple(int(first[layer.own].sum()) for layer in self.supernet.sampled)
+            return replace(self.problem, model=replace(model, hidden=widths))
+        return replace(self.problem, model=Changed(model, lambda own: self.supernet.slice(own, first)))
+
+    def units(self, context: ClientContext) -> Mask:
+        """The units whose values were broadcast. Raises DataError unless they are of such a subnet."""
+        units = unpacked(context.public.get(UNITS, np.zeros(0)), self.supernet.units)
+        counts = [int(units[layer.own].sum()) for layer in self.supernet.sampled]
+        expected = [self._count(layer) for layer in self.supernet.sampled]
+        if counts != expected or context.broadcast.shape != self.thin.initial.shape:
+            raise DataError(
+                f"Expected {expected} units of the layers and {len(self.thin.initial)} values, got {counts} "
+                f"and {context.broadcast.shape}: the client abstains. Send the values of these units."
+            )
+        return units
+
+    def fit(self, context: ClientContext) -> TrainingJob:
+        self.units(context)
+        return training_job(self.thin, context, context.broadcast)
+
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
+        value = bounded(self.problem, context.broadcast, trained)
+        return replace(value, new_state={UNITS: self.units(context)})
 
     def gather(
         self,
@@ -99,41 +128,8 @@ class Dropped(OfSupernet):
         """The units (J,) of one round: ceil(keep C) of each layer."""
         units = np.zeros(self.supernet.units, np.bool_)
         for layer in self.supernet.sampled:
-            count = max(1, ceil(self.keep * layer.units - 1e-9))
-            units[layer.own.start + rng.permutation(layer.units)[:count]] = True
+            units[layer.own.start + rng.permutation(layer.units)[: self._count(layer)]] = True
         return units
 
-
-@dataclass(frozen=True, eq=False)
-class DroppedUpdate:
-    """The update of the subnet that was broadcast."""
-
-    supernet: Supernet
-    sampling: Sampling = UNSAMPLED
-
-    @property
-    def spec(self) -> ValueSpec:
-        own = update_sends(self.supernet.problem, self.sampling)
-        return replace(own, bounded_by=CLIPPED)
-
-    def compute(self, context: ClientContext) -> Value:
-        supernet, problem = self.supernet, self.supernet.problem
-        units = unpacked(context.public.get(UNITS, np.zeros(0)), supernet.units)
-        there = supernet.entries(supernet.kept_groups(units))
-        empty = not all(units[layer.own].any() for layer in supernet.sampled)
-        if empty or context.broadcast.shape != (there.sum(),):
-            raise DataError(
-                f"Expected units of every layer and the {there.sum()} values of their subnet, got others: "
-                "the client abstains. Send the values of these units."
-            )
-        start = np.zeros(len(there), np.float32)
-        start[there] = context.broadcast
-        model = problem.hardware.put(supernet.sliced(start, units))
-        own = context if problem.local.update_bound is None else usable(problem, context)
-        trained: Float32s | DataError
-        try:
-            train(model, own.x, own.y, problem.local, problem.loss, context.rng, context.round - 1)
-            trained = to_vector(model)
-        except DataError as error:
-            trained = error
-        return replace(bounded(problem, context.broadcast, trained), new_state={UNITS: units})
+    def _count(self, layer: Layer) -> int:
+        return max(1, ceil(self.keep * layer.units - 1e-9))

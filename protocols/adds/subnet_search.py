@@ -211,6 +211,7 @@ class Gates:
         self._rng = rng
         self._lots = None if resample_per_pass else self._drawn()
         self._scaled = scaled
+        self._newest: tuple[list[float], Sequence[Floats], list[Gate]] = ([], [], [])
 
     def _drawn(self) -> list[Floats]:
         return [self._rng.uniform(_LEAST_LOT, 1 - _LEAST_LOT, own.units) for own in self._supernet.sampled]
@@ -228,11 +229,14 @@ class Gates:
 
     def draw(self) -> Masks:
         """A mask of each sampled layer for one pass, each with a gradient in `alpha`."""
-        lots = self._lots or self._drawn()
-        drawn: dict[int, Tensor] = {}
         rates = self.alpha.tolist()
-        for place, layer in enumerate(self._supernet.sampled):
-            gate = gates(self.importance[place], rates[place], self._temperature, lots[place])
+        # Both passes between two steps on the rates have the same gates, unless each has lots of its own.
+        if self._lots is None or self._newest[0] != rates or self._newest[1] is not self.importance:
+            each = zip(self.importance, rates, self._lots or self._drawn(), strict=True)
+            found = [gates(own, rate, self._temperature, lots) for own, rate, lots in each]
+            self._newest = rates, self.importance, found
+        drawn: dict[int, Tensor] = {}
+        for place, (layer, gate) in enumerate(zip(self._supernet.sampled, self._newest[2], strict=True)):
             mask: Tensor = _Kept.apply(  # type: ignore[no-untyped-call]
                 self.alpha[place], _tensor(gate.chances), _tensor(gate.kept)
             )
@@ -289,7 +293,8 @@ def skew(labels: NDArray[Any], classes: int) -> float:
         raise DataError("Expected at least one record, got none: the client abstains.")
     if labels.min() < 0 or labels.max() >= classes:
         raise DataError(
-            f"Expected labels from 0 to {classes - 1}, got others: the client abstains. Clean them."
+            f"Expected labels from 0 to {classes - 1}, got {labels.min()} to {labels.max()}: the client "
+            "abstains. Clean them."
         )
     share = np.bincount(labels, minlength=classes) / len(labels)
     return _divergence(share) / _divergence(np.eye(1, classes)[0])

@@ -217,13 +217,17 @@ class Supernet:
 
     def sliced(self, vector: Float32s, units: Mask) -> nn.Module:
         """The subnet of these values (d,) as a model of its own, with fewer units."""
+        model = copy.deepcopy(self._model)
+        load_vector(model, vector)
+        return self.slice(model, units)
+
+    def slice(self, model: nn.Module, units: Mask) -> nn.Module:
+        """Take all other units out of the model, in place."""
         if not all(units[own.own].any() for own in self.sampled):
             raise ConfigError(
                 "Expected a unit of every layer in a subnet, got a layer without any: nothing passes it. "
                 "Keep at least one."
             )
-        model = copy.deepcopy(self._model)
-        load_vector(model, vector)
         for layer in self.layers:
             rows = _places(layer, units)
             front = torch.arange(0) if layer.front is None else _places(layer.front, units)

@@ -35,9 +35,9 @@ from securefl.protocols.averaging import (
     sampling,
     weights,
 )
-from securefl.protocols.contributions import SIZE, Loss, LossBound, Size, Update
+from securefl.protocols.contributions import SIZE, Loss, LossBound, Size
 from securefl.protocols.fedcor.process import covariance, fit, grouped, most_informative, plane
-from securefl.protocols.parts import gather_mean
+from securefl.protocols.parts import Part, Update, gather_mean
 from securefl.training import Problem
 
 LOSSES, TRIAL = 1, 2
@@ -235,7 +235,7 @@ class FedCor(Options):
     def build(self, problem: Problem) -> Algorithm:
         count, trials = cohort_size(self.fraction, problem.clients), self.trials(problem.rounds)
         # One contribution serves both, so that a trial asks for the same value as a round.
-        update = Update(problem, sampling(count, "partial", trials=trials))
+        update = Update(Part(problem), sampling(count, "partial", trials=trials))
         return Averaging(
             problem=problem,
             selection=ByCorrelation(problem, self, update),

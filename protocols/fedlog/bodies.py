@@ -1,8 +1,6 @@
 """The bodies of FedLog's clients: public and frozen, or trained on their records under the broadcast head.
 
-If a body was trained on the records, one record can change each feature of all records. The theorem of the
-paper assumes a fixed phi, and gives no guarantee for such a statistic (specification of DP, 2.12).
-`depends_on` says which kind a body is.
+`depends_on` says which kind a body is, and `own_bodies` what follows from it.
 """
 
 from __future__ import annotations
@@ -11,25 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import nan
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from dp_accounting import DpEvent
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.algorithm import ClientContext, ClientState, Device, Evaluation, Float32s, Floats, Schedule
 from securefl.errors import DataError
 from securefl.protocols.class_sums import Featurizer, class_means
-from securefl.protocols.client_state import kept_values
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
-from securefl.protocols.personal import each_on_its_own
+from securefl.protocols.own_bodies import OwnBodies
 from securefl.training import Learnt, Problem, evaluate
-from securefl.training.heads import Bounded, activated, entries, last_dense, with_head
-from securefl.training.jobs import TrainingJob, TrainingResult, usable
+from securefl.training.heads import Bounded, activated, last_dense, with_head
+from securefl.training.jobs import TrainingResult
 from securefl.training.learnt import common
-from securefl.training.task import Bodies
 
 
 class Body(Featurizer, Protocol):
@@ -78,78 +73,33 @@ class Public:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class Trained(OwnBodies):
     """Bodies that clients train under the frozen head and keep.
-
-    If the problem's training is private, a body is the output of a private mechanism. Given that body, the
-    statistic has the sensitivity of a public body's, and the two costs compose.
 
     compact, apart: alpha and beta of FedLog-C (Eq. 15). With both 0 it is FedLog.
     prior: the prior that the server solves under.
     """
 
-    bodies: Bodies
-    activation: Bounded | None
     compact: float = 0.0
     apart: float = 0.0
     prior: Prior = PAPER
-    reads_state: Literal["none", "unbound"] = "unbound"
-    schedule: Schedule = field(default_factory=lambda: Schedule(initial=1))
+    under_head = True
+    schedule: Schedule = field(default_factory=lambda: Schedule(initial=1), kw_only=True)
 
-    @property
-    def depends_on(self) -> Literal["records", "trained-state"]:
-        return "trained-state" if self.training is None else "records"
-
-    @property
-    def training(self) -> DpEvent | None:
-        private = self.bodies.problem.private
-        return None if private is None else private.event
-
-    def fit(self, context: ClientContext) -> TrainingJob | None:
-        if context.initial:
-            return None
-        problem = self.bodies.of(context.client)
-        return TrainingJob(
-            problem=problem,
-            start=self._under_head(context),
-            context=usable(problem, context),
-            under_head=True,
-            activation=self.activation,
-            penalty=self._penalty(context.broadcast),
-        )
-
-    def prepared(
-        self, context: ClientContext, trained: TrainingResult | None
-    ) -> tuple[nn.Module, ClientState | None]:
-        problem = self.bodies.of(context.client)
-        # An initial query is about the initial body, whenever it comes: that of a body trained since would be
-        # the statistic of the client's newest sum once more, over another cohort.
-        if trained is None:
-            return problem.module(problem.initial), None
-        # If training diverged, the client keeps its body and answers: silence would tell of the records.
-        vector = self._under_head(context) if isinstance(trained, DataError) else trained
-        return problem.module(vector), {"model": vector}
-
-    def _under_head(self, context: ClientContext) -> Float32s:
+    def start(self, context: ClientContext) -> Float32s:
         """The client's model before training: its own body under the broadcast head, or under its own.
 
         Only an initial query leaves the body as it is. If it did so whenever there is no head, a server could
         ask for one statistic in two sums over two cohorts.
         """
-        problem = self.bodies.of(context.client)
-        own = kept_values(context.kept, "model", problem.initial)
-        if not context.broadcast.size:
+        problem, own, sent = self.bodies.of(context.client), super().start(context), context.broadcast
+        if not sent.size:
             return own
         model = problem.module(own)
-        width = last_dense(model).in_features
-        if context.broadcast.size != problem.outputs * (1 + width):
-            raise DataError(
-                f"Expected a broadcast statistic of {problem.outputs} x {1 + width} values, got "
-                f"{context.broadcast.size}."
-            )
-        return with_head(model, _head(context.broadcast.tobytes(), problem.outputs, self.prior))
+        _require_size(sent, problem.outputs, last_dense(model).in_features)
+        return with_head(model, _head(sent.tobytes(), problem.outputs, self.prior))
 
-    def _penalty(self, broadcast: Float32s) -> Clustering | None:
+    def penalty(self, broadcast: Float32s) -> Clustering | None:
         if not (self.compact or self.apart) or not broadcast.size:
             return None
         return Clustering(
@@ -159,21 +109,10 @@ class Trained:
             apart=self.apart,
         )
 
-    def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation:
-        def tested(client: int, kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
-            problem = self.bodies.of(client)
-            model = problem.module(kept_values(kept, "model", problem.initial))
-            with_head(model, head)
-            with activated(model, self.activation):
-                return evaluate(model, x, y, problem.kind)
 
-        return each_on_its_own(devices, tested)
-
-    def learnt(self, head: Floats, client: int | None, kept: ClientState) -> Learnt:
-        problem = self.bodies.problem if client is None else self.bodies.of(client)
-        model = problem.module(kept_values(kept, "model", problem.initial))
-        shared = entries(model, [last_dense(model)]) if client is None else None
-        return Learnt(problem=problem, vector=with_head(model, head), shared=shared, features=self.activation)
+def _require_size(sent: Float32s, classes: int, width: int) -> None:
+    if sent.size != classes * (1 + width):
+        raise DataError(f"Expected a broadcast statistic of {classes} x {1 + width} values, got {sent.size}.")
 
 
 def _statistic(sent: bytes, classes: int) -> Floats:
@@ -188,8 +127,7 @@ def means_of(classes: int, width: int, sent: Float32s) -> Floats:
     """
     if not sent.size:
         return np.full((classes, width), nan)
-    if sent.size != classes * (1 + width):
-        raise DataError(f"Expected a broadcast statistic of {classes} x {1 + width} values, got {sent.size}.")
+    _require_size(sent, classes, width)
     return class_means(_statistic(sent.tobytes(), classes))
 
 

@@ -16,13 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm import (
-    Adjacency,
     ClientContext,
     Float32s,
     Floats,
     PerClient,
     Schedule,
-    Unit,
     Value,
     ValueSpec,
 )
@@ -33,7 +31,7 @@ from securefl.errors import DataError
 from securefl.linear import LinearBounds
 from securefl.matching import Anchor, Bounds, Variant
 from securefl.matching.profiles import ProfileQuery, features
-from securefl.protocols.contributions import ADJACENCIES
+from securefl.protocols.contributions import ADJACENCIES, Sensitivity
 from securefl.training import ModelConfig, Problem, probe_profile
 from securefl.training.jobs import readable
 from securefl.training.profiling import outputs_of, profiles
@@ -47,9 +45,7 @@ _ENCRYPTED = {
     Variant.FULL: "one score of its profile",
     Variant.MEAN_ONLY: "one score of its profile, and the variances in it",
 }
-_CLIPPED: Mapping[tuple[Unit, Adjacency], float] = {
-    ("record", a): Moments.sensitivity(a) for a in ADJACENCIES
-}
+_CLIPPED: Sensitivity = {("record", a): Moments.sensitivity(a) for a in ADJACENCIES}
 
 
 _BOUNDS: Final = Bounds()

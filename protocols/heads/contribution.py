@@ -15,10 +15,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import Adjacency, ClientContext, Floats, Schedule, Unit, Value, ValueSpec
+from securefl.algorithm import ClientContext, Floats, Schedule, Unit, Value, ValueSpec
 from securefl.core.ranges import Range, Ranged
 from securefl.dp import clipping
 from securefl.errors import DataError
+from securefl.protocols.contributions import ADJACENCIES, Sensitivity, of_client
 from securefl.protocols.heads.blocks import UNIT, Blocks
 from securefl.training import Problem
 from securefl.training.chunks import body_features
@@ -181,19 +182,13 @@ def _summed(
     return replace(Value.summed(whole.floats()[None], blocks.grid, client_bound), clipped=beyond)
 
 
-def _sensitivities(blocks: Blocks, client_bound: float | None) -> Mapping[tuple[Unit, Adjacency], float]:
+def _sensitivities(blocks: Blocks, client_bound: float | None) -> Sensitivity:
     """The L2 sensitivities of a statistic by (unit, adjacency). No entry stands for no bound."""
     rescaled, step = 0.0, blocks.grid.step
     if client_bound is not None:
         rescaled = clipping.spread(blocks.size, int(client_bound / step)) * step
-    found: dict[tuple[Unit, Adjacency], float] = {
-        ("record", "add-remove"): blocks.sensitivity("add-remove") + rescaled,
-        ("record", "replace-one"): blocks.sensitivity("replace-one") + rescaled,
-    }
-    if client_bound is not None:
-        found["client", "zero-out"] = client_bound
-        found["client", "replace-one"] = 2 * client_bound
-    return found
+    of_record: Sensitivity = {("record", a): blocks.sensitivity(a) + rescaled for a in ADJACENCIES}
+    return {**of_record, **of_client(client_bound)}
 
 
 @dataclass(frozen=True, eq=False)

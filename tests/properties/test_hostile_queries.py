@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any, Final
 from unittest import mock
 
@@ -36,7 +35,7 @@ from securefl.protocols import fltrust, stale
 from securefl.protocols.adds import contributions as adds
 from securefl.protocols.class_sums import Statistic
 from securefl.protocols.client_state import require_made_in
-from securefl.protocols.fedlog import bodies
+from securefl.protocols.own_bodies import OwnBodies
 from securefl.storage.journal import Journal
 
 SYSTEMS: Final = {
@@ -152,10 +151,10 @@ def any_model(context: ClientContext, first: Any) -> None:
 
 
 _beside = Plan.beside
-_training, _fit, _stale = Identity.training, bodies.Trained.fit, stale.Change.spec.func
+_training, _fit = Identity.training, OwnBodies.fit
 
 
-def headed(body: bodies.Trained, asked: ClientContext) -> Any:
+def headed(body: OwnBodies, asked: ClientContext) -> Any:
     return _fit(body, asked) if asked.broadcast.size else None
 
 
@@ -183,13 +182,10 @@ RULES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[], AbstractContextMan
     "only initial queries are headless": (
         ("FedLog",),
         lambda: out(
-            bodies.Trained, "fit", lambda self, asked: _fit(self, asked) if asked.broadcast.size else None
+            OwnBodies, "fit", lambda self, asked: _fit(self, asked) if asked.broadcast.size else None
         ),
     ),
-    "stale models are kept state": (
-        ("stale",),
-        lambda: out(stale.Change, "spec", property(lambda self: replace(_stale(self), reads_state="bound"))),
-    ),
+    "stale models are kept state": (("stale",), lambda: out(stale.Cached, "reads_state", "bound")),
 }
 
 

@@ -30,20 +30,20 @@ from securefl.mechanisms import mechanism
 from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import protect
 from securefl.protocols.adds.contributions import FIRST, MASK, Map, SubnetUpdate, packed
-from securefl.protocols.adds.feddrop import UNITS, DroppedUpdate
+from securefl.protocols.adds.feddrop import UNITS, Dropped
 from securefl.protocols.class_sums import Clipping
 from securefl.protocols.class_sums import Statistic as FedLogStatistic
 from securefl.protocols.client_state import digest_of, made_in
 from securefl.protocols.compression import CompressedUpdate
-from securefl.protocols.contributions import Count, Loss, Size, Update
+from securefl.protocols.contributions import Count, Loss, Size
 from securefl.protocols.fedbabu import Tuned
 from securefl.protocols.feddbe import Consensus
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.protocols.fltrust import Direction, UnitUpdate
 from securefl.protocols.heads.contribution import Bounding
 from securefl.protocols.heads.contribution import Statistic as HeadStatistic
-from securefl.protocols.personal import SharedUpdate
-from securefl.protocols.stale import Change
+from securefl.protocols.parts import Update
+from securefl.protocols.stale import Cached
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
@@ -334,25 +334,13 @@ def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> I
         for trained in (DataError("it diverged"), *_models(model, rng, draws)):
             kept = scored.value(asked(scored, some, broadcast=model), trained).new_state
             yield contribution.compute(asked(contribution, nobody, broadcast=model, kept=kept))
-    elif isinstance(contribution, Map | Update):
-        model = (
-            contribution.supernet.problem.initial
-            if isinstance(contribution, Map)
-            else contribution.problem.initial
-        )
-        if isinstance(contribution, Map):
-            yield Value(
-                integers=np.zeros(contribution.supernet.groups, np.int64), step=contribution.spec.grid.step
-            )  # of nobody
-            yield contribution.compute(asked(contribution, some, broadcast=model))
-        diverged = [] if isinstance(contribution, Map) else [DataError("it diverged")]
-        for trained in (*diverged, *_models(model, rng, draws)):
+    elif isinstance(contribution, Map):
+        model = contribution.supernet.problem.initial
+        step = contribution.spec.grid.step
+        yield Value(integers=np.zeros(contribution.supernet.groups, np.int64), step=step)  # of nobody
+        yield contribution.compute(asked(contribution, some, broadcast=model))
+        for trained in _models(model, rng, draws):
             yield contribution.value(asked(contribution, some, broadcast=model), trained)
-    elif isinstance(contribution, Change):
-        initial = contribution.problem.initial
-        for trained in (*_models(initial, rng, draws), DataError("it diverged")):
-            kept = {"model": initial + rng.normal(size=len(initial)).astype(np.float32)}
-            yield contribution.value(asked(contribution, nobody, broadcast=initial, kept=kept), trained)
     elif isinstance(contribution, CompressedUpdate):
         initial = contribution.problem.initial
         for trained in (*_models(initial, rng, draws), DataError("it diverged")):
@@ -360,11 +348,18 @@ def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> I
             yield contribution.value(
                 asked(contribution, nobody, broadcast=np.zeros(3, np.float32), kept=kept), trained
             )
-    elif isinstance(contribution, SharedUpdate):
-        part = contribution.part
-        start = part.fit(asked(contribution, nobody, broadcast=part.initial)).start
+    elif isinstance(contribution, Update):
+        part, how = contribution.part, dict[str, Any]()
+        how["broadcast"] = part.initial
+        if isinstance(part, Dropped):
+            units = part.drawn(rng)
+            there = part.supernet.entries(part.supernet.kept_groups(units))
+            how = {"broadcast": part.initial[there], "public": {UNITS: packed(units)}}
+        start = part.fit(asked(contribution, nobody, **how)).start
         for trained in (*_models(start, rng, draws), DataError("it diverged")):
-            yield contribution.value(asked(contribution, nobody, broadcast=part.initial), trained)
+            if isinstance(part, Cached):
+                how["kept"] = {"model": start + rng.normal(size=len(start)).astype(np.float32)}
+            yield contribution.value(asked(contribution, nobody, **how), trained)
     elif isinstance(contribution, SubnetUpdate):
         assert model is not None
         net = contribution.supernet
@@ -375,14 +370,6 @@ def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> I
             yield contribution.compute(
                 asked(contribution, nobody, broadcast=model[:0], public=everything, kept=kept)
             )
-    elif isinstance(contribution, DroppedUpdate):
-        assert model is not None
-        everything = {UNITS: packed(contribution.supernet.whole)}
-        for trained in _models(model, rng, draws):
-            with mock.patch("securefl.protocols.adds.feddrop.to_vector", lambda _, own=trained: own):
-                x = rng.normal(size=(4, _WIDTH)).astype(np.float32)
-                context = asked(contribution, (x, np.zeros(4, np.int64)), broadcast=model, public=everything)
-                yield contribution.compute(context)
     else:
         raise NotImplementedError(f"Expected a search for values of {type(contribution).__name__}, got none.")
 
@@ -430,12 +417,9 @@ SEARCHES: dict[tuple[type, Unit], Callable[[Any, Pair, int], Iterable[tuple[Valu
             HeadStatistic,
             FedLogStatistic,
             Update,
-            Change,
             CompressedUpdate,
-            SharedUpdate,
             Consensus,
             SubnetUpdate,
-            DroppedUpdate,
             Map,
             UnitUpdate,
         )

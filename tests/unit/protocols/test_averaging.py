@@ -14,9 +14,9 @@ from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, S
 from securefl.core.errors import DataError
 from securefl.protocols.averaging import Averaging, weights
 from securefl.protocols.baselines import ActiveFL, FedAdam, FedAvgRP
-from securefl.protocols.contributions import UPDATE, Loss, Size, Update, ask_size
+from securefl.protocols.contributions import UPDATE, Loss, Size, ask_size
 from securefl.protocols.fedavg import FedAvg
-from securefl.protocols.parts import step_of
+from securefl.protocols.parts import Part, Update, step_of
 from securefl.training import mean_loss, to_vector, train
 from securefl.training.task import Problem
 
@@ -292,7 +292,7 @@ def test_an_update_is_the_trained_model_less_the_broadcast(problem: Problem) -> 
         mine = context(problem, number)
         model = problem.model.build(problem.shape, problem.outputs, problem.seed)
         train(model, mine.x, mine.y, problem.local, "cross_entropy", np.random.default_rng(1), number - 1)
-        value = Update(problem).compute(context(problem, number)).clear
+        value = Update(Part(problem)).compute(context(problem, number)).clear
         np.testing.assert_array_equal(value, to_vector(model) - problem.initial)
         assert np.abs(value).max() > 0
 

@@ -21,8 +21,8 @@ from securefl.protocols.baselines import (
     FedAvgRP,
     FedProx,
 )
-from securefl.protocols.contributions import Update
 from securefl.protocols.fedavg import FedAvg
+from securefl.protocols.parts import Part, Update
 from securefl.training.task import Problem
 
 
@@ -85,7 +85,7 @@ def test_fedprox_pulls_towards_the_broadcast_model(problem: Problem) -> None:
     by_hand = replace(problem, local=replace(problem.local, proximal=0.1))
     rng = np.random.default_rng(1)
     context = ClientContext(client=0, round=1, x=x, y=y, broadcast=problem.initial, public={}, rng=rng)
-    assert np.array_equal(update(FedProx(fraction=0.5)), Update(by_hand).compute(context).clear)
+    assert np.array_equal(update(FedProx(fraction=0.5)), Update(Part(by_hand)).compute(context).clear)
     assert problem.local.proximal == 0.0
 
 

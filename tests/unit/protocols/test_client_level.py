@@ -31,7 +31,8 @@ from securefl.dp.noise import Source
 from securefl.engine.inprocess import simulated
 from securefl.mechanisms.charges import Protection, fewest_contributions
 from securefl.mechanisms.protecting import protect
-from securefl.protocols.contributions import Sampling, Update, bounded
+from securefl.protocols.contributions import Sampling, bounded
+from securefl.protocols.parts import Part, Update
 from securefl.study.composition import composition
 from securefl.study.seeded import World
 from securefl.training import train
@@ -116,7 +117,7 @@ def context(here: World, **changed: Any) -> ClientContext:
 def test_no_client_moves_the_sum_by_more_than_the_bound(bound: float) -> None:
     of = study(bound=str(bound))
     here = world(of)
-    update = Update(here.problem, Sampling(cohort=6))
+    update = Update(Part(here.problem), Sampling(cohort=6))
     grid = update.spec.grid
     x, y = here.records[0]
     odd = [np.full_like(x, value) for value in (1e30, np.nan, np.inf, -1e15, 1e-40)]
@@ -139,10 +140,10 @@ def test_a_small_update_is_only_rounded_and_a_large_one_keeps_its_direction() ->
     model = here.problem.module(here.problem.initial)
     mine = context(here)
     train(model, mine.x, mine.y, here.problem.local, here.problem.loss, stream(1, "client", 1, 0), 0)
-    loose = Update(here.problem)
+    loose = Update(Part(here.problem))
     whole = loose.compute(mine).floats()
     small = world(study(bound="0.1")).problem
-    clipped = Update(small).compute(context(here)).floats()
+    clipped = Update(Part(small)).compute(context(here)).floats()
     assert np.linalg.norm(whole) > 0.5
     assert 0.0999 < np.linalg.norm(clipped) <= 0.1
     cosine = clipped @ whole / np.linalg.norm(clipped) / np.linalg.norm(whole)
@@ -175,7 +176,7 @@ def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
     here = world(of)
     plan = composition(of, of.arms[0], here)[1]
     spy, _ = spied(of, tmp_path, here)
-    update = Update(here.problem, Sampling(cohort=6))
+    update = Update(Part(here.problem), Sampling(cohort=6))
     steps = [
         update.compute(
             ClientContext(
@@ -241,7 +242,7 @@ def test_the_honest_shares_are_enough_for_any_cohort(asked: int) -> None:
 
 def test_a_clients_sensitivity_is_its_bound_or_twice_that() -> None:
     """Removed, its update is gone; replaced, another one may point the other way."""
-    spec = Update(world(study(bound="0.5")).problem).spec
+    spec = Update(Part(world(study(bound="0.5")).problem)).spec
     assert spec.sensitivity == {("client", "zero-out"): 0.5, ("client", "replace-one"): 1.0}
 
 
@@ -299,7 +300,7 @@ def test_the_grid_cuts_no_share_of_noise_off() -> None:
 @pytest.mark.parametrize("weight", [1.0, 0.5, 1 / 3])
 def test_weights_only_shorten_what_is_noised(weight: float) -> None:
     """Draws with replacement weigh clients: the integers stay within the sensitivity, by truncation."""
-    spec = Update(world(study()).problem, Sampling(cohort=6)).spec
+    spec = Update(Part(world(study()).problem), Sampling(cohort=6)).spec
     plan = Plan(
         unit="client",
         adjacency="zero-out",
@@ -318,7 +319,7 @@ def test_weights_only_shorten_what_is_noised(weight: float) -> None:
 
 def test_shares_of_updates_can_be_drawn() -> None:
     """The grid is coarse enough for a table of discrete noise, and fine enough for its event."""
-    spec = Update(world(study()).problem, Sampling(cohort=6)).spec
+    spec = Update(Part(world(study()).problem), Sampling(cohort=6)).spec
     plan = hidden(
         Plan(
             unit="client",

@@ -13,7 +13,8 @@ from securefl.algorithm.clients import ClientContext, State
 from securefl.core.errors import DataError
 from securefl.core.sparse import sparse
 from securefl.protocols import compression
-from securefl.protocols.compression import CompressedAveraging, _answered, download, received
+from securefl.protocols.averaging import Averaging
+from securefl.protocols.compression import Compressed, _answered, download, received
 from securefl.protocols.cs_fl import CSFL
 from securefl.protocols.stc import STC
 from securefl.study.arm import arm_folder, checkpoint_file
@@ -127,7 +128,7 @@ def test_what_is_not_sent_is_kept_on_both_sides(tmp_path: Path) -> None:
 
 def test_a_zero_below_zero_moves_server_and_client_alike() -> None:
     own = CSFL(fraction=1.0, sparsity=0.01).build(problem())
-    assert isinstance(own, CompressedAveraging)
+    assert isinstance(own, Averaging)
     zeros = np.full(len(own.problem.initial), -0.0, np.float32)
     before = State(zeros, own.start().memory)
     after = compression.moved(before, zeros, np.zeros(len(zeros)))
@@ -143,16 +144,17 @@ def problem() -> Problem:
     return world(of("stc")).problem
 
 
-def moved(rounds: int, p: float = 0.02) -> tuple[CompressedAveraging, list[State]]:
+def moved(rounds: int, p: float = 0.02) -> tuple[Averaging, list[State]]:
     """The server's states over rounds of random steps, in which client 0 never answers."""
     own = STC(fraction=1.0, p=p).build(problem())
-    assert isinstance(own, CompressedAveraging)
+    assert isinstance(own, Averaging)
     rng, states = np.random.default_rng(1), [own.start()]
     for _ in range(rounds):
         state = states[-1]
         has = np.append(0, np.full(5, state.memory["version"][0]))
         mean, residual = rng.normal(size=len(state.broadcast)), state.memory["residual"]
-        change = own.phases[0].change(mean, residual)
+        assert isinstance(own.part, Compressed)
+        change = own.part.phases[0].change(mean, residual)
         states.append(compression.moved(state.remember(has=has), *change))
     return own, states
 

@@ -148,7 +148,7 @@ def test_lambda_brings_features_to_their_prototypes() -> None:
     rows = np.column_stack([np.ones(10), np.random.default_rng(0).random((10, 32))]).astype(np.float32)
     away = []
     for lamda in (0.0, 1.0, 10.0):
-        own = OwnModels(Bodies(here.problem), 32, None, lamda)
+        own = OwnModels(Bodies(here.problem), None, 32, lamda)
         trained = run_job(own.fit(context(here, x, y, rows.ravel())))
         assert not isinstance(trained, DataError)
         away.append(np.mean(np.sum((features(here, trained, x) - rows[y, 1:]) ** 2, axis=1)))
@@ -163,7 +163,7 @@ def test_lambda_brings_features_to_their_prototypes() -> None:
 def test_clients_train_side_by_side_as_alone() -> None:
     here = world()
     rows = np.column_stack([np.ones(10), np.random.default_rng(0).random((10, 32))]).astype(np.float32)
-    own = OwnModels(Bodies(here.problem), 32, Clipping().activation(), 1.0)
+    own = OwnModels(Bodies(here.problem), Clipping().activation(), 32, 1.0)
 
     def fits() -> list[TrainingJob]:
         asked = [context(here, *here.records[k], rows.ravel()) for k in range(4)]
@@ -195,7 +195,7 @@ def test_a_training_that_diverges_leaves_the_model_and_answers() -> None:
 )
 def test_prototypes_that_no_server_makes_are_refused(sent: Any) -> None:
     here = world()
-    own = OwnModels(Bodies(here.problem), 32, None, 1.0)
+    own = OwnModels(Bodies(here.problem), None, 32, 1.0)
     with pytest.raises(DataError, match="the client abstains"):
         own.fit(context(here, *here.records[0], sent.astype(np.float32)))
 

@@ -193,7 +193,7 @@ def test_under_a_claim_no_number_of_the_server_s_records_is_refused(records: int
     few = replace(problem, server_x=problem.server_x[:records], server_y=problem.server_y[:records])
     algorithm: Any = of.arms[0].options.build(few)
     state = algorithm.start()
-    step = algorithm._own_step(state.broadcast, 1, np.random.default_rng(0))
+    step = algorithm.part._own_step(state.broadcast, 1, np.random.default_rng(0))
     assert step.any() == (records > 0)
     assert np.isnan(algorithm.evaluate(state, ()).accuracy) == (records <= 100)
 

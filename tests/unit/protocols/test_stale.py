@@ -11,7 +11,8 @@ from support.tiny_study import run, study, world
 
 from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError
-from securefl.protocols.stale import Change
+from securefl.protocols.parts import Update
+from securefl.protocols.stale import Cached
 from securefl.study.arm import arm_folder, opened
 from securefl.study.composition import composition
 from securefl.study.config import parse
@@ -39,7 +40,7 @@ def test_under_a_bound_a_client_keeps_what_the_sum_has() -> None:
     of = study(ARM)
     problem = world(of).problem
     bounded = replace(problem, local=replace(problem.local, update_bound=0.5))
-    change = Change(bounded)
+    change = Update(Cached(bounded))
     rng = np.random.default_rng(0)
     far = (problem.initial + rng.normal(size=len(problem.initial))).astype(np.float32)
     context = ClientContext(

@@ -17,9 +17,9 @@ from securefl.algorithm.clients import ClientContext, Population, State
 from securefl.algorithm.queries import Answers, CohortQuery, Total
 from securefl.core.streams import client_stream
 from securefl.protocols.averaging import Averaging, Uniform, sampling
-from securefl.protocols.contributions import Update
 from securefl.protocols.fedcor import FedCor
 from securefl.protocols.fedcor.options import ByCorrelation
+from securefl.protocols.parts import Part, Update
 from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import parse
@@ -232,7 +232,7 @@ def test_what_remains_a_trial_and_its_round_tell_of_who_is_in_one_of_them() -> N
     distances = []
     for size in (len(x), 16):
         problem = replace(here.problem, local=replace(here.problem.local, batch_size=size))
-        update = Update(problem, sampling(COUNT, "partial", trials=1))
+        update = Update(Part(problem), sampling(COUNT, "partial", trials=1))
         trial, own = (
             update.compute(
                 ClientContext(
