@@ -39,6 +39,7 @@ from securefl.deployment.messages import (
 )
 from securefl.deployment.roster import PinnedRoster, differences
 from securefl.deployment.session_store import BLANK, CUT, NO_VALUE, SessionStore
+from securefl.engine.calls import by_server
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
@@ -183,9 +184,8 @@ class PartySession:
     def _turn(self, signed: SignedTurn) -> TurnReply:
         """Handle a turn. Nothing changes unless the pinned server signed it for this place."""
         if (here := self._visit) is None:
-            raise RemoteProtocolError(
-                "Expected a session that was entered, got a message before any, or after a restart.",
-                sender=SERVER,
+            raise by_server(
+                "Expected a session that was entered, got a message before any, or after a restart."
             )
         self._require_due(signed, here)
         here.next = signed.number + 1
@@ -199,21 +199,18 @@ class PartySession:
     def _require_due(self, signed: SignedTurn, here: _Visit) -> None:
         """Raise RemoteProtocolError unless the server signed this turn for this visit, and it is due."""
         if signed.visit != here.visit:
-            raise RemoteProtocolError(
-                "Expected a turn for this visit, got one from before a restart, or of another session.",
-                sender=SERVER,
+            raise by_server(
+                "Expected a turn for this visit, got one from before a restart, or of another session."
             )
         if not signed.is_signed(self._pinned.members[SERVER].identity, self._session, self.name):
-            raise RemoteProtocolError(
+            raise by_server(
                 "Expected a turn that the server signed for this party and session, got another: it is "
-                "another party's, or was changed on its way.",
-                sender=SERVER,
+                "another party's, or was changed on its way."
             )
         if not 0 <= signed.number - here.next < _MOST_LOST:
-            raise RemoteProtocolError(
+            raise by_server(
                 f"Expected turn {here.next}, or a later one near it, got turn {signed.number}: an old one "
-                "was replayed, or came late.",
-                sender=SERVER,
+                "was replayed, or came late."
             )
 
     def _keep(self, party: Party) -> None:
@@ -236,13 +233,12 @@ class PartySession:
         """A new visit to a session. RemoteProtocolError for a session that is over."""
         known, (newest, _) = self.diary.number(session), self.diary.newest()
         if 0 < known < newest:
-            raise RemoteProtocolError(
+            raise by_server(
                 "Expected a new session, got one that ended when the party entered another: an old request "
-                "was replayed, or the server used a nonce twice.",
-                sender=SERVER,
+                "was replayed, or the server used a nonce twice."
             )
         if why := self._barred(session):
-            raise RemoteProtocolError(why, sender=SERVER)
+            raise by_server(why)
         if not known:
             # Written before the party acts in the session. Otherwise, after a crash, it would take the
             # session for a new one and run its rounds again.
@@ -259,20 +255,18 @@ class PartySession:
         try:
             enter.require_signed(self._pinned.members[SERVER].identity)
         except CryptoError:
-            raise RemoteProtocolError(
+            raise by_server(
                 "Expected a request signed by the server of the roster, got one that it did not sign: it is "
-                "another server's, or was changed on its way.",
-                sender=SERVER,
+                "another server's, or was changed on its way."
             ) from None
         found = differences(
             {**json.loads(self._plan.text()), **_digests(self._pinned.digest, self._work)},
             {**enter.table(sender=SERVER), **_digests(enter.roster, enter.work)},
         )
         if found:
-            raise RemoteProtocolError(
+            raise by_server(
                 f"Expected this party's plan and roster for {enter.study!r}, got others. {'; '.join(found)}."
-                f"{_OLD_ROSTER if self._pinned.digest != enter.roster else ''}",
-                sender=SERVER,
+                f"{_OLD_ROSTER if self._pinned.digest != enter.roster else ''}"
             )
         return self._pinned.session(self._plan, enter.nonce)
 
@@ -319,7 +313,7 @@ def _noted(party: Party) -> list[str]:
 
 def _driver(party: Party) -> Driver:
     if party.drive is None:
-        raise RemoteProtocolError("Expected a call before any message, got none.", sender=SERVER)
+        raise by_server("Expected a call before any message, got none.")
     return party.drive
 
 

@@ -388,15 +388,7 @@ class ServerParty:
             weights=_weights(query),
             task=told,
         )
-        call = SumCall.over(
-            cohort,
-            attempt.weights,
-            query.sums,
-            initial=query.initial,
-            number=query.number,
-            again=again,
-            task=told,
-        )
+        call = SumCall.over(cohort, attempt)
         self._sums.check(attempt)
         if self._scheme.key_holder_learns:
             answered = self._call(transport, [KEY_HOLDER], encode_call(header, call))

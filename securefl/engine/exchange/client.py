@@ -13,7 +13,7 @@ from securefl.algorithm.plan import CLEAR, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import Weights, require_allowed, require_batches
 from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.core.hiding import ConcealVector
+from securefl.core.hiding import Conceal
 from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import Broadcast, Cohort, ContributionMessage, Order
 from securefl.core.newest import newest
@@ -43,6 +43,8 @@ class Answered:
 class Contribute:
     """The slow work of a client: charge, compute and protect the ordered values.
 
+    header: of the exchange; of an attempt at the hidden sums, if `wants` are these.
+    wants: names of the values that the client sends now.
     cohort: the clients of the ordered hidden sums; None if no sum is hidden.
     conceal: the encryption of each number that the plan hides, by name.
     """
@@ -51,8 +53,9 @@ class Contribute:
     header: Header
     order: Order
     broadcast: Broadcast
+    wants: tuple[str, ...]
     cohort: Cohort | None = None
-    conceal: Mapping[str, ConcealVector] = field(default_factory=dict)
+    conceal: Mapping[str, Conceal] = field(default_factory=dict)
 
     @property
     def draws(self) -> int:
@@ -79,7 +82,7 @@ class Client:
     contributions: Mapping[str, ValueSpec]
     most: Limit
     cohort: Cohort | None = None
-    conceal: Mapping[str, ConcealVector] = field(default_factory=dict)
+    conceal: Mapping[str, Conceal] = field(default_factory=dict)
 
     def begin(self) -> Step[ClientState]:
         return Step(Waiting())
@@ -106,6 +109,7 @@ class Client:
             header=self.header,
             order=state.order,
             broadcast=state.broadcast,
+            wants=state.order.wants,
             cohort=self.cohort if state.order.sums else None,
             conceal=self.conceal,
         )

@@ -116,6 +116,7 @@ def test_killed_at_any_write_it_opens_again_and_an_older_file_is_refused(
                     return exchange(sent)
                 answered.append(content(tmp_path / ME))
                 own = {ME: session.answer(sent[ME])}
+                assert party.files.counter.place() == party.files.place, "noted before the reply leaves"
                 answered.append(content(tmp_path / ME))
                 return exchange(sent) | own
 

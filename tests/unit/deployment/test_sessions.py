@@ -204,7 +204,7 @@ def test_a_party_is_killed_between_the_count_and_its_sum(moment: str, counted: i
 
     def dying(self: Any, what: Any) -> Any:
         tasks = [] if isinstance(self, Counter) else what
-        if any("update" in task.order.order.sums for task in tasks) or getattr(what, "bare", 0):
+        if any("update" in task.order.sums for task in tasks) or getattr(what, "bare", 0):
             os.kill(os.getpid(), signal.SIGKILL)
         return whole(self, what)
 
