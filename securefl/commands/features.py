@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from securefl.commands.choices import PATH
 from securefl.commands.printing import echo
 from securefl.commands.telling import with_trust
 from securefl.core.errors import ConfigError, DataError
@@ -32,7 +33,7 @@ _MOST_LABELS: Final = 1000
 @click.option(
     "--out",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="A .npz file for the training part. The test part, if there is one, gets a file beside it.",
 )
 @click.option(

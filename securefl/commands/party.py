@@ -5,18 +5,16 @@ The command that plays a study with such parties is in `coordinate`.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.choices import FILE
+from securefl.commands.choices import FILE, with_json
 from securefl.commands.coordinate import coordinate, party_folder
-from securefl.commands.printing import Group, echo
+from securefl.commands.printing import Group, echo, echo_json
 from securefl.commands.telling import find, with_trust
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
@@ -165,8 +163,10 @@ def _unprotected(plan: Plan) -> str:
 
 def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
     """Compare the study's terms with the holder's, and ask for agreement to those not stated."""
-    budget = inf if plan.budget is None else plan.budget
-    terms = {"unit": plan.unit, "adjacency": plan.adjacency, "delta": plan.delta, "budget": budget}
+    from securefl.deployment.plan_file import HolderTerms
+
+    terms = HolderTerms.of(plan).words()
+    del terms["adversaries"]
     own = {name: value for name, value in stated.items() if value is not None}
     other = [f"{name} = {terms[name]} in place of {own[name]}" for name in own if terms[name] != own[name]]
     if other:
@@ -285,7 +285,7 @@ def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], **more: Any
 
 @party.command(epilog="Example:  securefl party status P --json")
 @party_folder
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+@with_json()
 def status(folder: Path, as_json: bool) -> None:
     """Show a party's releases with their epsilon, its sessions, its missing values, and its refusals.
 
@@ -299,7 +299,7 @@ def status(folder: Path, as_json: bool) -> None:
 
     said = status(folder)
     if as_json:
-        click.echo(json.dumps(said, indent=1))
+        echo_json(said, 1)
         return
     # A study's name and a server's plan come from others, and may have control characters.
     for line in status_lines(said):

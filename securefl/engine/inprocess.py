@@ -5,8 +5,8 @@ The engine makes their directory, gives them the server's calls, moves their mes
 for the person at this machine.
 
 In a simulation, a `SimulationCache` does work once that every party would repeat on its own machine: decode
-the same bytes, check a signature, agree on a key. One result serves all parties, because it is a function of the
-arguments alone and is stored under all of them. A receiver with other limits, at another place, or that
+the same bytes, check a signature, agree on a key. One result serves all parties, because it is a function of
+the arguments alone and is stored under all of them. A receiver with other limits, at another place, or that
 expects another message has other arguments, and so its own result.
 
 The two owners of a key agreement compute the same secret. The second one takes the first one's result.
@@ -63,7 +63,7 @@ from securefl.training.fit import Trainer
 
 T = TypeVar("T")
 MOST_MESSAGES: Final = 32
-"""The most messages that a `SimulationCache` stores, so that memory does not grow. Few have several receivers."""
+"""The most messages that the cache stores, so that memory does not grow. Few have several receivers."""
 _UNCHANGING: Final = (int, float, str, bytes, *KEYS)
 
 
