@@ -264,7 +264,8 @@ def _sensitivity(
         return calibration.sensitivity(adjacency, 1.0)
     if features is None or bound is None or unit_l2 or features < 2:
         raise click.UsageError(
-            "Expected --sensitivity, or --features (at least 2) with --bound, or --unit-l2, got others. "
+            "Expected --sensitivity, or --features (at least 2) with --bound, or --unit-l2, got none of "
+            "them whole. "
             "Give one of the three. For DP-SGD give --sampling-rate and --steps."
         )
     # The m - 1 clipped features together have a norm of at most bound * sqrt(m - 1).

@@ -46,8 +46,7 @@ def _require_folder(context: click.Context, parameter: click.Parameter, folder: 
     except OSError as error:
         raise ConfigError(f"{expected}: {error.strerror}. {make}") from None
     if not stat.S_ISDIR(found.st_mode):
-        what = "a file" if stat.S_ISREG(found.st_mode) else kind_word(found.st_mode)
-        raise ConfigError(f"{expected}, which is {what}. {make}")
+        raise ConfigError(f"{expected}, which is {kind_word(found.st_mode)}. {make}")
     if not os.access(folder, os.R_OK | os.X_OK):
         raise ConfigError(f"{expected} of user {found.st_uid}, which {me} read. {owner}")
     return folder

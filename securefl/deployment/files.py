@@ -143,8 +143,8 @@ def held(
         if terms is not None:
             ledger = stack.enter_context(Ledger.part_of(file, terms, counter=counter.ledger))
         files = Files(name, file, Journal(file), SessionStore(file), counter, ledger)
-        if files.diary.bound("party", name) != name:
-            raise DataError(f"Expected {path} of {name}, got another party's. Name the party's own folder.")
+        if (whose := files.diary.bound("party", name)) != name:
+            raise DataError(f"Expected {path} of {name}, got that of {whose}. Name the party's own folder.")
         files.diary.sessions()  # checks all rows once; a request checks only the newest
         counter.require(files.place)
         yield files

@@ -147,7 +147,8 @@ def renew(folder: Path, made: Made, part: Part) -> PlanFile:
             )
         if part.counter is not None and part.counter.absolute() != Path(before.counter):
             raise ConfigError(
-                f"Expected the counter {before.counter}, got another: a new plan does not move it."
+                f"Expected the counter {before.counter}, got {part.counter}: a new plan does not "
+                "move it. Leave --counter out."
             )
         if before.client is not None:
             before.terms.require(made.plan, f"this party's ledger, {folder / LEDGER}")
@@ -356,7 +357,9 @@ def _note_records(diary: SessionStore, data: OwnData, new_records: str) -> None:
         return
     if not new_records:
         raise DataError(
-            "Expected the records that this party had before, got others: a file was changed, or the study "
+            "Expected the records that this party had before, SHA-256 "
+            f"{known[-1][0][:16] if known else 'none'}, got "
+            f"{data.digest[:16]}: a file was changed, or the study "
             "deals other records to it. Bring the old ones back. If the new ones are intended, say why with "
             "--new-records WHY: the ledger goes on, and counts what the old ones spent for the new ones too."
         )

@@ -204,8 +204,8 @@ class PartySession:
             )
         if not signed.is_signed(self._pinned.members[SERVER].identity, self._session, self.name):
             raise by_server(
-                "Expected a turn that the server signed for this party and session, got another: it is "
-                "another party's, or was changed on its way."
+                f"Expected a turn that the server signed for this party and session, got turn {signed.number} without "
+                "such a signature: it is another party's, or was changed on its way."
             )
         if not 0 <= signed.number - here.next < _MOST_LOST:
             raise by_server(
@@ -265,7 +265,7 @@ class PartySession:
         )
         if found:
             raise by_server(
-                f"Expected this party's plan and roster for {enter.study!r}, got others. {'; '.join(found)}."
+                f"Expected this party's plan and roster for {enter.study!r}, got {'; '.join(found)}."
                 f"{_OLD_ROSTER if self._pinned.digest != enter.roster else ''}"
             )
         return self._pinned.session(self._plan, enter.nonce)

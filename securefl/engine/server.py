@@ -179,7 +179,10 @@ class ServerParty:
         """Join the session of this directory. Raises ConfigError if it has another server's keys."""
         own = Own(self._identity(directory.session), self._record, directory)
         if directory.server != own.identity.member():  # no sum of this server would ever open
-            raise ConfigError("Expected this server's own keys in the directory, got another's.")
+            raise ConfigError(
+                "Expected this server's own keys in the directory, got those of another server. Pin its "
+                "line again."
+            )
         self._sums = None if self._scheme is None else self._scheme.server(own)
         self.scores = None if self._scoring is None else self._scoring.server(own)
 

@@ -176,7 +176,11 @@ class Client:
         """Refuse draws that contradict each other. In the clear a client sees its own draws alone."""
         own = order.draws
         if order.cohort or own < 1:
-            raise _refusal("Expected an order for sums in the clear, with our draws, got another.")
+            raise _refusal(
+                f"Expected an order for sums in the clear, with our draws, got {own} draws and "
+                f"{len(order.cohort)} bytes of a "
+                "cohort."
+            )
         fits = own == 1 and order.most == 0 if not order.whole else own <= order.most <= order.whole
         _require_fitting(order, fits, (own,))
 
