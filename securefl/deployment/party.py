@@ -204,7 +204,8 @@ class PartySession:
             )
         if not signed.is_signed(self._pinned.members[SERVER].identity, self._session, self.name):
             raise by_server(
-                f"Expected a turn that the server signed for this party and session, got turn {signed.number} without "
+                "Expected a turn that the server signed for this party and session, got turn "
+                f"{signed.number} without "
                 "such a signature: it is another party's, or was changed on its way."
             )
         if not 0 <= signed.number - here.next < _MOST_LOST:
