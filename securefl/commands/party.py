@@ -115,7 +115,7 @@ def init(
     """
     from securefl.core.messages import client_name
     from securefl.deployment import folder as folders
-    from securefl.deployment.party_setup import Made
+    from securefl.deployment.party_setup import PartyStudy
     from securefl.training import single_thread
 
     if (client is not None) + key_holder + server != 1:
@@ -125,7 +125,7 @@ def init(
     chosen = found.study.seeds[0] if seed is None else seed
     if chosen not in found.study.seeds:
         raise ConfigError(f"Expected one of the study's seeds {found.study.seeds}, got {chosen}.")
-    part = folders.Part(
+    part = folders.PartyOptions(
         name="server" if server else "key-holder" if client is None else client_name(client),
         arm=folders.arm_of(found, arm),
         seed=chosen,
@@ -133,7 +133,7 @@ def init(
         records=records,
         sessions=sessions,
     )
-    made = Made.of(found, part.arm, chosen)
+    made = PartyStudy.of(found, part.arm, chosen)
     if client is not None:
         _agree(made.plan, stated, yes)
     content = (folders.renew if again else folders.init)(folder, made, part)

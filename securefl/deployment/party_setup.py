@@ -55,7 +55,7 @@ def work_of(study: Study, arm: Arm, seed: int) -> bytes:
 
 
 @dataclass(frozen=True)
-class Made:
+class PartyStudy:
     """One arm of a study under one seed. Every party of a deployment builds it for itself."""
 
     study: Study
@@ -66,7 +66,7 @@ class Made:
     keeper: Keeper = field(default_factory=Keeper)
 
     @classmethod
-    def of(cls, study: Study, arm: Arm, seed: int, keeper: Keeper | None = None) -> Made:
+    def of(cls, study: Study, arm: Arm, seed: int, keeper: Keeper | None = None) -> PartyStudy:
         """Build the study's world. Raises ConfigError if the study cannot run.
 
         keeper: the client's, with the key of its folder. By default the key is fresh, if the study needs one.
@@ -180,7 +180,7 @@ class OwnData:
         return found.hexdigest()
 
 
-def data_of(made: Made, number: int, records: str) -> OwnData:
+def data_of(made: PartyStudy, number: int, records: str) -> OwnData:
     """A client's records: from its own file, or those that the study deals to it.
 
     records: the file's path; empty if the study deals them.

@@ -63,7 +63,7 @@ class Contribute:
         return self.order.draws if self.cohort is None else self.cohort.draws_of[self.client]
 
 
-ClientState = Waiting | Working | Answered
+ClientPhase = Waiting | Working | Answered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +84,13 @@ class Client:
     cohort: Cohort | None = None
     conceal: Mapping[str, Conceal] = field(default_factory=dict)
 
-    def begin(self) -> Step[ClientState]:
+    def begin(self) -> Step[ClientPhase]:
         return Step(Waiting())
 
-    def expects(self, state: ClientState) -> Expects:
+    def expects(self, state: ClientPhase) -> Expects:
         return Expects(self.header, {Broadcast: self.most, Order: self.most})
 
-    def receive(self, state: ClientState, sender: str, message: Any) -> Step[ClientState]:
+    def receive(self, state: ClientPhase, sender: str, message: Any) -> Step[ClientPhase]:
         if sender != SERVER:
             raise RemoteProtocolError(
                 f"Expected orders from the server, got one from {sender}.", sender=sender, phase="waiting"
@@ -190,7 +190,7 @@ class Client:
             raise _refusal(f"Expected a flat model and one array for each of {names}, all names distinct.")
         return broadcast
 
-    def provide(self, state: ClientState, answer: tuple[Release, ...] | None) -> Step[ClientState]:
+    def provide(self, state: ClientPhase, answer: tuple[Release, ...] | None) -> Step[ClientPhase]:
         """Send the answer. With `None` the client abstains by silence. After the deadline none is sent."""
         if not isinstance(state, Working):
             return Step(state)
@@ -200,7 +200,7 @@ class Client:
             Answered(), out=(Outgoing((SERVER,), ContributionMessage(releases=answer)),), result="answered"
         )
 
-    def deadline(self, state: ClientState) -> Step[ClientState]:
+    def deadline(self, state: ClientPhase) -> Step[ClientPhase]:
         return Step(Answered(), result="missed")
 
 

@@ -17,7 +17,7 @@ from securefl.core.errors import DataError
 from securefl.core.release import SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment.files import Files
-from securefl.deployment.party_setup import Made
+from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.server import PartyThread, Relay, Served
 from securefl.deployment.status import status
 from securefl.storage import database
@@ -30,7 +30,9 @@ ME = "client-0001"
 
 @pytest.fixture(autouse=True)
 def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+    monkeypatch.setattr(
+        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
+    )
 
 
 class Shots:

@@ -20,7 +20,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment.local import UpdateParty
-from securefl.deployment.party_setup import Made
+from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.status import status
 from securefl.deployment.updates import Updates
@@ -194,7 +194,9 @@ def test_a_party_does_not_open_the_folder_of_another(tmp_path: Path) -> None:
 
 
 def test_a_study_party_without_records_reads_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+    monkeypatch.setattr(
+        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
+    )
     enrolled(tmp_path)
     with ExitStack() as stack:
         answers = {}

@@ -42,7 +42,7 @@ from securefl.core.release import KEY_HOLDER, OTHERS, PARTIES, SERVER
 from securefl.core.streams import own_stream
 from securefl.deployment import folder as folders
 from securefl.deployment import keys, pinning, plan_file
-from securefl.deployment.party_setup import Made
+from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.roster import line_of
 from securefl.deployment.status import status
 from securefl.engine.party import contributing
@@ -57,7 +57,9 @@ ALL, FEWER = (0, 1, 2, 3), (0, 1, 2)
 @pytest.fixture(autouse=True)
 def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Building a world takes a second, and every opening of a folder does it."""
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+    monkeypatch.setattr(
+        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
+    )
 
 
 @pytest.fixture
