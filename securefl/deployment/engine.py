@@ -174,14 +174,12 @@ class RemoteEngine:
         counted = len(self.server.account.new)
         waves = self._transport
         waves.begin()
-        if not self._may_ask(query, header):
-            answers = self.server.skip(query, CUT_OFF)
-            self._book(header, self.server.account.new[counted:])
-            log.add(self.server.log.take())
+        asks, server = self._may_ask(query, header), self.server
+        answers = server.query(query, header, waves) if asks else server.skip(query, CUT_OFF)
+        self._book(header, server.account.new[counted:])
+        log.add(server.log.take())
+        if not asks:
             return answers, log
-        answers = self.server.query(query, header, waves)
-        self._book(header, self.server.account.new[counted:])
-        log.add(self.server.log.take())
         log.traffic.add(waves.traffic)
         seen, absent = self.server.seen, self._gathering.absent
         self._seen.append(seen)

@@ -193,8 +193,7 @@ class ServerParty:
         client that does not exist.
         """
         self._check(query)
-        self.log.take()  # of an earlier query
-        self._called, self._heard = set(), frozenset()
+        self._forget()
         answers = self._queried(query, header, transport)
         answers = replace(answers, error_bound=self.error_bound() or 0.0)
         self.seen = self._saw(query, answers, transport.absent)
@@ -202,13 +201,17 @@ class ServerParty:
 
     def skip(self, query: CohortQuery, why: str) -> Answers:
         """Count a query, and ask nobody: its orders left earlier, and parties take no order twice."""
-        self.log.take()  # of an earlier query
-        self._called, self._heard = set(), frozenset()
+        self._forget()
         self.log.report(SERVER, why)
         self.account.query([spec.name for spec in query.wants()], query.cohort, initial=query.initial > 0)
         answers = no_answers(query)
         self.seen = self._saw(query, answers, {})
         return answers
+
+    def _forget(self) -> None:
+        """Forget what an earlier query noted."""
+        self.log.take()
+        self._called, self._heard = set(), frozenset()
 
     def _saw(self, query: CohortQuery, answers: Answers, absent: Mapping[str, Absence]) -> Seen:
         """Who took part, from the answers, the messages that the server accepted, and the wire."""
