@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 IMAGES: Final = "efficientnet_lite0"
 TEXTS: Final = "wordllama"
+_BOTH: Final = (("train", "training part", ""), ("test", "test part", "-test"))
+"""The parts of a source that has two: name, title, and the ending of its file."""
 _MOST_LABELS: Final = 1000
 """The most classes that the command prints."""
 
@@ -124,16 +126,12 @@ def _parts(source: str, text: str | None, target: str | None, size: int) -> list
         )
     if source in NAMES:
         split = load(source)
-        return [_of_dataset(split.train, "training part", ""), _of_dataset(split.test, "test part", "-test")]
+        return [_of_dataset(getattr(split, name), title, ending) for name, title, ending in _BOTH]
     if not path.is_dir():
         return [_of_array(path)]
     inside = {own.name for own in path.iterdir() if not own.name.startswith(".")}
     if inside == {"train", "test"}:
-        train, test = (
-            _of_folder(path / name, size, title, ending)
-            for name, title, ending in (("train", "training part", ""), ("test", "test part", "-test"))
-        )
-        return [train, test]
+        return [_of_folder(path / name, size, title, ending) for name, title, ending in _BOTH]
     return [_of_folder(path, size, "images", "")]
 
 

@@ -24,7 +24,7 @@ from securefl.deployment.gathering import AT_ONCE, Gathering, Patience
 from securefl.deployment.messages import Enter
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.transport import RemoteTransport, SendAndReceive
-from securefl.engine.account import Asked
+from securefl.engine.account import CountedQuery
 from securefl.engine.attendance import Absence, Attendance, Presence, Seen
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
@@ -218,7 +218,7 @@ class RemoteEngine:
             if why is Absence.SILENT:
                 log.report(name, SILENT)
 
-    def _book(self, header: Header, asked: Sequence[Asked]) -> None:
+    def _book(self, header: Header, asked: Sequence[CountedQuery]) -> None:
         """Reserve the charges of these queries in the server's ledger."""
         wants = [
             (

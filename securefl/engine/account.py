@@ -17,7 +17,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import Charge
 from securefl.mechanisms.charges import Protection
 
-Asked = tuple[str, bool, tuple[int, ...]]
+CountedQuery = tuple[str, bool, tuple[int, ...]]
 """A value's name, whether the query was an initial one, and the clients that were asked for the value."""
 
 
@@ -29,7 +29,7 @@ class Account:
         self._protected = {name: Protection(plan, spec) for name, spec in contributions.items()}
         self._counts = GroupedCounts(range(clients))
         self._budget = Budget(self, plan.terms())
-        self._new: list[Asked] = []
+        self._new: list[CountedQuery] = []
         self._refused: dict[tuple[tuple[str, ...], Counts], bool] = {}
 
     def counted(self, holder: str) -> Counts:
@@ -47,7 +47,7 @@ class Account:
             self._count((name, initial, tuple(map(int, clients))))
             self._new.append((name, initial, tuple(map(int, clients))))
 
-    def _count(self, asked: Asked) -> None:
+    def _count(self, asked: CountedQuery) -> None:
         name, initial, clients = asked
         charge = dump_charge(self.charge(name, initial=initial))
         for client in clients:
@@ -66,16 +66,16 @@ class Account:
         return [epsilon for epsilon, count in sorted(spent) for _ in range(count)]
 
     @property
-    def new(self) -> Sequence[Asked]:
+    def new(self) -> Sequence[CountedQuery]:
         """The queries that were counted since `news` was called last."""
         return self._new
 
-    def news(self) -> list[Asked]:
+    def news(self) -> list[CountedQuery]:
         """The queries that were counted since the last call of this method, for the record of a round."""
         new, self._new = self._new, []
         return new
 
-    def restore(self, rounds: Iterable[Sequence[Asked]]) -> None:
+    def restore(self, rounds: Iterable[Sequence[CountedQuery]]) -> None:
         """Count the queries in the records of earlier rounds."""
         for asked in rounds:
             for one in asked:

@@ -305,14 +305,9 @@ class ClientParty:
         orders = self._with_one_total(self._in_counted_session(orders))
         tasks = {id(order): found for order in orders if (found := self._task(order)) is not None}
         contributions = self._contributing.contribute_many(list(tasks.values()))
+        done = recorded | {order: contributions[task.client] for order, task in tasks.items()}
         return [
-            recorded[id(order)]
-            if id(order) in recorded
-            else contributions[tasks[id(order)].client]
-            if id(order) in tasks
-            else None
-            if order is _REFUSED
-            else order.run()
+            done[id(order)] if id(order) in done else None if order is _REFUSED else order.run()
             for order in orders
         ]
 
