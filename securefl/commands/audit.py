@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
+from securefl.commands.choices import with_json
 from securefl.commands.exit_codes import ExitCode
-from securefl.commands.printing import echo
+from securefl.commands.printing import echo, echo_json
 
 if TYPE_CHECKING:
     from securefl.training.devices import Wanted
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="The device on which private training and features are tested.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+@with_json()
 def audit(device: Wanted, as_json: bool) -> None:
     """Test whether any mechanism reveals more than its claimed epsilon (one or two minutes).
 
@@ -49,7 +49,7 @@ def audit(device: Wanted, as_json: bool) -> None:
                 f"at least {found['lower']:7.4f}   {found['verdict']}"
             )
     if as_json:
-        click.echo(json.dumps(findings, indent=1))
+        echo_json(findings, 1)
     if any(found["verdict"] != "pass" for found in findings):
         # Without an error message, because the table or the JSON says which mechanism failed.
         raise SystemExit(ExitCode.ERROR)

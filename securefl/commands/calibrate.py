@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.printing import echo
+from securefl.commands.choices import with_json
+from securefl.commands.printing import echo, echo_json
 
 if TYPE_CHECKING:
     from securefl.core.release import Adjacency
@@ -60,7 +60,7 @@ FedLog:   securefl calibrate --epsilon 1 --delta 1e-5 --releases 100 --features 
     "--rounds", type=int, default=1, show_default=True, help="DP-SGD: rounds that a client trains in."
 )
 @click.option("--force", is_flag=True, help="Allow a delta of 1 / n or more.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+@with_json()
 @click.pass_context
 def calibrate(
     context: click.Context,
@@ -89,18 +89,19 @@ def calibrate(
     """
     from securefl.dp import calibration
 
-    if (epsilon is None) == (noise_multiplier is None):
-        got = "neither" if epsilon is None else "both"
-        raise click.UsageError(
-            f"Expected --epsilon for the noise, or --noise-multiplier for its epsilon, got {got}. Give one."
-        )
+    _require_one(
+        epsilon,
+        noise_multiplier,
+        "--epsilon for the noise, or --noise-multiplier for its epsilon",
+        ". Give one.",
+    )
     training = (sampling_rate, batch, steps, epochs)
     if any(given is not None for given in training) or _given(context, "rounds"):
         _refuse_gaussian(context)
-        schedule = _schedule(sampling_rate, batch, records, steps, epochs, rounds)
+        rate, steps = _schedule(sampling_rate, batch, records, steps, epochs, rounds)
         calibration.check_delta(delta, records, force=force)
-        found = _of_training(schedule, delta, epsilon, noise_multiplier)
-        click.echo(json.dumps(found) if as_json else "\n".join(_told(schedule, found)))
+        found = _of_training(rate, steps, rounds, delta, epsilon, noise_multiplier)
+        click.echo(json.dumps(found) if as_json else "\n".join(_told(found)))
         return
     _of_gaussians(
         epsilon, noise_multiplier, delta, releases, records=records, force=force, as_json=as_json, **gaussian
@@ -120,13 +121,11 @@ def _refuse_gaussian(context: click.Context) -> None:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Schedule:
-    """DP-SGD's public schedule: the sampling rate, the steps of a round, and the rounds."""
-
-    rate: float
-    steps: int
-    rounds: int
+def _require_one(first: object, second: object, expected: str, advice: str) -> None:
+    """Raises UsageError unless exactly one of the two is given."""
+    if (first is None) == (second is None):
+        got = "neither" if first is None else "both"
+        raise click.UsageError(f"Expected {expected}, got {got}{advice}")
 
 
 def _schedule(
@@ -136,12 +135,9 @@ def _schedule(
     steps: int | None,
     epochs: float | None,
     rounds: int,
-) -> _Schedule:
-    if (rate is None) == (batch is None):
-        got = "neither" if rate is None else "both"
-        raise click.UsageError(
-            f"Expected --sampling-rate, or --batch with --records, for DP-SGD, got {got}. Give one of them."
-        )
+) -> tuple[float, int]:
+    """DP-SGD's public schedule: the sampling rate, and the steps of a round."""
+    _require_one(rate, batch, "--sampling-rate, or --batch with --records, for DP-SGD", ". Give one of them.")
     if batch is not None:
         if not 0 < batch <= records:
             raise click.UsageError(
@@ -150,12 +146,9 @@ def _schedule(
             )
         rate = batch / records
     assert rate is not None
-    if (steps is None) == (epochs is None):
-        got = "neither" if steps is None else "both"
-        raise click.UsageError(
-            f"Expected --steps of a round, or --epochs, got {got}: the noise follows from a "
-            "schedule. Give one."
-        )
+    _require_one(
+        steps, epochs, "--steps of a round, or --epochs", ": the noise follows from a schedule. Give one."
+    )
     if epochs is not None:
         if not 0 < epochs < float("inf") or not rate > 0:
             raise click.UsageError(f"Expected finite --epochs > 0, got {epochs:g}.")
@@ -163,16 +156,15 @@ def _schedule(
     assert steps is not None
     if rounds < 1:
         raise click.UsageError(f"Expected --rounds >= 1, got {rounds}.")
-    return _Schedule(rate=rate, steps=steps, rounds=rounds)
+    return rate, steps
 
 
 def _of_training(
-    schedule: _Schedule, delta: float, epsilon: float | None, noise_multiplier: float | None
+    rate: float, steps: int, rounds: int, delta: float, epsilon: float | None, noise_multiplier: float | None
 ) -> dict[str, Any]:
     from securefl.accounting.figures import plain
     from securefl.dp import calibration
 
-    rate, steps, rounds = schedule.rate, schedule.steps, schedule.rounds
     multiplier = noise_multiplier
     if multiplier is None:
         assert epsilon is not None
@@ -192,17 +184,17 @@ def _of_training(
     }
 
 
-def _told(schedule: _Schedule, found: dict[str, Any]) -> list[str]:
-    rounds, total = schedule.rounds, schedule.steps * schedule.rounds
+def _told(found: dict[str, Any]) -> list[str]:
+    rate, steps, rounds = found["sampling_rate"], found["steps"], found["rounds"]
     by_round = ", ".join(
         f"{float(value):.4g} after round {n}" for n, value in found["epsilon_by_round"].items()
     )
     return [
         f"noise multiplier {found['noise_multiplier']:.5g}  (epsilon {float(found['epsilon']):.4f} at delta "
         f"{found['delta']:g}, per record added or removed)",
-        f"{total:,} steps at sampling rate {schedule.rate:g}: {schedule.steps} in each of {rounds} "
+        f"{steps * rounds:,} steps at sampling rate {rate:g}: {steps} in each of {rounds} "
         f"round{'' if rounds == 1 else 's'}; epsilon {by_round}",
-        f"[dpsgd] sampling_rate = {schedule.rate:g}, steps = {schedule.steps}, and noise_multiplier = "
+        f"[dpsgd] sampling_rate = {rate:g}, steps = {steps}, and noise_multiplier = "
         f"{found['noise_multiplier']:.5g} or the epsilon that it may cost",
     ]
 
@@ -239,7 +231,7 @@ def _of_gaussians(
             )
         spent = calibration.epsilon_of(noise_multiplier, delta, releases=releases, sensitivity=1.0)
         if as_json:
-            click.echo(json.dumps({"epsilon": plain(spent), "noise_multiplier": noise_multiplier}))
+            echo_json({"epsilon": plain(spent), "noise_multiplier": noise_multiplier})
             return
         echo(f"epsilon {spent:.6f} at delta {delta:g}  (sigma {noise_multiplier * one:.6f})")
         return
@@ -251,7 +243,7 @@ def _of_gaussians(
         "epsilon_if_paper": calibration.epsilon_of(paper, delta, releases=releases, sensitivity=one),
     }
     if as_json:
-        click.echo(json.dumps(found))
+        echo_json(found)
         return
     echo(f"sigma {sigma:.6f}  (noise multiplier {sigma / one:.6f}, sensitivity {one:.6f})")
     echo(f"FedLog's Theorem 4 would take {paper:.6f}, which is epsilon {found['epsilon_if_paper']:.6f}")
@@ -272,7 +264,8 @@ def _sensitivity(
         return calibration.sensitivity(adjacency, 1.0)
     if features is None or bound is None or unit_l2 or features < 2:
         raise click.UsageError(
-            "Expected --sensitivity, or --features (at least 2) with --bound, or --unit-l2, got others. "
+            "Expected --sensitivity, or --features (at least 2) with --bound, or --unit-l2, got none of "
+            "them whole. "
             "Give one of the three. For DP-SGD give --sampling-rate and --steps."
         )
     # The m - 1 clipped features together have a norm of at most bound * sqrt(m - 1).

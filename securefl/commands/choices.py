@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,36 +25,39 @@ if TYPE_CHECKING:
 
 FOR_YOU_ALONE: Final = "This is for you alone: no epsilon covers it."
 FILE: Final = click.Path(path_type=Path, readable=False)
+PATH: Final = click.Path(path_type=Path)
+FOLDER: Final = click.Path(path_type=Path, file_okay=False)
+NEW_FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
+Command = Callable[..., None]
+
+
+def with_json(words: str = "Print JSON, and nothing else.") -> Callable[[Command], Command]:
+    """Add the option `--json`, the argument `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=words)
+
+
+def require_flower() -> None:
+    """Raise ConfigError unless Flower is installed."""
+    if find_spec("flwr") is None:
+        raise ConfigError("Expected Flower, got none installed. Install it: pip install 'securefl[flower]'.")
+
+
+_BOUNDS: Final = {
+    "--spread": "Largest weight of a baseline over the root mean square of all; default 8.",
+    "--weight-bound": "Largest root mean square weight of a baseline; default 32, compact 16, others 1024.",
+    "--variance-high": "Largest anchored variance; a larger is clipped. Default 512, compact 64.",
+    "--variance-low": "Smallest anchored variance; a smaller is clipped. Default 6e-08.",
+    "--mean-bound": "Largest anchored |mean|; a larger is clipped. Default 64, compact 16.",
+}
+
+
+def with_options(command: Command) -> Command:
     """Add the options that must be equal for clients, the baseline's owner and the evaluator."""
+    for flag, words in _BOUNDS.items():
+        command = click.option(flag, type=float, help=words)(command)
     for option in (
-        click.option(
-            "--spread",
-            type=float,
-            help="Largest weight of a baseline over the root mean square of all; default 8.",
-        ),
-        click.option(
-            "--weight-bound",
-            type=float,
-            help="Largest root mean square weight of a baseline; default 32, compact 16, others 1024.",
-        ),
-        click.option(
-            "--variance-high",
-            type=float,
-            help="Largest anchored variance; a larger is clipped. Default 512, compact 64.",
-        ),
-        click.option(
-            "--variance-low",
-            type=float,
-            help="Smallest anchored variance; a smaller is clipped. Default 6e-08.",
-        ),
-        click.option(
-            "--mean-bound",
-            type=float,
-            help="Largest anchored |mean|; a larger is clipped. Default 64, compact 16.",
-        ),
         click.option("--anchor", type=FILE, help="Public profile (JSON) that values are standardised by."),
         click.option(
             "--params",
@@ -67,14 +71,15 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.Choice(["full", "mean-only"]),
             help="Default full. mean-only lets the evaluator read the variances.",
         ),
+        click.option(
+            "--declared",
+            type=FILE,
+            help="The evaluator's declaration of its baseline (securefl declare), with all options. Beside "
+            "it, --spread is the most that you agree to (default 8), and --anchor is compared.",
+        ),
     ):
         command = option(command)
-    return click.option(
-        "--declared",
-        type=FILE,
-        help="The evaluator's declaration of its baseline (securefl declare), with all options. Beside it, "
-        "--spread is the most that you agree to (default 8), and --anchor is compared.",
-    )(command)
+    return command
 
 
 def declared_options(

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
 import click
 
+from securefl.commands.choices import NEW_FILE, PATH, with_json
+from securefl.commands.printing import echo_json
 from securefl.core.text_safety import escaped
 
 
 @click.command(epilog="Example:  securefl compare runs/a runs/b -o compare.html")
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NEW_FILE,
     help="The HTML page to write; by default none.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, and nothing else.")
+@with_json("Print the comparison as JSON, and nothing else.")
 def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Put the finished runs in the folders RUN side by side: what differs, and how they ended.
 
@@ -42,7 +43,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         words = ["securefl", "compare", *map(str, runs), "-o", str(out)]
         write(out, report.page(found, shlex.join(words)))
     if as_json:
-        click.echo(json.dumps(report.as_json(found) | ({"page": str(out)} if out else {}), indent=2))
+        echo_json(report.as_json(found) | ({"page": str(out)} if out else {}), 2)
         return
     click.echo(report.answer(found))
     click.echo(report.differing(found))

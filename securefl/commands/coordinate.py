@@ -10,14 +10,13 @@ import shlex
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from securefl.commands.choices import FILE
+from securefl.commands.choices import FILE, require_flower, with_json
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import echo
 from securefl.commands.telling import play_and_tell, with_trust
@@ -47,8 +46,7 @@ def _require_folder(context: click.Context, parameter: click.Parameter, folder: 
     except OSError as error:
         raise ConfigError(f"{expected}: {error.strerror}. {make}") from None
     if not stat.S_ISDIR(found.st_mode):
-        what = "a file" if stat.S_ISREG(found.st_mode) else kind_word(found.st_mode)
-        raise ConfigError(f"{expected}, which is {what}. {make}")
+        raise ConfigError(f"{expected}, which is {kind_word(found.st_mode)}. {make}")
     if not os.access(folder, os.R_OK | os.X_OK):
         raise ConfigError(f"{expected} of user {found.st_uid}, which {me} read. {owner}")
     return folder
@@ -112,7 +110,7 @@ Example:  securefl party coordinate server --out runs/hospitals
     help="Seconds for one reply of a party. One of them includes its training.",
 )
 @with_trust
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
+@with_json("Print the results as JSON, and nothing else.")
 def coordinate(
     folder: Path,
     out: Path | None,
@@ -154,8 +152,8 @@ def coordinate(
     names = others_of(folder)
     if flower is None:
         paths = _paths(names, folder, parties, sockets)
-    elif find_spec("flwr") is None:
-        raise ConfigError("Expected Flower, got none installed. Install it: pip install 'securefl[flower]'.")
+    else:
+        require_flower()
     seconds = (_WAIT if flower is None else _WAIT_FLOWER) if wait is None else wait
     study = config.of_folder(folder / STUDY, trusted)
     home = out or Path("runs") / slug(study.study.name)

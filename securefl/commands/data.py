@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from securefl.commands.printing import Group, echo
+from securefl.commands.choices import PATH, with_json
+from securefl.commands.printing import Group, echo, echo_json
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 
@@ -31,7 +32,7 @@ def fetch_command(name: str) -> None:
 
 
 @data.command(name="list", epilog="Example:  securefl data list --json")
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@with_json("Print as JSON.")
 def list_command(as_json: bool) -> None:
     """List the data sets that `[data] source` can name, and the folder that holds them.
 
@@ -49,11 +50,11 @@ def list_command(as_json: bool) -> None:
 
 
 @data.command(name="describe", epilog="Example:  securefl data describe survey.csv --target income --public")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option("--target", help="The column to predict.")
 @click.option("--client-column", help="The column that names the client of a record.")
 @click.option("--public", is_flag=True, help="Confirm that FILE is public. The output reveals records.")
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@with_json("Print as JSON.")
 def describe_command(
     file: Path, target: str | None, client_column: str | None, public: bool, as_json: bool
 ) -> None:
@@ -72,7 +73,7 @@ def describe_command(
 
     section, notes = proposal(file, target=target, client_column=client_column)
     if as_json:
-        click.echo(json.dumps({"data": section, "notes": notes}, indent=2))
+        echo_json({"data": section, "notes": notes}, 2)
         return
     for line in (*(f"# {note}" for note in notes), *lines(section)):
         click.echo(line)

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from securefl.commands.printing import echo
+from securefl.commands.choices import NEW_FILE, PATH, with_json
+from securefl.commands.printing import echo, echo_json
 from securefl.commands.telling import with_run_code
 from securefl.core.errors import ConfigError
 from securefl.core.lazy import loading
 
 
 @click.command(epilog="Example:  securefl export runs/gas --arm FedAvg -o model.safetensors")
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="RUN", type=PATH)
 @click.option("--arm", help="The arm; needed if RUN has several.")
 @click.option("--seed", type=int, help="The seed; default: the study's first.")
 @click.option("--client", type=int, help="The client's number, if clients have personal models.")
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NEW_FILE,
     required=True,
     help="The file to write, .safetensors or .onnx.",
 )
 @with_run_code
-@click.option("--json", "as_json", is_flag=True, help="Print the card as JSON, and nothing else.")
+@with_json("Print the card as JSON, and nothing else.")
 def export(
     folder: Path,
     arm: str | None,
@@ -64,7 +64,7 @@ def export(
         found = taken(study, folder, arm or study.arms[0].name, seed, client)
     found.write(out)
     if as_json:
-        click.echo(json.dumps(found.card, indent=2))
+        echo_json(found.card, 2)
         return
     for what, words in rows(found.card):
         echo(f"{what:9} {words}")

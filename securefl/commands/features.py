@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from securefl.commands.choices import PATH
 from securefl.commands.printing import echo
 from securefl.commands.telling import with_trust
 from securefl.core.errors import ConfigError, DataError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 IMAGES: Final = "efficientnet_lite0"
 TEXTS: Final = "wordllama"
+_BOTH: Final = (("train", "training part", ""), ("test", "test part", "-test"))
+"""The parts of a source that has two: name, title, and the ending of its file."""
 _MOST_LABELS: Final = 1000
 """The most classes that the command prints."""
 
@@ -32,7 +35,7 @@ _MOST_LABELS: Final = 1000
 @click.option(
     "--out",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="A .npz file for the training part. The test part, if there is one, gets a file beside it.",
 )
 @click.option(
@@ -95,7 +98,7 @@ def features(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
+class FeatureSource:
     """Records to read in slices, so that a folder of images need not fit into memory.
 
     ending: of the file's name. count: the number of records. read: the records of a slice, or their texts.
@@ -109,7 +112,7 @@ class Part:
     y: NDArray[Any] | None
 
 
-def _parts(source: str, text: str | None, target: str | None, size: int) -> list[Part]:
+def _parts(source: str, text: str | None, target: str | None, size: int) -> list[FeatureSource]:
     from securefl.core.reading import near
     from securefl.data import NAMES, load
 
@@ -123,30 +126,26 @@ def _parts(source: str, text: str | None, target: str | None, size: int) -> list
         )
     if source in NAMES:
         split = load(source)
-        return [_of_dataset(split.train, "training part", ""), _of_dataset(split.test, "test part", "-test")]
+        return [_of_dataset(getattr(split, name), title, ending) for name, title, ending in _BOTH]
     if not path.is_dir():
         return [_of_array(path)]
     inside = {own.name for own in path.iterdir() if not own.name.startswith(".")}
     if inside == {"train", "test"}:
-        train, test = (
-            _of_folder(path / name, size, title, ending)
-            for name, title, ending in (("train", "training part", ""), ("test", "test part", "-test"))
-        )
-        return [train, test]
+        return [_of_folder(path / name, size, title, ending) for name, title, ending in _BOTH]
     return [_of_folder(path, size, "images", "")]
 
 
-def _of_dataset(part: Dataset, title: str, ending: str) -> Part:
-    return Part(title=title, ending=ending, count=len(part), read=lambda own: part.x[own], y=part.y)
+def _of_dataset(part: Dataset, title: str, ending: str) -> FeatureSource:
+    return FeatureSource(title=title, ending=ending, count=len(part), read=lambda own: part.x[own], y=part.y)
 
 
-def _of_folder(folder: Path, size: int, title: str, ending: str) -> Part:
+def _of_folder(folder: Path, size: int, title: str, ending: str) -> FeatureSource:
     import numpy as np
 
     from securefl.data.images import images_in, read_images
 
     found = images_in(folder)
-    return Part(
+    return FeatureSource(
         title=title,
         ending=ending,
         count=len(found.files),
@@ -155,7 +154,7 @@ def _of_folder(folder: Path, size: int, title: str, ending: str) -> Part:
     )
 
 
-def _of_array(path: Path) -> Part:
+def _of_array(path: Path) -> FeatureSource:
     """The records of a .npz or .npy. Pixels of eight bits become numbers from 0 to 1."""
     import numpy as np
 
@@ -172,7 +171,7 @@ def _of_array(path: Path) -> Part:
             f"{path}: expected records as numbers of shape (n, ...), got {found.dtype} {found.shape}."
         )
     scale = np.float32(255 if found.dtype == np.uint8 else 1)
-    return Part(
+    return FeatureSource(
         title="records",
         ending="",
         count=len(found),
@@ -181,7 +180,7 @@ def _of_array(path: Path) -> Part:
     )
 
 
-def _of_table(path: Path, text: str, target: str | None) -> Part:
+def _of_table(path: Path, text: str, target: str | None) -> FeatureSource:
     from securefl.core.reading import near
     from securefl.data.columns import Cell
     from securefl.data.tables import read_records
@@ -203,7 +202,7 @@ def _of_table(path: Path, text: str, target: str | None) -> Part:
                 f"{place.at(row)}: expected a text, got {'none' if not one else type(one).__name__}. "
                 "Correct the record, or leave it out."
             )
-    return Part(
+    return FeatureSource(
         title="texts",
         ending="",
         count=len(texts),
@@ -252,7 +251,7 @@ def _network(
     return chosen
 
 
-def _require_readable(part: Part, network: Network, source: str) -> None:
+def _require_readable(part: FeatureSource, network: Network, source: str) -> None:
     """Raises ConfigError, before anything is written, if the network does not read the first record."""
     first = part.read(slice(1))
     if network.tokens is not None:
@@ -264,7 +263,7 @@ def _require_readable(part: Part, network: Network, source: str) -> None:
     network.width(first.shape[1:])
 
 
-def _write(part: Part, network: Network, path: Path, records: int | None) -> None:
+def _write(part: FeatureSource, network: Network, path: Path, records: int | None) -> None:
     import numpy as np
     from rich.console import Console
     from rich.progress import Progress
@@ -288,7 +287,7 @@ def _write(part: Part, network: Network, path: Path, records: int | None) -> Non
     click.echo(path)
 
 
-def _toml(out: Path, parts: list[Part]) -> Iterator[str]:
+def _toml(out: Path, parts: list[FeatureSource]) -> Iterator[str]:
     """The lines of [data] that read the files, if their labels are words."""
     y = parts[0].y
     if y is None or y.dtype.kind != "U":

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from securefl.commands.choices import FILE
-from securefl.commands.printing import Group, echo
+from securefl.commands.choices import FILE, with_json
+from securefl.commands.printing import Group, echo, echo_json
 from securefl.core.errors import DataError
 from securefl.core.text_safety import excerpt
 from securefl.report import terminal
@@ -57,7 +57,7 @@ def ledger() -> None:
     show_default=True,
     help="The party against which epsilon holds.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+@with_json()
 def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
     """Print a table of releases (time, holder, value, unit, event, epsilon after it) and the ledger's head.
 
@@ -75,7 +75,7 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
     found = statement(path, party=party, holder=holder)
     if as_json:
         parts = {"count": found.head.count, "head": found.head.digest.hex(), "releases": found.releases}
-        click.echo(json.dumps(parts, indent=1))
+        echo_json(parts, 1)
         return
     if not found.releases:
         echo("No releases.")
@@ -92,7 +92,7 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
 
 @ledger.command(epilog="Example:  securefl ledger runs people.ledger --json")
 @click.argument("path", type=FILE, callback=_ledger)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+@with_json()
 def runs(path: Path, as_json: bool) -> None:
     """Show the epsilon that several runs over the same records have spent together, in their shared ledger.
 
@@ -126,7 +126,7 @@ def runs(path: Path, as_json: bool) -> None:
         ]
         promise = {"unit": terms.unit, "adjacency": terms.adjacency, "delta": terms.delta}
         said = {**promise, "budget": found.budget, "adversaries": list(terms.adversaries), "runs": rows}
-        click.echo(json.dumps(said, indent=1))
+        echo_json(said, 1)
         return
     for entry, spent in zip(found.entries, after, strict=True):
         told = ", ".join(f"{short(value)} against the {party}" for party, value in spent.items())
@@ -147,7 +147,7 @@ def runs(path: Path, as_json: bool) -> None:
     help="A JSON file of events, as described above.",
 )
 @click.option("--delta", type=float, required=True, help="The delta of the epsilon.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+@with_json()
 def epsilon(events: Path, delta: float, as_json: bool) -> None:
     """Compute the epsilon of a list of events in a JSON file, by privacy loss distributions and by RDP.
 
@@ -190,6 +190,6 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
             err=True,
         )
     if as_json:
-        click.echo(json.dumps({name: plain(value) for name, value in found.items()}))
+        echo_json({name: plain(value) for name, value in found.items()})
     else:
         echo(f"epsilon {found['epsilon']:.6g} at delta {delta:g}; by RDP {found['rdp_epsilon']:.6g}")

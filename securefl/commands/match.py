@@ -88,50 +88,20 @@ def match(
     key holder learns it.
     """
     if story:
-        _tell(public, evaluator, baseline, profiles, out, chosen)
+        from securefl.commands.story import tell_story
+
+        flags = (("--public", public), ("--evaluator", evaluator), ("--declared", chosen.pop("declared")))
+        for flag, given in flags:
+            if given is not None:
+                raise click.UsageError(
+                    f"Expected no {flag} with --story, which makes keys of its own. Leave it out."
+                )
+        tell_story(baseline, profiles, chosen_options(**chosen), out)
         return
-    keys, own = _given("--public", public), _given("--evaluator", evaluator)
-    base = _given("--baseline", baseline)
+    public, evaluator = _given("--public", public), _given("--evaluator", evaluator)
+    baseline = _given("--baseline", baseline)
     if not profiles:
         raise click.MissingParameter(param_hint="'PROFILES...'", param_type="argument")
-    _match(keys, own, base, out, profiles, chosen)
-
-
-def _given(flag: str, path: Path | None) -> Path:
-    """The option's file. Raises MissingParameter, as click does, if it was not given."""
-    if path is None:
-        raise click.MissingParameter(param_hint=f"'{flag}'", param_type="option")
-    return path
-
-
-def _tell(
-    public: Path | None,
-    evaluator: Path | None,
-    baseline: Path | None,
-    profiles: tuple[Path, ...],
-    out: Path,
-    chosen: Mapping[str, Any],
-) -> None:
-    """Tell the story of a match. Raises UsageError for options that it has no use for."""
-    from securefl.commands.story import tell_story
-
-    for flag, given in (("--public", public), ("--evaluator", evaluator), ("--declared", chosen["declared"])):
-        if given is not None:
-            raise click.UsageError(
-                f"Expected no {flag} with --story, which makes keys of its own. Leave it out."
-            )
-    flags = {name: value for name, value in chosen.items() if name != "declared"}
-    tell_story(baseline, profiles, chosen_options(**flags), out)
-
-
-def _match(
-    public: Path,
-    evaluator: Path,
-    baseline: Path,
-    out: Path,
-    profiles: tuple[Path, ...],
-    chosen: Mapping[str, Any],
-) -> None:
     from securefl.matching import document
     from securefl.matching.admission import NothingLeft
     from securefl.matching.evaluator import KIND as EVALUATOR_KIND
@@ -167,6 +137,13 @@ def _match(
     _tell_refused(profiles, refused)
     if refused:
         raise SystemExit(ExitCode.REFUSED)
+
+
+def _given(flag: str, path: Path | None) -> Path:
+    """The option's file. Raises MissingParameter, as click does, if it was not given."""
+    if path is None:
+        raise click.MissingParameter(param_hint=f"'{flag}'", param_type="option")
+    return path
 
 
 @contextmanager

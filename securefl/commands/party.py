@@ -5,18 +5,16 @@ The command that plays a study with such parties is in `coordinate`.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.choices import FILE
+from securefl.commands.choices import FILE, with_json
 from securefl.commands.coordinate import coordinate, party_folder
-from securefl.commands.printing import Group, echo
+from securefl.commands.printing import Group, echo, echo_json
 from securefl.commands.telling import find, with_trust
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import escaped
@@ -117,7 +115,7 @@ def init(
     """
     from securefl.core.messages import client_name
     from securefl.deployment import folder as folders
-    from securefl.deployment.party_setup import Made
+    from securefl.deployment.party_setup import PartyStudy
     from securefl.training import single_thread
 
     if (client is not None) + key_holder + server != 1:
@@ -127,7 +125,7 @@ def init(
     chosen = found.study.seeds[0] if seed is None else seed
     if chosen not in found.study.seeds:
         raise ConfigError(f"Expected one of the study's seeds {found.study.seeds}, got {chosen}.")
-    part = folders.Part(
+    part = folders.PartyOptions(
         name="server" if server else "key-holder" if client is None else client_name(client),
         arm=folders.arm_of(found, arm),
         seed=chosen,
@@ -135,7 +133,7 @@ def init(
         records=records,
         sessions=sessions,
     )
-    made = Made.of(found, part.arm, chosen)
+    made = PartyStudy.of(found, part.arm, chosen)
     if client is not None:
         _agree(made.plan, stated, yes)
     content = (folders.renew if again else folders.init)(folder, made, part)
@@ -165,8 +163,10 @@ def _unprotected(plan: Plan) -> str:
 
 def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
     """Compare the study's terms with the holder's, and ask for agreement to those not stated."""
-    budget = inf if plan.budget is None else plan.budget
-    terms = {"unit": plan.unit, "adjacency": plan.adjacency, "delta": plan.delta, "budget": budget}
+    from securefl.deployment.plan_file import HolderTerms
+
+    terms = HolderTerms.of(plan).words()
+    del terms["adversaries"]
     own = {name: value for name, value in stated.items() if value is not None}
     other = [f"{name} = {terms[name]} in place of {own[name]}" for name in own if terms[name] != own[name]]
     if other:
@@ -285,7 +285,7 @@ def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], **more: Any
 
 @party.command(epilog="Example:  securefl party status P --json")
 @party_folder
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+@with_json()
 def status(folder: Path, as_json: bool) -> None:
     """Show a party's releases with their epsilon, its sessions, its missing values, and its refusals.
 
@@ -299,7 +299,7 @@ def status(folder: Path, as_json: bool) -> None:
 
     said = status(folder)
     if as_json:
-        click.echo(json.dumps(said, indent=1))
+        echo_json(said, 1)
         return
     # A study's name and a server's plan come from others, and may have control characters.
     for line in status_lines(said):

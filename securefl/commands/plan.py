@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.commands import sweep as sweep_command
-from securefl.commands.printing import echo
+from securefl.commands.choices import with_json
+from securefl.commands.printing import echo, echo_json
 from securefl.commands.telling import computed, find, on_workers, plain, with_trust, with_workers
 from securefl.core.errors import ConfigError
 from securefl.report.terminal import say
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     help="Only look: import no code that STUDY names, and list this code with what speaks against it.",
 )
 @with_trust
-@click.option("--json", "as_json_", is_flag=True, help="Print JSON, and nothing else.")
+@with_json()
 def plan(
-    study: str, workers: int | None, without_code: bool, trusted: tuple[Path, ...], as_json_: bool
+    study: str, workers: int | None, without_code: bool, trusted: tuple[Path, ...], as_json: bool
 ) -> None:
     """Forecast STUDY: what each party learns, epsilon after all rounds, number of rounds, bytes, time.
 
@@ -55,15 +55,15 @@ def plan(
     from securefl.training import single_thread
 
     single_thread()
-    console = Console(stderr=True, quiet=as_json_)
+    console = Console(stderr=True, quiet=as_json)
     if has_sweep(text_of(study)):
         sweep = sweep_command.find(study, trusted)
-        if not (without_code and _looked([cell.study for cell in sweep.cells], as_json_)):
-            _sweep(sweep, workers or processors(), console, as_json_)
+        if not (without_code and _looked([cell.study for cell in sweep.cells], as_json)):
+            _sweep(sweep, workers or processors(), console, as_json)
         return
     found = on_workers(find(study, trusted), workers)
-    if not (without_code and _looked([found], as_json_)):
-        _study(found, console, as_json_)
+    if not (without_code and _looked([found], as_json)):
+        _study(found, console, as_json)
 
 
 def _looked(studies: Sequence[Study], as_json_: bool) -> bool:
@@ -72,7 +72,7 @@ def _looked(studies: Sequence[Study], as_json_: bool) -> bool:
 
     code = list(dict.fromkeys(line for study in studies for line in told(study, refused=True)))
     if code and as_json_:
-        click.echo(json.dumps({"code": code}, indent=2))
+        echo_json({"code": code}, 2)
     elif code:
         echo("\n".join(code))
         echo("None of this code was imported. A forecast imports it: the same without --without-code.")
@@ -94,7 +94,7 @@ def _study(found: Study, console: Console, as_json_: bool) -> None:
     if as_json_:
         own = {"code": code, "notes": [*here.marks.notes, *here.marks.outside]}
         own |= {"accounting": accounting, **figures}
-        click.echo(json.dumps({**as_json(found, made), **own}, indent=2))
+        echo_json({**as_json(found, made), **own}, 2)
         return
     for line in (*here.marks.notes, *here.marks.outside):
         say(console, line)
@@ -132,7 +132,7 @@ def _sweep(found: Sweep, workers: int, console: Console, as_json_: bool) -> None
         taken = checking.seconds(checked, forecasts, workers) if able else None
         paid = None if spent is None else {party: plain_of(value) for party, value in spent.items()}
         own = {"notes": [*outside], "choice": paid}
-        click.echo(json.dumps({**checking.as_json(found, checked, taken), **own}, indent=2))
+        echo_json({**checking.as_json(found, checked, taken), **own}, 2)
     else:
         echo("\n".join(checking.lines(found, checked)))
         if spent is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from securefl.commands.printing import echo
+from securefl.commands.choices import NEW_FILE, PATH, with_json
+from securefl.commands.printing import echo, echo_json
 from securefl.commands.telling import with_trust
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.text_safety import escaped
@@ -30,11 +30,9 @@ _SHOWN: Final = 6
 
 
 @click.command(epilog="Example:  securefl predict model.safetensors new.csv -o predicted.csv")
-@click.argument("model", type=click.Path(path_type=Path))
-@click.argument("table", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The CSV to write."
-)
+@click.argument("model", type=PATH)
+@click.argument("table", type=PATH)
+@click.option("-o", "--out", required=True, type=NEW_FILE, help="The CSV to write.")
 @click.option("--proba", is_flag=True, help="Write the probability of each class too.")
 @click.option("--force", is_flag=True, help="Replace OUT if there is one.")
 @click.option(
@@ -50,7 +48,7 @@ _SHOWN: Final = 6
     help="The function of your own that makes the network of the features. Its code is run.",
 )
 @with_trust
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON, and nothing else.")
+@with_json("Print the counts as JSON, and nothing else.")
 def predict(
     model: Path,
     table: Path,
@@ -89,7 +87,7 @@ def predict(
     write_csv(out, made)
     told = _told(trained, records, made, out)
     if as_json:
-        click.echo(json.dumps(told, indent=2))
+        echo_json(told, 2)
         return
     for line in _lines(told):
         echo(escaped(line))  # a stranger may have chosen the labels

@@ -65,6 +65,11 @@ def echo(text: object, *, err: bool = False) -> None:
     click.echo(terminal.wrapped(str(text), terminal.columns_of(sys.stderr if err else sys.stdout)), err=err)
 
 
+def echo_json(value: object, indent: int | None = None) -> None:
+    """Print a value for programs on stdout."""
+    click.echo(json.dumps(value, indent=indent))
+
+
 class Help(click.HelpFormatter):
     """Lays out the help of a command. Unlike click's own, it breaks no word, not even at a hyphen."""
 

@@ -6,19 +6,20 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.choices import FOLDER, PATH, with_json
 from securefl.commands.telling import tell_end, with_run_code
 from securefl.core.lazy import loading
 
 
 @click.command(epilog="Example:  securefl report runs/gas")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Folder for page, tables and plots; default FOLDER.",
 )
 @with_run_code
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
+@with_json("Print the results as JSON, and nothing else.")
 def report(folder: Path, out: Path | None, run_code: bool, trusted: tuple[Path, ...], as_json: bool) -> None:
     """Write the report of the finished run in FOLDER again.
 

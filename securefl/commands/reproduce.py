@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.printing import echo
+from securefl.commands.choices import FOLDER, with_json
+from securefl.commands.printing import echo, echo_json
 from securefl.commands.telling import end_stopped, end_told, printing, with_workers
 from securefl.core.errors import SecureFLError
 from securefl.report.terminal import say
@@ -39,7 +39,7 @@ CHOOSING = "choosing"
 @click.argument("table", required=False)
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     default=Path("runs") / "tables",
     show_default=True,
     help="Folder of all tables. Each table has a subfolder of its name.",
@@ -51,7 +51,7 @@ CHOOSING = "choosing"
     help="First choose each system's learning rate, and its own option, by a half of the test records. The "
     "other half then measures.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
+@with_json("Print the results as JSON, and nothing else.")
 def reproduce(
     table: str | None,
     out: Path,
@@ -100,7 +100,7 @@ def _list(out: Path, as_json: bool) -> None:
 
     rows = [_row(name, table, out) for name, table in published.tables().items()]
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        echo_json(rows, 2)
         return
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
@@ -262,4 +262,4 @@ def _told(asked: _Asked, table: Table, results: Mapping[str, Results], metrics: 
             str(page) for page in asked.folder.glob("**/report.html") if page.parent.name != PRIVATE
         ),
     }
-    click.echo(json.dumps(told, indent=2))
+    echo_json(told, 2)

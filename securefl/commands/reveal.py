@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.choices import FILE, within
+from securefl.commands.choices import FILE, with_json, within
 from securefl.commands.exit_codes import ExitCode
-from securefl.commands.printing import echo
+from securefl.commands.printing import echo, echo_json
 from securefl.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     type=float,
     help="Largest spread of a declared baseline's weights that you agree to; default 8.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+@with_json()
 @click.argument("scores", type=FILE)
 def reveal(
     secret: Path,
@@ -102,7 +101,7 @@ def _tell(found: Revealed, params: Word, as_json: bool) -> None:
         shown: dict[str, Any] = {"scores": found.scores, "error_bound": found.error_bound}
         if found.refused:
             shown["refused"] = found.refused
-        click.echo(json.dumps(shown, indent=2))
+        echo_json(shown, 2)
     else:
         for label, score in found.scores.items():
             echo(f"{label}  {score:.6g}")

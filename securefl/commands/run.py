@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from securefl.commands.choices import FOLDER, with_json
 from securefl.commands.telling import find, on_workers, run_and_tell, with_trust, with_workers
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ Example:  securefl run gas_turbine --out runs/gas
 @click.argument("study")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Run folder; default runs/<name of the study>.",
 )
 @with_workers
@@ -36,12 +37,12 @@ Example:  securefl run gas_turbine --out runs/gas
 )
 @click.option(
     "--tensorboard",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Folder for TensorBoard, which shows finished rounds.",
 )
 @with_trust
 @click.option("--mlflow", metavar="URI", help="MLflow server or folder, which shows finished rounds.")
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
+@with_json("Print the results as JSON, and nothing else.")
 def run(
     study: str,
     out: Path | None,

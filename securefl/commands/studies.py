@@ -6,12 +6,13 @@ import json
 
 import click
 
+from securefl.commands.choices import with_json
 from securefl.study.packaged import packaged, require_packaged
 
 
 @click.command(epilog="Example:  securefl studies demo > my.toml")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print the names as a JSON list.")
+@with_json("Print the names as a JSON list.")
 def studies(name: str | None, as_json: bool) -> None:
     """List the packaged studies, or print one as TOML, as a template for your own."""
     if name is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from securefl.commands.printing import echo
+from securefl.commands.choices import FOLDER, with_json
+from securefl.commands.printing import echo, echo_json
 from securefl.commands.telling import echo_pages, end_stopped, end_told, printing, warn, with_trust
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.report import terminal
@@ -55,7 +55,7 @@ Example:  securefl sweep my_sweep.toml --out runs/sweep --workers 4
 @click.argument("study")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Folder of the sweep; default runs/<name of the study>-sweep.",
 )
 @click.option(
@@ -71,14 +71,14 @@ Example:  securefl sweep my_sweep.toml --out runs/sweep --workers 4
     "workers read each other's objects by pickle: take a cluster that is yours alone.",
 )
 @with_trust
-@click.option("--json", "as_text", is_flag=True, help="Print the results as JSON, and nothing else.")
+@with_json("Print the results as JSON, and nothing else.")
 def sweep(
     study: str,
     out: Path | None,
     workers: int | None,
     on_ray: bool,
     trusted: tuple[Path, ...],
-    as_text: bool,
+    as_json: bool,
 ) -> None:
     """Run STUDY, a TOML file with a section [sweep], once for every cell of its grid.
 
@@ -108,12 +108,12 @@ def sweep(
 
     found = find(study, trusted)
     out = out or Path("runs") / f"{slug(found.name)}-sweep"
-    console = Console(stderr=True, quiet=as_text)
+    console = Console(stderr=True, quiet=as_json)
     # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
     _require(found, out, on_ray, console)
     # Held before the folder is claimed, so that two sweeps that start at once do not both claim it.
     with locked(out, printing(console)):
-        _swept(found, out, workers, on_ray, console, as_text)
+        _swept(found, out, workers, on_ray, console, as_json)
 
 
 def _require(found: Sweep, out: Path, on_ray: bool, console: Console) -> None:
@@ -149,7 +149,7 @@ def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
     except Interrupted as interrupted:
         end_stopped(interrupted, f"securefl sweep {out / CONFIG} --out {out}")
     if as_text:
-        click.echo(json.dumps(chosen.as_json(), indent=2))
+        echo_json(chosen.as_json(), 2)
         return
     for sentence in chosen.sentences:
         echo(sentence)
@@ -198,7 +198,7 @@ def _swept(
     except Interrupted as interrupted:
         end_stopped(interrupted, go_on)
     if as_text:
-        click.echo(json.dumps(as_json(found, out, summary, failed), indent=2))
+        echo_json(as_json(found, out, summary, failed), 2)
     elif not summary.empty:
         echo(f"{len(found.cells) - len(failed)} of {len(found.cells)} cells are finished.")
         series = series_of(found, summary)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from securefl.commands.exit_codes import ExitCode
-from securefl.commands.printing import echo
+from securefl.commands.printing import echo, echo_json
 from securefl.core.errors import ConfigError
 from securefl.core.lazy import loading
 from securefl.core.text_safety import escaped
@@ -240,7 +239,7 @@ def tell(
     if as_json:
         said = run_report.told_json(found)
         said["private"] |= {"report": str(private_page(page)), **more()}
-        click.echo(json.dumps({**said, "report": str(page)}, indent=2))
+        echo_json({**said, "report": str(page)}, 2)
         return
     for sentence in filter(None, (answer(found.summary), found.price)):
         echo(sentence)

@@ -79,7 +79,7 @@ class OwnMachines:
         one agreed to, or the roster another number of clients.
         """
         if arm_context.plan != self._agreed:
-            raise changed_plan()
+            raise changed_plan(self._agreed, arm_context.plan)
         if arm_context.study.network != Faults():
             raise ConfigError(
                 "Expected no [network] if parties run on machines of their own, got one: its faults are "

@@ -166,12 +166,11 @@ class RemoteEngine:
             self._begin(header, log)
         waves = self._transport
         waves.begin()
-        if not self._may_ask(query, header):
-            answers = self.server.skip(query, header, CUT_OFF)
-            log.add(self.server.log.take())
+        asks, server = self._may_ask(query, header), self.server
+        answers = server.query(query, header, waves) if asks else server.skip(query, header, CUT_OFF)
+        log.add(server.log.take())
+        if not asks:
             return answers, log
-        answers = self.server.query(query, header, waves)
-        log.add(self.server.log.take())
         log.traffic.add(waves.traffic)
         seen, absent = self.server.seen, self._gathering.absent
         self._seen.append(seen)

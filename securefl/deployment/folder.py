@@ -28,7 +28,7 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import keys, plan_file
 from securefl.deployment.files import Count, Files, held
 from securefl.deployment.party import PartySession
-from securefl.deployment.party_setup import Made, OwnData, data_of
+from securefl.deployment.party_setup import OwnData, PartyStudy, data_of
 from securefl.deployment.pinning import note_keys, pinned_of
 from securefl.deployment.plan_file import USUAL_SESSIONS, HolderTerms, PlanFile
 from securefl.deployment.roster import PinnedRoster
@@ -54,7 +54,7 @@ SOCKET = Path(RUN) / "party.sock"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class PartyOptions:
     """The choices for one party's folder: name, arm and seed, counter and records.
 
     counter: a folder outside the party's own; None for the default place. records: a file with the client's
@@ -79,7 +79,7 @@ def arm_of(study: Study, name: str | None) -> Arm:
     return found[0]
 
 
-def init(folder: Path, made: Made, part: Part) -> PlanFile:
+def init(folder: Path, made: PartyStudy, part: PartyOptions) -> PlanFile:
     """Make a party's folder. The caller has shown the terms to the party's owner.
 
     Either all files are made or none. Raises ConfigError if the folder or counter is not new, or is another
@@ -112,7 +112,7 @@ def init(folder: Path, made: Made, part: Part) -> PlanFile:
     return content
 
 
-def _instead(folder: Path, part: Part) -> str:
+def _instead(folder: Path, part: PartyOptions) -> str:
     """The advice that ends an error about a folder that is not new."""
     if not (folder / plan_file.NAME).is_file():
         return (
@@ -131,7 +131,7 @@ def _require_new(place: Path, folder: Path) -> None:
         raise ConfigError(f"Expected a new counter, got {place}, which another party has. Name another.")
 
 
-def renew(folder: Path, made: Made, part: Part) -> PlanFile:
+def renew(folder: Path, made: PartyStudy, part: PartyOptions) -> PlanFile:
     """Give the party of a folder another plan. Its ledger, keys and terms stay.
 
     Raises ConfigError if `part` names another party or counter, or the study's terms differ from the
@@ -147,7 +147,8 @@ def renew(folder: Path, made: Made, part: Part) -> PlanFile:
             )
         if part.counter is not None and part.counter.absolute() != Path(before.counter):
             raise ConfigError(
-                f"Expected the counter {before.counter}, got another: a new plan does not move it."
+                f"Expected the counter {before.counter}, got {part.counter}: a new plan does not "
+                "move it. Leave --counter out."
             )
         if before.client is not None:
             before.terms.require(made.plan, f"this party's ledger, {folder / LEDGER}")
@@ -161,14 +162,16 @@ def renew(folder: Path, made: Made, part: Part) -> PlanFile:
         return content
 
 
-def _with_key(folder: Path, made: Made) -> Made:
+def _with_key(folder: Path, made: PartyStudy) -> PartyStudy:
     """The same study, split by the key in the party's folder, if the folder has one."""
     if made.keeper.key is None or not (folder / split_key.NAME).exists():
         return made
-    return Made.of(made.study, made.arm, made.world.seed, Keeper(key=split_key.read(folder), dealt=True))
+    return PartyStudy.of(
+        made.study, made.arm, made.world.seed, Keeper(key=split_key.read(folder), dealt=True)
+    )
 
 
-def _keep_key(folder: Path, made: Made, content: PlanFile) -> None:
+def _keep_key(folder: Path, made: PartyStudy, content: PlanFile) -> None:
     """Write the key of a client's splits into its folder, if its splits use a key."""
     if content.client is not None and made.keeper.key is not None:
         split_key.write_new(folder, made.keeper.key)
@@ -191,7 +194,7 @@ def allow(folder: Path, sessions: int) -> PlanFile:
         return content
 
 
-def _content(made: Made, part: Part, counter: Path, sessions: int) -> PlanFile:
+def _content(made: PartyStudy, part: PartyOptions, counter: Path, sessions: int) -> PlanFile:
     return PlanFile(
         name=part.name,
         arm=part.arm.name,
@@ -210,7 +213,7 @@ def _write_study(folder: Path, study: Study) -> None:
     note_home(folder, study.home)
 
 
-def _data(made: Made, name: str, records: Path | None) -> OwnData | None:
+def _data(made: PartyStudy, name: str, records: Path | None) -> OwnData | None:
     """A client's records; None for the server and the key holder. Raises ConfigError for an unused part."""
     if name.startswith("client-"):
         number = int(name.removeprefix("client-"))
@@ -252,12 +255,12 @@ def recount(folder: Path) -> Path:
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class OpenParty:
     """An opened party: its files, keys, roster, plan and study. data: a client's records; else None."""
 
     folder: Path
     content: PlanFile
-    made: Made
+    made: PartyStudy
     pinned: PinnedRoster
     identity: Identity
     files: Files
@@ -325,7 +328,7 @@ def serving(folder: Path, **how: Any) -> Iterator[Served]:
 
 
 @contextmanager
-def opened(folder: Path, *, new_records: str = "", trusted: Sequence[Path] = ()) -> Iterator[Opened]:
+def opened(folder: Path, *, new_records: str = "", trusted: Sequence[Path] = ()) -> Iterator[OpenParty]:
     """Lock a party's folder and counter, and open the files in it.
 
     new_records: the owner's reason why the records differ from before; empty if they are the same. trusted:
@@ -340,14 +343,14 @@ def opened(folder: Path, *, new_records: str = "", trusted: Sequence[Path] = ())
         keeper = None
         if content.client is not None and split_key.needed(study):
             keeper = Keeper(key=split_key.read(folder), dealt=True)
-        made = Made.of(study, arm_of(study, content.arm), content.seed, keeper)
+        made = PartyStudy.of(study, arm_of(study, content.arm), content.seed, keeper)
         made.require(content)
         data = None
         if content.client is not None:
             content.terms.require(made.plan, "this party")
             data = data_of(made, content.client, content.records)
             _note_records(files.diary, data, new_records)
-        yield Opened(folder, content, made, pinned, identity, files, data)
+        yield OpenParty(folder, content, made, pinned, identity, files, data)
 
 
 def _note_records(diary: SessionStore, data: OwnData, new_records: str) -> None:
@@ -356,7 +359,9 @@ def _note_records(diary: SessionStore, data: OwnData, new_records: str) -> None:
         return
     if not new_records:
         raise DataError(
-            "Expected the records that this party had before, got others: a file was changed, or the study "
+            "Expected the records that this party had before, SHA-256 "
+            f"{known[-1][0][:16] if known else 'none'}, got "
+            f"{data.digest[:16]}: a file was changed, or the study "
             "deals other records to it. Bring the old ones back. If the new ones are intended, say why with "
             "--new-records WHY: the ledger goes on, and counts what the old ones spent for the new ones too."
         )

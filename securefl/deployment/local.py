@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from socket import SHUT_RDWR, socket
 from threading import Thread
-from types import TracebackType
 
 import numpy as np
 
@@ -199,9 +198,7 @@ class LocalDeployment:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def _end(self) -> None:

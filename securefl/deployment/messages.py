@@ -100,7 +100,12 @@ class Enter:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise RemoteProtocolError("Expected a plan as a table in JSON, got another text.", sender=sender)
+            raise RemoteProtocolError(
+                f"Expected a plan as a table in JSON, got {len(self.plan)} characters that are none. Run "
+                "one release "
+                "of securefl at all parties.",
+                sender=sender,
+            )
         return found
 
     def fits(self) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from securefl.algorithm.plan import Plan
@@ -38,6 +39,7 @@ from securefl.deployment.messages import (
 )
 from securefl.deployment.roster import PinnedRoster, differences
 from securefl.deployment.session_store import BLANK, CUT, NO_VALUE, SessionStore
+from securefl.engine.calls import by_server
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.party import Party
 from securefl.engine.party.clients import ClientParty
@@ -92,8 +94,9 @@ class PartySession:
         make: see `Make`.
         newest: gives the newest round of a session in the party's ledger or journal, or 0.
         barred: gives the reason why the party does not enter this session; empty if it does.
-        note: writes the party's progress into its counter. It is called before each reply leaves: otherwise a
-            restored backup could make the party forget a reply that another party has.
+        together: a context that makes all that a request changes in one durable commit, and then notes the
+            party's progress in its counter. It ends before the reply leaves: otherwise a restored backup
+            could make the party forget a reply that another party has.
         random: gives so many random bytes, for visits; by default from the operating system.
 
     Raises:
@@ -111,7 +114,7 @@ class PartySession:
         *,
         newest: Callable[[bytes], int],
         barred: Callable[[bytes], str] = lambda session: "",
-        note: Callable[[], None] = lambda: None,
+        together: Callable[[], AbstractContextManager[None]] = nullcontext[None],
         random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         if name not in pinned.members:
@@ -127,7 +130,7 @@ class PartySession:
         self._make = make
         self._newest = newest
         self._barred = barred
-        self._note = note
+        self._together = together
         self._random = random
         self._session = b""
         self._visit: _Visit | None = None
@@ -142,10 +145,12 @@ class PartySession:
         """The reply to a request. Every refusal has the same bytes, and its reason is noted in the diary.
 
         After an error that is not the server's fault, the party leaves its session, as after a restart.
+
+        Raises DataError if what the request changed cannot be written. Then nothing of it is recorded, the
+        file is closed, and no reply may leave.
         """
-        reply = self._answered(request)
-        self._note()
-        return reply
+        with self._together():
+            return self._answered(request)
 
     def _answered(self, request: bytes) -> bytes:
         try:
@@ -179,9 +184,8 @@ class PartySession:
     def _turn(self, signed: SignedTurn) -> TurnReply:
         """Handle a turn. Nothing changes unless the pinned server signed it for this place."""
         if (here := self._visit) is None:
-            raise RemoteProtocolError(
-                "Expected a session that was entered, got a message before any, or after a restart.",
-                sender=SERVER,
+            raise by_server(
+                "Expected a session that was entered, got a message before any, or after a restart."
             )
         self._require_due(signed, here)
         here.next = signed.number + 1
@@ -195,21 +199,19 @@ class PartySession:
     def _require_due(self, signed: SignedTurn, here: _Visit) -> None:
         """Raise RemoteProtocolError unless the server signed this turn for this visit, and it is due."""
         if signed.visit != here.visit:
-            raise RemoteProtocolError(
-                "Expected a turn for this visit, got one from before a restart, or of another session.",
-                sender=SERVER,
+            raise by_server(
+                "Expected a turn for this visit, got one from before a restart, or of another session."
             )
         if not signed.is_signed(self._pinned.members[SERVER].identity, self._session, self.name):
-            raise RemoteProtocolError(
-                "Expected a turn that the server signed for this party and session, got another: it is "
-                "another party's, or was changed on its way.",
-                sender=SERVER,
+            raise by_server(
+                "Expected a turn that the server signed for this party and session, got turn "
+                f"{signed.number} without "
+                "such a signature: it is another party's, or was changed on its way."
             )
         if not 0 <= signed.number - here.next < _MOST_LOST:
-            raise RemoteProtocolError(
+            raise by_server(
                 f"Expected turn {here.next}, or a later one near it, got turn {signed.number}: an old one "
-                "was replayed, or came late.",
-                sender=SERVER,
+                "was replayed, or came late."
             )
 
     def _keep(self, party: Party) -> None:
@@ -232,13 +234,12 @@ class PartySession:
         """A new visit to a session. RemoteProtocolError for a session that is over."""
         known, (newest, _) = self.diary.number(session), self.diary.newest()
         if 0 < known < newest:
-            raise RemoteProtocolError(
+            raise by_server(
                 "Expected a new session, got one that ended when the party entered another: an old request "
-                "was replayed, or the server used a nonce twice.",
-                sender=SERVER,
+                "was replayed, or the server used a nonce twice."
             )
         if why := self._barred(session):
-            raise RemoteProtocolError(why, sender=SERVER)
+            raise by_server(why)
         if not known:
             # Written before the party acts in the session. Otherwise, after a crash, it would take the
             # session for a new one and run its rounds again.
@@ -255,20 +256,18 @@ class PartySession:
         try:
             enter.require_signed(self._pinned.members[SERVER].identity)
         except CryptoError:
-            raise RemoteProtocolError(
+            raise by_server(
                 "Expected a request signed by the server of the roster, got one that it did not sign: it is "
-                "another server's, or was changed on its way.",
-                sender=SERVER,
+                "another server's, or was changed on its way."
             ) from None
         found = differences(
             {**json.loads(self._plan.text()), **_digests(self._pinned.digest, self._work)},
             {**enter.table(sender=SERVER), **_digests(enter.roster, enter.work)},
         )
         if found:
-            raise RemoteProtocolError(
-                f"Expected this party's plan and roster for {enter.study!r}, got others. {'; '.join(found)}."
-                f"{_OLD_ROSTER if self._pinned.digest != enter.roster else ''}",
-                sender=SERVER,
+            raise by_server(
+                f"Expected this party's plan and roster for {enter.study!r}, got {'; '.join(found)}."
+                f"{_OLD_ROSTER if self._pinned.digest != enter.roster else ''}"
             )
         return self._pinned.session(self._plan, enter.nonce)
 
@@ -315,7 +314,7 @@ def _noted(party: Party) -> list[str]:
 
 def _driver(party: Party) -> Driver:
     if party.drive is None:
-        raise RemoteProtocolError("Expected a call before any message, got none.", sender=SERVER)
+        raise by_server("Expected a call before any message, got none.")
     return party.drive
 
 

@@ -55,7 +55,7 @@ def work_of(study: Study, arm: Arm, seed: int) -> bytes:
 
 
 @dataclass(frozen=True)
-class Made:
+class PartyStudy:
     """One arm of a study under one seed. Every party of a deployment builds it for itself."""
 
     study: Study
@@ -66,7 +66,7 @@ class Made:
     keeper: Keeper = field(default_factory=Keeper)
 
     @classmethod
-    def of(cls, study: Study, arm: Arm, seed: int, keeper: Keeper | None = None) -> Made:
+    def of(cls, study: Study, arm: Arm, seed: int, keeper: Keeper | None = None) -> PartyStudy:
         """Build the study's world. Raises ConfigError if the study cannot run.
 
         keeper: the client's, with the key of its folder. By default the key is fresh, if the study needs one.
@@ -146,13 +146,15 @@ class Made:
     def require(self, content: PlanFile) -> None:
         """Raises ConfigError unless the study still gives the plan that the party's owner agreed to."""
         if self.plan != content.plan:
-            raise changed_plan()
+            raise changed_plan(content.plan, self.plan)
 
 
-def changed_plan() -> ConfigError:
+def changed_plan(agreed: Plan, found: Plan) -> ConfigError:
     """The error if a party's study does not give the plan that its owner agreed to."""
+    others = [name for name, own in found.words().items() if own != agreed.words()[name]]
     return ConfigError(
-        "Expected the plan of party.toml from study.toml, got another: one of the files was changed, "
+        f"Expected the plan of party.toml from study.toml, got another {', '.join(others)}: one of the "
+        "files was changed, "
         "or this release of securefl computes another plan. Check the study, and agree to it again: "
         "securefl party init --again."
     )
@@ -178,7 +180,7 @@ class OwnData:
         return found.hexdigest()
 
 
-def data_of(made: Made, number: int, records: str) -> OwnData:
+def data_of(made: PartyStudy, number: int, records: str) -> OwnData:
     """A client's records: from its own file, or those that the study deals to it.
 
     records: the file's path; empty if the study deals them.
@@ -251,5 +253,5 @@ def _fitting(path: Path, what: str, found: NDArray[Any], like: NDArray[Any], cla
     with np.errstate(over="ignore"):  # too large for the study's type: infinite, as it would be read
         cast = np.ascontiguousarray(found, dtype=like.dtype)
     if not claimed and not np.isfinite(cast).all():
-        raise DataError(f"{path}: expected finite entries of {what}, got others. Fill or drop them.")
+        raise DataError(f"{path}: expected finite entries of {what}, got nan or infinity. Fill or drop them.")
     return cast

@@ -22,6 +22,7 @@ from typing import Final
 
 from securefl.core.errors import ConfigError
 from securefl.storage import owned
+from securefl.storage.inputs import kind_word
 
 _LINUX: Final = struct.Struct("3i")
 _MACOS: Final = struct.Struct("=IIh2x16I")  # xucred: version, user, number of groups, groups
@@ -83,7 +84,7 @@ def owner_of(path: Path, user: int | None = None) -> int:
     found = path.lstat()
     if not stat.S_ISSOCK(found.st_mode):
         raise ConfigError(
-            f"Expected a party's socket at {path}, got another kind of file. Name the socket itself."
+            f"Expected a party's socket at {path}, got {kind_word(found.st_mode)}. Name the socket itself."
         )
     if user is not None and found.st_uid != user:
         raise ConfigError(

@@ -77,7 +77,7 @@ class HolderTerms:
 
     def words(self) -> dict[str, Any]:
         """Every field by its key in the plan file."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return dict(vars(self))
 
     def ledger(self) -> Terms:
         """The terms of the holder's one ledger. They limit no number of rounds: all studies share it."""
@@ -135,19 +135,8 @@ class PlanFile:
 
     def words(self) -> dict[str, Any]:
         """Every field by its key in the file."""
-        return {
-            "version": VERSION,
-            "name": self.name,
-            "arm": self.arm,
-            "seed": self.seed,
-            "counter": self.counter,
-            "terms": self.terms.words(),
-            "plan": self.plan.words(),
-            "clients": self.clients,
-            "roster": self.roster,
-            "records": self.records,
-            "sessions": self.sessions,
-        }
+        own = {"terms": self.terms.words(), "plan": self.plan.words()}
+        return {"version": VERSION, **vars(self), **own}
 
     @property
     def client(self) -> int | None:

@@ -23,7 +23,7 @@ from securefl.core.keys import PublicKey
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import has_small_order
-from securefl.core.text_safety import escaped, require_distinct
+from securefl.core.text_safety import escaped, excerpt, require_distinct
 from securefl.storage.texts import read_text
 
 LARGEST = 2**22
@@ -151,13 +151,14 @@ def _member(line: str, where: str) -> Member:
     if not isinstance(said, dict) or set(said) != _KEYS or not _fit(said):
         raise ConfigError(
             f"{where}: expected a line as `securefl party enrol` prints it, with {', '.join(sorted(_KEYS))}, "
-            "got another. Ask its party for it again."
+            f"got {excerpt(line)}. Ask its party for it again."
         )
     keys = [PublicKey(bytes.fromhex(said[name])) for name in ("identity", "channel")]
     member = Member(said["name"], keys[0], keys[1])
     if said["fingerprint"] != fingerprint(member):
         raise ConfigError(
-            f"{where}: expected the fingerprint {fingerprint(member)} of these keys, got another: the line "
+            f"{where}: expected the fingerprint {fingerprint(member)} of these keys, got "
+            f"{excerpt(said['fingerprint'])}: the line "
             "was changed, or is cut. Ask its party for it again."
         )
     return member

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from securefl.algorithm.queries import ClientState
 from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import DataError, of_another_version
-from securefl.storage.database import Damaged, Database, Kind, check, decoding, seal
+from securefl.storage.database import Damaged, Database, Kind, Value, check, decoding, explaining, seal
+from securefl.storage.read_only import read
 
 LEDGER, ACTS = "ledger.sqlite", "acts.sqlite"
 """The one file of a client, and that of a party without a ledger (see `deployment.files`)."""
@@ -94,6 +96,14 @@ class SessionStore:
         self._clock = clock
         self._db = Database.of(where, KIND)
 
+    @classmethod
+    def seen(cls, path: Path) -> SessionStore:
+        """The diary in a party's file, as it is now. The party may be at work: its file is only read."""
+        found = cls()
+        with explaining(path, KIND):
+            read(path, partial(found._db.take, path))
+        return found
+
     def close(self) -> None:
         self._db.close()
 
@@ -101,25 +111,19 @@ class SessionStore:
 
     def bound_to(self, name: str) -> str:
         """The value that a name is bound to; empty if it is not bound."""
-        row = self._db.row("SELECT value, seal FROM bound WHERE name = ?", (name,))
-        if row is None:
-            return ""
-        with self._db.explaining():
-            check(row[1], name, row[0])
-        return str(row[0])
+        rows = self._sealed("SELECT * FROM bound WHERE name = ?", (name,))
+        return str(rows[0][1]) if rows else ""
 
     def bound(self, name: str, value: str) -> str:
         """Bind a name to a value, unless it is bound already. Returns the value that it is bound to."""
         with self._db.transaction():
-            row = (name, value, seal(name, value))
-            self._db.run("INSERT OR IGNORE INTO bound VALUES (?, ?, ?)", row)
+            self._put("INSERT OR IGNORE INTO bound", name, value)
         return self.bound_to(name)
 
     def note_allowed(self, sessions: int) -> None:
         """Write for `allowed` how many sessions without noise the owner agreed to."""
-        row = (_ALLOWED, str(sessions))
         with self._db.transaction():
-            self._db.run("INSERT OR REPLACE INTO bound VALUES (?, ?, ?)", (*row, seal(*row)))
+            self._put("INSERT OR REPLACE INTO bound", _ALLOWED, str(sessions))
 
     def allowed(self) -> int:
         """The number of sessions without noise that the party's newest process allows; 0 if none noted it."""
@@ -145,15 +149,10 @@ class SessionStore:
             found = self._session("WHERE session = ?", (session,))
             if found is None:
                 raise Damaged("the session is missing")
-            row = (*found[:-1], 1)
-            self._db.run("UPDATE sessions SET bare = 1, seal = ? WHERE number = ?", (seal(*row), row[0]))
+            self._put("INSERT OR REPLACE INTO sessions", *found[:-1], 1)
 
     def _sessions(self) -> list[Sequence[Any]]:
-        rows = self._db.rows("SELECT * FROM sessions ORDER BY number")
-        with self._db.explaining():
-            for *content, sealed in rows:
-                check(sealed, *content)
-        return [row[:-1] for row in rows]
+        return self._sealed("SELECT * FROM sessions ORDER BY number")
 
     def newest(self) -> tuple[int, bytes]:
         """The number of sessions that were entered, and the last of them; 0 and no bytes if there is none."""
@@ -166,19 +165,14 @@ class SessionStore:
         return 0 if found is None else int(found[0])
 
     def _session(self, which: str, values: Sequence[bytes] = ()) -> Sequence[Any] | None:
-        row = self._db.row(f"SELECT * FROM sessions {which}", values)
-        if row is None:
-            return None
-        with self._db.explaining():
-            check(row[-1], *row[:-1])
-        return row[:-1]
+        rows = self._sealed(f"SELECT * FROM sessions {which}", values)
+        return rows[0] if rows else None
 
     def enter(self, session: bytes, study: str) -> None:
         """Write a new session durably, and delete the client state of the session before."""
         with self._db.transaction():
             number = self._next("sessions")
-            row = (number, session, study[:_LONGEST], self._clock(), 0)
-            self._db.run("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?)", (*row, seal(*row)))
+            self._put("INSERT INTO sessions", number, session, study[:_LONGEST], self._clock(), 0)
             self._db.run("DELETE FROM client_state")
 
     # Refusals -----------------------------------------------------------------------------------------
@@ -209,35 +203,40 @@ class SessionStore:
 
     def records(self) -> list[tuple[str, Entry]]:
         """The fingerprints of the party's records over time, each with the owner's reason for the change."""
-        rows = self._db.rows("SELECT number, digest, why, at, seal FROM records ORDER BY number")
-        with self._db.explaining():
-            for *content, sealed in rows:
-                check(sealed, *content)
-        return [(digest, Entry(why, at)) for _, digest, why, at, _ in rows]
+        rows = self._sealed("SELECT * FROM records ORDER BY number")
+        return [(digest, Entry(why, at)) for _, digest, why, at in rows]
 
     def note_records(self, digest: str, why: str) -> None:
         """Write the fingerprint of the records that the party has from now on."""
         with self._db.transaction():
-            row = (self._next("records"), digest, why[:_LONGEST], self._clock())
-            self._db.run("INSERT INTO records VALUES (?, ?, ?, ?, ?)", (*row, seal(*row)))
+            self._put("INSERT INTO records", self._next("records"), digest, why[:_LONGEST], self._clock())
 
     # Kept state ---------------------------------------------------------------------------------------
 
     def keep(self, session: bytes, client: int, own: ClientState) -> None:
         """Write the client state of a session, in place of the earlier one."""
-        row = (1, session, client, packed(own))
         with self._db.transaction():
-            self._db.run("INSERT OR REPLACE INTO client_state VALUES (?, ?, ?, ?, ?)", (*row, seal(*row)))
+            self._put("INSERT OR REPLACE INTO client_state", 1, session, client, packed(own))
 
     def kept(self, session: bytes) -> Mapping[int, ClientState]:
         """The client state of this session by the client's number, or nothing."""
-        row = self._db.row("SELECT * FROM client_state WHERE session = ?", (session,))
-        if row is None:
-            return {}
+        rows = self._sealed("SELECT * FROM client_state WHERE session = ?", (session,))
+        with self._db.explaining(), decoding():
+            return {client: unpacked(arrays) for _, _, client, arrays in rows}
+
+    # Rows ---------------------------------------------------------------------------------------------
+
+    def _sealed(self, query: str, values: Sequence[Value] = ()) -> list[Sequence[Any]]:
+        """The rows of a query without their seals, which are checked."""
+        rows = self._db.rows(query, values)
         with self._db.explaining():
-            check(row[-1], *row[:-1])
-            with decoding():
-                return {row[2]: unpacked(row[3])}
+            for *content, sealed in rows:
+                check(sealed, *content)
+        return [row[:-1] for row in rows]
+
+    def _put(self, how: str, *row: Value) -> None:
+        """Write a row with its seal. how: the statement up to the values."""
+        self._db.run(f"{how} VALUES ({'?, ' * len(row)}?)", (*row, seal(*row)))
 
     def _next(self, table: str) -> int:
         found: Sequence[Any] = self._db.rows(f"SELECT COALESCE(MAX(number), 0) + 1 FROM {table}")[0]

@@ -152,14 +152,14 @@ class RemoteTransport:
             if not moved:
                 break
 
-    def _delivered(self, drive: Driver, parcels: Sequence[Packet]) -> list[Packet]:
+    def _delivered(self, drive: Driver, packets: Sequence[Packet]) -> list[Packet]:
         """Deliver the server's packets. Returns the remaining ones, and those that the server sends then."""
         left: list[Packet] = []
-        for parcel in parcels:
-            if parcel.to == SERVER:
-                left += drive.deliver(parcel)
+        for packet in packets:
+            if packet.to == SERVER:
+                left += drive.deliver(packet)
             else:
-                left.append(parcel)
+                left.append(packet)
         return left
 
     def _wave(self, turns: Mapping[str, Turn]) -> tuple[dict[str, bytes], list[Packet]]:

@@ -207,7 +207,10 @@ class Updates:
             )
         vector = np.concatenate([own, found.metrics])
         if not np.isfinite(vector).all():
-            raise DataError("Expected finite values of the app, got others: it abstains.")
+            raise DataError(
+                "Expected finite values of the app, got nan or infinity: it abstains. Lower its learning "
+                "rate, or clean its data."
+            )
         if not self.weighted(plan, name):
             return vector
         weight = self._weight(plan, found.examples)
@@ -243,7 +246,8 @@ class Updates:
         if near < 1 or (steps < 2**53 and abs(steps - near) > tolerance):
             what = "a whole number" if step == 1.0 else f"a multiple of {step:g}"
             raise DataError(
-                f"Expected num-examples, {what} of at least {step:g}, got another: it abstains. Return it in "
+                f"Expected num-examples, {what} of at least {step:g}, got one below or between two: it "
+                "abstains. Return it in "
                 "the MetricRecord. For fractional weights all parties declare their step in the terms, such "
                 "as weight_step = 0.01, or leave the plan's `weights` out, so that clients weigh equally."
             )

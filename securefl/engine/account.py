@@ -28,7 +28,7 @@ from securefl.core.release import Charge, ReleaseKey
 from securefl.core.wire import Header
 from securefl.mechanisms.charges import Protection
 
-Asked = tuple[str, bool, tuple[int, ...]]
+CountedQuery = tuple[str, bool, tuple[int, ...]]
 """A value's name, whether the query was an initial one, and the clients that were asked for the value."""
 
 
@@ -49,7 +49,7 @@ class Account:
         self._protected = {name: Protection(plan, spec) for name, spec in contributions.items()}
         self._counts = GroupedCounts(range(clients))
         self._budget = Budget(self, plan.terms())
-        self._new: list[Asked] = []
+        self._new: list[CountedQuery] = []
         self._refused: dict[tuple[tuple[str, ...], Counts], bool] = {}
 
     def counted(self, holder: str) -> Counts:
@@ -68,7 +68,7 @@ class Account:
             self._count(one)
             self._new.append(one)
 
-    def _book(self, books: Ledger, asked: Sequence[Asked], at: Header) -> Iterator[Asked]:
+    def _book(self, books: Ledger, asked: Sequence[CountedQuery], at: Header) -> Iterator[CountedQuery]:
         """Write orders on the books under their clients' own keys. Yields what is new on them in this round:
         also the orders of a server that was killed in it, and no order that stood already."""
         books.book(
@@ -85,7 +85,7 @@ class Account:
             *_, (self._booked, _, *_) = orders = list(own)
             yield name, bool(initial), tuple(int(row[1].removeprefix("client-")) for row in orders)
 
-    def _count(self, asked: Asked) -> None:
+    def _count(self, asked: CountedQuery) -> None:
         name, initial, clients = asked
         charge = dump_charge(self.charge(name, initial=initial))
         for client in clients:
@@ -108,12 +108,12 @@ class Account:
         )
         return [epsilon for epsilon, count in sorted(spent) for _ in range(count)]
 
-    def news(self) -> list[Asked]:
+    def news(self) -> list[CountedQuery]:
         """The queries that were counted since the last call of this method, for the record of a round."""
         new, self._new = self._new, []
         return new
 
-    def restore(self, rounds: Iterable[Sequence[Asked]]) -> None:
+    def restore(self, rounds: Iterable[Sequence[CountedQuery]]) -> None:
         """Count the queries in the records of earlier rounds."""
         for asked in rounds:
             for one in asked:

@@ -24,10 +24,16 @@ from securefl.core.messages import Cohort
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit, decode, encode, message, peek
 from securefl.linear.scheme import Questions
+from securefl.sums.scheme import Attempt
 
 T = TypeVar("T")
 MOST_CLIENTS: Final = 2**20
 """The most clients of a run, so that the bits of a call cannot take much memory."""
+
+
+def by_server(reason: str) -> RemoteProtocolError:
+    """The error for a message of the server that breaks a rule."""
+    return RemoteProtocolError(reason, sender=SERVER)
 
 
 def bits_of(members: Sequence[int]) -> bytes:
@@ -47,10 +53,9 @@ def bits_of(members: Sequence[int]) -> bytes:
 def members_of(bits: bytes) -> tuple[int, ...]:
     """Return the members, ascending: `bits_of` inverted. Raises RemoteProtocolError for other bytes."""
     if 8 * len(bits) > MOST_CLIENTS or bits[-1:] == b"\0":
-        raise RemoteProtocolError(
+        raise by_server(
             f"Expected one bit for each client, at most {MOST_CLIENTS} of them and the last one set, got "
-            f"{len(bits)} bytes.",
-            sender=SERVER,
+            f"{len(bits)} bytes."
         )
     there = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
     return tuple(np.flatnonzero(there).tolist())
@@ -108,8 +113,8 @@ class QueryCall:
         try:
             return Cohort(members=members, draws=self.draws or (1,) * len(members))
         except ConfigError as error:
-            raise RemoteProtocolError(
-                f"Expected a call for hidden sums over a cohort, got one over none: {error}", sender=SERVER
+            raise by_server(
+                f"Expected a call for hidden sums over a cohort, got one over none: {error}"
             ) from None
 
 
@@ -143,30 +148,21 @@ class SumCall:
     key: bytes = b""
 
     @classmethod
-    def over(
-        cls,
-        called: Sequence[int],
-        weights: Weights,
-        sums: Sequence[Sum],
-        *,
-        initial: int,
-        number: int,
-        again: int,
-        task: bytes,
-    ) -> SumCall:
-        """The call of these clients, of a cohort that was ordered with these weights."""
+    def over(cls, called: Sequence[int], attempt: Attempt) -> SumCall:
+        """The call of these clients to an attempt."""
+        weights = attempt.weights
         return cls(
             members=bits_of(called),
             ordered=weights.ordered,
             draws=_if_many(weights.draws),
             whole=weights.whole,
             records=weights.records,
-            names=tuple(question.spec.name for question in sums),
-            lengths=tuple(question.size for question in sums),
-            initial=initial,
-            number=number,
-            again=again,
-            task=task,
+            names=tuple(question.spec.name for question in attempt.sums),
+            lengths=tuple(question.size for question in attempt.sums),
+            initial=attempt.initial,
+            number=attempt.number,
+            again=attempt.again,
+            task=attempt.task,
         )
 
     @cached_property
@@ -187,9 +183,8 @@ class SumCall:
         counts_fit = counts_fit and len(self.draws) in (0, self.ordered) and not (self.whole and self.records)
         counts_fit = counts_fit and 0 < self.ordered <= MOST_CLIENTS
         if not fits or not known or len(self.task) != 32 or not counts_fit:
-            raise RemoteProtocolError(
-                f"Expected sums among {sorted(contributions)} with a length each, got {self.names}.",
-                sender=SERVER,
+            raise by_server(
+                f"Expected sums among {sorted(contributions)} with a length each, got {self.names}."
             )
         return tuple(
             Sum(contributions[name], size) for name, size in zip(self.names, self.lengths, strict=True)
@@ -227,13 +222,9 @@ def decode_call(
     """
     header = peek(data, SERVER)
     if header.session != session:
-        raise RemoteProtocolError(
-            "Expected a call of the session that was entered, got one of another session.", sender=SERVER
-        )
+        raise by_server("Expected a call of the session that was entered, got one of another session.")
     # Two machines at one place would draw from one secret, so a repeated call is refused.
     if header.place() <= after:
-        raise RemoteProtocolError(
-            f"Expected a place after {after}, got {header.place()}: places go up.", sender=SERVER
-        )
+        raise by_server(f"Expected a place after {after}, got {header.place()}: places go up.")
     kinds: dict[type[Any], Limit] = {QueryCall: _MOST, SumCall: _MOST}
     return header, decode(data, header, kinds, SERVER)

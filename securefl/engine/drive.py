@@ -85,31 +85,31 @@ class Driver:
     def begin(self) -> list[Packet]:
         return self._absorb({party: machine.begin() for party, machine in self.machines.items()})
 
-    def deliver(self, parcel: Packet) -> list[Packet]:
+    def deliver(self, packet: Packet) -> list[Packet]:
         """Decode one packet and hand it to its machine.
 
         `traffic.rejected_from` names the sender of an invalid one.
         A packet that comes before `begin` is lost, as on a network.
         """
-        machine = self.machines.get(parcel.to)
-        link = (parcel.sender, parcel.to)
-        if machine is None or parcel.to not in self._states or link in self._refused:
+        machine = self.machines.get(packet.to)
+        link = (packet.sender, packet.to)
+        if machine is None or packet.to not in self._states or link in self._refused:
             return []
-        state = self._states[parcel.to]
+        state = self._states[packet.to]
         expects = machine.expects(state)
         try:
-            body = self._read(parcel, expects)
+            body = self._read(packet, expects)
             if body is None:
                 self.traffic.late += 1
                 return []
             received = self.traffic.received
-            received[parcel.to] = received.get(parcel.to, 0) + len(parcel.data)
-            step = machine.receive(state, parcel.sender, body)
-            self.heard.add(parcel.sender)
-            return self._absorb({parcel.to: step})
+            received[packet.to] = received.get(packet.to, 0) + len(packet.data)
+            step = machine.receive(state, packet.sender, body)
+            self.heard.add(packet.sender)
+            return self._absorb({packet.to: step})
         except RemoteProtocolError as error:
             self._refused.add(link)
-            self.traffic.rejected_from[parcel.sender] = str(error)
+            self.traffic.rejected_from[packet.sender] = str(error)
             return []
 
     @property
@@ -148,12 +148,12 @@ class Driver:
             return []
         # Encoded together, so that a ledger commits the charges of one wave in one durable write.
         encoded = self._worker.encode([(self.header, envelope.message) for _, envelope in outbox])
-        parcels = []
+        packets = []
         for (party, envelope), data in zip(outbox, encoded, strict=True):
             for to in envelope.to:
                 self.traffic.sent[party] = self.traffic.sent.get(party, 0) + len(data)
-                parcels.append(Packet(party, to, data))
-        return parcels
+                packets.append(Packet(party, to, data))
+        return packets
 
     def _take(self, party: str, step: Step[Any]) -> None:
         self._states[party] = step.state
@@ -162,14 +162,14 @@ class Driver:
         if step.result is not None:
             self.results[party] = step.result
 
-    def _read(self, parcel: Packet, expects: Expects) -> Any:
+    def _read(self, packet: Packet, expects: Expects) -> Any:
         """The message, or None if it is late."""
         here = expects.header
         try:
-            return self.decode(parcel.data, here, expects.kinds, parcel.sender)
+            return self.decode(packet.data, here, expects.kinds, packet.sender)
         except RemoteProtocolError:
             # An honest peer can be late, so a message of an earlier place is not held against it.
-            came = peek(parcel.data, parcel.sender)
+            came = peek(packet.data, packet.sender)
             if came.session == here.session and came.place() < here.place():
                 return None
             raise

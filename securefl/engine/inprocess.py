@@ -4,9 +4,9 @@ The parties are the same objects that run on machines of their own, and all mess
 The engine makes their directory, gives them the server's calls, moves their messages, and collects their logs
 for the person at this machine.
 
-In a simulation, `Once` does work once that every party would repeat on its own machine: decode the same
-bytes, check a signature, agree on a key. One result serves all parties, because it is a function of the
-arguments alone and is stored under all of them. A receiver with other limits, at another place, or that
+In a simulation, a `SimulationCache` does work once that every party would repeat on its own machine: decode
+the same bytes, check a signature, agree on a key. One result serves all parties, because it is a function of
+the arguments alone and is stored under all of them. A receiver with other limits, at another place, or that
 expects another message has other arguments, and so its own result.
 
 The two owners of a key agreement compute the same secret. The second one takes the first one's result.
@@ -22,7 +22,8 @@ Formal guarantees:
 - A shared message has no field that a party could change. A message with arrays is decoded for each receiver.
 - No result is kept beyond one exchange.
 
-Only `inprocess.simulated` makes a `Once`. A party in a deployment decodes and checks every message itself.
+Only `inprocess.simulated` makes a `SimulationCache`. A party in a deployment decodes and checks every message
+itself.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ from securefl.training.jobs import Trainer
 
 T = TypeVar("T")
 MOST_MESSAGES: Final = 32
-"""The most messages that `Once` stores, so that memory does not grow. Few messages have several receivers."""
+"""The most messages that the cache stores, so that memory does not grow. Few have several receivers."""
 _UNCHANGING: Final = (int, float, str, bytes, *KEYS)
 
 
-class Once:
+class SimulationCache:
     """A cache of one exchange: messages, checked signatures and agreed keys that several parties need."""
 
     def __init__(self) -> None:
@@ -151,7 +152,7 @@ class InProcess:
         clients: Sequence[ClientParty],
         key_holder: KeyHolderParty | None = None,
         *,
-        once: Once | None = None,
+        once: SimulationCache | None = None,
     ) -> None:
         self.server = server
         self._clients = clients
@@ -229,7 +230,7 @@ class InProcess:
 class _Carrier:
     """The transport of one query. Calls arrive at once; messages pass over the simulated network."""
 
-    def __init__(self, parties: Sequence[Party], network: Network, once: Once | None) -> None:
+    def __init__(self, parties: Sequence[Party], network: Network, once: SimulationCache | None) -> None:
         self.log = Log()
         self.absent: dict[str, Absence] = {}
         self._once = once
@@ -327,9 +328,9 @@ def simulated(
     )
     scheme = scheme_of(plan)
     if scores is None and (scheme is None or not scheme.key_holder_learns):
-        return InProcess(server, [clients], once=Once())
+        return InProcess(server, [clients], once=SimulationCache())
     holder = KeyHolderParty(plan, spec, OwnRecord(KEY_HOLDER, journal), scores=scores)
-    return InProcess(server, [clients], holder, once=Once())
+    return InProcess(server, [clients], holder, once=SimulationCache())
 
 
 def _tell_unanswered(query: CohortQuery, answers: Answers, log: Log) -> None:

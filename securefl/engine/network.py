@@ -36,7 +36,7 @@ class Faults(Ranged):
 
 @dataclass(frozen=True)
 class _Posted:
-    parcel: Packet
+    packet: Packet
     due: int
 
 
@@ -88,8 +88,8 @@ class Network:
             due = [due[i] for i in self._rng.permutation(len(due))]
         at = {name: drive for drive in drives for name in drive.machines}
         for posted in due:
-            if (drive := at.get(posted.parcel.to)) is not None:
-                self._post(drive.deliver(posted.parcel))
+            if (drive := at.get(posted.packet.to)) is not None:
+                self._post(drive.deliver(posted.packet))
         return bool(due)
 
     def _work(self, drives: Sequence[Driver]) -> bool:
@@ -101,16 +101,16 @@ class Network:
     def _deadline(self, drives: Sequence[Driver]) -> bool:
         """Tell all drivers that a deadline passed. Returns whether any machine moved."""
         told = [drive.deadline() for drive in drives]
-        for _, parcels in told:
-            self._post(parcels)
+        for _, packets in told:
+            self._post(packets)
         return any(moved for moved, _ in told) or bool(self._posted)
 
-    def _post(self, parcels: Sequence[Packet]) -> None:
+    def _post(self, packets: Sequence[Packet]) -> None:
         faults, rng = self._faults, self._rng
-        for parcel in parcels:
+        for packet in packets:
             if self._tamper is not None:
-                data = self._tamper(parcel.sender, parcel.to, parcel.data)
-                parcel = Packet(parcel.sender, parcel.to, data)
+                data = self._tamper(packet.sender, packet.to, packet.data)
+                packet = Packet(packet.sender, packet.to, data)
             copies = 1 + (rng.random() < faults.duplicate) if faults.duplicate else 1
             # Each copy is lost or delayed independently, as on a real network.
             for _ in range(copies):
@@ -120,4 +120,4 @@ class Network:
                 # Up to twice the patience, so that some messages miss the deadline and reach the next
                 # exchange.
                 extra = int(rng.integers(1, 2 * faults.patience)) if slow else 0
-                self._posted.append(_Posted(parcel, self._tick + 1 + extra))
+                self._posted.append(_Posted(packet, self._tick + 1 + extra))

@@ -45,10 +45,6 @@ class Log:
 
     def add(self, other: Log) -> None:
         """Add another log's notes."""
-        self.traffic.add(other.traffic)
-        self.abstained |= other.abstained
-        self.reasons |= other.reasons
-        self.blank |= other.blank
-        self.refused |= other.refused
-        self.cut |= other.cut
-        self.moved |= other.moved
+        for name, notes in vars(other).items():
+            own = getattr(self, name)
+            own.add(notes) if isinstance(notes, Traffic) else own.update(notes)

@@ -181,7 +181,10 @@ class ServerParty:
         """Join the session of this directory. Raises ConfigError if it has another server's keys."""
         own = Own(self._identity(directory.session), self._record, directory)
         if directory.server != own.identity.member():  # no sum of this server would ever open
-            raise ConfigError("Expected this server's own keys in the directory, got another's.")
+            raise ConfigError(
+                "Expected this server's own keys in the directory, got those of another server. Pin its "
+                "line again."
+            )
         self._sums = None if self._scheme is None else self._scheme.server(own)
         self.scores = None if self._scoring is None else self._scoring.server(own)
 
@@ -192,8 +195,7 @@ class ServerParty:
         client that does not exist.
         """
         self._check(query)
-        self.log.take()  # of an earlier query
-        self._called, self._heard = set(), frozenset()
+        self._forget()
         answers = self._queried(query, header, transport)
         answers = replace(answers, error_bound=self.error_bound() or 0.0)
         self.seen = self._saw(query, answers, transport.absent)
@@ -201,14 +203,18 @@ class ServerParty:
 
     def skip(self, query: CohortQuery, header: Header, why: str) -> Answers:
         """Count a query, and ask nobody: its orders left earlier, and parties take no order twice."""
-        self.log.take()  # of an earlier query
-        self._called, self._heard = set(), frozenset()
+        self._forget()
         self.log.report(SERVER, why)
         wants = [spec.name for spec in query.wants()]
         self.account.query(wants, query.cohort, header, initial=query.initial > 0)
         answers = no_answers(query)
         self.seen = self._saw(query, answers, {})
         return answers
+
+    def _forget(self) -> None:
+        """Forget what an earlier query noted."""
+        self.log.take()
+        self._called, self._heard = set(), frozenset()
 
     def _saw(self, query: CohortQuery, answers: Answers, absent: Mapping[str, Absence]) -> Seen:
         """Who took part, from the answers, the messages that the server accepted, and the wire."""
@@ -391,15 +397,7 @@ class ServerParty:
             weights=_weights(query),
             task=told,
         )
-        call = SumCall.over(
-            cohort,
-            attempt.weights,
-            query.sums,
-            initial=query.initial,
-            number=query.number,
-            again=again,
-            task=told,
-        )
+        call = SumCall.over(cohort, attempt)
         self._sums.check(attempt)
         if self._scheme.key_holder_learns:
             answered = self._call(transport, [KEY_HOLDER], encode_call(header, call))

@@ -165,26 +165,14 @@ class _NoNodes(RehearsalGrid):
 
     def set_run(self, run: Run) -> None: ...
 
-    @property
-    def run(self) -> Run:
+    def _reached(self, *args: Any, **named: Any) -> Any:
         raise _Reached
 
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise _Reached
+    run = property(_reached)
+    create_message = push_messages = pull_messages = send_and_receive = _reached
 
     def get_node_ids(self) -> Iterable[int]:
         return range(2, 2002)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise _Reached
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise _Reached
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        raise _Reached
 
 
 def _server(found: Rehearsal, server: Any, config: dict[str, Any]) -> Started | None:

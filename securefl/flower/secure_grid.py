@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -230,26 +230,18 @@ class SecureGrid(Grid):
     def run(self) -> Run:
         return self._grid.run
 
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        raise _bypass()
+    def _bypass(self, *args: Any, **named: Any) -> Any:
+        raise LocalProtocolError(
+            "Expected a strategy's send_and_receive, got a message of its own: it would reach a client "
+            "beside the sums. Use Flower's own grid for what is no training."
+        )
+
+    create_message = push_messages = pull_messages = _bypass
 
     def get_node_ids(self) -> Iterable[int]:
         """The nodes of all clients that have connected, also of those that are silent now."""
         # A strategy waits without a limit for missing nodes, so a retired client would stop it.
         return list(self._clients)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise _bypass()
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise _bypass()
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -392,10 +384,3 @@ def _none_has_a_value(presence: Presence) -> bool:
     """Whether every asked client replied, and none with a value: the reason is then hardly one client's."""
     without = [one for one in presence.absent if one.why == Absence.NO_VALUE.value]
     return presence.asked > 0 and presence.answered == 0 and len(without) == presence.asked
-
-
-def _bypass() -> LocalProtocolError:
-    return LocalProtocolError(
-        "Expected a strategy's send_and_receive, got a message of its own: it would reach a client "
-        "beside the sums. Use Flower's own grid for what is no training."
-    )

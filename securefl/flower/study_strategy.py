@@ -9,12 +9,12 @@ Neither fits Flower's pair of training and evaluation, so `start` runs the study
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -31,29 +31,13 @@ _log = logger(__name__)
 class OwnRounds(Strategy):
     """A strategy whose `start` runs rounds of its own. Flower's single steps raise LocalProtocolError."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        raise self._not_a_step()
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        raise self._not_a_step()
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        raise self._not_a_step()
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        raise self._not_a_step()
-
-    def _not_a_step(self) -> LocalProtocolError:
-        return LocalProtocolError(
+    def _not_a_step(self, *args: Any, **named: Any) -> Any:
+        raise LocalProtocolError(
             f"Expected `start` of {type(self).__name__}, which runs its own rounds, got one of Flower's "
             "steps. Call `start`."
         )
+
+    configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _not_a_step
 
 
 class StudyStrategy(OwnRounds):

@@ -84,31 +84,22 @@ class AppTerms:
         own = _nested(config)
         folders = [Path(one) for one in (sys.path if path is None else path)]
         said = own.pop(_TERMS, None)
-        if said is None:
-            found = _beside(FILE, folders)
-            if found is None:
+        file = FILE if said is None else said
+        if isinstance(file, str) and file.endswith(".toml"):
+            found = next((one / file for one in folders if (one / file).is_file()), None)
+            if found is None and said is None:
                 raise ConfigError(
                     f'Expected terms in the run config, such as securefl.terms = "{PACKAGED[0]}", or a file '
                     f"{FILE} beside the app, got neither. The packaged sets are {', '.join(PACKAGED)}."
                 )
-            return _terms(_merged(_table(found), own), _source(str(found), own))
-        if isinstance(said, str) and said.endswith(".toml"):
-            found = _beside(said, folders)
             if found is None:
                 raise ConfigError(
                     f"Expected a file {said} beside the app, as securefl.terms says, got none in "
                     f"{', '.join(map(str, folders[:3]))}."
                 )
-            return _terms(_merged(_table(found), own), _source(str(found), own))
+            source = f"{found} and the run config" if own else str(found)
+            return _terms(_merged(_table(found), own), source)
         return _terms({_TERMS: said, **own}, "the run config")
-
-
-def _source(file: str, own: Mapping[str, Any]) -> str:
-    return f"{file} and the run config" if own else file
-
-
-def _beside(name: str, folders: Sequence[Path]) -> Path | None:
-    return next((one / name for one in folders if (one / name).is_file()), None)
 
 
 def _table(path: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from securefl.core.errors import DataError
 from securefl.core.text_safety import is_legible
 
 _KINDS: Final[tuple[tuple[Callable[[int], bool], str], ...]] = (
+    (stat.S_ISREG, "a file"),
     (stat.S_ISLNK, "a symbolic link"),
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -73,7 +74,7 @@ def shown(path: Path) -> str:
 
 
 def kind_word(mode: int) -> str:
-    """What stands in a regular file's place, such as "a folder"."""
+    """What a file of this mode is, such as "a folder"."""
     return next((word for is_kind, word in _KINDS if is_kind(mode)), "something else")
 
 

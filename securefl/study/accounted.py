@@ -110,7 +110,8 @@ def reserve_all(study: Study, pairs: Iterable[tuple[Arm, World, Path]]) -> None:
         made = composition(study, arm, world)
         if plan is not None and world.marks.records != records:
             raise ConfigError(
-                "[privacy] Expected the same records under every seed with a `ledger`, got others: "
+                "[privacy] Expected the same records under every seed with a `ledger`, got records that "
+                "differ: "
                 f"{study.data.source or 'the function from Python'} makes them from the seed. Run each seed "
                 "as a study of its own, with a ledger of its own."
             )

@@ -20,7 +20,7 @@ from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.release import PARTIES
 from securefl.core.text_safety import excerpt
-from securefl.engine.account import Asked
+from securefl.engine.account import CountedQuery
 from securefl.engine.attendance import Seen
 from securefl.storage.database import (
     Damaged,
@@ -241,7 +241,7 @@ class ResumePoint:
     proven_cheaters: frozenset[int]
     retired: frozenset[int]
     retries_left: int
-    charged: tuple[Asked, ...]
+    charged: tuple[CountedQuery, ...]
     figures: Figures
     ended: bool
 

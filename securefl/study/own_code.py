@@ -272,7 +272,9 @@ def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple
         return section, Digests()
     if isinstance(section, ModelConfig):
         raise ConfigError(
-            "[model] Expected a study that was read together with the model passed from Python, got another."
+            "[model] Expected a study that was read together with the model passed from Python, got one "
+            "without it. "
+            "Pass the model to the call that runs the study."
         )
     place = model_code(study)
     factory: Any = load_code(place) if place is not None else brought

@@ -20,7 +20,7 @@ from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.deployment import folder, keys, pinning
 from securefl.deployment.party import PartySession
-from securefl.deployment.party_setup import Made
+from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.roster import line_of, parse
 from securefl.flower.exchange import relay
 from securefl.flower.study_strategy import StudyStrategy
@@ -42,10 +42,12 @@ def masked(arm: str) -> str:
 def enrol(root: Path, study: str) -> list[str]:
     """Folders of all parties below `root`, pinned to one roster."""
     found = config.parse(study)
-    made = Made.of(found, found.arms[0], found.study.seeds[0])
+    made = PartyStudy.of(found, found.arms[0], found.study.seeds[0])
     names = [*map(client_name, range(CLIENTS)), *made.names]
     for name in names:
-        part = folder.Part(name=name, arm=made.arm, seed=made.world.seed, counter=root / "counters" / name)
+        part = folder.PartyOptions(
+            name=name, arm=made.arm, seed=made.world.seed, counter=root / "counters" / name
+        )
         folder.init(root / name, made, part)
     roster = "\n".join(line_of(keys.read(root / name, name).member()) for name in names)
     for name in names:

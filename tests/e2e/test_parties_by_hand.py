@@ -25,7 +25,7 @@ from support.party_folders import made
 from securefl.commands.main import cli
 from securefl.core.errors import SecureFLError
 from securefl.deployment import coordinator, sockets
-from securefl.deployment.party_setup import Made
+from securefl.deployment.party_setup import PartyStudy
 
 pytestmark = pytest.mark.docs
 
@@ -77,7 +77,9 @@ class Here:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+    monkeypatch.setattr(
+        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
+    )
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path)
     machine = Here(tmp_path, monkeypatch)

@@ -18,7 +18,7 @@ from securefl.core.errors import RemoteProtocolError
 from securefl.deployment import folder as folders
 from securefl.deployment.connection import send
 from securefl.deployment.messages import REFUSED
-from securefl.deployment.party_setup import Made
+from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.status import status
 
 APART = "client-0001"
@@ -36,7 +36,9 @@ def process(home: Path) -> Iterator[Started]:
 
 
 def test_a_party_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+    monkeypatch.setattr(
+        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
+    )
     enrolled(tmp_path, MASKED)
     home = tmp_path / APART
     path = home / "run" / "party.sock"

@@ -26,7 +26,7 @@ from securefl.core.wire import Header
 from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.messages import SignedTurn, Turn, decode_envelope, encode_envelope
 from securefl.deployment.party import PartySession
-from securefl.deployment.party_setup import Made, data_of
+from securefl.deployment.party_setup import PartyStudy, data_of
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.session_store import SessionStore
 from securefl.engine.engine import Engine
@@ -48,10 +48,10 @@ def constant(name: str) -> Callable[[int], bytes]:
 
 
 @cache
-def made_of(text: str) -> Made:
+def made_of(text: str) -> PartyStudy:
     """What all parties make of a study's text. It is frozen, and so made once."""
     study = parse(text)
-    return Made.of(study, study.arms[0], study.study.seeds[0])
+    return PartyStudy.of(study, study.arms[0], study.study.seeds[0])
 
 
 @dataclass

@@ -607,14 +607,20 @@ class Play:
     def _summed(self, query: CohortQuery, called: Sequence[int]) -> None:
         """An attempt at the sum of whoever is called. The server shows one set of survivors: all it can."""
         self.attempt += 1
-        weights = Weights.of(order_of(query), cohort_of(query))
-        call = SumCall.over(
-            called, weights, query.sums, initial=query.initial, number=0, again=0, task=bytes(32)
+        header = Header(self.session, self.round, self.attempt, self.stage)
+        attempt = Attempt(
+            header=header,
+            sums=query.sums,
+            initial=query.initial,
+            number=0,
+            again=0,
+            cohort=tuple(NAMES[k] for k in called),
+            weights=Weights.of(order_of(query), cohort_of(query)),
+            task=bytes(32),
         )
         vault = self.party._sums.vault = Vault()  # type: ignore[union-attr]
         try:
-            header = Header(self.session, self.round, self.attempt, self.stage)
-            self.party.call([NAMES[k] for k in called], encode_call(header, call))
+            self.party.call([NAMES[k] for k in called], encode_call(header, SumCall.over(called, attempt)))
         except RemoteProtocolError:
             return
         drive = self.party.drive

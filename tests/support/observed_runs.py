@@ -303,7 +303,7 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
     def of_training(own: Computing, task: Any, name: str, secret: SecretKey | None) -> Source | None:
         if source(own, task, name, secret) is None:
             return None
-        order = task.order.order
+        order = task.order
         which = (order.initial, order.number, order.again)
         return Source(drawn("training", task.client, task.header.round, which, name))
 

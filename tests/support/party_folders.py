@@ -16,7 +16,7 @@ from securefl.core.streams import stream
 from securefl.core.wire import Header
 from securefl.deployment import folder, keys, pinning, plan_file
 from securefl.deployment.messages import Enter
-from securefl.deployment.party_setup import Made
+from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.roster import line_of, parse
 from securefl.deployment.transport import RemoteTransport
 from securefl.storage.journal import Journal
@@ -37,22 +37,22 @@ MASKED = with_privacy(
 TWO_SERVER = MASKED.replace('"masked"', '"two-server"')
 
 
-BUILD = Made.of
+BUILD = PartyStudy.of
 """As it is, for tests that put `made` in its place: building a world takes a second."""
 
 
 @cache
-def made(study: str = CLEAR) -> Made:
+def made(study: str = CLEAR) -> PartyStudy:
     """One arm of a study; built once."""
     found = parse_study(study)
     return BUILD(found, found.arms[0], found.study.seeds[0])
 
 
-def part(of: Made, name: str, counters: Path, **more: object) -> folder.Part:
-    return folder.Part(name=name, arm=of.arm, seed=of.world.seed, counter=counters / name, **more)  # type: ignore[arg-type]
+def part(of: PartyStudy, name: str, counters: Path, **more: object) -> folder.PartyOptions:
+    return folder.PartyOptions(name=name, arm=of.arm, seed=of.world.seed, counter=counters / name, **more)  # type: ignore[arg-type]
 
 
-def names(of: Made) -> list[str]:
+def names(of: PartyStudy) -> list[str]:
     return [*map(client_name, range(of.world.problem.clients)), *of.names]
 
 

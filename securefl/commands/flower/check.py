@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import redirect_stdout
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
+from securefl.commands.choices import require_flower, with_json
 from securefl.commands.exit_codes import ExitCode
-from securefl.commands.printing import echo
-from securefl.core.errors import ConfigError
+from securefl.commands.printing import echo, echo_json
 from securefl.core.text_safety import escaped
 
 
@@ -25,7 +23,7 @@ from securefl.core.text_safety import escaped
     "simulation of two-server or CKKS sums one of them is the key holder.",
 )
 @click.option("--no-training", is_flag=True, help="Load the app, and have no client train and evaluate.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+@with_json()
 def check(app: Path, nodes: int | None, no_training: bool, as_json: bool) -> None:
     """Say what a run of the Flower app in APP would refuse, before it runs: exit code 3 if anything.
 
@@ -33,8 +31,7 @@ def check(app: Path, nodes: int | None, no_training: bool, as_json: bool) -> Non
     client's training and evaluation on the records of partition 0. Nothing is sent. Check an app that you
     would run on this machine anyway.
     """
-    if find_spec("flwr") is None:
-        raise ConfigError("Expected Flower, got none installed. Install it: pip install 'securefl[flower]'.")
+    require_flower()
     from securefl.flower.rehearsal import rehearse
 
     if not as_json:
@@ -43,7 +40,7 @@ def check(app: Path, nodes: int | None, no_training: bool, as_json: bool) -> Non
         found = rehearse(app, nodes=nodes, training=not no_training)
     if as_json:
         refused = [{"where": one.where, "what": one.what} for one in found.refused]
-        click.echo(json.dumps({"app": str(app), "refused": refused, "notes": found.notes}, indent=1))
+        echo_json({"app": str(app), "refused": refused, "notes": found.notes}, 1)
     else:
         # The texts may quote the app's own names and errors, which may have control characters.
         for one in found.refused:

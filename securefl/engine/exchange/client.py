@@ -13,7 +13,7 @@ from securefl.algorithm.plan import CLEAR, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import Weights, require_allowed, require_batches
 from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.core.hiding import ConcealVector
+from securefl.core.hiding import Conceal
 from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import Broadcast, Cohort, ContributionMessage, Order
 from securefl.core.newest import newest
@@ -43,6 +43,8 @@ class Answered:
 class Contribute:
     """The slow work of a client: charge, compute and protect the ordered values.
 
+    header: of the exchange; of an attempt at the hidden sums, if `wants` are these.
+    wants: names of the values that the client sends now.
     cohort: the clients of the ordered hidden sums; None if no sum is hidden.
     conceal: the encryption of each number that the plan hides, by name.
     """
@@ -51,8 +53,9 @@ class Contribute:
     header: Header
     order: Order
     broadcast: Broadcast
+    wants: tuple[str, ...]
     cohort: Cohort | None = None
-    conceal: Mapping[str, ConcealVector] = field(default_factory=dict)
+    conceal: Mapping[str, Conceal] = field(default_factory=dict)
 
     @property
     def draws(self) -> int:
@@ -60,7 +63,7 @@ class Contribute:
         return self.order.draws if self.cohort is None else self.cohort.draws_of[self.client]
 
 
-ClientState = Waiting | Working | Answered
+ClientPhase = Waiting | Working | Answered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,15 +82,15 @@ class Client:
     contributions: Mapping[str, ValueSpec]
     most: Limit
     cohort: Cohort | None = None
-    conceal: Mapping[str, ConcealVector] = field(default_factory=dict)
+    conceal: Mapping[str, Conceal] = field(default_factory=dict)
 
-    def begin(self) -> Step[ClientState]:
+    def begin(self) -> Step[ClientPhase]:
         return Step(Waiting())
 
-    def expects(self, state: ClientState) -> Expects:
+    def expects(self, state: ClientPhase) -> Expects:
         return Expects(self.header, {Broadcast: self.most, Order: self.most})
 
-    def receive(self, state: ClientState, sender: str, message: Any) -> Step[ClientState]:
+    def receive(self, state: ClientPhase, sender: str, message: Any) -> Step[ClientPhase]:
         if sender != SERVER:
             raise RemoteProtocolError(
                 f"Expected orders from the server, got one from {sender}.", sender=sender, phase="waiting"
@@ -106,6 +109,7 @@ class Client:
             header=self.header,
             order=state.order,
             broadcast=state.broadcast,
+            wants=state.order.wants,
             cohort=self.cohort if state.order.sums else None,
             conceal=self.conceal,
         )
@@ -172,7 +176,11 @@ class Client:
         """Refuse draws that contradict each other. In the clear a client sees its own draws alone."""
         own = order.draws
         if order.cohort or own < 1:
-            raise _refusal("Expected an order for sums in the clear, with our draws, got another.")
+            raise _refusal(
+                f"Expected an order for sums in the clear, with our draws, got {own} draws and "
+                f"{len(order.cohort)} bytes of a "
+                "cohort."
+            )
         fits = own == 1 and order.most == 0 if not order.whole else own <= order.most <= order.whole
         _require_fitting(order, fits, (own,))
 
@@ -182,7 +190,7 @@ class Client:
             raise _refusal(f"Expected a flat model and one array for each of {names}, all names distinct.")
         return broadcast
 
-    def provide(self, state: ClientState, answer: tuple[Release, ...] | None) -> Step[ClientState]:
+    def provide(self, state: ClientPhase, answer: tuple[Release, ...] | None) -> Step[ClientPhase]:
         """Send the answer. With `None` the client abstains by silence. After the deadline none is sent."""
         if not isinstance(state, Working):
             return Step(state)
@@ -192,7 +200,7 @@ class Client:
             Answered(), out=(Outgoing((SERVER,), ContributionMessage(releases=answer)),), result="answered"
         )
 
-    def deadline(self, state: ClientState) -> Step[ClientState]:
+    def deadline(self, state: ClientPhase) -> Step[ClientPhase]:
         return Step(Answered(), result="missed")
 
 

@@ -24,6 +24,7 @@ from securefl.core.messages import (
     client_name,
 )
 from securefl.core.release import KEY_HOLDER, Delivered
+from securefl.core.text_safety import excerpt
 from securefl.core.wire import Header, Limit
 from securefl.linear.scheme import Asked, Found, Scoring, Sent
 from securefl.sums import clear
@@ -121,11 +122,7 @@ class Server:
             return self._replied(state, sender, message)
         client = self._clients.get(sender)
         if client is None:
-            raise RemoteProtocolError(
-                f"Expected a contribution of the cohort, got one of {sender}.",
-                sender=sender,
-                phase="contribution",
-            )
+            raise _refusal(sender, f"Expected a contribution of the cohort, got one of {sender}.")
         if not isinstance(state, Collecting) or client in state.numbers:
             return Step(state)
         state = self._add(state, client, sender, message)
@@ -133,11 +130,9 @@ class Server:
 
     def _add(self, state: Collecting, client: int, sender: str, message: ContributionMessage) -> Collecting:
         delivered: tuple[Any, ...] = message.releases
-        if tuple(release.name for release in delivered) != self._wants:
-            raise RemoteProtocolError(
-                f"Expected the values {self._wants} in this order, got others.",
-                sender=sender,
-                phase="contribution",
+        if (came := tuple(release.name for release in delivered)) != self._wants:
+            raise _refusal(
+                sender, f"Expected the values {self._wants} in this order, got {tuple(map(excerpt, came))}."
             )
         by_name: dict[str, Delivered] = {release.name: release for release in delivered}
         numbers = {
@@ -157,16 +152,13 @@ class Server:
         length = open_ if sealed else hidden + open_
         fits = came.numbers.dtype == np.float64 and came.numbers.shape == (length,)
         if not fits or came.form != ("encrypted" if sealed else "open") or bool(came.sealed) != sealed:
-            raise RemoteProtocolError(
+            raise _refusal(
+                sender,
                 f"Expected {length} numbers{' and a ciphertext' if sealed else ''} for "
-                f"{per_client.spec.name!r}, got another form.",
-                sender=sender,
-                phase="contribution",
+                f"{per_client.spec.name!r}, got {came.form} numbers of shape {came.numbers.shape}.",
             )
         if not np.isfinite(came.numbers).all():
-            raise RemoteProtocolError(
-                "Expected finite numbers, got one that is not.", sender=sender, phase="contribution"
-            )
+            raise _refusal(sender, "Expected finite numbers, got one that is not.")
         numbers = came.numbers.astype(np.float64)
         if scoring is not None:
             return Sent(client, per_client.spec.name, scoring.admit(sender, came.sealed), numbers)
@@ -174,11 +166,7 @@ class Server:
         with np.errstate(all="ignore"):
             number = per_client.number(Value(hidden=numbers[:hidden], clear=numbers[hidden:]))
         if not per_client.allows(number):
-            raise RemoteProtocolError(
-                f"Expected a {per_client.spec.name} in its public range, got one outside.",
-                sender=sender,
-                phase="contribution",
-            )
+            raise _refusal(sender, f"Expected a {per_client.spec.name} in its public range, got one outside.")
         return number
 
     @property
@@ -207,18 +195,14 @@ class Server:
 
     def _replied(self, state: ServerState, sender: str, reply: OpenReply) -> Step[ServerState]:
         if sender != KEY_HOLDER:
-            raise RemoteProtocolError(
-                f"Expected openings from the key holder, got one from {sender}.",
-                sender=sender,
-                phase="opening",
+            raise _refusal(
+                sender, f"Expected openings from the key holder, got one from {sender}.", "opening"
             )
         if not isinstance(state, Asking):  # late, and no one's fault
             return Step(state)
         if len(reply.items) != len(state.request.items):
-            raise RemoteProtocolError(
-                f"Expected {len(state.request.items)} items, got {len(reply.items)}.",
-                sender=sender,
-                phase="opening",
+            raise _refusal(
+                sender, f"Expected {len(state.request.items)} items, got {len(reply.items)}.", "opening"
             )
         return Step(Working(state.collected), need=Need(state.asked.then(reply.items)))
 
@@ -307,3 +291,7 @@ def _order(
         most=max(drawn.values(), default=0),
         records=query.weights.total if isinstance(query.weights, ByCount) else 0,
     )
+
+
+def _refusal(sender: str, reason: str, phase: str = "contribution") -> RemoteProtocolError:
+    return RemoteProtocolError(reason, sender=sender, phase=phase)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,17 +18,16 @@ from securefl.algorithm.weighing import Weights
 from securefl.core.abstaining import Reason
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Directory, Identity, Member
-from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
 from securefl.core.hiding import ComputeAndConceal, ConcealVector
 from securefl.core.machine import Machine
 from securefl.core.messages import Broadcast, Cohort, client_name, task
-from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit
-from securefl.engine.calls import QueryCall, SumCall, decode_call, last_place
+from securefl.engine.calls import QueryCall, SumCall, by_server, decode_call, last_place
 from securefl.engine.drive import Driver
 from securefl.engine.exchange import Client, Contribute
 from securefl.engine.observer import Log
-from securefl.engine.party.computing import Computing, Records, Streams, Task, of_size, one_by_one
+from securefl.engine.party.computing import Computing, Records, Streams, of_size, one_by_one
 from securefl.engine.party.contributing import Contributing
 from securefl.linear.scheme import LinearScheme
 from securefl.mechanisms.charges import Protection
@@ -187,24 +187,20 @@ class ClientParty:
 
     def _asked(self, header: Header, call: QueryCall, own: Sequence[int]) -> dict[str, Machine[Any]]:
         if call.most.bytes > self._most.bytes or call.most.elements > self._most.elements:
-            raise RemoteProtocolError(
+            raise by_server(
                 f"Expected orders and broadcasts of at most {self._most.bytes} bytes, got a call for "
-                f"{call.most.bytes}.",
-                sender=SERVER,
+                f"{call.most.bytes}."
             )
         asked, conceal = call.asked, dict[str, Mapping[str, ConcealVector]]()
         if asked is not None and self._scores is None:
-            raise RemoteProtocolError(
-                "Expected open numbers, as the plan says, got a call for others.", sender=SERVER
-            )
+            raise by_server("Expected open numbers, as the plan says, got a call for others.")
         if asked is not None and self._scores is not None:
             try:
                 names = [client_name(k) for k in own]
                 conceal = dict(self._scores.conceal(asked, header, call.key, names))
             except (ConfigError, CryptoError) as error:
-                raise RemoteProtocolError(
-                    f"Expected a call with a key that fits this plan, got one that does not: {error}",
-                    sender=SERVER,
+                raise by_server(
+                    f"Expected a call with a key that fits this plan, got one that does not: {error}"
                 ) from None
         cohort = self._hidden_cohort(call)
         self._orders.clear()
@@ -228,15 +224,13 @@ class ClientParty:
             try:
                 self._directory.roster(map(client_name, cohort.members))
             except CryptoError as error:
-                raise RemoteProtocolError(str(error), sender=SERVER) from None
+                raise by_server(str(error)) from None
         return cohort
 
     def _summed(self, header: Header, call: SumCall, own: Sequence[int]) -> dict[str, Machine[Any]]:
         """Make the machines of the clients that have an order for these sums, each under its agreement."""
         if self._sums is None or self._directory is None:
-            raise RemoteProtocolError(
-                "Expected open sums, as the plan says, got a call for others.", sender=SERVER
-            )
+            raise by_server("Expected open sums, as the plan says, got a call for others.")
         called = set(call.called)
         told = _by_order([self._orders[k] for k in own if k in self._orders and k in called])
         machines: dict[str, Machine[Any]] = {}
@@ -248,8 +242,8 @@ class ClientParty:
             try:
                 machines |= self._sums.machines(attempt, self._hearing(identities), call.key)
             except (ConfigError, CryptoError) as error:
-                raise RemoteProtocolError(
-                    f"Expected a call for a sum of this plan, got one that it refuses: {error}", sender=SERVER
+                raise by_server(
+                    f"Expected a call for a sum of this plan, got one that it refuses: {error}"
                 ) from None
         return machines
 
@@ -283,10 +277,9 @@ class ClientParty:
         same_ask = order.header.place()[:2] == header.place()[:2]
         fits = same_ask and set(call.called) <= set(ordered) and set(sizes) == set(said.sums)
         if cohort is None or not fits:
-            raise RemoteProtocolError(
+            raise by_server(
                 f"Expected a call for {said.sums} among the {len(ordered)} clients of the order, got "
-                f"one for {call.names} among {len(call.called)}.",
-                sender=SERVER,
+                f"one for {call.names} among {len(call.called)}."
             )
         call.sums(self._sends)
         self._sizes = sizes
@@ -312,14 +305,9 @@ class ClientParty:
         orders = self._with_one_total(self._in_counted_session(orders))
         tasks = {id(order): found for order in orders if (found := self._task(order)) is not None}
         contributions = self._contributing.contribute_many(list(tasks.values()))
+        done = recorded | {order: contributions[task.client] for order, task in tasks.items()}
         return [
-            recorded[id(order)]
-            if id(order) in recorded
-            else contributions[tasks[id(order)].client]
-            if id(order) in tasks
-            else None
-            if order is _REFUSED
-            else order.run()
+            done[id(order)] if id(order) in done else None if order is _REFUSED else order.run()
             for order in orders
         ]
 
@@ -367,30 +355,16 @@ class ClientParty:
         """Encode these messages. The charges of their releases are committed first."""
         return self._ledger.send(outbox)
 
-    def _task(self, order: Any) -> Task | None:
+    def _task(self, order: Any) -> Contribute | None:
         """The task of a client in the exchange. The order is kept for the hidden sums after it."""
         match order:
             case Contribute():
                 self._orders[order.client] = order
-                return Task(
-                    client=order.client,
-                    header=order.header,
-                    wants=order.order.wants,
-                    order=order,
-                    conceal=order.conceal,
-                )
+                return order
             case ComputeAndConceal():
-                number = self._numbers[order.client]
-                first = self._orders[number]
-                return Task(
-                    client=number,
-                    header=order.header,
-                    wants=first.order.sums,
-                    order=first,
-                    conceal={
-                        name: of_size(name, self._sizes[name], own) for name, own in order.conceal.items()
-                    },
-                )
+                first = self._orders[self._numbers[order.client]]
+                conceal = {name: of_size(name, self._sizes[name], own) for name, own in order.conceal.items()}
+                return replace(first, header=order.header, wants=first.order.sums, conceal=conceal)
         return None
 
 

@@ -10,7 +10,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -38,6 +38,8 @@ from securefl.training.jobs import TrainedContribution, Trainer, TrainingJob, Tr
 Records = tuple[NDArray[Any], NDArray[Any]]
 Streams = Callable[[int, int, int], np.random.Generator]
 """Gives a client's own stream, from the round, the client, and the number of the query within the round."""
+Wave = Sequence[tuple[Contribute, SecretKey | None]]
+"""The tasks of many clients, each with its secret of noise and private training."""
 _PIECE: Final = 1 << 30
 """The library tags at most 2^31 - 1 bytes at once."""
 
@@ -56,17 +58,6 @@ def one_by_one(fits: Sequence[TrainingJob]) -> Sequence[TrainingResult]:
     from securefl.training import run_jobs
 
     return run_jobs.one_by_one(fits)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """The values that one client is to release in one exchange. conceal: the encryption of each, by name."""
-
-    client: int
-    header: Header
-    wants: tuple[str, ...]
-    order: Contribute
-    conceal: Mapping[str, Conceal] = field(default_factory=dict)
 
 
 class Computing:
@@ -169,7 +160,7 @@ class Computing:
         held = 0 if self._held is None else len(self._held[client][0])
         return self._plan.count(len(self._records[client][0]) + held)
 
-    def train(self, wave: Sequence[tuple[Task, SecretKey | None]], speaking: Container[int] = ()) -> None:
+    def train(self, wave: Wave, speaking: Container[int] = ()) -> None:
         """Run the local training behind these values, for all clients at once. `value` uses the result.
 
         speaking: clients that must answer. An error from their records stops neither their training nor that
@@ -202,7 +193,7 @@ class Computing:
             for number, (place, (context, _)) in enumerate(fits.items())
         }
 
-    def make(self, wave: Sequence[tuple[Task, SecretKey | None]]) -> None:
+    def make(self, wave: Wave) -> None:
         """Make the values of this wave that need no training and are faster made together (`OfWave`).
 
         If that fails, `value` makes each value alone, which shows whose records failed.
@@ -222,7 +213,7 @@ class Computing:
                 if not of_records(error):
                     raise
 
-    def value(self, task: Task, name: str, secret: SecretKey | None) -> Value:
+    def value(self, task: Contribute, name: str, secret: SecretKey | None) -> Value:
         """The client's value, computed once for an order and used in all its stages and attempts."""
         place = (task.client, _question(task, name))
         if place in self._values:
@@ -236,13 +227,13 @@ class Computing:
             value = self._contributions[name].compute(self._job(task, name, secret))
         return self._noted(task, name, value)
 
-    def blank(self, task: Task, name: str, secret: SecretKey | None) -> Value:
+    def blank(self, task: Contribute, name: str, secret: SecretKey | None) -> Value:
         """The value of a client without records, sent if the client's own could not be computed."""
         self._made.pop((task.client, _question(task, name)), None)
         self._trained.pop((task.client, _question(task, name)), None)
         return self._noted(task, name, nothing(self._contributions[name], self._job(task, name, secret)))
 
-    def _noted(self, task: Task, name: str, value: Value) -> Value:
+    def _noted(self, task: Contribute, name: str, value: Value) -> Value:
         """Store the value for the rest of this query, and return it."""
         place = (task.client, _question(task, name))
         value = self._counted(task.client, value)
@@ -253,9 +244,9 @@ class Computing:
             self._values[place] = value
         return value
 
-    def _job(self, task: Task, name: str, secret: SecretKey | None) -> ClientContext:
+    def _job(self, task: Contribute, name: str, secret: SecretKey | None) -> ClientContext:
         """The client's context, from which it computes this value."""
-        at, order, broadcast = task.header, task.order.order, task.order.broadcast
+        at, order, broadcast = task.header, task.order, task.broadcast
         x, y = self._records[task.client]
         stateless = self._specs[name].reads_state == "none"
         return ClientContext(
@@ -275,15 +266,15 @@ class Computing:
             session=at.session,
         )
 
-    def _source(self, task: Task, name: str, secret: SecretKey | None) -> Source | None:
+    def _source(self, task: Contribute, name: str, secret: SecretKey | None) -> Source | None:
         """The randomness of private training for one query and one broadcast."""
         if secret is None or self._specs[name].training is None:
             return None
-        at, order = task.header, task.order.order
+        at, order = task.header, task.order
         # Session and round need no label here, because the journal has a secret for each of them.
         # The label has the query and not the attempt, so every attempt draws the same noise and has the same
         # value. It has the broadcast, because two models under one draw of noise reveal their difference.
-        told = hashlib.sha256(encode(Header(at.session, at.round, 0, 0), task.order.broadcast)).digest()
+        told = hashlib.sha256(encode(Header(at.session, at.round, 0, 0), task.broadcast)).digest()
         which = b"training|%d|%d|%d|" % (order.initial, order.number, order.again)
         return Source(derived(secret, which + told + name.encode()))
 
@@ -368,8 +359,8 @@ def nothing(contribution: Contribution, context: ClientContext) -> Value:
     return contribution.nothing(empty) if isinstance(contribution, OfNothing) else contribution.compute(empty)
 
 
-def _question(task: Task, name: str) -> Question:
-    at, order = task.header, task.order.order
+def _question(task: Contribute, name: str) -> Question:
+    at, order = task.header, task.order
     number = 0 if order.initial else at.round
     return Question(at.session, number, name, order.initial or order.number, order.again)
 

@@ -22,10 +22,11 @@ from securefl.core.abstaining import Abstains, Reason, reason_of
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError
 from securefl.core.hiding import ConcealVector
 from securefl.core.keys import SecretKey
-from securefl.core.messages import Order, client_name
+from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER, Charge, Release, ReleaseKey
+from securefl.engine.exchange import Contribute
 from securefl.engine.observer import Log
-from securefl.engine.party.computing import Computing, Task, of_records, require_own_bounds
+from securefl.engine.party.computing import Computing, of_records, require_own_bounds
 from securefl.mechanisms.charges import Protection, unbounded
 from securefl.mechanisms.protecting import is_cut, protect
 from securefl.storage.journal import Journal
@@ -64,7 +65,7 @@ class Contributing:
         scheme = scheme_of(plan)
         self._opens_sums = scheme is not None and bool(scheme.key_holder_learns)
 
-    def contribute_many(self, tasks: Sequence[Task]) -> dict[int, tuple[Release, ...] | None]:
+    def contribute_many(self, tasks: Sequence[Contribute]) -> dict[int, tuple[Release, ...] | None]:
         """Each client's releases, or None if it abstains. All charges are reserved first."""
         # A client that is late, beyond the schedule or asked in other bounds is charged nothing. All others
         # are charged before any value is computed.
@@ -104,7 +105,7 @@ class Contributing:
         self._tell_refusals([task for task in tasks if task.client not in astray], late, wants, refused)
         return answers
 
-    def _outside_bounds(self, tasks: Sequence[Task]) -> dict[int, Abstains]:
+    def _outside_bounds(self, tasks: Sequence[Contribute]) -> dict[int, Abstains]:
         """The clients that are asked for a number in other bounds than they declare, with the reason.
 
         It reads the call and the broadcast, and no record. After the charge, a server that lies would have
@@ -115,20 +116,19 @@ class Contributing:
             try:
                 for name in task.wants:
                     if isinstance(conceal := task.conceal.get(name), ConcealVector):
-                        broadcast = task.order.broadcast
-                        require_own_bounds(self._contributions[name], conceal.bounds, broadcast)
+                        require_own_bounds(self._contributions[name], conceal.bounds, task.broadcast)
             except Abstains as abstains:
                 found[task.client] = abstains
         return found
 
-    def _speaks(self, task: Task, charges: Sequence[tuple[ReleaseKey, Charge]]) -> bool:
+    def _speaks(self, task: Contribute, charges: Sequence[tuple[ReleaseKey, Charge]]) -> bool:
         """Whether the client must answer: others would learn from its silence what the plan hides."""
         # Under a model that the server crafts, silence compares a client's update with a number.
         if self._plan.hidden and any(self._protections[name].spec.reduction == "sum" for name in task.wants):
             return True
         return not unbounded([charge for _, charge in charges], self._seeing(task))
 
-    def _seeing(self, task: Task) -> set[str]:
+    def _seeing(self, task: Contribute) -> set[str]:
         """The parties that see whether this client answers."""
         asked = [self._protections[name].spec for name in task.wants]
         opens_scores = self._plan.scores != CLEAR
@@ -151,7 +151,7 @@ class Contributing:
 
     def _tell_refusals(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[Contribute],
         late: Container[int],
         wants: Container[int],
         refused: Mapping[str, BudgetExceeded],
@@ -167,7 +167,7 @@ class Contributing:
                 self._log.report(name, str(self._log.refused[name]), reason)
 
     def _reserved(
-        self, tasks: Sequence[Task], wants: Mapping[int, Sequence[tuple[ReleaseKey, Charge]]]
+        self, tasks: Sequence[Contribute], wants: Mapping[int, Sequence[tuple[ReleaseKey, Charge]]]
     ) -> Mapping[str, BudgetExceeded]:
         """Reserve all tasks' charges in one transaction. Returns the refused clients, with the reason."""
         return self._ledger.reserve(
@@ -175,21 +175,21 @@ class Contributing:
             {key: self._asked(task, key.name) for task in tasks for key, _ in wants.get(task.client, ())},
         )
 
-    def _scheduled(self, task: Task) -> bool:
+    def _scheduled(self, task: Contribute) -> bool:
         return task.header.round <= self._plan.max_rounds
 
-    def _charges(self, task: Task) -> list[tuple[ReleaseKey, Charge]]:
-        trained = not task.order.order.initial
+    def _charges(self, task: Contribute) -> list[tuple[ReleaseKey, Charge]]:
+        trained = not task.order.initial
         return [(_key(task, name), self._protections[name].charge(trained=trained)) for name in task.wants]
 
-    def _asked(self, task: Task, name: str) -> Asked:
+    def _asked(self, task: Contribute, name: str) -> Asked:
         """Which of the declared queries this is, and how many like it the ledger allows.
 
         The ledger limits initial queries only if they cost less than the same query in a round, so if the
         value has a `training` cost. Otherwise the server gains nothing by an initial query, and may repeat it
         if the answer was lost.
         """
-        order, spec = task.order.order, self._protections[name].spec
+        order, spec = task.order, self._protections[name].spec
         most = None
         if order.number:
             most = spec.schedule.extra
@@ -202,7 +202,7 @@ class Contributing:
             max_releases=spec.schedule.most_releases(self._plan.max_rounds),
         )
 
-    def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:
+    def _secrets(self, tasks: Sequence[Contribute]) -> dict[int, SecretKey | None]:
         """The secrets of noise and private training, by client. Empty if nothing is private or hidden."""
         private = self._plan.noisy or any(own.spec.training is not None for own in self._protections.values())
         if not tasks or (not self._plan.hidden and not private):
@@ -213,7 +213,7 @@ class Contributing:
 
     def _contribute(
         self,
-        task: Task,
+        task: Contribute,
         charges: Sequence[tuple[ReleaseKey, Charge]],
         secret: SecretKey | None,
         speaks: bool,
@@ -242,7 +242,7 @@ class Contributing:
             releases.append(release)
         return tuple(releases)
 
-    def _spoken(self, task: Task, name: str, key: ReleaseKey, secret: SecretKey | None) -> Release:
+    def _spoken(self, task: Contribute, name: str, key: ReleaseKey, secret: SecretKey | None) -> Release:
         """The release of a client that must answer, even if its records cause an error."""
         try:
             return self._protected(task, name, key, secret, speaks=True)
@@ -264,7 +264,7 @@ class Contributing:
 
     def _protected(
         self,
-        task: Task,
+        task: Contribute,
         name: str,
         key: ReleaseKey,
         secret: SecretKey | None,
@@ -284,20 +284,20 @@ class Contributing:
             key=key,
             weight=weight,
             conceal=task.conceal.get(name),
-            trained=not task.order.order.initial,
+            trained=not task.order.initial,
             secret=secret,
             must_answer=speaks,
         )
 
-    def _weight(self, task: Task, spec: ValueSpec) -> float:
+    def _weight(self, task: Contribute, spec: ValueSpec) -> float:
         """The client's weight in a sum, from the order's draws or from its own number of records."""
-        order: Order = task.order.order
+        order = task.order
         if spec.reduction == "sum" and order.records:
             count = self.values.count(task.client)
             # At most 1 for any total that the server states, because the sensitivity assumes weights up to 1.
             return count / max(order.records, count)
         if spec.reduction == "sum" and order.whole:
-            return draw_weight(task.order.draws, order.whole, order.most, spec)
+            return draw_weight(task.draws, order.whole, order.most, spec)
         return 1.0
 
 
@@ -310,7 +310,7 @@ def _cut(spec: ValueSpec) -> str:
     )
 
 
-def _key(task: Task, name: str) -> ReleaseKey:
+def _key(task: Contribute, name: str) -> ReleaseKey:
     header = task.header
     return ReleaseKey(
         client_name(task.client), header.session, header.round, header.stage, header.attempt, name

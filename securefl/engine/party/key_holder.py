@@ -10,12 +10,12 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import require_allowed, require_batches
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Directory, Identity, Member
-from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
 from securefl.core.machine import Machine
 from securefl.core.messages import client_name
-from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.release import KEY_HOLDER
 from securefl.core.wire import Header, encode
-from securefl.engine.calls import QueryCall, SumCall, decode_call, last_place
+from securefl.engine.calls import QueryCall, SumCall, by_server, decode_call, last_place
 from securefl.engine.drive import Driver
 from securefl.engine.observer import Log
 from securefl.linear.scheme import LinearScheme
@@ -89,14 +89,10 @@ class KeyHolderParty:
             if isinstance(call, SumCall):
                 return self._of_sum(header, call)
             if self._scores is None or call.asked is None:
-                raise RemoteProtocolError(
-                    "Expected a call for encrypted numbers, got one for open numbers.", sender=SERVER
-                )
+                raise by_server("Expected a call for encrypted numbers, got one for open numbers.")
             return self._scores.machine(call.asked, header)
         except (ConfigError, CryptoError) as error:
-            raise RemoteProtocolError(
-                f"Expected a call of this plan, got one that it refuses: {error}", sender=SERVER
-            ) from None
+            raise by_server(f"Expected a call of this plan, got one that it refuses: {error}") from None
 
     def _of_sum(self, header: Header, call: SumCall) -> tuple[Machine[Any], bytes]:
         # Only the server states weights, the cohort's size and `task`. Clients sign all of them, and the
@@ -104,10 +100,9 @@ class KeyHolderParty:
         # not allow, are refused here: each honest client refuses them, but clients that collude sign any.
         sums = call.sums(self._contributions)
         if self._sums is None or call.ordered < len(call.called):
-            raise RemoteProtocolError(
+            raise by_server(
                 f"Expected a call for a hidden sum over at most {call.ordered} clients, got one for "
-                f"{len(call.called)} under a plan with sum = {self._plan.sum!r}.",
-                sender=SERVER,
+                f"{len(call.called)} under a plan with sum = {self._plan.sum!r}."
             )
         specs = [question.spec for question in sums]
         require_agreed(self._plan, specs)

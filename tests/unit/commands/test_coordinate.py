@@ -18,7 +18,7 @@ from support.party_folders import MASKED, enrolled, made
 from securefl.commands.main import cli
 from securefl.deployment import sockets
 from securefl.deployment.gathering import TooFewParties
-from securefl.deployment.party_setup import Made
+from securefl.deployment.party_setup import PartyStudy
 from securefl.flower import studies, submitting
 from securefl.flower.exchange import relay
 from securefl.flower.studies import play
@@ -27,7 +27,9 @@ from securefl.flower.submitting import Submitted
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Federation]:
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+    monkeypatch.setattr(
+        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
+    )
     monkeypatch.chdir(tmp_path)
     enrolled(tmp_path, MASKED)
     own = Federation(tmp_path, MASKED)

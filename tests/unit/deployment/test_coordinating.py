@@ -28,7 +28,7 @@ from securefl.deployment import keys, pinning, sockets
 from securefl.deployment import spending as spendings
 from securefl.deployment.gathering import TooFewParties
 from securefl.deployment.messages import Enter, decode_envelope
-from securefl.deployment.party_setup import Made
+from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.roster import line_of, parse
 from securefl.deployment.server import listening
 from securefl.deployment.sockets import SocketExchange
@@ -45,7 +45,9 @@ FULL = [(1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 1, 2]), (4, [0, 1, 2])]
 @pytest.fixture(autouse=True)
 def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Building a world takes a second, and every opening of a folder does it."""
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+    monkeypatch.setattr(
+        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
+    )
 
 
 def lines(own: Federation) -> list[str]:

@@ -22,7 +22,7 @@ from securefl.commands.main import cli
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.grid import Grid
 from securefl.deployment.messages import TurnReply, decode_envelope
-from securefl.deployment.party_setup import Made
+from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.session_store import CUT
 from securefl.deployment.status import status
 from securefl.engine.party.computing import Computing
@@ -38,7 +38,9 @@ WILD = QUIET.replace("learning_rate = 0.5", "learning_rate = 1e5")
 
 @pytest.fixture(autouse=True)
 def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+    monkeypatch.setattr(
+        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
+    )
 
 
 def test_the_owner_reads_how_often_and_what_to_do(tmp_path: Path) -> None:

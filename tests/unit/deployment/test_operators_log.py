@@ -18,7 +18,7 @@ from support.tiny_study import text
 from securefl.commands.party import status_lines
 from securefl.deployment import folder as folders
 from securefl.deployment import keys
-from securefl.deployment.party_setup import Made, OwnData
+from securefl.deployment.party_setup import OwnData, PartyStudy
 from securefl.deployment.roster import line_of
 from securefl.deployment.status import status
 
@@ -59,7 +59,9 @@ def with_another_plan(root: Path, name: str) -> None:
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+        patch.setattr(
+            PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
+        )
         yield coordinated(tmp_path_factory.mktemp("federation"))
 
 

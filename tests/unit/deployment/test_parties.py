@@ -26,7 +26,7 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment import keys, pinning, plan_file
 from securefl.deployment.party import PartySession
-from securefl.deployment.party_setup import Made, OwnData, data_of
+from securefl.deployment.party_setup import OwnData, PartyStudy, data_of
 from securefl.deployment.roster import line_of
 from securefl.deployment.status import status
 from securefl.engine.party.clients import ClientParty
@@ -41,7 +41,9 @@ SENT = 2
 @pytest.fixture(autouse=True)
 def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Building a world takes a second, and every opening of a folder does it."""
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+    monkeypatch.setattr(
+        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
+    )
 
 
 @contextmanager
@@ -267,7 +269,7 @@ def test_the_file_of_another_key_holder_is_refused(tmp_path: Path) -> None:
     """It has no ledger, whose chain would tell it: its file has the name of the party."""
     enrolled(tmp_path, TWO_SERVER)
     shutil.copy(tmp_path / SERVER / "acts.sqlite", tmp_path / KEY_HOLDER / "acts.sqlite")
-    with pytest.raises(DataError, match="another party's"), folders.opened(tmp_path / KEY_HOLDER):
+    with pytest.raises(DataError, match="got that of"), folders.opened(tmp_path / KEY_HOLDER):
         pass
 
 

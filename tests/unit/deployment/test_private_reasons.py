@@ -21,7 +21,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment.local import UpdateParty
-from securefl.deployment.party_setup import Made
+from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.status import status
 from securefl.deployment.updates import Updates
@@ -177,7 +177,7 @@ def test_a_party_does_not_open_the_folder_of_another(tmp_path: Path) -> None:
     pinned = PinnedRoster(
         {name: (keys if name == keys.name else Identity.generate(name)).member() for name in (*NAMES, SERVER)}
     )
-    with pytest.raises(DataError, match="another party's"):
+    with pytest.raises(DataError, match="got that of"):
         UpdateParty(
             "client-0001",
             PLAN,
@@ -193,7 +193,9 @@ def test_a_party_does_not_open_the_folder_of_another(tmp_path: Path) -> None:
 
 
 def test_a_study_party_without_records_reads_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+    monkeypatch.setattr(
+        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
+    )
     enrolled(tmp_path)
     with ExitStack() as stack:
         answers = {}

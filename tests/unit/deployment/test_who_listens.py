@@ -93,8 +93,8 @@ BAD: dict[str, tuple[dict[str, Entry], str]] = {
         r"/home/m to belong .* user 1003",
     ),
     "a link around in a circle": ({"/srv/party": (LINK, 0o777, OWNER, "../srv/party")}, "at most 40 links"),
-    "a file for the socket": ({"/srv/party/run/s": (stat.S_IFREG, 0o660, OWNER)}, "another kind of file"),
-    "a link for the socket": ({"/srv/party/run/s": (LINK, 0o777, OWNER, "/x")}, "another kind of file"),
+    "a file for the socket": ({"/srv/party/run/s": (stat.S_IFREG, 0o660, OWNER)}, "got a file"),
+    "a link for the socket": ({"/srv/party/run/s": (LINK, 0o777, OWNER, "/x")}, "got a symbolic link"),
     "a file for a folder": ({"/srv/party": (stat.S_IFREG, 0o755, OWNER)}, "Expected a folder at /srv/party"),
 }
 

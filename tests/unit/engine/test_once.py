@@ -25,7 +25,7 @@ from securefl.core.release import SERVER
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.core.wire import Header, Limit, encode
 from securefl.engine.drive import Driver
-from securefl.engine.inprocess import MOST_MESSAGES, Once, simulated
+from securefl.engine.inprocess import MOST_MESSAGES, SimulationCache, simulated
 from securefl.engine.network import Network
 
 HERE = Header(bytes(range(32)), 3, 1, 2)
@@ -39,7 +39,7 @@ KEY = SigningKey(SecretKey(bytes(range(32))))
 
 
 def test_the_same_bytes_are_read_once() -> None:
-    once = Once()
+    once = SimulationCache()
     first = once.decode(DATA, HERE, {Order: ROOM}, SERVER)
     assert first == ORDER
     assert once.decode(bytes(bytearray(DATA)), HERE, {Order: ROOM}, SERVER) is first
@@ -58,14 +58,14 @@ def test_the_same_bytes_are_read_once() -> None:
     ids=["fewer bytes", "fewer elements", "another kind", "nothing", "another place", "another session"],
 )
 def test_who_expects_something_else_refuses_what_another_accepted(header: Header, kinds: Any) -> None:
-    once = Once()
+    once = SimulationCache()
     once.decode(DATA, HERE, {Order: ROOM}, SERVER)
     with pytest.raises(RemoteProtocolError):
         once.decode(DATA, header, kinds, SERVER)
 
 
 def test_what_was_refused_is_accepted_by_who_has_room_and_refused_again() -> None:
-    once, tight = Once(), {Order: Limit(10**4, 3)}
+    once, tight = SimulationCache(), {Order: Limit(10**4, 3)}
     for sender in ("client-0001", "client-0002"):
         with pytest.raises(RemoteProtocolError) as refused:
             once.decode(DATA, HERE, tight, sender)
@@ -74,7 +74,7 @@ def test_what_was_refused_is_accepted_by_who_has_room_and_refused_again() -> Non
 
 
 def test_one_changed_byte_is_another_message() -> None:
-    once = Once()
+    once = SimulationCache()
     once.decode(DATA, HERE, {Order: ROOM}, SERVER)
     for cut in (DATA[:-1], DATA + b"\0"):
         with pytest.raises(RemoteProtocolError):
@@ -84,7 +84,7 @@ def test_one_changed_byte_is_another_message() -> None:
 def test_nobody_changes_an_array_under_another() -> None:
     model = np.arange(4, dtype=np.float32)
     data = encode(HERE, Broadcast(model=model, names=("a",), arrays=(np.ones(2),)))
-    once = Once()
+    once = SimulationCache()
     mine, theirs = (once.decode(data, HERE, {Broadcast: ROOM}, SERVER) for _ in range(2))
     arrays: list[Any] = [mine.model, *mine.arrays]
     for array in arrays:
@@ -105,12 +105,12 @@ def test_the_bytes_of_a_model_are_not_hashed() -> None:
 
     data = Long(encode(HERE, Broadcast(model=np.ones(4, np.float32), names=(), arrays=())))
     for kinds in ({Broadcast: ROOM}, {Broadcast: ROOM, Order: ROOM}):
-        found: Any = Once().decode(data, HERE, kinds, SERVER)
+        found: Any = SimulationCache().decode(data, HERE, kinds, SERVER)
         assert len(found.model) == 4
 
 
 def test_messages_are_forgotten_the_oldest_first() -> None:
-    once = Once()
+    once = SimulationCache()
     for number in range(3 * MOST_MESSAGES):
         request = OpenRequest(items=(number.to_bytes(8, "little"),))
         once.decode(encode(HERE, request), HERE, {OpenRequest: ROOM}, SERVER)
@@ -131,14 +131,14 @@ def test_a_signature_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         own(public, signature, message)
 
     monkeypatch.setattr(signing, "verify", counted)
-    once = Once()
+    once = SimulationCache()
     for message in (b"one", b"one", b"two", b"one", b"two"):
         once.verify(KEY.public, KEY.sign(message), message)
     assert checked == [b"one", b"two"]
 
 
 def test_after_a_good_signature_a_bad_one_is_refused_and_each_time() -> None:
-    once, good = Once(), KEY.sign(b"yes")
+    once, good = SimulationCache(), KEY.sign(b"yes")
     once.verify(KEY.public, good, b"yes")
     other = SigningKey.generate()
     flipped = Signature(good.raw[:-1] + bytes([good.raw[-1] ^ 1]))
@@ -184,7 +184,7 @@ def test_who_signed_in_this_process_has_done_the_check(monkeypatch: pytest.Monke
 
 
 def test_a_key_tells_of_its_own_signatures_alone() -> None:
-    once = Once()
+    once = SimulationCache()
     own, other = (Identity.generate(f"client-{k:04d}").heard_by(once.signed) for k in range(2))
     good = own.signing.sign(b"yes")
     once.verify(own.signing.public, good, b"yes")
@@ -214,7 +214,7 @@ def test_two_owners_agree_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return own(key, other, purpose)
 
     monkeypatch.setattr(AgreementKey, "agree", counted)
-    once = Once()
+    once = SimulationCache()
     for purpose in (b"mask", b"channel"):
         one, other = once.agree(ALICE, BOB.public, purpose), once.agree(BOB, ALICE.public, purpose)
         assert one.reveal() == other.reveal() == own(ALICE, BOB.public, purpose).reveal()
@@ -223,7 +223,7 @@ def test_two_owners_agree_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_takes_the_secret_of_two_others() -> None:
-    once = Once()
+    once = SimulationCache()
     once.agree(ALICE, BOB.public, b"mask")
     for own, other, purpose in (
         (EVE, BOB, b"mask"),
@@ -236,7 +236,7 @@ def test_nobody_takes_the_secret_of_two_others() -> None:
 
 
 def test_a_weak_key_is_refused_each_time() -> None:
-    once = Once()
+    once = SimulationCache()
     for _ in range(2):
         with pytest.raises(CryptoError):
             once.agree(ALICE, PublicKey(bytes(32)), b"mask")
@@ -250,14 +250,14 @@ def _importers() -> list[str]:
     return [
         where
         for where, text in sources().items()
-        if "Once" in text
+        if "SimulationCache" in text
         for node in ast.walk(tree(text))
-        if isinstance(node, ast.ImportFrom) and any(alias.name == "Once" for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "SimulationCache" for alias in node.names)
     ]
 
 
 def test_the_engine_alone_knows_of_it() -> None:
-    assert Once.__module__ == "securefl.engine.inprocess"
+    assert SimulationCache.__module__ == "securefl.engine.inprocess"
     assert _importers() == []
 
 
@@ -299,14 +299,14 @@ ASK = CohortQuery(
 
 def test_nothing_is_kept_from_round_to_round(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
-    own = Once.forget
+    own = SimulationCache.forget
 
-    def watched(self: Once) -> None:
+    def watched(self: SimulationCache) -> None:
         kept.append(len(self))
         own(self)
         assert len(self) == 0
 
-    monkeypatch.setattr(Once, "forget", watched)
+    monkeypatch.setattr(SimulationCache, "forget", watched)
     engine = masked()
     for number in (1, 2, 3):
         answers, _ = engine.query(ASK, Header(bytes(32), number, 0, 0))

@@ -403,8 +403,7 @@ def shown(model: Any, client: int = 0) -> Contribute:
         header=PLACE,
         order=order(),
         broadcast=Broadcast(model=model, names=(), arrays=()),
-        cohort=None,
-        conceal={},
+        wants=(),
     )
 
 

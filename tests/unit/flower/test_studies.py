@@ -27,7 +27,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
 from securefl.deployment.coordinator import run_deployed
 from securefl.deployment.gathering import RunLost, TooFewParties
-from securefl.deployment.party_setup import Made
+from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.status import status
 from securefl.flower import studies, submitting
 from securefl.flower.exchange import FRAME, UNANSWERED, GridExchange, relay
@@ -41,7 +41,9 @@ from securefl.study.interruption import Interrupted, Interruption
 @pytest.fixture(autouse=True)
 def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Building a world takes a second, and every opening of a folder does it."""
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+    monkeypatch.setattr(
+        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
+    )
 
 
 def lines(own: Federation) -> list[str]:

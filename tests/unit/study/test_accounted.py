@@ -204,11 +204,11 @@ def test_the_ledger_says_its_runs(tmp_path: Path, capfd: pytest.CaptureFixture[s
 
 
 def test_parties_apart_have_ledgers_of_their_own(tmp_path: Path) -> None:
-    from securefl.deployment.party_setup import Made
+    from securefl.deployment.party_setup import PartyStudy
 
     study = shared(tmp_path)
     with pytest.raises(ConfigError, match="no `ledger`"):
-        Made.of(study, study.arms[0], 3)
+        PartyStudy.of(study, study.arms[0], 3)
 
 
 def test_an_arm_that_is_run_alone_is_reserved_too(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from support.tiny_study import FEDAVG, text
 
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
-from securefl.deployment.folder import Part, init
-from securefl.deployment.party_setup import Made
+from securefl.deployment.folder import PartyOptions, init
+from securefl.deployment.party_setup import PartyStudy
 from securefl.storage.own_code import load
 from securefl.study.config import HOME, home_of, note_home, read
 from securefl.study.folder import claim, study_of
@@ -424,8 +424,10 @@ def test_a_chosen_trial_is_a_folder_of_the_program_too(tmp_path: Path) -> None:
 def test_a_party_opens_code_under_the_rule(tmp_path: Path) -> None:
     path = named(tmp_path / "study")
     of = read(path)
-    made = Made.of(of, of.arms[0], of.study.seeds[0])
-    part = Part(name="client-0000", arm=of.arms[0], seed=of.study.seeds[0], counter=tmp_path / "counter")
+    made = PartyStudy.of(of, of.arms[0], of.study.seeds[0])
+    part = PartyOptions(
+        name="client-0000", arm=of.arms[0], seed=of.study.seeds[0], counter=tmp_path / "counter"
+    )
     init(tmp_path / "party", made, part)
     assert stat.S_IMODE((tmp_path / "party" / HOME).stat().st_mode) == 0o600
     (path.parent / "net.py").chmod(0o666)
