@@ -215,19 +215,20 @@ class Search:
                 best = value, own
         return best[1]
 
-    def opposite(self) -> Floats:
-        """The sharpest weights with the victim's turned: a second score of the profile leaves its mean."""
-        turned = self.sharpest.copy()
-        turned[self.victim] *= -1
-        return turned
+    def opposite(self, weights: Floats) -> Floats:
+        """These weights with the victim's turned: a second score of the profile leaves its mean."""
+        return np.where(np.arange(len(weights)) == self.victim, -weights, weights)
 
     def of_scores(self, count: int, noise_of: Callable[[Floats], float]) -> float:
         """What `count` scores of one profile leave open, by the best family of queries found.
 
         noise_of: a function of weights, with the deviation of their score's noise.
         """
-        one, other = self.sharpest, self.opposite()
-        families = [[one] * count, [(one, other)[at % 2] for at in range(count)]]
+        starts = map(self.legal, self.starting(np.random.default_rng(self.seed)))
+        # The noise follows the weights' sizes, so the pair that tells most is not that of the sharpest score.
+        found = [self.sharpest, *filter(self.passes, starts)]
+        families = [[one] * count for one in found[:1]]
+        families += [[(one, self.opposite(one))[at % 2] for at in range(count)] for one in found]
         return min(self.left_open(own, [noise_of(row) for row in own]) for own in families)
 
 
