@@ -174,7 +174,7 @@ def line(axes: Axes, across: Any, up: Any, worn: Look, *, place: int, **more: An
     """
     gap = max(1, len(across) // _MARKS)
     where = (place % gap, gap) if len(across) > 1 else None
-    ink = {"color": worn.colour, "marker": worn.marker, "markersize": 5, "linewidth": 1.8}
+    ink: dict[str, Any] = {"color": worn.colour, "marker": worn.marker, "markersize": 5, "linewidth": 1.8}
     axes.plot(across, up, markevery=where, **ink, **more)
 
 
