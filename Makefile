@@ -96,7 +96,6 @@ bench: $(VENV)/.tested  ## figures of docs/results.md, as ratios in one run
 	$(BIN)/python benchmarks/matching_files.py
 	$(BIN)/python benchmarks/legal_queries.py
 	$(BIN)/python benchmarks/encryption_overhead.py
-	$(BIN)/python benchmarks/fedlog_synthetic.py
 	$(BIN)/python benchmarks/dpsgd.py
 
 bench-secagg: $(VENV)/.tested  ## secure aggregation beside Flower's

@@ -144,16 +144,12 @@ class Attack:
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Each picture and the record that it equals, to `NEAR` a pixel after the best scaling."""
-        lengths = np.linalg.norm(self.records, axis=1)
         for number, picture in enumerate(self.pictures):
-            along = self.records @ picture
-            with np.errstate(all="ignore"):
-                factors = along / (picture @ picture)
-                # a bound of the distance first, since most pairs are far apart
-                far = lengths**2 - along * factors > NEAR**2 * len(picture)
-            for record in np.flatnonzero(~far & np.isfinite(factors)):
-                if np.abs(factors[record] * picture - self.records[record]).max() <= NEAR:
-                    yield number, int(record)
+            with np.errstate(all="ignore"):  # a picture without a pixel equals none
+                factors = self.records @ picture / (picture @ picture)
+                apart = np.abs(factors[:, None] * picture - self.records).max(axis=1)
+            for record in np.flatnonzero(apart <= NEAR):
+                yield number, int(record)
 
     @property
     def read(self) -> int:

@@ -1,7 +1,7 @@
 """Simulated federated averaging by securefl, a plain loop, pfl-research and Flower: one interleaved run.
 
     SECUREFL_DATA=... make bench-peers
-    PFL_PYTHON=... FLOWER_PYTHON=... python benchmarks/peers.py [--quick] [--write]
+    PFL_PYTHON=... FLOWER_PYTHON=... python benchmarks/peers.py [--write]
 
 Each contestant (`benchmarks/contestants`) is a process with an interpreter of its own, on one thread. All of
 them read the same records, partition and first model from one file. They play round after round in turn, in
@@ -16,13 +16,12 @@ Two things show that the work is the same. First all clients take part in one ro
 batch, so that no order can matter: the models must agree within TOLERANCE. And after the timed rounds the
 models' test losses stand beside the times.
 
-`--quick` plays fewer rounds of two cells. `--write` keeps the figures in benchmarks/results/peers.csv.
+`--write` keeps the figures in benchmarks/results/peers.csv.
 A contestant whose packages its interpreter lacks is left out, and named.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -65,7 +64,6 @@ CELLS = (
     LENET,
     replace(LENET, name="LeNet-5, 5 epochs", epochs=5, rounds=8),
 )
-QUICK = tuple(replace(cell, rounds=4) for cell in (MLP, LENET))
 
 
 def whole(cell: Cell) -> Cell:
@@ -171,8 +169,7 @@ def main() -> None:
             print(*about, sep="\n")
             for cell in (MLP, LENET):
                 agreeing(players, whole(cell), folder)
-            cells = QUICK if "--quick" in sys.argv else CELLS
-            rows = [own for cell in cells for own in timed(players, cell, folder)]
+            rows = [own for cell in CELLS for own in timed(players, cell, folder)]
         finally:
             for player in players:
                 player.close()

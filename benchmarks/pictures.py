@@ -4,7 +4,7 @@
 
 Each picture reads a file of benchmarks/results/ (see `PICTURES`). The figures there come from runs of
 minutes to hours, whose commands the files name in their first line; no picture runs one. Pictures whose marks
-are single records or whole models (fedlog_synthetic.png, representations.png, adds_compression.png,
+are single records or whole models (representations.png, adds_compression.png,
 adds_local.png, crafted_model.png) are drawn by those runs themselves. `securefl reproduce` draws
 fedprof_v2_table_3_traces.png and fedprof_v2_table_5_twin_traces.png, as its traces-rounds.png.
 """

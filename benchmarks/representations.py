@@ -4,7 +4,8 @@
 
 The accuracy of FedAvg in four conditions of data (the packaged sweep `fedprof_conditions`), and how normal
 the outputs of LeNet-5's first dense layer are before training and after some rounds of the first of these
-runs. `--write` keeps tables in benchmarks/results/ and figures in docs/.
+runs. `--write` keeps tables in benchmarks/results/ and the figure of the outputs in docs/
+(pictures.py draws the other).
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from scipy.stats import kstest, kurtosis, norm, skew
 from studies import played
 
 from securefl.core.streams import stream
-from securefl.report import plots
 from securefl.report.style import ARM_COLOURS, blank, light_frame
 from securefl.report.tables import write_png
 from securefl.study.config import Study
@@ -121,7 +121,6 @@ def main() -> None:
     keep("representations", table)
     keep("conditions", conditions, command="representations.py")
     if ASKED:
-        write_png(DOCS / "conditions.png", plots.accuracy(conditions))
         drawn = stream(1, "elements").choice(normality(first["before training"])["element"], ELEMENTS, False)
         write_png(DOCS / "representations.png", histograms(first, sorted(drawn.tolist())))
 

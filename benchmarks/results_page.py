@@ -1,7 +1,6 @@
-"""Writes the tables of docs/results.md from the files in benchmarks/results.
+"""The tables of docs/results.md that follow from the files in benchmarks/results.
 
-    python benchmarks/results_page.py           # writes the rows below each table's heading anew
-    python benchmarks/results_page.py --check   # changes nothing; exit code 1 if a table differs
+    python benchmarks/results_page.py [--write]    # are the rows below each heading so, or write them
 
 Headings and sentences are a person's. The page's other figures are compared by tests/e2e/test_figures.py.
 """
@@ -19,6 +18,9 @@ from kept import DOCS, RESULTS, read
 from securefl.protocols.tables import adds, fedcor, fedlog, fedprof_v1, fedprof_v2
 from securefl.published import beside
 from securefl.published.table import Table
+
+sys.path.append(str(DOCS.parent / "tools"))
+import made
 
 PAGE = DOCS / "results.md"
 Cells = list[str]
@@ -199,10 +201,10 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
 def rows() -> dict[str, list[str]]:
     """The rows of every table that is written from a file, by the heading of its section."""
     found = {heading: beside_published(*own) for heading, own in PUBLISHED.items()}
-    return found | {heading: list(made()) for heading, made in OTHERS.items()}
+    return found | {heading: list(make()) for heading, make in OTHERS.items()}
 
 
-def written(text: str, heading: str, made: Sequence[str]) -> str:
+def written(text: str, heading: str, lines: Sequence[str]) -> str:
     """The page with these rows in the first table of a section.
 
     Raises ValueError if the section has no table.
@@ -211,26 +213,17 @@ def written(text: str, heading: str, made: Sequence[str]) -> str:
     found = re.search(r"(?m)^(\|.*\n\|[-| ]+\|\n)((?:\|.*\n)*)", section)
     if found is None or "\n## " in section[: found.start()]:
         raise ValueError(f"Expected a table under {heading!r} in {PAGE}, got none. Write its heading there.")
-    lines = "".join(f"{row}\n" for row in made)
-    return f"{before}\n## {heading}\n{section[: found.end(1)]}{lines}{section[found.end() :]}"
+    table = "".join(f"{row}\n" for row in lines)
+    return f"{before}\n## {heading}\n{section[: found.end(1)]}{table}{section[found.end() :]}"
 
 
-def differing() -> list[str]:
-    """The headings whose tables differ from their files."""
+def page() -> str:
+    """The page with all its tables as their files have them."""
     text = PAGE.read_text(encoding="utf-8")
-    return [heading for heading, made in rows().items() if written(text, heading, made) != text]
-
-
-def main() -> None:
-    if "--check" in sys.argv:
-        if found := differing():
-            sys.exit(f"{PAGE} differs from its files: {'; '.join(found)}. Run benchmarks/results_page.py.")
-        return
-    text = PAGE.read_text(encoding="utf-8")
-    for heading, made in rows().items():
-        text = written(text, heading, made)
-    PAGE.write_text(text, encoding="utf-8")
+    for heading, found in rows().items():
+        text = written(text, heading, found)
+    return text
 
 
 if __name__ == "__main__":
-    main()
+    made.main({PAGE: page()})

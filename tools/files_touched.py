@@ -2,16 +2,19 @@
 
     python tools/files_touched.py
 
-Plays the first Ask of a tiny study under a trace. A file counts if one of its functions is given the value or
-gives it back: an object that carries it, or an array or bytes that were made of it. Two ways are followed: a
-profile from its client to the score (FedProf, encrypted scores), and FedLog's phi from its client to the head
-eta (sums in the clear, and masked). `make check` prints the files.
+Plays the first Ask of a tiny study, or a round over Flower, under a trace. A file counts if one of its
+functions is given the value or gives it back: an object that carries it, or an array or bytes that were made
+of it. Followed are a profile from its client to the score (FedProf, encrypted scores), FedLog's phi from its
+client to the head eta (sums in the clear, and masked), that phi's charge from its plan to the ledger, and an
+update from a client's Flower app, behind its party, to the strategy. `make check` prints the files.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +25,7 @@ from unittest.mock import patch
 import numpy as np
 
 import securefl
+from securefl.deployment.local import LocalDeployment
 from securefl.engine.inprocess import InProcess
 
 ROOT = Path(__file__).parents[1]
@@ -59,34 +63,21 @@ max_client_weight = 0.5
 name = "x"
 {arm}
 """
-CARRIERS = {
-    "Profile",
-    "Features",
-    "Split",
-    "Value",
-    "Concealed",
-    "Release",
-    "Delivered",
-    "Contribution",
-    "OpenRequest",
-    "OpenReply",
-    "Score",
-    "MaskedInput",
-    "Summed",
-    "Opened",
-    "Total",
-}
+CARRIERS = """Profile Features Split Value Concealed Release Delivered Contribution OpenRequest OpenReply
+Score MaskedInput Summed Opened Total"""
+FLOWERS, CHARGES = f"{CARRIERS} Message RecordDict ArrayRecord", "Charge"
 CLEAR, MASKED = (
     'sum = "clear"\nscores = "{}"',
     'sum = "masked"\nscores = "clear"\ndropout = 0.2\ncorrupt = 0.0',
 )
 FEDPROF, FEDLOG = 'protocol = "fedprof"\nfraction = 0.4\nalpha = 10.0', 'protocol = "fedlog"'
 WAYS = {
-    "profile to score": (CLEAR.format("ckks"), ["update", "profile"], FEDPROF),
-    "phi to eta": (CLEAR.format("clear"), ["statistic"], FEDLOG),
-    "phi to eta, masked": (MASKED, ["statistic"], FEDLOG),
+    "profile to score": (CARRIERS, CLEAR.format("ckks"), ["update", "profile"], FEDPROF),
+    "phi to eta": (CARRIERS, CLEAR.format("clear"), ["statistic"], FEDLOG),
+    "phi to eta, masked": (CARRIERS, MASKED, ["statistic"], FEDLOG),
+    "charge to ledger": (CHARGES, CLEAR.format("clear"), ["statistic"], FEDLOG),
 }
-"""How sums and scores are taken, what is sent without noise, and the arm."""
+"""What carries the value; how sums and scores are taken, what is sent without noise, and the arm."""
 
 
 class Trace:
@@ -95,7 +86,8 @@ class Trace:
     Followed are carriers, and arrays and bytes that a function returns which was given something followed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, carriers: str) -> None:
+        self._carriers = carriers.split()
         self._followed: dict[int, Any] = {}
         self._given: set[int] = set()
         self.files: set[str] = set()
@@ -114,7 +106,7 @@ class Trace:
         self.files.add(str(file.resolve().relative_to(ROOT)))
 
     def follows(self, value: Any) -> bool:
-        found = [one for one in held(value) if type(one).__name__ in CARRIERS]
+        found = [one for one in held(value) if type(one).__name__ in self._carriers]
         for one in found:
             self.follow(list(getattr(one, "__dict__", {}).values()))
         return bool(found) or any(id(one) in self._followed for one in held(value))
@@ -136,12 +128,11 @@ def held(value: Any, depth: int = 3) -> Iterator[Any]:
             yield from held(one, depth - 1)
 
 
-def touched(study: str) -> list[str]:
-    """The files below the root that have the value in hand."""
-    trace, query = Trace(), InProcess.query
+def touched(trace: Trace, study: str) -> None:
+    """Follow the value through the first Ask: FedProf's is for profiles, before there are updates."""
+    query = InProcess.query
 
     def traced(*given: Any) -> Any:
-        """The first Ask alone: FedProf's is for profiles, before there are updates."""
         sys.setprofile(None if trace.files else trace)
         try:
             return query(*given)
@@ -150,10 +141,37 @@ def touched(study: str) -> list[str]:
 
     with tempfile.TemporaryDirectory() as folder, patch.object(InProcess, "query", traced):
         securefl.run(study, out=folder, progress=False)
-    return sorted(trace.files)
+
+
+def over_flower(trace: Trace) -> None:
+    """Follow an update of three clients behind their parties, in one process and its threads."""
+    sys.path.append(str(ROOT / "tests"))
+    from flwr.app import ConfigRecord
+    from flwr.serverapp.strategy import FedAvg
+    from support import flower_apps as apps
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    own, rate = FedAvg(fraction_evaluate=0.0), ConfigRecord({"lr": 0.5})
+    threading.setprofile(trace)
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            LocalDeployment(apps.CLEAR, apps.UPDATES, clients=apps.CLIENTS, folder=Path(folder)) as house,
+        ):
+            grid = apps.grid_of(house, own, apps.secured(Path(folder)))
+            sys.setprofile(trace)
+            own.start(grid, apps.start(), num_rounds=1, train_config=rate)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
 
 
 if __name__ == "__main__":
-    for name, (privacy, values, arm) in WAYS.items():
-        files = touched(STUDY.format(privacy=privacy, values=values, arm=arm))
-        print(f"{name}: {len(files)} files: {', '.join(files)}")
+    walks = {name: Trace(own[0]) for name, own in WAYS.items()} | {"update over Flower": Trace(FLOWERS)}
+    for name, trace in walks.items():
+        if name in WAYS:
+            _, privacy, values, arm = WAYS[name]
+            touched(trace, STUDY.format(privacy=privacy, values=values, arm=arm))
+        else:
+            over_flower(trace)
+        print(f"{name}: {len(trace.files)} files: {', '.join(sorted(trace.files))}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Weigh the house: code tokens and lines per room, beside the aims in `weights.json`.
 
-    python tools/weigh.py [CHECKOUT] [--json]
+    python tools/weigh.py [CHECKOUT]
 
 A token is one of Python's own (names, numbers, strings, operators). Comments, docstrings, blank
 lines, imports and line breaks weigh nothing, so neither long lines nor fewer words of explanation make a room
@@ -53,11 +53,7 @@ def rooms(root: Path) -> dict[str, list[int]]:
 
 
 def main() -> None:
-    root = next((Path(word) for word in sys.argv[1:] if word != "--json"), Path())
-    found = rooms(root.resolve())
-    if "--json" in sys.argv:
-        print(json.dumps(found))
-        return
+    found = rooms(Path(*sys.argv[1:]).resolve())
     aims = json.loads(Path(__file__).with_name("weights.json").read_text(encoding="utf-8"))
     print(f"{'room':18}{'modules':>8}{'lines':>8}{'tokens':>9}{'aim':>9}")
     for room, (modules, lines, tokens) in sorted(found.items(), key=lambda row: -row[1][2]):

@@ -5,7 +5,7 @@ The embedding colours each client by the most frequent label of its records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,95 +36,42 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _INK = "#000000"
-_MOST_BARS = 2000
-"""The most bars of a group that are drawn singly. More bars would be too thin to see and take a millisecond
-each, so they are drawn as one outline."""
 
 
 def participation(participation: pd.DataFrame, *, width: float = WIDE) -> Figure:
     """Plot each client's participation by data quality (FedProf v2, Fig. 6), with a panel for each arm.
 
     participation: columns arm, client, quality, answered (the number of rounds in which the client took
-    part). In a group the bars are sorted, the largest first, so that the shape is readable at 500 clients
-    too. A line shows the mean of the group, whose value is below.
+    part). Each quality has a row, with a dot for each client and a line at their mean.
     Raises DataError for missing columns or an empty frame.
     """
     data = checked(participation, ("arm", "client", "quality", "answered"))
     arms, qualities = arms_of(data), qualities_of(data)
     colours = quality_colours(qualities)
-    figure = blank(height=0.9 + 2.1 * len(arms), width=width)
-    narrow = width < WIDE
-    panels = figure.subplots(len(arms), 1, sharex=narrow, sharey=not narrow, squeeze=False)[:, 0]
-    if narrow:
-        return _narrow_participation(figure, list(panels), data, colours)
+    figure = blank(height=0.9 + (0.5 + 0.4 * len(qualities)) * len(arms), width=width)
+    panels = figure.subplots(len(arms), 1, sharex=True, squeeze=False)[:, 0]
     for axes, arm in zip(panels, arms, strict=True):
-        _participation_panel(axes, data[data["arm"] == arm], qualities, colours)
-        panel_title(axes, arm)
-        axes.set_ylabel("rounds taken part")
-    panels[-1].set_xlabel("data quality (number of clients), mean of the group")
-    panels[0].set_ylim(0, 1.15 * max(1.0, float(data["answered"].max())))
-    whole_numbers(panels[0].yaxis)
-    return figure
-
-
-def _narrow_participation(
-    figure: Figure, panels: Sequence[Axes], data: pd.DataFrame, colours: Mapping[str, str]
-) -> Figure:
-    """A row for each quality with a dot for each client and a line at the mean: names have room beside it."""
-    qualities = qualities_of(data)
-    for axes, arm in zip(panels, arms_of(data), strict=True):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="x", color=GRID, linewidth=0.8)
-        axes.set_axisbelow(True)
+        light_frame(axes)
         panel_title(axes, arm, share=0.6)
-        own = data[data["arm"] == arm]
-        groups = [own.loc[own["quality"] == q, "answered"].to_numpy(dtype=float) for q in qualities]
-        for row, (quality, counts) in enumerate(zip(qualities, groups, strict=True)):
+        own, names = data[data["arm"] == arm], []
+        for row, quality in enumerate(qualities):
+            counts = own.loc[own["quality"] == quality, "answered"].to_numpy(dtype=float)
             # Clients with as many rounds lie beside each other, in their order.
             place = row + 0.28 * np.sin(2.4 * np.arange(len(counts)))
-            axes.plot(counts, place, "o", color=colours[quality], markersize=4, alpha=0.6, markeredgewidth=0)
-            if len(counts):
-                axes.plot([counts.mean()] * 2, [row - 0.4, row + 0.4], color=_INK, linewidth=1.6)
-        named = zip(qualities, groups, strict=True)
-        axes.set_yticks(range(len(qualities)), [f"{q} ({len(g)}), mean {_mean(g)}" for q, g in named])
+            ink: dict[str, Any] = {"color": colours[quality], "alpha": 0.6, "label": quality}
+            axes.plot(counts, place, "o", markersize=4, markeredgewidth=0, **ink)
+            axes.vlines(
+                [counts.mean()] if len(counts) else [], row - 0.4, row + 0.4, color=_INK, linewidth=1.6
+            )
+            mean = f"{counts.mean():.1f}" if len(counts) else "–"
+            names.append(f"{quality} ({len(counts)}), mean {mean}")
+        axes.set_yticks(range(len(qualities)), names)
         axes.tick_params(axis="y", length=0)
         axes.set_ylim(len(qualities) - 0.5, -0.5)
     panels[-1].set_xlabel("rounds taken part; line: mean")
     panels[-1].set_xlim(-0.5, 1.05 * max(1.0, float(data["answered"].max())))
     whole_numbers(panels[-1].xaxis)
     return figure
-
-
-def _mean(counts: NDArray[np.float64]) -> str:
-    return f"{counts.mean():.1f}" if len(counts) else "–"
-
-
-def _participation_panel(
-    axes: Axes, data: pd.DataFrame, qualities: Sequence[str], colours: Mapping[str, str]
-) -> None:
-    light_frame(axes)
-    gap = max(1.0, 0.012 * len(data))
-    start, centres, names = 0.0, [], []
-    for quality in qualities:
-        counts = np.sort(data.loc[data["quality"] == quality, "answered"].to_numpy(dtype=float))[::-1]
-        if not len(counts):
-            continue
-        places = start + np.arange(len(counts))
-        ink: dict[str, Any] = {"color": colours[quality], "alpha": 0.75, "linewidth": 0, "label": quality}
-        if len(data) > _MOST_BARS:
-            axes.stairs(counts, np.append(places, places[-1] + 1) - 0.5, fill=True, **ink)
-        else:
-            # Bars that touch, without edges, stay a clean shape where a bar is less than a dot wide.
-            axes.bar(places, counts, width=0.85 if len(data) <= 100 else 1.0, **ink)
-        low, high, mean = places[0] - 0.5, places[-1] + 0.5, float(counts.mean())
-        axes.plot([low, high], [mean, mean], color=_INK, linewidth=1.6)
-        centres.append((low + high) / 2)
-        # Under the group and not at the line, where bars would hide it.
-        names.append(f"{quality} ({len(counts)})\nmean {mean:.1f}")
-        start = places[-1] + 1 + gap
-    axes.set_xticks(centres, names)
-    axes.tick_params(axis="x", length=0)
-    axes.set_xlim(-0.5 - gap, start - 0.5)
 
 
 def divergence(scores: pd.DataFrame, *, width: float = WIDE) -> Figure:

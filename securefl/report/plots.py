@@ -18,11 +18,13 @@ from securefl.report.style import (
     WIDE,
     Look,
     arms_of,
-    blank,
     checked,
     far_apart,
     legend,
     light_frame,
+    limit,
+    line,
+    panels_of,
     whole_numbers,
 )
 
@@ -37,8 +39,6 @@ _WHOSE = {"global": "one global model", "personal": "personal models"}
 _NOTE: Mapping[str, Any] = {"fontsize": 9.0, "loc": "left"}
 FLOOR = "one constant answer"
 """The legend of the accuracy that a model has if it has learnt nothing from its inputs."""
-_MARKS = 10
-"""About the number of marks of a curve of any length."""
 
 
 def accuracy(
@@ -66,7 +66,7 @@ def accuracy(
     arms = arms_of(data)
     looks = looks or style.looks(arms)
     parts = _by_models(data)
-    figure, panels = _panels(max(1, len(parts)), width)
+    figure, panels = panels_of(max(1, len(parts)), height=3.2, width=width)
     for axes, (models, part) in zip(panels, parts.items(), strict=False):
         light_frame(axes)
         for place, arm in enumerate(arms_of(part)):
@@ -78,14 +78,7 @@ def accuracy(
     for axes in panels:
         axes.set_xlabel("round")
         whole_numbers(axes.xaxis)
-        if target is not None:
-            line: dict[str, Any] = {
-                "color": "#555555",
-                "linestyle": (0, (4, 3)),
-                "linewidth": 1.0,
-                "zorder": 0,
-            }
-            axes.axhline(target, label=f"target {target:g}", **line)
+        limit(axes, target, "target")
         axes.set_ylabel(label if axes is panels[0] or width < WIDE else "")
     if arms:
         legend(figure, [_label(arm, None, target) for arm in arms])
@@ -99,8 +92,8 @@ def draw_floor(axes: Axes, data: pd.DataFrame, *, labelled: bool) -> None:
     """
     height = float(data["floor"].mean()) if "floor" in data.columns else np.nan
     if np.isfinite(height):
-        line: Mapping[str, Any] = {"color": "#8a8a8a", "linestyle": ":", "linewidth": 1.4, "zorder": 0}
-        axes.axhline(height, label=FLOOR if labelled else "_nolegend_", **line)
+        ink: Mapping[str, Any] = {"color": "#8a8a8a", "linestyle": ":", "linewidth": 1.4, "zorder": 0}
+        axes.axhline(height, label=FLOOR if labelled else "_nolegend_", **ink)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,12 +117,7 @@ class _Curve:
 
 def _draw(axes: Axes, curve: _Curve, label: str, look: Look, place: int, least: float) -> None:
     rounds, mean, ink = curve.rounds, curve.mean, look.colour
-    gap = max(1, len(rounds) // _MARKS)
-    # Markers of different arms are at different rounds, so that they stay visible where curves overlap.
-    where = (place % gap, gap) if len(rounds) > 1 else None
-    axes.plot(
-        rounds, mean, color=ink, marker=look.marker, markevery=where, markersize=5, linewidth=1.8, label=label
-    )
+    line(axes, rounds, mean, look, place=place, label=label)
     if 1 < len(curve.seeds) < FEW_SEEDS:
         for values in curve.seeds:
             axes.plot(rounds, values, ".", color=ink, markersize=5, alpha=0.5, label="_nolegend_")
@@ -145,15 +133,6 @@ def _draw(axes: Axes, curve: _Curve, label: str, look: Look, place: int, least: 
         axes.plot(
             [curve.reached], height, look.marker, color=ink, markeredgecolor="white", markersize=9, zorder=5
         )
-
-
-def _panels(count: int, width: float) -> tuple[Figure, list[Axes]]:
-    """A figure with panels of one vertical axis: side by side, or one below the other if it is narrow."""
-    if width >= WIDE:
-        figure = blank(height=4.2, width=width)
-        return figure, list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
-    figure = blank(height=0.9 + 2.9 * count, width=width)
-    return figure, list(figure.subplots(count, 1, sharey=True, squeeze=False)[:, 0])
 
 
 def bytes_and_time(
@@ -178,7 +157,7 @@ def bytes_and_time(
     parts = _by_models(data)
     personal = set(arms_of(parts["personal"])) if len(parts) > 1 else set()
     names = {arm: f"{arm} ({_WHOSE['personal']})" if arm in personal else arm for arm in arms}
-    figure, panels = _panels(2, width)
+    figure, panels = panels_of(2, height=3.2, width=width)
     for axes in panels:
         light_frame(axes)
     totals: dict[str, list[float]] = {"megabytes": [], "minutes": []}
@@ -187,19 +166,9 @@ def bytes_and_time(
         cost = {"megabytes": curve["megabytes"].cumsum(), "minutes": curve["seconds"].cumsum() / 60}
         # Costs add up over all rounds, also over rounds without a measured accuracy.
         seen = curve.index.isin(evaluated(data[data["arm"] == arm])["round"])
-        gap = max(1, int(seen.sum()) // _MARKS)
+        dash = {"linestyle": "--" if arm in personal else "-", "label": names[arm]}
         for axes, (name, total) in zip(panels, cost.items(), strict=True):
-            axes.plot(
-                total[seen],
-                curve["accuracy"][seen],
-                color=looks[arm].colour,
-                marker=looks[arm].marker,
-                markevery=(place % gap, gap) if seen.sum() > 1 else None,
-                markersize=5,
-                linestyle="--" if arm in personal else "-",
-                linewidth=1.8,
-                label=names[arm],
-            )
+            line(axes, total[seen], curve["accuracy"][seen], looks[arm], place=place, **dash)
             totals[name].append(float(total.iloc[-1]))
     for axes in panels:
         for part in parts.values():

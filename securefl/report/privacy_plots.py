@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from securefl.report import style
-from securefl.report.style import WIDE, Look, arms_of, blank, checked, legend, light_frame, whole_numbers
+from securefl.report.style import (
+    WIDE,
+    Look,
+    arms_of,
+    checked,
+    legend,
+    light_frame,
+    limit,
+    line,
+    panels_of,
+    whole_numbers,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,10 +55,7 @@ def epsilon(
     data = checked(spent, COLUMNS)
     arms, parties = arms_of(data), finite_parties(data)
     looks = looks or style.looks(arms)
-    across = len(parties) if width >= WIDE else 1
-    down = max(1, math.ceil(len(parties) / across)) if across else 1
-    figure = blank(height=1.0 + 2.7 * down, width=width)
-    panels = figure.subplots(down, max(1, across), sharey=True, squeeze=False).ravel()
+    figure, panels = panels_of(max(1, len(parties)), height=2.7, width=width)
     finite = data["most"].to_numpy(dtype=float)
     finite = finite[np.isfinite(finite)]
     top = max(float(finite.max(initial=0.0)), budget or 0.0) or 1.0
@@ -59,16 +66,14 @@ def epsilon(
             # Lines of several arms with an infinite epsilon lie side by side, not on each other.
             endless = top * (1.2 + min(0.03, 0.14 / len(arms)) * (place - (len(arms) - 1) / 2))
             _draw(axes, own[own["arm"] == arm], looks[arm], place, arm, endless)
-        if budget is not None:
-            line = {"color": "#555555", "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 0}
-            axes.axhline(budget, label=f"budget {budget:g}", **line)
+        limit(axes, budget, "budget")
         axes.set_title(f"against the {party}", fontsize=10, loc="left")
         axes.set_xlabel("round")
         whole_numbers(axes.xaxis)
         axes.set_ylim(0, 1.3 * top)
         ticks = [value for value in MaxNLocator(nbins=5).tick_values(0, top) if value <= 1.05 * top]
         axes.set_yticks([*ticks, 1.2 * top], [*(f"{value:g}" for value in ticks), "infinite"])
-        axes.set_ylabel("epsilon of a data holder" if axes is panels[0] or across == 1 else "")
+        axes.set_ylabel("epsilon of a data holder" if axes is panels[0] or width < WIDE else "")
     legend(figure, arms)
     return figure
 
@@ -78,17 +83,7 @@ def _draw(axes: Axes, own: pd.DataFrame, look: Look, place: int, label: str, end
     rounds = table.index.to_numpy(dtype=float)
     largest, least = table["most"].to_numpy(dtype=float), table["least"].to_numpy(dtype=float)
     most = np.where(np.isinf(largest), endless, largest)
-    gap = max(1, len(rounds) // 6)
-    axes.plot(
-        rounds,
-        most,
-        color=look.colour,
-        marker=look.marker,
-        markevery=(place % gap, gap) if len(rounds) > 1 else None,
-        markersize=5,
-        linewidth=1.8,
-        label=label,
-    )
+    line(axes, rounds, most, look, place=place, label=label)
     axes.fill_between(
         rounds, least, most, where=np.isfinite(largest), color=look.colour, alpha=0.15, linewidth=0
     )

@@ -60,6 +60,8 @@ WIDE: Final = 9.0
 NARROW: Final = 4.4
 """Inches of a picture's width: for a screen, and for a telephone's page."""
 _FAR: Final = 20
+_MARKS: Final = 10
+"""About the number of marks of a line of any length."""
 _LETTERS_PER_INCH = 13.3
 """Letters of a legend in an inch."""
 
@@ -152,6 +154,35 @@ def light_frame(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
+
+
+def panels_of(count: int, *, height: float, width: float) -> tuple[Figure, list[Axes]]:
+    """A figure with panels of one vertical axis: side by side, or one below the other if it is narrow.
+
+    height: of a panel, in inches.
+    """
+    down, across = (1, count) if width >= WIDE else (count, 1)
+    figure = blank(height=1.0 + height * down, width=width)
+    return figure, list(figure.subplots(down, across, sharey=True, squeeze=False).flat)
+
+
+def line(axes: Axes, across: Any, up: Any, worn: Look, *, place: int, **more: Any) -> None:
+    """Draw a series through these places, with some ten marks.
+
+    place: of the series among those of the panel. Marks of different series are at different places, so that
+    they stay visible where lines overlap.
+    """
+    gap = max(1, len(across) // _MARKS)
+    where = (place % gap, gap) if len(across) > 1 else None
+    ink: dict[str, Any] = {"color": worn.colour, "marker": worn.marker, "markersize": 5, "linewidth": 1.8}
+    axes.plot(across, up, markevery=where, **ink, **more)
+
+
+def limit(axes: Axes, height: float | None, name: str) -> None:
+    """Draw a height that was asked for as a dashed line, if there is one."""
+    if height is not None:
+        ink: dict[str, Any] = {"color": "#555555", "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 0}
+        axes.axhline(height, label=f"{name} {height:g}", **ink)
 
 
 def legend(figure: Figure, labels: Sequence[str]) -> None:

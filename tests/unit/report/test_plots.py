@@ -180,46 +180,23 @@ def test_no_pair_of_colour_and_mark_comes_twice() -> None:
     assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 9
 
 
-@pytest.mark.parametrize("clients", [10, 60, 500])
-def test_participation_has_a_bar_per_client_grouped_by_quality(clients: int) -> None:
-    data = participation(clients)
-    figure = client_plots.participation(data)
+@pytest.mark.parametrize("inches", [style.WIDE, style.NARROW])
+def test_participation_has_a_row_for_each_quality_with_its_clients_and_their_mean(inches: float) -> None:
+    data = participation(60)
+    data["quality"] = data["quality"].replace("clean", "aged")
+    figure = client_plots.participation(data, width=inches)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["FedAvg", "FedProf"]
 
-    axes = figure.axes[1]
-    bars: list[Any] = list(axes.patches)
-    assert len(bars) == clients
-    colours = [to_hex(bar.get_facecolor()).upper() for bar in sorted(bars, key=lambda bar: bar.get_x())]
-    wanted = [
-        style.QUALITY_COLOURS[word]
-        for word, count in (("clean", 2), ("noisy", 2), ("polluted", 1))
-        for _ in range(count * clients // 5)
-    ]
-    assert colours == wanted
-    for label, word in zip(axes.get_xticklabels(), ("clean", "noisy", "polluted"), strict=True):
-        group = data[(data["arm"] == "FedProf") & (data["quality"] == word)]["answered"]
-        assert label.get_text() == f"{word} ({len(group)})\nmean {group.mean():.1f}"
+    axes, own = figure.axes[1], data[data["arm"] == "FedProf"].groupby("quality")["answered"]
+    order = ("noisy", "polluted", "aged")  # one without a colour of its own comes last, and grey
+    assert to_hex(axes.lines[-1].get_color()) == "#777777"
+    rows = zip(order, axes.lines, axes.collections, axes.get_yticklabels(), strict=True)
+    for word, dots, mean, label in rows:
+        group = own.get_group(word)
+        assert list(xs(dots)) == group.to_list()
+        assert mean.get_paths()[0].vertices[0][0] == pytest.approx(group.mean())
+        assert label.get_text() == f"{word} ({len(group)}), mean {group.mean():.1f}"
     draw(figure)
-
-
-def test_the_line_of_a_group_is_its_mean_and_its_bars_fall() -> None:
-    axes = client_plots.participation(participation(20, arms=("FedProf",))).axes[0]
-    data = participation(20, arms=("FedProf",))
-    clean = data[data["quality"] == "clean"]["answered"]
-
-    assert list(ys(axes.lines[0])) == pytest.approx([clean.mean()] * 2)
-    bars: list[Any] = list(axes.patches)
-    assert [bar.get_height() for bar in bars[: len(clean)]] == sorted(clean, reverse=True)
-
-
-def test_a_quality_without_a_colour_of_its_own_comes_last_and_grey() -> None:
-    data = participation(5, arms=("FedProf",))
-    data["quality"] = data["quality"].replace("clean", "aged")
-    axes = client_plots.participation(data).axes[0]
-
-    assert [label.get_text().split()[0] for label in axes.get_xticklabels()] == ["noisy", "polluted", "aged"]
-    last: Any = axes.patches[-1]
-    assert to_hex(last.get_facecolor()) == "#777777"
 
 
 @pytest.mark.parametrize("clients", [10, 500])
