@@ -83,7 +83,7 @@ def trained(folder: Path, strategy: Any, seen: list[Any], *, rounds: int = 2, fi
         return strategy.start(grid, first or model(), num_rounds=rounds)
 
 
-@pytest.mark.parametrize("strategy", [FedAvg, FedAvgM, FedAdam, FedYogi])
+@every("strategy", [FedAvg, FedAvgM, FedAdam, FedYogi])
 def test_floats_are_plain_flowers_and_each_client_counts_on(strategy: Any, tmp_path: Path) -> None:
     seen: list[Any] = []
     result = trained(tmp_path, strategy(), seen)

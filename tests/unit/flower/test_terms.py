@@ -41,7 +41,7 @@ def test_the_set_without_noise_says_so_in_its_name_and_text() -> None:
     assert "WITHOUT NOISE" in packaged("without-noise")
 
 
-@pytest.mark.parametrize("name", PACKAGED)
+@every("name", PACKAGED)
 def test_a_file_may_build_on_a_packaged_set(name: str, tmp_path: Path) -> None:
     path = tmp_path / FILE
     path.write_text(f'terms = "{name}"\nevaluation = ["a"]\n[plan]\nmax_rounds = 7\nmin_cohort_size = 20\n')
