@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 from legal_queries import RELEASES, RESULTS, Population, Search, lattices, modular, pad_noise, query_of
-from support.every import every
 
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.registry import left_open
@@ -17,8 +16,8 @@ KEPT = json.loads((RESULTS / "legal_queries.json").read_text(encoding="utf-8"))
 SEARCHED = [own for name, own in KEPT.items() if not name.startswith(("lattice", "command"))]
 
 
-@every("scheme", ["pads", "ckks"])
-@every("releases", RELEASES)
+@pytest.mark.parametrize("scheme", ["pads", "ckks"])
+@pytest.mark.parametrize("releases", RELEASES)
 def test_the_card_promises_no_more_than_the_search_left_open(scheme: str, releases: int) -> None:
     assert left_open(scheme, releases) <= min(own[scheme][str(releases)] for own in SEARCHED)
 
@@ -63,7 +62,7 @@ def test_weights_that_cancel_what_one_element_tells_are_found(search: Search) ->
     assert search.of_scores(1, lambda row: pad_noise(terms, row)) < 1.1 * min(found)
 
 
-@every("noised", [False, True])
+@pytest.mark.parametrize("noised", [False, True])
 def test_residues_read_an_entry_without_the_noise_alone(search: Search, noised: bool) -> None:
     terms = PadTerms(bounds=search.bounds, context=b"")
     left = modular(

@@ -180,7 +180,7 @@ def test_no_pair_of_colour_and_mark_comes_twice() -> None:
     assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 9
 
 
-@every("clients", [10, 60, 500])
+@pytest.mark.parametrize("clients", [10, 60, 500])
 def test_participation_has_a_bar_per_client_grouped_by_quality(clients: int) -> None:
     data = participation(clients)
     figure = client_plots.participation(data)
@@ -222,7 +222,7 @@ def test_a_quality_without_a_colour_of_its_own_comes_last_and_grey() -> None:
     assert to_hex(last.get_facecolor()) == "#777777"
 
 
-@every("clients", [10, 500])
+@pytest.mark.parametrize("clients", [10, 500])
 def test_divergence_groups_clients_and_keeps_the_values(clients: int) -> None:
     data = scores(clients)
     figure = client_plots.divergence(data)
@@ -307,8 +307,8 @@ ALL: list[tuple[Callable[[pd.DataFrame], Figure], pd.DataFrame]] = [
 ]
 
 
-@every("inches", [style.WIDE, style.NARROW])
-@every(("plot", "data"), ALL)
+@pytest.mark.parametrize("inches", [style.WIDE, style.NARROW])
+@pytest.mark.parametrize(("plot", "data"), ALL)
 def test_no_text_is_small_or_cut_off(plot: Callable[..., Figure], data: pd.DataFrame, inches: float) -> None:
     figure = plot(data.assign(arm=data["arm"] + ", an arm of a name that needs two lines"), width=inches)
     draw(figure)
@@ -343,7 +343,7 @@ def test_the_frame_handed_in_is_left_as_it_was(
     pd.testing.assert_frame_equal(data, before)
 
 
-@every("seeds", [(0,), (0, 1)])
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_a_run_of_one_round_is_seen(seeds: tuple[int, ...]) -> None:
     """A line through one point would be empty."""
     one = metrics(seeds)

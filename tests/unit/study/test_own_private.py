@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from support.every import every
 from support.own_study import DATA, folder, written
 from support.private_studies import DPSGD
 from support.tiny_study import FEDAVG, run, text
@@ -68,7 +67,7 @@ def test_batch_norm_is_replaced_and_told() -> None:
     assert "became GroupNorm" in here.problem.changes[0]
 
 
-@every(
+@pytest.mark.parametrize(
     ("model", "message"),
     [
         (Borrowing, "first.weight to be used by calling its layer"),
