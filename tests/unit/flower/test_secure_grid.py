@@ -84,7 +84,6 @@ class Custom(FedAvg):
 @every(
     "strategy",
     [FedMedian, Krum, MultiKrum, Bulyan, FedTrimmedAvg, QFedAvg, Custom],
-    ids=lambda one: one.__name__,
 )
 def test_a_strategy_that_is_no_mean_is_refused_by_name(strategy: Any) -> None:
     with pytest.raises(ConfigError, match=f"got {strategy.__name__}"):

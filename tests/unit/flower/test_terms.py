@@ -119,7 +119,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@every(("config", "said"), WRONG.values(), ids=WRONG)
+@every(("config", "said"), WRONG.values())
 def test_a_wrong_run_config_is_refused_with_the_key_and_the_nearest_one(config: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         AppTerms.of(config, [])
