@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.data.digests import CIFAR10_DECODED
@@ -69,15 +68,15 @@ def test_a_med_batch_decodes_to_the_canonical_binary_layout() -> None:
     np.testing.assert_array_equal(found, images)
 
 
-@every(
+@pytest.mark.parametrize(
     "change",
     [
-        lambda code: b"CIFMED2\n" + code[8:],
-        lambda code: code[:12],
-        lambda code: code[:-1],
-        lambda code: code + b"x",
-        lambda code: code[:8] + struct.pack("<II", 2**32 - 1, 1) + code[16:],
-        lambda code: code[:8] + struct.pack("<II", 0, 1),
+        pytest.param(lambda code: b"CIFMED2\n" + code[8:], id="other version"),
+        pytest.param(lambda code: code[:12], id="cut in the header"),
+        pytest.param(lambda code: code[:-1], id="truncated"),
+        pytest.param(lambda code: code + b"x", id="trailing byte"),
+        pytest.param(lambda code: code[:8] + struct.pack("<II", 2**32 - 1, 1) + code[16:], id="huge"),
+        pytest.param(lambda code: code[:8] + struct.pack("<II", 0, 1), id="none"),
     ],
 )
 def test_other_med_streams_are_refused(change: Callable[[bytes], bytes], tmp_path: Path) -> None:
