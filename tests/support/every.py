@@ -11,7 +11,7 @@ import pytest
 from support.offenders import offenders
 
 
-def every(names: str | Sequence[str], cases: Iterable[Any], ids: object = None) -> Callable[..., Any]:
+def every(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[..., Any]:
     """A test that is called with each case, and fails with all that fail.
 
     Each case has a `tmp_path` and a `monkeypatch` of its own. Other fixtures are the same for all, so no case

@@ -19,6 +19,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.every import every
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import (
@@ -71,7 +72,7 @@ def test_an_unknown_event_is_refused_not_guessed() -> None:
                 compose({**beside, event: 1}, 1e-5)
 
 
-@pytest.mark.parametrize(
+@every(
     "stored",
     [
         {},
@@ -85,14 +86,13 @@ def test_an_unknown_event_is_refused_not_guessed() -> None:
         {"event": "non_private", "half": True},
         {"event": "composed", "events": []},
     ],
-    ids=str,
 )
 def test_a_stored_event_of_another_version_is_refused(stored: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedEvent, match="that this version knows"):
         load_event(stored)
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     ["[]", "null", '{"server": 1, "key-holder": 1, "others": 1}', '{"server": {"event": "none"}}'],
 )
@@ -103,10 +103,9 @@ def test_a_stored_charge_of_another_shape_is_refused(text: str) -> None:
         load_event({"event": "composed", "events": [text]})
 
 
-@pytest.mark.parametrize(
+@every(
     "zs",
     [[1.0], [0.7, 3.0], [2.0] * 20, [5.0] * 300, [0.6, 1.5, 9.0, 9.0]],
-    ids=lambda zs: f"{zs[:4]}x{len(zs)}",
 )
 def test_gaussians_compose_as_dp_accounting_says(zs: list[float]) -> None:
     counted = {GaussianDpEvent(z): zs.count(z) for z in zs}

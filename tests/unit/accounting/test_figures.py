@@ -6,7 +6,7 @@ import json
 from math import inf, nan
 
 import numpy as np
-import pytest
+from support.every import every
 
 from securefl.accounting.figures import (
     above,
@@ -40,12 +40,12 @@ def test_what_is_not_known_is_no_number() -> None:
     assert with_reason(nan, "") == "no party is named in `adversaries`"
 
 
-@pytest.mark.parametrize(("number", "text"), [(inf, "inf"), (-inf, "-inf"), (np.float64(inf), "inf")])
+@every(("number", "text"), [(inf, "inf"), (-inf, "-inf"), (np.float64(inf), "inf")])
 def test_json_has_no_infinity(number: float, text: str) -> None:
     assert json.loads(json.dumps(plain(number), allow_nan=False)) == text
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 3.5, inf, nan])
+@every("epsilon", [0.0, 3.5, inf, nan])
 def test_words_tell_infinity_apart(epsilon: float) -> None:
     assert says_infinite(in_words(epsilon)) == (epsilon == inf)
 

@@ -16,6 +16,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, NoOpDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.every import every
 from support.started import Started
 from support.tiny_orders import order
 
@@ -338,7 +339,7 @@ def test_the_terms_are_fixed_when_the_ledger_is_made(path: Path, other: dict[str
     Ledger(path, TERMS).close()
 
 
-@pytest.mark.parametrize(
+@every(
     "wrong",
     [
         {"delta": 0.0},
@@ -349,7 +350,6 @@ def test_the_terms_are_fixed_when_the_ledger_is_made(path: Path, other: dict[str
         {"adversaries": ("x",)},
         {"max_releases": {"update": 0}},
     ],
-    ids=str,
 )
 def test_terms_without_meaning_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="Expected"):

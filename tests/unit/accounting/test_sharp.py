@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
+from support.every import every
 from support.hidden_plans import hidden
 from support.noises import own_sigma, reach
 from support.tiny_study import text
@@ -29,7 +30,7 @@ from securefl.study.config import parse
 BUDGETS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16)
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
+@every("budget", BUDGETS)
 def test_a_budget_of_epsilon_bears_its_whole_schedule(budget: float) -> None:
     for rounds in range(1, 31):
         multiplier = sigma(budget, 1e-5, releases=rounds, sensitivity=1.0)
@@ -38,7 +39,7 @@ def test_a_budget_of_epsilon_bears_its_whole_schedule(budget: float) -> None:
         assert within(spent, 1e-5, budget)
 
 
-@pytest.mark.parametrize("adaptive", [False, True])
+@every("adaptive", [False, True])
 def test_the_ledger_bears_it_too(tmp_path: Path, adaptive: bool) -> None:
     for budget, rounds in ((0.25, 3), (0.5, 7), (16, 30)):
         multiplier = sigma(budget, 1e-5, releases=rounds, sensitivity=1.0)
@@ -58,7 +59,7 @@ def test_the_ledger_bears_it_too(tmp_path: Path, adaptive: bool) -> None:
 SAMPLED = History(steps={(0.02, 1.1): 50})
 
 
-@pytest.mark.parametrize("delta", [1e-9, 1e-12, 1e-13, 1e-15, 1e-200])
+@every("delta", [1e-9, 1e-12, 1e-13, 1e-15, 1e-200])
 def test_a_small_delta_has_a_finite_epsilon_no_larger_than_by_rdp(delta: float) -> None:
     """Tails of a fixed 1e-12 said infinity at 1e-12, where RDP says 4.35."""
     for found in (epsilon(SAMPLED, delta), running_epsilon(SAMPLED, delta)):
@@ -67,7 +68,7 @@ def test_a_small_delta_has_a_finite_epsilon_no_larger_than_by_rdp(delta: float) 
     assert epsilon(SAMPLED, delta) <= rdp_epsilon(SAMPLED, delta)
 
 
-@pytest.mark.parametrize("z", [50.0, 63.7, 200.0])
+@every("z", [50.0, 63.7, 200.0])
 def test_little_noise_events_count_beside_sampled_steps(z: float) -> None:
     """mu^2 of 25 releases at z >= 50 is below 0.01: to round it away would be seen here."""
     of = History(mu_squared=25 / z**2, steps={(0.02, 1.1): 50})
@@ -79,13 +80,12 @@ def test_little_noise_events_count_beside_sampled_steps(z: float) -> None:
     assert came == pytest.approx(epsilon(of, 1e-5), rel=0.02)
 
 
-@pytest.mark.parametrize(
+@every(
     ("events", "delta"),
     [
         ([{"event": "poisson_gaussian", "sampling_probability": 0.5, "noise_multiplier": 0.01}], "1e-5"),
         ([{"event": "poisson_gaussian", "sampling_probability": 0.5, "noise_multiplier": 1.0}], "1e-300"),
     ],
-    ids=["z 0.01", "delta 1e-300"],
 )
 def test_absurd_events_end_with_a_clear_word(tmp_path: Path, events: list[object], delta: str) -> None:
     path = tmp_path / "events.json"
@@ -135,7 +135,7 @@ SHARES = hidden(
 )
 
 
-@pytest.mark.parametrize(("corrupt", "honest"), [(0.0, 3), (0.2, 3), (0.4, 2)])
+@every(("corrupt", "honest"), [(0.0, 3), (0.2, 3), (0.4, 2)])
 def test_a_client_that_knows_its_own_share_sees_enough_noise(corrupt: float, honest: int) -> None:
     """Of 5 clients 4 answer: without its own share, a client of a promise to others faces 3 of them."""
     plan = replace(SHARES, corrupt=corrupt)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.command_line import securefl
+from support.every import every
 
 from securefl.accounting.chain import replay
 from securefl.accounting.events import NO_COST
@@ -158,7 +159,7 @@ def cells(path: Path) -> Iterator[tuple[str, str, str]]:
                 yield table, row[1], row[2]
 
 
-@pytest.mark.parametrize("what", FILES)
+@every("what", FILES)
 def test_no_cell_of_a_damaged_file_is_quoted(what: str, tmp_path: Path) -> None:
     name, make, use = FILES[what]
     make(tmp_path / name)
@@ -181,7 +182,7 @@ def test_no_cell_of_a_damaged_file_is_quoted(what: str, tmp_path: Path) -> None:
     assert spoilt >= 2
 
 
-@pytest.mark.parametrize("what", FILES)
+@every("what", FILES)
 def test_no_name_and_no_page_of_a_damaged_file_is_quoted(what: str, tmp_path: Path) -> None:
     name, make, use = FILES[what]
     (tmp_path / "made").mkdir()
@@ -237,7 +238,7 @@ def test_a_decoder_is_not_quoted() -> None:
         assert str(told.value) == f"its content cannot be decoded: {type(error).__name__}"
 
 
-@pytest.mark.parametrize("content", [MARK, b"", bytes(56), b"\x1b[2J" * 14])
+@every("content", [MARK, b"", bytes(56), b"\x1b[2J" * 14])
 def test_a_damaged_counter_is_not_quoted(content: bytes, tmp_path: Path) -> None:
     counter = Counter(tmp_path)
     counter.begin()
@@ -299,7 +300,7 @@ def forged(path: Path, change: str, *values: str) -> None:
     path.with_name(path.name + "-head").unlink()
 
 
-@pytest.mark.parametrize(
+@every(
     "change",
     [
         "UPDATE releases SET charge = ?",

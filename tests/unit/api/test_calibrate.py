@@ -24,7 +24,6 @@ from securefl.core.errors import ConfigError
         {"releases": "3"},
         {"sensitivity": "1"},
     ],
-    ids=str,
 )
 def test_other_values_than_numbers_are_refused(odd: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"Expected `{next(iter(odd))}` as a"):

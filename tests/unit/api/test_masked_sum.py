@@ -141,7 +141,6 @@ def test_another_ledgers_roster_is_noticed(tmp_path: Path) -> None:
         {"": [1], "b": [1]},
         {"a": [1], "b": [2000]},
     ],
-    ids=str,
 )
 def test_vectors_that_cannot_be_added_are_refused_before_anything_is_charged(of: Any, tmp_path: Path) -> None:
     with pytest.raises((DataError, ConfigError), match="Expected"):
@@ -192,7 +191,6 @@ def test_vectors_that_cannot_be_added_are_refused_before_anything_is_charged(of:
         {"ledger": "a\0b", "delta": 1e-5},
         {"ledger": "", "delta": 1e-5},
     ],
-    ids=str,
 )
 def test_parameters_that_cannot_be_used_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SecureFLError, match="Expected"):

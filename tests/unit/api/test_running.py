@@ -206,7 +206,6 @@ def test_it_runs_in_another_thread(tmp_path: Path) -> None:
 @every(
     "options",
     [{"out": 3}, {"out": ""}, {"callback": 3}, {"callback": [3]}, {"callback": None}, {"study": "x" * 5000}],
-    ids=str,
 )
 def test_odd_arguments_are_explained_before_anything_runs(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Expected"):

@@ -89,7 +89,6 @@ def test_a_ledger_lets_as_many_scores_out_as_were_declared(tmp_path: Path) -> No
         ({"middle": ([0, 0], [1e-9, 1e9])}, "1 that lie outside the declared bounds"),
         ({"ledger": "somewhere"}, "Expected `delta` with a ledger"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_compared_is_refused(options: dict[str, Any], match: str) -> None:
     with pytest.raises((ConfigError, DataError), match=match):

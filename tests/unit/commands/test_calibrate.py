@@ -67,7 +67,7 @@ BAD_EVENTS = (
 )
 
 
-@every("text", BAD_EVENTS, ids=range(len(BAD_EVENTS)))
+@every("text", BAD_EVENTS)
 def test_events_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "events.json"
     path.write_text(text)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.every import every
 from support.read_only import bound_by_modes
 
 from securefl.commands.main import cli
@@ -51,8 +52,8 @@ MADE: dict[Callable[[Path], None], str] = {
 }
 
 
-@pytest.mark.parametrize("words", ON_A_FOLDER, ids=lambda words: words[1])
-@pytest.mark.parametrize("make", MADE, ids=lambda make: make.__name__)
+@every("words", ON_A_FOLDER)
+@every("make", MADE)
 def test_what_is_no_partys_folder(
     make: Callable[[Path], None], words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +70,7 @@ def test_what_is_no_partys_folder(
     assert left == before
 
 
-@pytest.mark.parametrize("what", ["missing", "folder", "text", "empty"])
+@every("what", ["missing", "folder", "text", "empty"])
 def test_what_is_no_ledger(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     place = Path("place")
@@ -91,7 +92,7 @@ def test_what_is_no_ledger(what: str, tmp_path: Path, monkeypatch: pytest.Monkey
         assert str(done.exception).startswith(said[what])
 
 
-@pytest.mark.parametrize("which", ["folder", "--counter"])
+@every("which", ["folder", "--counter"])
 def test_init_names_a_file_in_a_folders_place(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +107,7 @@ def test_init_names_a_file_in_a_folders_place(
 ARM = ("--arm", "FedAvg (full)")
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "said"),
     [
         (("party", "status", "owners"), "Expected a party's folder, got owners of user "),

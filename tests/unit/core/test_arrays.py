@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import ConfigError
@@ -24,13 +25,13 @@ def test_arrays_come_back_in_their_order_as_they_were() -> None:
         assert after[name].flags.writeable
 
 
-@pytest.mark.parametrize("dtype", [object, "<U3", "S3", np.complex128, "datetime64[s]", np.longdouble])
+@every("dtype", [object, "<U3", "S3", np.complex128, "datetime64[s]", np.longdouble])
 def test_what_is_no_number_is_refused(dtype: str) -> None:
     with pytest.raises(ConfigError, match="as 'x', got"):
         packed({"x": np.zeros(2, dtype)})
 
 
-@pytest.mark.parametrize("cut", [0, 1, 8, -1])
+@every("cut", [0, 1, 8, -1])
 def test_bytes_that_are_cut_are_none(cut: int) -> None:
     with pytest.raises(Exception, match="deserializing"):
         unpacked(packed({"x": np.ones(3)})[:cut])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.every import every
 
 from securefl.core.agreement import Directory, Identity, Roster
 from securefl.core.errors import ConfigError, CryptoError
@@ -18,7 +19,7 @@ def directory(**changes: object) -> Directory:
     return replace(good, **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("same", ["identity", "channel"])
+@every("same", ["identity", "channel"])
 def test_a_server_that_is_its_own_key_holder_is_refused(same: str) -> None:
     """It could open what is hidden from it."""
     assert directory(key_holder=None).key_holder is None

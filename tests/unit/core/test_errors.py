@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-import pytest
+from support.every import every
 
 from securefl.core import errors
 from securefl.core.errors import RemoteProtocolError, SecureFLError
@@ -41,6 +41,6 @@ def test_a_remote_error_names_the_peer_and_the_phase() -> None:
     assert str(error) == "client-0007 in phase contribution: Expected 3 values."
 
 
-@pytest.mark.parametrize("name", sorted(_defined()))
+@every("name", sorted(_defined()))
 def test_every_error_is_one_of_ours(name: str) -> None:
     assert issubclass(getattr(errors, name), SecureFLError)

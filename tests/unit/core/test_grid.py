@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.core.errors import DataError, LocalProtocolError, RemoteProtocolError
 from securefl.core.grid import Grid
 
 
-@pytest.mark.parametrize("step", [1.0, 2.0**-10, 2.0**-21])
-@pytest.mark.parametrize("weight", [1.0, 0.1, 1 / 3, 7 / 60])
+@every("step", [1.0, 2.0**-10, 2.0**-21])
+@every("weight", [1.0, 0.1, 1 / 3, 7 / 60])
 def test_one_product_gives_the_integers_of_two(step: float, weight: float) -> None:
     rng = np.random.default_rng(1)
     spread = rng.normal(size=20_000) * 10.0 ** rng.integers(-12, 2, 20_000)
@@ -21,13 +22,13 @@ def test_one_product_gives_the_integers_of_two(step: float, weight: float) -> No
     assert np.array_equal(found, np.rint(weight * values / step).astype(np.int32))
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@every("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_called_so(bad: float) -> None:
     with pytest.raises(DataError, match="not finite"):
         Grid().quantise(np.array([0.0, bad]))
 
 
-@pytest.mark.parametrize("large", [513.0, -513.0, 1e308, -1e308])
+@every("large", [513.0, -513.0, 1e308, -1e308])
 def test_what_is_too_large_is_called_so(large: float) -> None:
     with pytest.raises(DataError, match="within"):
         Grid().quantise(np.array([0.0, large]))
@@ -46,7 +47,7 @@ def test_the_values_stay_as_they_are() -> None:
     assert values.tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("weight", [1.0, 0.1, 1 / 3])
+@every("weight", [1.0, 0.1, 1 / 3])
 def test_a_float32_is_off_by_its_own_rounding_at_most(weight: float) -> None:
     rng = np.random.default_rng(1)
     values = (rng.uniform(-500, 500, 20_000) * 10.0 ** rng.integers(-9, 1, 20_000)).astype(np.float32)
@@ -63,8 +64,8 @@ def test_a_float32_that_rounds_onto_the_bound_does_not_pass_it() -> None:
         grid.quantise(np.array([2.0**31], np.float32))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("over", [-1, 0, 1, 2**16 + 1])
+@every("dtype", [np.float32, np.float64])
+@every("over", [-1, 0, 1, 2**16 + 1])
 def test_blocks_are_the_whole_and_none_is_left_out(dtype: type[np.floating[Any]], over: int) -> None:
     values = np.random.default_rng(1).normal(size=2**16 + over).astype(dtype)
     whole = np.rint(values * float(0.3 * 2**21)).astype(np.int32)
@@ -78,7 +79,7 @@ def test_nothing_is_on_the_grid_as_nothing() -> None:
     assert Grid().quantise(np.zeros(0)).tolist() == []
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@every("dtype", [np.float16, np.float32, np.float64])
 def test_one_large_value_among_many_small_ones_is_found(dtype: type[np.floating[Any]]) -> None:
     """The norm shows at once that most blocks are within the bound, and never that this one is."""
     values = np.full(2**16, 0.01, dtype)
@@ -89,8 +90,8 @@ def test_one_large_value_among_many_small_ones_is_found(dtype: type[np.floating[
     assert Grid(step=1.0, bound=100.0).quantise(values).max() == 100
 
 
-@pytest.mark.parametrize("large", [1e30, -1e30, 1e19])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@every("large", [1e30, -1e30, 1e19])
+@every("dtype", [np.float32, np.float64])
 def test_a_training_that_diverged_is_refused_without_a_warning(
     large: float, dtype: type[np.floating[Any]]
 ) -> None:
@@ -99,7 +100,7 @@ def test_a_training_that_diverged_is_refused_without_a_warning(
         Grid().quantise(np.array([0.1, large], dtype), 0.5)
 
 
-@pytest.mark.parametrize("weight", [0.0, -1.0, 1.5, 4.0, np.nan])
+@every("weight", [0.0, -1.0, 1.5, 4.0, np.nan])
 def test_a_weight_beyond_1_lets_no_product_beyond_the_limit(weight: float) -> None:
     """Of many small values and one at half of the bound, the norm is small."""
     values = np.zeros(2**16)
@@ -114,10 +115,10 @@ def test_half_precision_rounds_no_product() -> None:
     assert Grid(step=1.0, bound=65000.0).quantise(values, 1 / 7).tolist() == [round(64992 / 7)]
 
 
-@pytest.mark.parametrize("step", [0.1, 2.0**-21, 2.0**-7 / 3])
-@pytest.mark.parametrize("bound", [0.1, 0.7, 3.0])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("weight", [1.0, 1 / 3])
+@every("step", [0.1, 2.0**-21, 2.0**-7 / 3])
+@every("bound", [0.1, 0.7, 3.0])
+@every("dtype", [np.float16, np.float32, np.float64])
+@every("weight", [1.0, 1 / 3])
 def test_a_clipped_value_is_on_every_grid(
     step: float, bound: float, dtype: type[np.floating[Any]], weight: float
 ) -> None:

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import pytest
+from support.every import every
 from support.offenders import offenders
 
 import securefl
@@ -109,9 +110,7 @@ def test_whatever_can_hold_a_secret_is_neither_pickled_nor_copied() -> None:
     assert offenders(carriers(), refuses) == []
 
 
-@pytest.mark.parametrize(
-    "kind", [own for own in classes() if issubclass(own, Guarded)], ids=lambda own: str(own.__name__)
-)
+@every("kind", [own for own in classes() if issubclass(own, Guarded)])
 def test_what_is_a_secret_refuses_every_way_around(kind: type[Any]) -> None:
     made = object.__new__(kind)
     ways: list[Callable[[Any], Any]] = [copy.copy, *LEAKS]

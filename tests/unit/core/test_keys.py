@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.every import every
 
 from securefl.core.agreement import Identity
 from securefl.core.errors import LocalProtocolError
@@ -23,7 +24,7 @@ class Holder:
     key: SecretKey
 
 
-@pytest.mark.parametrize(
+@every(
     "leak",
     [
         copy.copy,
@@ -33,14 +34,13 @@ class Holder:
         lambda key: copy.deepcopy({"key": [key]}),
         lambda key: dataclasses.asdict(Holder(key)),
     ],
-    ids=["copy", "deepcopy", "pickle", "old pickle", "nested deepcopy", "asdict"],
 )
 def test_a_secret_key_is_not_copied_out(leak: Callable[[SecretKey], Any]) -> None:
     with pytest.raises(LocalProtocolError, match="neither pickled"):
         leak(SecretKey(SECRET))
 
 
-@pytest.mark.parametrize("show", [repr, str, "{}".format, lambda key: repr(Holder(key)), lambda k: f"{k!s}"])
+@every("show", [repr, str, "{}".format, lambda key: repr(Holder(key)), lambda k: f"{k!s}"])
 def test_printing_shows_nothing(show: Callable[[SecretKey], str]) -> None:
     text = show(SecretKey(SECRET))
     assert "<redacted>" in text
@@ -62,7 +62,7 @@ def test_a_secret_key_has_no_room_for_other_attributes() -> None:
         SecretKey(SECRET).note = "x"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("wrong", [b"", "text", bytearray(b"x"), None, 7])
+@every("wrong", [b"", "text", bytearray(b"x"), None, 7])
 def test_a_secret_is_some_bytes(wrong: Any) -> None:
     with pytest.raises(LocalProtocolError, match="at least one byte"):
         SecretKey(wrong)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from support.every import every
 
 from securefl.core.lazy import loading
 
@@ -41,7 +42,7 @@ def test_what_a_module_made_is_old_and_not_frozen() -> None:
     assert any(own is made for own in gc.get_objects(generation=2))
 
 
-@pytest.mark.parametrize("disabled", [False, True])
+@every("disabled", [False, True])
 def test_the_choices_of_the_caller_stay(disabled: bool) -> None:
     if disabled:
         gc.disable()

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.every import every
 
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import (
@@ -34,13 +35,13 @@ def test_no_character_that_cannot_be_seen_is_legible() -> None:
             assert not is_legible(f"a{letter}b"), hex(code)
 
 
-@pytest.mark.parametrize("name", ["client-0001", "Ärzte & Söhne", "東京", "FedProf (α = 10)", "a/b_c.d", "é"])
+@every("name", ["client-0001", "Ärzte & Söhne", "東京", "FedProf (α = 10)", "a/b_c.d", "é"])
 def test_names_of_people_are_legible(name: str) -> None:
     assert is_legible(name)
     require_legible(name, "a name")
 
 
-@pytest.mark.parametrize(
+@every(
     "name",
     [
         "a\nb",
@@ -60,7 +61,7 @@ def test_a_name_that_deceives_is_refused_and_shown_without_its_trick(name: str) 
     assert str(refused.value).isprintable()
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     [
         "=1+1",
@@ -87,7 +88,7 @@ def test_text_that_would_run_is_quoted(text: str) -> None:
     assert uncell(cell(text)) == text
 
 
-@pytest.mark.parametrize(
+@every(
     "value",
     [
         -0.5,
@@ -117,7 +118,7 @@ def test_each_text_has_a_cell_of_its_own(text: str) -> None:
     assert cell(text) == text or str(cell(text)).startswith("'")
 
 
-@pytest.mark.parametrize(
+@every(
     ("line", "said"),
     [
         ("Table 3, of FedProf, -1 and =x", "Table 3, of FedProf, '-1 and =x"),
@@ -169,7 +170,7 @@ TWINS = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), TWINS)
+@every(("one", "other"), TWINS)
 def test_names_that_differ_by_case_or_form_alone_are_refused_with_both(one: str, other: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         require_distinct(["bob", one, "eve", other], "names")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.linear import LinearBounds, LinearQuery, Range
@@ -30,12 +31,12 @@ def test_a_number_is_the_inner_product_with_offset_over_scale() -> None:
     assert QUERY.number(np.array([3.0, 9.0, 1.0]), np.array([2.0, 4.0, 0.5])) == (2 + 3 + 1 + 1) / 4
 
 
-@pytest.mark.parametrize(("number", "honest"), [(0, True), (-2e-6, False), (2.75, True), (2.8, False)])
+@every(("number", "honest"), [(0, True), (-2e-6, False), (2.75, True), (2.8, False)])
 def test_an_honest_number_is_in_range_and_its_product_within_bounds(number: float, honest: bool) -> None:
     assert QUERY.allows(number) is honest
 
 
-@pytest.mark.parametrize("number", [nan, inf, -inf, 3.1, -0.1])
+@every("number", [nan, inf, -inf, 3.1, -0.1])
 def test_what_no_honest_client_gives_is_not_allowed(number: float) -> None:
     assert not QUERY.allows(number)
     assert not BOUNDS.allows(number, 1e-3)
@@ -46,7 +47,7 @@ def test_a_range_is_as_wide_as_the_error_of_what_is_known() -> None:
     assert not BOUNDS.allows(3.05, 0.01)
 
 
-@pytest.mark.parametrize(
+@every(
     ("clear", "held"),
     [
         ([0, 4, 1], True),
@@ -62,7 +63,7 @@ def test_each_clear_entry_is_held_to_its_own_range(clear: list[float], held: boo
     assert BOUNDS.holds_clear(np.array(clear, dtype=np.float64)) is held
 
 
-@pytest.mark.parametrize(
+@every(
     ("hidden", "held"),
     [([3, 4, 0], True), ([3, 4, 0.1], False), ([3, 4], False), ([nan, 0, 0], False), ([inf, 0, 0], False)],
 )
@@ -70,7 +71,7 @@ def test_a_hidden_part_is_held_to_the_norm(hidden: list[float], held: bool) -> N
     assert BOUNDS.holds_hidden(np.array(hidden, dtype=np.float64)) is held
 
 
-@pytest.mark.parametrize(
+@every(
     "wrong",
     [
         {"hidden_length": 0},
@@ -83,14 +84,13 @@ def test_a_hidden_part_is_held_to_the_norm(hidden: list[float], held: bool) -> N
         {"least": 3},
         {"least": nan},
     ],
-    ids=str,
 )
 def test_bounds_that_bound_nothing_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="Expected"):
         replace(BOUNDS, **wrong)
 
 
-@pytest.mark.parametrize("run", [(0, 0, 1), (1, 1, 0), (1, nan, 1), (1, 0, inf)])
+@every("run", [(0, 0, 1), (1, 1, 0), (1, nan, 1), (1, 0, inf)])
 def test_a_range_without_entries_or_end_is_refused(run: tuple[int, float, float]) -> None:
     with pytest.raises(ConfigError, match="low <= high"):
         Range(*run)

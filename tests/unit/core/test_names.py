@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.algorithm.queries import ValueSpec
 from securefl.commands.main import cli, main
@@ -51,7 +52,7 @@ def _toml(name: str) -> str:
     return "".join(f"\\U{ord(letter):08x}" for letter in name)
 
 
-@pytest.mark.parametrize("entrance", ENTRANCES)
+@every("entrance", ENTRANCES)
 def test_a_name_is_refused_where_it_enters(entrance: str) -> None:
     assert ENTRANCES[entrance]("Größe 1") is not None
     for name in TRICKS:

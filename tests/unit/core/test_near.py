@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from support.every import every
 
 from securefl.core.installed import entry_points
 from securefl.core.reading import near
@@ -10,7 +10,7 @@ from securefl.core.reading import near
 WORDS = [point.name for point in entry_points(group="securefl.protocols")]
 
 
-@pytest.mark.parametrize(
+@every(
     ("word", "meant"),
     [
         ("fedpro", "fedprof"),
@@ -28,6 +28,6 @@ def test_the_family_comes_first(word: str, meant: str) -> None:
     assert near(word, reversed(WORDS)) == near(word, WORDS)
 
 
-@pytest.mark.parametrize("word", ["", "zzz", "scaffold", "-"])
+@every("word", ["", "zzz", "scaffold", "-"])
 def test_what_is_not_near_is_not_hinted_at(word: str) -> None:
     assert near(word, WORDS) == ""

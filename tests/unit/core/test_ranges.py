@@ -10,7 +10,7 @@ from math import inf, isinf, nan, nextafter
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
-from support.every import offenders
+from support.every import every, offenders
 
 from securefl.core.errors import ConfigError
 from securefl.core.ranges import Range, Ranged, _allowed, _number
@@ -115,7 +115,7 @@ def test_what_is_inside_makes_the_class() -> None:
     assert offenders(kinds(), lambda kind: kind(**made(kind))) == []
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "within", "beyond"),
     [
         ("(0, 1]", (5e-324, 1.0), (0.0, -0.0, 1.0000000000000002, nan)),

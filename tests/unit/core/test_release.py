@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.accounting.events import NO_COST, NON_PRIVATE
 from securefl.core.errors import LocalProtocolError, UnaccountedRelease
@@ -28,17 +29,16 @@ def release(name: str = "loss") -> Release:
     )
 
 
-@pytest.mark.parametrize(
+@every(
     "leak",
     [copy.copy, copy.deepcopy, pickle.dumps, lambda r: copy.deepcopy((r,)), lambda r: pickle.dumps([r])],
-    ids=["copy", "deepcopy", "pickle", "nested deepcopy", "nested pickle"],
 )
 def test_a_release_is_not_copied_out(leak: Callable[[Release], Any]) -> None:
     with pytest.raises(LocalProtocolError, match=r"Ledger\.send"):
         leak(release())
 
 
-@pytest.mark.parametrize("show", [repr, str, "{}".format, lambda r: repr([r])])
+@every("show", [repr, str, "{}".format, lambda r: repr([r])])
 def test_printing_shows_no_value(show: Callable[[Release], str]) -> None:
     text = show(release())
     assert "client-0001" in text
@@ -58,7 +58,7 @@ def test_a_release_equals_itself_alone() -> None:
     assert one != release()
 
 
-@pytest.mark.parametrize("issuer", [None, object(), "ledger", True, Permit])
+@every("issuer", [None, object(), "ledger", True, Permit])
 def test_nobody_but_the_ledger_makes_a_permit(issuer: Any) -> None:
     with pytest.raises(UnaccountedRelease, match="alone"):
         Permit(frozenset({release().key}), issuer=issuer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.every import every
 
 from securefl.core.errors import CryptoError
 from securefl.core.keys import PublicKey, SecretKey, Signature
@@ -37,8 +38,8 @@ LISTED = {
 ENCODINGS = [(y | sign << 255).to_bytes(32, "little") for y in LISTED.values() for sign in (0, 1)]
 
 
-@pytest.mark.parametrize("sign", [0, 1])
-@pytest.mark.parametrize("name", LISTED)
+@every("sign", [0, 1])
+@every("name", LISTED)
 def test_keys_of_small_order_sign_nothing(name: str, sign: int) -> None:
     """R of small order and s = 0 is their signature of every eighth message at least, without any secret."""
     key = PublicKey((LISTED[name] | sign << 255).to_bytes(32, "little"))
@@ -57,8 +58,8 @@ def test_an_ordinary_key_signs_what_it_signed() -> None:
         verify(own.public, own.sign(b"yes"), b"no")
 
 
-@pytest.mark.parametrize("high", [0, 1 << 255])
-@pytest.mark.parametrize("added", [0, 2**255 - 19])
+@every("high", [0, 1 << 255])
+@every("added", [0, 2**255 - 19])
 def test_keys_that_cannot_agree_are_those_that_agreement_refuses(added: int, high: int) -> None:
     """The seven points of libsodium's list, and each with the bit that X25519 ignores."""
     own, refused = AgreementKey.generate(), 0

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from support.every import every
 
 from securefl.core.sparse import dense, most_bytes, sparse
 
@@ -77,7 +78,7 @@ def test_few_places_take_gaps_in_golomb_code() -> None:
     assert len(body) < 25
 
 
-@pytest.mark.parametrize(
+@every(
     ("data", "said"),
     [
         (b"", "a width"),
@@ -101,29 +102,6 @@ def test_few_places_take_gaps_in_golomb_code() -> None:
         (bytes([16, 1, 0, 0, 0, 0b11110000]), "places below 4"),
         (bytes([16, 1, 0, 0, 0, 0b10000000]), "one encoding"),
         (bytes([16, 255, 255, 255, 255]), "at most 4 places"),
-    ],
-    ids=[
-        "nothing",
-        "another width",
-        "another form",
-        "no bits",
-        "a bit behind the end",
-        "values of ones",
-        "a value too few",
-        "signs too few",
-        "a magnitude too large",
-        "a value that is no int32",
-        "a zero as a value",
-        "ones as values",
-        "a sign behind the end",
-        "no value, with a width",
-        "no number of places",
-        "more places than entries",
-        "no gaps",
-        "a gap without an end",
-        "a gap behind the end",
-        "gaps where bits are as short",
-        "a number of places that fills the memory",
     ],
 )
 def test_other_bytes_are_refused(data: bytes, said: str) -> None:

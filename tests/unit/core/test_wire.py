@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.every import every
 from support.tiny_orders import order
 
 from securefl.accounting.events import NON_PRIVATE
@@ -59,7 +60,7 @@ def release() -> Release:
 # What a client may send -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     "hint",
     [
         np.ndarray,
@@ -82,7 +83,6 @@ def release() -> Release:
         tuple[tuple[Release, ...], ...],
         dict[str, Release],
     ],
-    ids=str,
 )
 def test_a_client_message_with_a_bare_field_is_not_even_defined(hint: Any) -> None:
     body = made("Leak", value=hint)
@@ -103,7 +103,7 @@ def test_a_bare_field_is_not_inherited_either() -> None:
             releases: tuple[Release, ...]
 
 
-@pytest.mark.parametrize("hint", [tuple[int, float], tuple[()], tuple[int]], ids=str)
+@every("hint", [tuple[int, float], tuple[()], tuple[int]])
 def test_only_tuples_of_one_type_are_messages(hint: Any) -> None:
     body = made("Odd", value=hint)
     with pytest.raises(LocalProtocolError, match=r"tuple\[T, ...\]"):
@@ -115,13 +115,13 @@ def test_a_release_is_not_encoded_without_the_ledger() -> None:
         encode(HERE, ContributionMessage(releases=(release(),)))
 
 
-@pytest.mark.parametrize("fake", [np.ones(3), 7, 0.5, b"x", "x", Delivered("x", "open", np.ones(1), b"")])
+@every("fake", [np.ones(3), 7, 0.5, b"x", "x", Delivered("x", "open", np.ones(1), b"")])
 def test_what_only_stands_where_a_release_should_is_not_encoded(fake: Any) -> None:
     with pytest.raises(UnaccountedRelease):
         encode(HERE, ContributionMessage(releases=(fake,)))
 
 
-@pytest.mark.parametrize(
+@every(
     "wrong",
     [
         Keys(Share(b"a"), (), Signature(b"")),  # type: ignore[arg-type]
@@ -129,7 +129,6 @@ def test_what_only_stands_where_a_release_should_is_not_encoded(fake: Any) -> No
         Keys(PublicKey(b"a"), (SecretKey(b"s"),), Signature(b"")),  # type: ignore[arg-type]
         Keys(PublicKey(b"a"), (release(),), Signature(b"")),  # type: ignore[arg-type]
     ],
-    ids=["share for key", "array for key", "secret for share", "release for share"],
 )
 def test_another_type_in_a_field_for_keys_is_not_encoded(wrong: Keys) -> None:
     with pytest.raises(LocalProtocolError, match="Expected a"):
@@ -141,7 +140,7 @@ def test_keys_shares_and_signatures_round_trip() -> None:
     assert decode(encode(HERE, keys), HERE, {Keys: MANY}, "client-0001") == keys
 
 
-@pytest.mark.parametrize(
+@every(
     ("header", "body"),
     [
         (Header(bytes(31), 0, 0, 0), ORDER),
@@ -153,7 +152,6 @@ def test_keys_shares_and_signatures_round_trip() -> None:
         (HERE, Broadcast(model=np.ones((1,) * 5, np.float32), names=(), arrays=())),
         (HERE, Broadcast(model=np.array(["a"]), names=(), arrays=())),  # type: ignore[arg-type]
     ],
-    ids=["session", "round", "attempt", "stage", "long text", "float64 model", "5 dimensions", "text array"],
 )
 def test_what_has_no_encoding_is_our_own_mistake(header: Header, body: Any) -> None:
     with pytest.raises(LocalProtocolError):
@@ -163,7 +161,7 @@ def test_what_has_no_encoding_is_our_own_mistake(header: Header, body: Any) -> N
 # Where a message belongs --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     "there",
     [
         replace(HERE, session=bytes(32)),
@@ -173,7 +171,6 @@ def test_what_has_no_encoding_is_our_own_mistake(header: Header, body: Any) -> N
         replace(HERE, attempt=0),
         replace(HERE, stage=3),
     ],
-    ids=["session", "last byte of session", "next round", "last round", "attempt", "stage"],
 )
 def test_a_message_is_good_in_its_own_place_alone(there: Header) -> None:
     data = encode(HERE, ORDER)
@@ -221,7 +218,7 @@ def _head(kind: bytes) -> bytes:
     return MAGIC + bytes([len(kind)]) + kind + version + HERE.session + b"\3\0\0\0\1\0\2\0"
 
 
-@pytest.mark.parametrize(
+@every(
     ("kind", "data"),
     [
         (OpenRequest, _head(b"open-request") + bytes(8) + HUGE),
@@ -235,19 +232,6 @@ def _head(kind: bytes) -> bytes:
         (ContributionMessage, _head(b"contribution") + b"\1\0\0\0\xff\xff"),
         (ContributionMessage, _head(b"contribution") + b"\1\0\0\0\1\0x\0\1\1" + HUGE),
         (ContributionMessage, _head(b"contribution") + b"\1\0\0\0\1\0x\0\1\1" + bytes(4) + HUGE),
-    ],
-    ids=[
-        "items",
-        "one item",
-        "wants",
-        "one want",
-        "vector",
-        "four dimensions",
-        "empty with overflowing dimensions",
-        "255 dimensions",
-        "release name",
-        "release numbers",
-        "release bytes",
     ],
 )
 def test_a_huge_declared_length_is_refused_before_anything_is_allocated(kind: Any, data: bytes) -> None:
@@ -266,7 +250,7 @@ def assert_refused_in_little_memory(kind: Any, data: bytes) -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
+@every(
     ("kind", "fields", "element"),
     [
         (Broadcast, b"\3\1" + bytes(4) + bytes(2) + bytes(4), b"\4\1" + bytes(4) + bytes(2)),
@@ -277,7 +261,6 @@ def assert_refused_in_little_memory(kind: Any, data: bytes) -> None:
         (ContributionMessage, b"", b"\0\0\0\4\1" + bytes(4) + bytes(4)),
         (Keys, bytes(4), bytes(4)),
     ],
-    ids=["empty arrays", "empty names", "empty wants", "numbers", "empty items", "releases", "empty shares"],
 )
 def test_more_elements_than_expected_are_refused_before_one_is_made(
     kind: Any, fields: bytes, element: bytes
@@ -329,7 +312,7 @@ class _Alias:
     __class_getitem__ = classmethod(GenericAlias)
 
 
-@pytest.mark.parametrize("array", [NDArray, _Alias], ids=["numpy's", "an alias"])
+@every("array", [NDArray, _Alias])
 def test_arrays_are_declared_by_any_numpy(array: Any) -> None:
     """`NDArray[...]` is np.ndarray[...] up to numpy 2.4, and an alias of it from 2.5 on."""
     hints = {"one": array[np.float32], "some": tuple[array[np.floating], ...], "any": array[Any]}
@@ -342,9 +325,7 @@ def test_arrays_are_declared_by_any_numpy(array: Any) -> None:
             encode(HERE, wrong)
 
 
-@pytest.mark.parametrize(
-    "hint", [list[np.float32], np.ndarray, bool, SecretKey, Identity, int | None, tuple[bool, ...]], ids=str
-)
+@every("hint", [list[np.float32], np.ndarray, bool, SecretKey, Identity, int | None, tuple[bool, ...]])
 def test_a_field_of_a_type_without_an_encoding_is_not_even_defined(hint: Any) -> None:
     with pytest.raises(LocalProtocolError, match="has an encoding"):
         message("odd", version=1, sender="server")(made("Odd", value=hint))
@@ -401,7 +382,7 @@ def body_of(data: bytes, kind: bytes) -> bytes:
     return data[len(MAGIC) + 1 + len(kind) + 2 + 32 + 8 :]
 
 
-@pytest.mark.parametrize("outer", [OUTER, replace(OUTER, more=(), last=None)], ids=["all", "no last"])
+@every("outer", [OUTER, replace(OUTER, more=(), last=None)])
 def test_a_message_stands_in_another_as_its_fields(outer: Outer) -> None:
     data = encode(HERE, outer)
     begin = body_of(encode(HERE, Flat("odd", 2, np.ones(2))), b"plain")
@@ -455,16 +436,14 @@ def nested(depth: int, inner: Any = int) -> Any:
     return inner
 
 
-@pytest.mark.parametrize(
-    "hint", [nested(5), Endless, GenericAlias(tuple, (nested(5), ...))], ids=["deep", "endless", "tuple"]
-)
+@every("hint", [nested(5), Endless, GenericAlias(tuple, (nested(5), ...))])
 def test_a_message_nested_too_deep_is_not_even_defined(hint: Any) -> None:
     with pytest.raises(LocalProtocolError, match="nested too deep"):
         message("deep", sender="server")(made("Outermost", value=hint))
     assert message("deep", sender="server")(made("Outermost", value=nested(4)))
 
 
-@pytest.mark.parametrize(
+@every(
     ("sender", "inner"),
     [
         ("client", made("Inner", key=PublicKey, count=int)),
@@ -475,9 +454,8 @@ def test_a_message_nested_too_deep_is_not_even_defined(hint: Any) -> None:
         ("server", made("Inner", secret=SecretKey)),
         ("server", made("Inner", pair=tuple[int, float])),
     ],
-    ids=["count", "array", "release", "releases", "not frozen", "secret", "pair"],
 )
-@pytest.mark.parametrize("around", [lambda one: one, lambda one: tuple[one, ...], lambda one: one | None])
+@every("around", [lambda one: one, lambda one: tuple[one, ...], lambda one: one | None])
 def test_what_a_message_may_not_have_it_may_not_have_inside(around: Any, sender: Any, inner: Any) -> None:
     with pytest.raises(LocalProtocolError):
         message("leak", sender=sender)(made("Leak", value=around(inner)))

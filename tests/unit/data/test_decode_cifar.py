@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.data.digests import CIFAR10_DECODED
@@ -69,7 +68,7 @@ def test_a_med_batch_decodes_to_the_canonical_binary_layout() -> None:
     np.testing.assert_array_equal(found, images)
 
 
-@every(
+@pytest.mark.parametrize(
     "change",
     [
         lambda code: lzma.compress(code),  # another batch than the pinned

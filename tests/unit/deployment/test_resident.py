@@ -173,7 +173,7 @@ def test_a_new_session_in_the_middle_of_a_round_ends_the_old_one() -> None:
     assert deployment.enter(TODAY) == ("client-0000", "client-0002", "client-0003", KEY_HOLDER)
 
 
-@every("plan", [CLEAR, MASKED, TWO], ids=lambda plan: plan.sum)
+@every("plan", [CLEAR, MASKED, TWO])
 def test_who_restarts_drops_out_of_the_round_and_takes_part_in_the_next(plan: object) -> None:
     deployment = Deployment(plan)  # type: ignore[arg-type]
     deployment.enter(TODAY)

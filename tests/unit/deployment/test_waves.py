@@ -98,7 +98,7 @@ ORDER = Compute(kind="train", round=3, metrics=("a", "b"), task=b"t", broadcast=
 RESULT = Computed(values=np.arange(5.0), metrics=np.ones(2), examples=7.0)
 
 
-@every("body", ENVELOPES, ids=lambda body: type(body).__name__)
+@every("body", ENVELOPES)
 def test_an_envelope_comes_back_as_it_went(body: Any) -> None:
     assert decode_envelope(encode_envelope(body), type(body), sender="a") == body
 
@@ -112,7 +112,7 @@ def test_orders_and_results_come_back_as_they_went() -> None:
     assert result.examples == 7.0
 
 
-@every("body", [*ENVELOPES, ORDER, RESULT], ids=lambda body: type(body).__name__)
+@every("body", [*ENVELOPES, ORDER, RESULT])
 def test_an_envelope_that_is_cut_or_longer_or_of_another_kind_is_refused(body: Any) -> None:
     whole = encode_envelope(body)
     others = [whole[:at] for at in range(len(whole))] + [whole + b"\0"]
@@ -201,7 +201,7 @@ def test_the_server_says_who_is_missing_by_what_came_on_its_wire(
     assert found.short == ""
 
 
-@every("plan", PLANS, ids=["clear", "masked", "two-server", "ckks"])
+@every("plan", PLANS)
 def test_nobody_is_missing_where_all_answer(plan: Any) -> None:
     assert saw(plan, lambda at, reply: reply).absent == {}
 

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 from dp_accounting import GaussianDpEvent
+from support.every import every
 
 from securefl.core.keys import SecretKey
 from securefl.dp.auditing import Audited, audit, proved
@@ -48,7 +48,7 @@ def test_a_release_without_noise_proves_an_infinite_epsilon() -> None:
     assert verdict == "FAIL: variance of the noise, law of the noise, independence, epsilon"
 
 
-@pytest.mark.parametrize("moved", [0.0, -5.0])
+@every("moved", [0.0, -5.0])
 def test_samples_that_are_not_apart_prove_nothing(moved: float) -> None:
     null = np.random.default_rng(1).normal(size=500)
     assert proved(null, null + moved, 1e-5) == 0.0

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
+from support.every import every
 
 from securefl.accounting.composition import compose
 from securefl.accounting.store import SMALLEST_DELTA
@@ -36,7 +37,7 @@ def test_reference_values_of_the_specification() -> None:
     assert calibration.sensitivity("add-remove", 1.0) == sqrt(2)
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "factor"), [(0.05, 1e-2, 5.7), (1, 1e-5, 2.6), (4, 1e-5, 2.3)])
+@every(("epsilon", "delta", "factor"), [(0.05, 1e-2, 5.7), (1, 1e-5, 2.6), (4, 1e-5, 2.3)])
 def test_how_loose_the_paper_is(epsilon: float, delta: float, factor: float) -> None:
     paper = calibration.paper_sigma(epsilon, delta, releases=1, sensitivity=1.0)
     assert paper / calibration.sigma(epsilon, delta, releases=1, sensitivity=1.0) == pytest.approx(
@@ -44,14 +45,14 @@ def test_how_loose_the_paper_is(epsilon: float, delta: float, factor: float) -> 
     )
 
 
-@pytest.mark.parametrize(("delta", "largest"), [(0.1, 91), (1e-2, 110), (1e-5, 169), (1e-6, 189)])
+@every(("delta", "largest"), [(0.1, 91), (1e-2, 110), (1e-5, 169), (1e-6, 189)])
 def test_the_paper_is_refused_where_it_is_wrong(delta: float, largest: int) -> None:
     calibration.sigma(largest - 1, delta, releases=3, sensitivity=2.0, method="paper")
     with pytest.raises(ConfigError, match="an epsilon at which"):
         calibration.sigma(largest + 1, delta, releases=3, sensitivity=2.0, method="paper")
 
 
-@pytest.mark.parametrize("method", ["rdp", "pld"])
+@every("method", ["rdp", "pld"])
 def test_accountants_ask_for_a_little_more(method: str) -> None:
     for epsilon in (0.1, 1.0, 8.0):
         exact = calibration.sigma(epsilon, 1e-5, releases=10, sensitivity=2.0)
@@ -74,7 +75,7 @@ NONSENSE: tuple[dict[str, float], ...] = (
 )
 
 
-@pytest.mark.parametrize("changed", NONSENSE, ids=str)
+@every("changed", NONSENSE)
 def test_calibration_refuses_what_means_nothing(changed: dict[str, float]) -> None:
     arguments = {"epsilon": 1.0, "delta": 1e-5, "releases": 1, "sensitivity": 1.0, **changed}
     epsilon, delta = arguments.pop("epsilon"), arguments.pop("delta")
@@ -85,7 +86,7 @@ def test_calibration_refuses_what_means_nothing(changed: dict[str, float]) -> No
 STEPS: dict[str, float] = {"delta": 1e-5, "sampling_rate": 0.1, "steps": 10}
 
 
-@pytest.mark.parametrize(
+@every(
     "changed",
     [
         {"delta": 0.0},
@@ -99,7 +100,6 @@ STEPS: dict[str, float] = {"delta": 1e-5, "sampling_rate": 0.1, "steps": 10}
         {"asked": math.nan},
         {"asked": math.inf},
     ],
-    ids=str,
 )
 def test_training_that_means_nothing_has_no_noise_and_no_epsilon(changed: dict[str, float]) -> None:
     arguments = {"asked": 1.0, **STEPS, **changed}
@@ -109,7 +109,7 @@ def test_training_that_means_nothing_has_no_noise_and_no_epsilon(changed: dict[s
             way(asked, **arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, math.inf])
+@every("bound", [0.0, -1.0, math.nan, math.inf])
 def test_a_sensitivity_needs_a_bound(bound: float) -> None:
     with pytest.raises(ConfigError, match="bound"):
         calibration.sensitivity("add-remove", bound)
@@ -129,7 +129,7 @@ def test_a_delta_of_one_record_is_refused_unless_forced() -> None:
             calibration.check_delta(delta, 500)
 
 
-@pytest.mark.parametrize("delta", [1e-320, 5e-324])
+@every("delta", [1e-320, 5e-324])
 def test_a_delta_that_floats_cannot_hold_is_refused_everywhere(delta: float, tmp_path: Path) -> None:
     events = tmp_path / "events.json"
     events.write_text('[{"event": "gaussian", "noise_multiplier": 5.0}]')
@@ -146,8 +146,8 @@ def test_a_delta_that_floats_cannot_hold_is_refused_everywhere(delta: float, tmp
             refused()
 
 
-@pytest.mark.parametrize("delta", [SMALLEST_DELTA, 1e-300, 1e-30])
-@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 100.0])
+@every("delta", [SMALLEST_DELTA, 1e-300, 1e-30])
+@every("epsilon", [1e-3, 1.0, 100.0])
 def test_the_smallest_deltas_are_computed_with(delta: float, epsilon: float) -> None:
     sigma = calibration.sigma(epsilon, delta, releases=3, sensitivity=2.0)
     found = calibration.epsilon_of(sigma, delta, releases=3, sensitivity=2.0)

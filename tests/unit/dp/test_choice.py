@@ -10,6 +10,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
 from scipy.stats import poisson
+from support.every import every
 
 from securefl.accounting.composition import gaussian_epsilon
 from securefl.accounting.events import steps_event
@@ -30,7 +31,7 @@ def chances(trials: Trials, most: int = 4000) -> np.ndarray:
     return np.array(list(islice(trials.chances(), most)))
 
 
-@pytest.mark.parametrize("trials", ALL)
+@every("trials", ALL)
 def test_chances_are_a_distribution_with_the_mean_that_was_asked_for(trials: Trials) -> None:
     found = chances(trials)
     assert found.sum() == pytest.approx(1, abs=1e-9)
@@ -51,7 +52,7 @@ def test_the_geometric_and_the_logarithmic_are_as_the_paper_names_them() -> None
     )
 
 
-@pytest.mark.parametrize("trials", ALL)
+@every("trials", ALL)
 def test_draws_follow_the_chances_and_the_secret_key_alone(trials: Trials) -> None:
     source = Source(SecretKey(bytes(range(32))))
     drawn = np.array([trials.draw(source) for _ in range(4000)])
@@ -68,8 +69,8 @@ def test_candidates_are_drawn_alike() -> None:
     assert abs(drawn - 1000).max() < 130
 
 
-@pytest.mark.parametrize("trials", ALL)
-@pytest.mark.parametrize("z", [2.0, 6.0])
+@every("trials", ALL)
+@every("z", [2.0, 6.0])
 def test_the_cost_is_that_of_the_theorems(trials: Trials, z: float) -> None:
     rdp = ORDERS / (2 * z * z)  # of one Gaussian (Mironov 2017, Corollary 3)
     if trials.trials == "poisson":  # Theorem 6
@@ -91,8 +92,8 @@ def test_the_cost_is_that_of_the_theorems(trials: Trials, z: float) -> None:
     assert epsilon_of_choice([{GaussianDpEvent(z): 1}], trials, DELTA) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("trials", ALL)
-@pytest.mark.parametrize("z", [1.5, 4.0])
+@every("trials", ALL)
+@every("z", [1.5, 4.0])
 def test_the_bound_holds_where_the_truth_can_be_worked_out(trials: Trials, z: float) -> None:
     # A candidate releases its score with Gaussian noise, which one person moves by 1; the best is published.
     # With G the generating function of K, the best is at most y with the chance G(F(y)).
@@ -132,9 +133,7 @@ def test_the_dearest_candidate_pays_for_all() -> None:
     assert epsilon_of_choice([{}], POISSON, DELTA) == 0
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"mean": 1.0}, {"mean": math.inf}, {"mean": math.nan}, {"shape": -0.5}, {"shape": math.nan}]
-)
+@every("wrong", [{"mean": 1.0}, {"mean": math.inf}, {"mean": math.nan}, {"shape": -0.5}, {"shape": math.nan}])
 def test_numbers_that_no_theorem_covers_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="Expected"):
         Trials(**{"trials": "negative-binomial", "mean": 5.0, **wrong})  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from support.every import every
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.dp import clipping
@@ -38,7 +39,7 @@ def test_grid_integers_never_exceed_their_limit(records: np.ndarray, step: float
     assert all(sum(int(v) ** 2 for v in row) <= limit**2 for row in integers)
 
 
-@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, math.inf])
+@every("bound", [0.0, -1.0, math.nan, math.inf])
 def test_bounds_are_positive(bound: float) -> None:
     with pytest.raises(ConfigError):
         clipping.clip_l2(np.ones((1, 1)), bound)
@@ -68,7 +69,7 @@ def test_the_grid_puts_rows_no_further_apart_than_their_spread() -> None:
     assert farthest > 0.1, "without truncation it would be 0"
 
 
-@pytest.mark.parametrize("limit", [2**27, 2**31 - 1])
+@every("limit", [2**27, 2**31 - 1])
 def test_a_row_at_the_limit_is_within_it_as_integers(limit: int) -> None:
     """The attack: the square of its norm is one too large, which float64 cannot tell apart."""
     ((large, small),) = clipping.to_grid(np.array([[limit, 1.0]]), 1.0, limit).tolist()

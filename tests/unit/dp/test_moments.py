@@ -7,6 +7,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.core.errors import ConfigError
 from securefl.dp import calibration, gaussian
@@ -48,7 +49,7 @@ def test_no_replaced_record_moves_a_profile_by_more_than_the_root_of_six() -> No
     assert 0.85 * bound < farthest <= bound
 
 
-@pytest.mark.parametrize(("bound", "square_bound"), [(2.0, 0.5), (0.5, 0.25), (1e-3, 1e-6), (1e3, 1e-3)])
+@every(("bound", "square_bound"), [(2.0, 0.5), (0.5, 0.25), (1e-3, 1e-6), (1e3, 1e-3)])
 def test_bounds_below_one_hold_for_huge_records_too(bound: float, square_bound: float) -> None:
     """A record divided by a bound below 1 can leave the floats: it is clipped first."""
     made = Moments(bound=bound, square_bound=square_bound)
@@ -75,7 +76,7 @@ def test_a_noised_profile_is_near_the_true_one() -> None:
     assert abs(found.count - 5000) < 6 * 10 * 1.5 / 0.5
 
 
-@pytest.mark.parametrize(("records", "features"), [(2000, 84), (500, 84)])
+@every(("records", "features"), [(2000, 84), (500, 84)])
 def test_the_errors_of_profiles_are_those_of_the_specification(records: int, features: int) -> None:
     """Specification of DP, 3: n 500, q 84, delta 1e-5: at epsilon 1 the error of the means is about 0.12
     standard deviations, at epsilon 8 about 0.02; at 2000 records a quarter of that."""
@@ -114,13 +115,13 @@ def test_a_loss_moves_by_its_sensitivity_at_most() -> None:
     assert made.mean(made.sums(np.array([0.5, 1.5, 9.0])) * STEP) == pytest.approx(4 / 3, abs=1e-4)
 
 
-@pytest.mark.parametrize("bounds", [(0.0, 1.0), (1.0, -1.0), (math.inf, 1.0), (math.nan, 1.0)])
+@every("bounds", [(0.0, 1.0), (1.0, -1.0), (math.inf, 1.0), (math.nan, 1.0)])
 def test_bounds_are_finite_and_positive(bounds: tuple[float, float]) -> None:
     with pytest.raises(ConfigError, match="finite bounds"):
         Moments(bound=bounds[0], square_bound=bounds[1])
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@every("bad", [math.nan, math.inf, -math.inf])
 def test_a_record_that_is_not_finite_is_absent(bad: float) -> None:
     """A count of such records would tell how many there are, beside the sums that leave them out."""
     rows = np.array([[1.0, 2.0], [0.5, -1.0]])

@@ -38,7 +38,7 @@ def test_noise_is_fresh_and_takes_no_seed() -> None:
     assert np.array_equal(fixed(1).normal(8), fixed(1).normal(8))
 
 
-@pytest.mark.parametrize("sigma", [4.0, 37.3, 1000.0])
+@every("sigma", [4.0, 37.3, 1000.0])
 def test_the_rounded_gaussian_has_the_rounded_law(sigma: float) -> None:
     """Kolmogorov-Smirnov against the normal law with half a unit of rounding; false alarm 1e-6."""
     drawn = gaussian.rounded(200_000, sigma, fixed(2)) + Source().normal(1)[0] * 0
@@ -50,7 +50,7 @@ def test_the_rounded_gaussian_has_the_rounded_law(sigma: float) -> None:
     assert abs(np.mean(drawn)) < 5.2 * sigma / sqrt(200_000)
 
 
-@pytest.mark.parametrize("sigma", [4.0, 5.5, 20.0])
+@every("sigma", [4.0, 5.5, 20.0])
 def test_the_discrete_gaussian_has_its_exact_law(sigma: float) -> None:
     """Chi-square against exp(-k^2 / 2 sigma^2) over all cells of at least 20; false alarm 1e-6."""
     count = 300_000
@@ -67,7 +67,7 @@ def test_the_discrete_gaussian_has_its_exact_law(sigma: float) -> None:
     assert stats.chi2.sf(statistic, enough.sum()) > 1e-6
 
 
-@pytest.mark.parametrize("sigma", [127.0, 128.0, 1e5, 2.0**24 - 1])
+@every("sigma", [127.0, 128.0, 1e5, 2.0**24 - 1])
 def test_a_wide_discrete_gaussian_has_its_law_and_costs_no_wide_table(sigma: float) -> None:
     """Chi-square over 100 cells of equal normal probability, which at these sigmas is the discrete one's to
     1e-3 of a cell's deviation; false alarm 1e-6. A table of every integer would take 4 kB times sigma."""
@@ -96,8 +96,8 @@ class Words(Source):
         return self.given
 
 
-@pytest.mark.parametrize("gap", [2**10, 2**70, 2**81, 2**100])
-@pytest.mark.parametrize(
+@every("gap", [2**10, 2**70, 2**81, 2**100])
+@every(
     ("sigma", "block", "rest", "width"),
     [(200.0, 0, 1, 2), (4096.0, 100, 63, 64), (2.0**24 - 1, 5, 99_999, 2**17)],
 )

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
+from support.every import every
 
 from securefl.core.keys import SecretKey
 from securefl.dp import ziggurat
@@ -104,8 +105,8 @@ def test_a_key_has_the_same_noise_on_every_machine() -> None:
 # What words become -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layer", [1, 2, 100, 700, 1000, 1022, 1023])
-@pytest.mark.parametrize("side", [1, -1])
+@every("layer", [1, 2, 100, 700, 1000, 1022, 1023])
+@every("side", [1, -1])
 def test_a_doubtful_point_is_kept_by_its_height(layer: int, side: int) -> None:
     """Heights 2^-38 of a layer below the density and above it: one is kept, the other drawn anew."""
     place = int(INNER[layer]) + int((2**52 - INNER[layer]) / 3)
@@ -127,8 +128,8 @@ def test_places_are_as_many_on_either_side_and_none_is_zero() -> None:
     assert found[0] == STEP[300] / 2 > 0
 
 
-@pytest.mark.parametrize("side", [1, -1])
-@pytest.mark.parametrize(
+@every("side", [1, -1])
+@every(
     ("high", "low"),
     [(0, 0), (0, 2**63), (1 << 11, 0), (1 << 12, 7), (1 << 40, 0), (2**64 - 1, 0)],
 )
@@ -160,7 +161,7 @@ def test_no_integer_is_out_of_reach_in_the_tails() -> None:
     assert steps.max() == 1
 
 
-@pytest.mark.parametrize("count", [0, 1, 8191, 8192, 8193, 20_000])
+@every("count", [0, 1, 8191, 8192, 8193, 20_000])
 def test_any_number_is_drawn_at_little_more_than_a_word_each(count: int) -> None:
     asked = []
 
@@ -196,7 +197,7 @@ def test_both_tails_are_normal(drawn: NDArray[np.float64]) -> None:
     assert stats.kstest(stats.norm.sf(far) / BEYOND, "uniform").pvalue > 1e-6
 
 
-@pytest.mark.parametrize("apart", [1, 2, 8, 1024, ziggurat._BLOCK // 2, ziggurat._BLOCK, 2_000_000])
+@every("apart", [1, 2, 8, 1024, ziggurat._BLOCK // 2, ziggurat._BLOCK, 2_000_000])
 def test_variates_at_a_distance_are_independent(drawn: NDArray[np.float64], apart: int) -> None:
     """Correlations of values, squares and signs, and of what one layer has; false alarm 1e-6 a distance."""
     near, far = drawn[:-apart], drawn[apart:]

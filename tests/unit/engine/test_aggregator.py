@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.every import every
 from support.hidden_plans import hidden
 
 from securefl.accounting.ledger import Ledger
@@ -57,7 +58,7 @@ def opened(plan: Plan, path: Path, spec: ValueSpec = UPDATE, parameters: str = "
     return SecureAggregator(plan, gives, records(), ledger=path / "ledger.sqlite", parameters=parameters)
 
 
-@pytest.mark.parametrize("how", ["clear", "masked", "ckks", "two-server"])
+@every("how", ["clear", "masked", "ckks", "two-server"])
 def test_the_sum_is_that_of_the_loop_s_own_values(tmp_path: Path, how: Any) -> None:
     with opened(replace(MASKED, sum=how), tmp_path) as aggregator:
         answers = aggregator.query(query((0, 1, 2, 4), model=np.full(1, 0.5, np.float32)))
@@ -84,7 +85,7 @@ def test_the_charge_is_in_the_file_before_the_value_is_computed(tmp_path: Path) 
         assert aggregator.ledger.worst("key-holder") == 0
 
 
-@pytest.mark.parametrize(
+@every(
     ("changed", "said"),
     [
         ({"dropout": 2.0}, "dropout from 0 to below 1"),
@@ -100,7 +101,7 @@ def test_a_plan_that_no_study_could_have_is_refused(changed: dict[str, Any], sai
         replace(MASKED, **changed)
 
 
-@pytest.mark.parametrize("how", ["masked", "ckks", "two-server", "two_server"])
+@every("how", ["masked", "ckks", "two-server", "two_server"])
 def test_a_door_through_which_no_sum_could_go_is_not_opened(how: str, tmp_path: Path) -> None:
     """And leaves no ledger behind."""
     known, more = how != "two_server", CLIENTS + 1
@@ -110,8 +111,8 @@ def test_a_door_through_which_no_sum_could_go_is_not_opened(how: str, tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("cohort", [(-1, 0, 1), (0, 1, CLIENTS), (0, 1, 2.0)])
-@pytest.mark.parametrize("how", ["clear", "masked", "two-server"])
+@every("cohort", [(-1, 0, 1), (0, 1, CLIENTS), (0, 1, 2.0)])
+@every("how", ["clear", "masked", "two-server"])
 def test_a_client_that_there_is_not_is_not_asked(how: Any, cohort: Any, tmp_path: Path) -> None:
     """-1 would be the last client under another name, and so with a second budget."""
     with opened(replace(MASKED, sum=how), tmp_path) as aggregator:
@@ -181,10 +182,9 @@ def test_floats_are_refused_under_noise_by_name(tmp_path: Path) -> None:
         aggregator.query(query(spec=spec))
 
 
-@pytest.mark.parametrize(
+@every(
     "given",
     [np.zeros(LENGTH), np.zeros(LENGTH, np.int32), np.zeros((LENGTH, 1), np.int64)],
-    ids=["floats", "int32", "a matrix"],
 )
 def test_integers_are_a_flat_vector_of_int64(given: NDArray[Any]) -> None:
     with pytest.raises(LocalProtocolError, match="flat vector of int64"):
@@ -217,7 +217,7 @@ def test_the_noise_is_in_the_sum(tmp_path: Path) -> None:
     assert 0.2 * plan.noise_multiplier < error.std() < 3 * plan.noise_multiplier
 
 
-@pytest.mark.parametrize("scores", ["clear", "ckks", "pads"])
+@every("scores", ["clear", "ckks", "pads"])
 def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Path, scores: Any) -> None:
     anchor = Anchor(np.zeros(LENGTH), np.ones(LENGTH))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.every import every
 
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER
@@ -96,20 +97,19 @@ def test_who_is_outside_the_session_is_named_with_the_reason_of_its_entering() -
     }
 
 
-@pytest.mark.parametrize("reason", Absence)
+@every("reason", Absence)
 def test_a_record_comes_back_as_it_went(reason: Absence) -> None:
     one = seen("too few", c3=reason)
     assert Seen.of(one.record()) == one
 
 
-@pytest.mark.parametrize(
+@every(
     "record",
     [
         {},
         {"asked": [], "absent": {"client-0001": "away"}, "short": ""},
         {"asked": 3, "absent": {}, "short": ""},
     ],
-    ids=["empty", "an unknown reason", "no list"],
 )
 def test_another_record_is_refused(record: dict[str, object]) -> None:
     with pytest.raises((KeyError, ValueError, TypeError)):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.four_clients import ASK, CLEAR, CLIENTS, MASKED, PLACE, SESSION, SIZE, TWO, client, server
 from support.ordered_clients import (
     COHORT,
@@ -59,7 +60,7 @@ def refused(why: str, order: Order, cohort: Cohort | None = COHORT) -> None:
 # One client -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("other", OTHERS)
+@every("other", OTHERS)
 def test_the_digest_of_another_cohort_is_refused(other: str) -> None:
     refused("for the cohort that its call told", summing(OTHERS[other]))
 
@@ -87,7 +88,7 @@ def test_a_client_outside_the_cohort_refuses_and_the_others_do_not() -> None:
     assert set(made.call(sum_call(members=ORDERED[1:])).machines) == set(EVERYBODY[1:])
 
 
-@pytest.mark.parametrize("members", [(0, 1, 2), tuple(range(7))], ids=["too small", "another total of draws"])
+@every("members", [(0, 1, 2), tuple(range(7))])
 def test_a_cohort_that_the_plan_does_not_allow_is_refused_under_its_own_digest(
     members: tuple[int, ...],
 ) -> None:
@@ -98,7 +99,7 @@ def test_a_cohort_that_the_plan_does_not_allow_is_refused_under_its_own_digest(
     refused("Expected a cohort of 4 to 9" if len(members) == 3 else "Expected 8 draws", order, cohort)
 
 
-@pytest.mark.parametrize("stated", [{"whole": 9}, {"most": 1}, {"most": 8}, {"whole": 0, "most": 0}], ids=str)
+@every("stated", [{"whole": 9}, {"most": 1}, {"most": 8}, {"whole": 0, "most": 0}])
 def test_totals_of_draws_are_those_of_the_cohort(stated: dict[str, int]) -> None:
     refused("draws", summing(**stated))
 
@@ -111,7 +112,7 @@ def test_a_cohort_with_a_client_that_is_not_pinned_is_refused_at_the_call() -> N
     assert found.value.sender == SERVER
 
 
-@pytest.mark.parametrize(
+@every(
     "changes",
     [
         {"members": b"\x3f\x00"},
@@ -119,7 +120,6 @@ def test_a_cohort_with_a_client_that_is_not_pinned_is_refused_at_the_call() -> N
         {"draws": (1, 2)},
         {"draws": (0, 2, 2, 2, 1, 1)},
     ],
-    ids=["a second encoding", "too many", "too few draws", "no draw"],
 )
 def test_a_call_with_another_encoding_of_a_cohort_is_refused(changes: Any) -> None:
     made = clients()
@@ -158,7 +158,7 @@ def test_clients_that_were_told_different_cohorts_sign_different_texts() -> None
     assert contexts[0] != contexts[1]
 
 
-@pytest.mark.parametrize("plan", [MASKED, TWO], ids=["masked", "two-server"])
+@every("plan", [MASKED, TWO])
 def test_a_client_that_was_told_another_cohort_is_in_no_sum(plan: Any) -> None:
     """Each client is a party of its own. The last one is told a cohort of three, by call and order alike."""
     parties = [client(plan, (k,)) for k in range(CLIENTS)]
@@ -219,18 +219,18 @@ def test_a_call_has_one_bit_for_each_client() -> None:
     assert many - few == 2 * 8000 // 8
 
 
-@pytest.mark.parametrize("members", [(), (0,), (7,), (8,), (0, 2, 9), tuple(range(100)), (MOST_CLIENTS - 1,)])
+@every("members", [(), (0,), (7,), (8,), (0, 2, 9), tuple(range(100)), (MOST_CLIENTS - 1,)])
 def test_bits_are_read_as_they_were_written(members: tuple[int, ...]) -> None:
     assert members_of(bits_of(members)) == members
 
 
-@pytest.mark.parametrize("members", [(-1,), (MOST_CLIENTS,)])
+@every("members", [(-1,), (MOST_CLIENTS,)])
 def test_numbers_of_no_client_have_no_bit(members: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError):
         bits_of(members)
 
 
-@pytest.mark.parametrize(
+@every(
     ("members", "draws"),
     [((), ()), ((1, 0), (1, 1)), ((1, 1), (1, 1)), ((-1, 0), (1, 1)), ((0,), (0,)), ((0, 1), (1,))],
 )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 from support.any_calls import AnyCall, AnyQuestions, any_bounds
+from support.every import every
 from support.four_clients import CLIENTS, PLACE, SENDS, SESSION, SIZE, records, sum_call
 from support.hidden_plans import hidden
 
@@ -86,8 +87,8 @@ def drive(party: ClientParty | KeyHolderParty, name: str, place: Header, data: b
 # A server that lies to the key holder ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("again", [-1, 2**31, 2**62])
-@pytest.mark.parametrize("how", ["ckks", "two-server"])
+@every("again", [-1, 2**31, 2**62])
+@every("how", ["ckks", "two-server"])
 def test_a_number_that_no_agreement_can_hold_is_refused(how: Any, again: int) -> None:
     whole, _ = engine(replace(MASKED, sum=how))
     attempt = replace(PLACE, attempt=1)
@@ -99,8 +100,8 @@ def test_a_number_that_no_agreement_can_hold_is_refused(how: Any, again: int) ->
     assert SERVER in good.traffic.rejected_from
 
 
-@pytest.mark.parametrize("wrong", [{"number": -1}, {"number": 2**31}, {"number": 1, "initial": 1}], ids=str)
-@pytest.mark.parametrize("how", ["ckks", "two-server"])
+@every("wrong", [{"number": -1}, {"number": 2**31}, {"number": 1, "initial": 1}])
+@every("how", ["ckks", "two-server"])
 def test_a_call_for_an_introduction_with_a_number_is_refused(how: Any, wrong: Any) -> None:
     whole, _ = engine(replace(MASKED, sum=how))
     attempt = replace(PLACE, attempt=1)
@@ -123,7 +124,7 @@ def test_kinds_of_profiles_without_end_do_not_fill_the_key_holder(monkeypatch: p
 ENDS = (5e-324, 1e-100, 1.0, 1e100, 1.7e308)
 
 
-@pytest.mark.parametrize("how", ["ckks", "pads"])
+@every("how", ["ckks", "pads"])
 def test_sizes_at_the_ends_of_a_float_cost_the_call_and_no_process(how: Any) -> None:
     """Scales follow from logarithms and quotients of the sizes, which these make infinite or 0."""
     whole, party = engine(replace(OPEN, scores=how))
@@ -209,15 +210,15 @@ def asked(
     return at.work(), at, party
 
 
-@pytest.mark.parametrize("how", ["ckks", "pads"])
+@every("how", ["ckks", "pads"])
 def test_a_client_that_is_called_without_a_key_does_not_tell_its_profile(how: Any) -> None:
     out, at, _ = asked(how, ("profile",), scores(), bare=True)
     assert out == []
     assert "Expected a key for ['profile']" in at.traffic.rejected_from[SERVER]
 
 
-@pytest.mark.parametrize("how", ["ckks", "pads"])
-@pytest.mark.parametrize(
+@every("how", ["ckks", "pads"])
+@every(
     ("wants", "wrong"),
     [
         (("profile",), {"length": LENGTH + 1}),
@@ -225,13 +226,6 @@ def test_a_client_that_is_called_without_a_key_does_not_tell_its_profile(how: An
         (("loss",), {"names": ("loss",)}),
         (("profile",), {"bounds": {"weights": ()}}),
         (("profile",), {"bounds": {"weights": (Range(2 * LENGTH + 1, -1e9, 1e9),)}}),
-    ],
-    ids=[
-        "another length",
-        "another variant",
-        "a number that is not concealed",
-        "no ranges of weights",
-        "wider ranges of weights",
     ],
 )
 def test_a_client_that_is_called_for_another_kind_abstains(how: Any, wants: Any, wrong: Any) -> None:
@@ -242,7 +236,7 @@ def test_a_client_that_is_called_for_another_kind_abstains(how: Any, wants: Any,
     assert party.log.reasons["client-0000"].told == "public", "a client that must speak may be silent here"
 
 
-@pytest.mark.parametrize(
+@every(
     ("wrong", "said"),
     [
         ({"weights": ()}, "digest of each query"),
@@ -251,9 +245,8 @@ def test_a_client_that_is_called_for_another_kind_abstains(how: Any, wants: Any,
         ({"weights": (b"",)}, "digest of each query"),
         ({"names": ("profile", "profile"), "weights": (bytes(32), bytes(32))}, "each query once"),
     ],
-    ids=["none", "two", "short", "empty", "one name twice"],
 )
-@pytest.mark.parametrize("how", ["pads", "ckks"])
+@every("how", ["pads", "ckks"])
 def test_a_client_takes_one_digest_for_each_query(how: Any, wrong: Any, said: str) -> None:
     whole, party = engine(replace(OPEN, scores=how))
     key = holder(whole).call([KEY_HOLDER], encode_call(PLACE, scores()))
@@ -261,7 +254,7 @@ def test_a_client_takes_one_digest_for_each_query(how: Any, wrong: Any, said: st
         party.call(["client-0000"], encode_call(PLACE, scores(key=key, **wrong)))
 
 
-@pytest.mark.parametrize("how", ["ckks", "pads"])
+@every("how", ["ckks", "pads"])
 def test_neither_party_takes_one_name_twice(how: Any) -> None:
     """Two queries of one name would be two requests, or two digests, of one vector."""
     whole, party = engine(replace(OPEN, scores=how))
@@ -272,7 +265,7 @@ def test_neither_party_takes_one_name_twice(how: Any) -> None:
             one.call([name], encode_call(replace(PLACE, round=2), twice))
 
 
-@pytest.mark.parametrize("how", ["ckks", "pads"])
+@every("how", ["ckks", "pads"])
 def test_a_key_holder_that_enters_again_has_another_key(how: Any) -> None:
     """It forgets what it answered, so the pads of before must be gone too."""
     whole, _ = engine(replace(OPEN, scores=how))
@@ -316,7 +309,7 @@ def signs(whole: InProcess, purpose: bytes, lie: Callable[[bytes], bytes]) -> No
 
 
 # The key of ciphertexts alone has no point that could be weak.
-@pytest.mark.parametrize(
+@every(
     ("how", "lie"),
     [("ckks", garbage), ("ckks", zeros), ("pads", garbage), ("pads", zeros), ("pads", weak)],
 )
@@ -342,7 +335,7 @@ def test_a_signed_key_that_is_none_costs_the_numbers_and_no_process(how: Any, li
     assert "no key of its own" in log.abstained[KEY_HOLDER]
 
 
-@pytest.mark.parametrize("lie", [garbage, zeros])
+@every("lie", [garbage, zeros])
 def test_a_signed_key_that_is_none_costs_the_sum_and_no_process(lie: Any) -> None:
     whole, _ = engine(replace(MASKED, sum="ckks"))
     signs(whole, encrypted._PURPOSE, lie)

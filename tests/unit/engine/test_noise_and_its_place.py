@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from dp_accounting import GaussianDpEvent
+from support.every import every
 from support.tiny_orders import order
 from support.tiny_parties import session
 from support.tiny_secagg import entropy
@@ -54,7 +54,7 @@ def noised(key: ReleaseKey) -> bytes:
     return protect(Protection(PLAN, OWN), value, key=key, weight=1.0, secret=SECRET)._numbers.tobytes()
 
 
-@pytest.mark.parametrize(
+@every(
     "moved",
     [
         {"session": b"x" * 32},
@@ -68,7 +68,6 @@ def noised(key: ReleaseKey) -> bytes:
         {"round": 12, "stage": 3},
         {"session": bytes(31), "name": "own"},
     ],
-    ids=str,
 )
 def test_client_noise_follows_every_part_of_its_place(moved: dict[str, Any]) -> None:
     """Two values under one draw of noise would tell their difference."""
@@ -156,14 +155,13 @@ def test_noise_of_training_is_the_same_in_every_attempt_at_a_question() -> None:
         assert trained(own_order(), at=replace(PLACE, **place)) == first
 
 
-@pytest.mark.parametrize(
+@every(
     "other",
     [
         replace(MODEL, model=np.ones(2, np.float32)),
         replace(MODEL, model=np.zeros(3, np.float32)),
         replace(MODEL, names=("more",), arrays=(np.zeros(2),)),
     ],
-    ids=["another model", "a longer one", "an array beside it"],
 )
 def test_noise_of_training_is_another_for_another_broadcast(other: Broadcast) -> None:
     """Two models under one draw of noise would tell their difference."""

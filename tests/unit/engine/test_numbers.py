@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.hidden_plans import hidden
 from support.tiny_orders import order
 
@@ -131,7 +132,7 @@ def test_further_asks_are_counted_over_a_restart_and_anew_in_another_session(tmp
     assert two.ledger.reserve([(key, charge)], {key: Asked(number=1, most=3)}) == {}
 
 
-@pytest.mark.parametrize("number", [-1, 3, 4])
+@every("number", [-1, 3, 4])
 def test_a_number_beyond_what_was_declared_is_refused(number: int) -> None:
     one = Attacked()
     assert not one.answers(place(), "step", number=number)
@@ -157,7 +158,7 @@ def test_one_stream_is_not_drawn_for_two_models() -> None:
     assert one.seen[0][-1] != one.seen[1][-1]
 
 
-@pytest.mark.parametrize("number", [2, 3])
+@every("number", [2, 3])
 def test_a_retry_asks_no_other_number(number: int) -> None:
     """Counted as the Ask it repeats, another one would be free of the count."""
     one = Attacked()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.hidden_plans import hidden
 from support.noises import reach
 
@@ -66,7 +67,7 @@ def query(spec: ValueSpec, cohort: tuple[int, ...] = EVERYBODY, **more: Any) -> 
     return CohortQuery(cohort=cohort, broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),), **more)
 
 
-@pytest.mark.parametrize(
+@every(
     "other",
     [
         {"sensitivity": {}},
@@ -80,9 +81,8 @@ def query(spec: ValueSpec, cohort: tuple[int, ...] = EVERYBODY, **more: Any) -> 
         {"schedule": Schedule(once=True)},
         {"name": "another"},
     ],
-    ids=str,
 )
-@pytest.mark.parametrize("plan", [PLAN, CENTRAL], ids=["distributed", "central"])
+@every("plan", [PLAN, CENTRAL])
 def test_another_description_is_refused_and_costs_nothing(tmp_path: Path, plan: Plan, other: Any) -> None:
     offered = TRAINED if "training" in other else STEP
     plan = replace(plan, non_private=("step",))
@@ -152,7 +152,7 @@ def test_a_cohort_below_what_shares_were_sized_for_is_not_asked(tmp_path: Path) 
         assert aggregator.ledger.rows() == []
 
 
-@pytest.mark.parametrize("how", ["masked", "ckks", "two-server"])
+@every("how", ["masked", "ckks", "two-server"])
 def test_a_hidden_sum_that_aborts_under_central_noise_is_none(tmp_path: Path, how: Any) -> None:
     """Too few answer, so nothing is opened, and there is nothing to put noise on."""
 
@@ -200,7 +200,7 @@ def test_nothing_is_rounded_after_its_sensitivity_was_declared() -> None:
     )
 
 
-@pytest.mark.parametrize("weight", [1.0, 1 / 3, 0.7, 1 - 2.0**-53, 5e-10])
+@every("weight", [1.0, 1 / 3, 0.7, 1 - 2.0**-53, 5e-10])
 def test_weights_move_integers_no_further_apart(weight: float) -> None:
     rng = np.random.default_rng(8)
     plan, key = replace(CENTRAL, noise_multiplier=1.0), ReleaseKey("client-0000", bytes(32), 1, 0, 0, "step")
@@ -226,7 +226,7 @@ def test_integers_beyond_their_grid_are_cut_to_it(tmp_path: Path) -> None:
     np.testing.assert_allclose(total, [5 * GRID.bound, -5 * GRID.bound, 0], atol=40)
 
 
-@pytest.mark.parametrize(("gone", "there"), [((), 5), ((0,), 4), ((0, 1), 0)])
+@every(("gone", "there"), [((), 5), ((0,), 4), ((0, 1), 0)])
 def test_a_sum_of_too_few_shares_of_noise_is_thrown_away(
     tmp_path: Path, gone: tuple[int, ...], there: int
 ) -> None:

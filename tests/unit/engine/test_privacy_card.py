@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
+from support.every import every
 from support.hidden_plans import hidden
 
 from securefl.algorithm.plan import Plan
@@ -30,7 +30,7 @@ def said(**words: Any) -> str:
     return learns(Plan(**{"sum": "masked", **TERMS, **words}), [OWN], "server")
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "error"),
     [
         ({}, 0.91),  # six surely remain, of whom one observes: sqrt(1 - 1 / 6)
@@ -80,7 +80,7 @@ def test_the_card_says_who_may_collude() -> None:
     assert "no client may collude with it" in said(corrupt=0.0)
 
 
-@pytest.mark.parametrize(("most", "often"), [("schedule", "5 times"), (1, "1 time"), (40, "40 times")])
+@every(("most", "often"), [("schedule", "5 times"), (1, "1 time"), (40, "40 times")])
 def test_the_card_says_how_many_linear_functions_of_a_vector_there_are(most: Any, often: str) -> None:
     own = ValueSpec(
         name="own",

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.ordered_clients import COHORT, EVERYBODY, MODEL, PLAN, clients, ordered, sum_call, summing
 from support.tiny_orders import order
 
@@ -88,17 +89,13 @@ def test_a_call_for_members_outside_the_order_is_refused(members: tuple[int, ...
     assert set(made.call(sum_call(members=(0, 1, 2, 3, 4))).machines) == set(EVERYBODY[:5])
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"names": ("own", "other"), "lengths": (3, 3)}, {"names": ("other",)}], ids=["more", "another"]
-)
+@every("wrong", [{"names": ("own", "other"), "lengths": (3, 3)}, {"names": ("other",)}])
 def test_a_call_for_other_sums_than_were_ordered_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(RemoteProtocolError, match=r"a call for \('own',\)"):
         ordered().call(sum_call(**wrong))
 
 
-@pytest.mark.parametrize(
-    "place", [{"stage": 1, "attempt": 0}, {"round": 2}, {"round": 2, "attempt": 0}], ids=str
-)
+@every("place", [{"stage": 1, "attempt": 0}, {"round": 2}, {"round": 2, "attempt": 0}])
 def test_an_order_of_another_ask_is_no_order_for_this_sum(place: dict[str, int]) -> None:
     """The stage tells the Asks of a round apart, and a round's order ends with it."""
     made = ordered()
@@ -139,20 +136,18 @@ def model(value: float) -> Any:
 ONE, OTHER = order("one"), order("other")
 
 
-@pytest.mark.parametrize(
+@every(
     "messages",
     [(ONE, OTHER, model(7)), (ONE, OTHER, OTHER, model(7), OTHER)],
-    ids=["a second", "and a third"],
 )
 def test_a_second_order_does_not_replace_the_first(messages: Any) -> None:
     """The first was checked, and charges were made for it."""
     assert told_twice(*messages) == ("one", 7.0)
 
 
-@pytest.mark.parametrize(
+@every(
     "messages",
     [(model(7), model(8), ONE), (model(7), model(8), model(8), ONE, model(8))],
-    ids=["a second", "and a third"],
 )
 def test_a_second_broadcast_does_not_replace_the_first(messages: Any) -> None:
     assert told_twice(*messages) == ("one", 7.0)
@@ -173,7 +168,7 @@ def test_clients_of_an_encrypted_sum_take_the_key_that_the_key_holder_signed(pub
     assert set(made.call(sum_call(key=key)).machines) == set(EVERYBODY)
 
 
-@pytest.mark.parametrize("who", ["server", "stranger", "nobody", "another purpose", "another session"])
+@every("who", ["server", "stranger", "nobody", "another purpose", "another session"])
 def test_clients_of_an_encrypted_sum_refuse_a_key_that_the_key_holder_did_not_sign(
     who: str, public: bytes
 ) -> None:
@@ -203,14 +198,13 @@ def test_clients_of_an_encrypted_sum_refuse_the_key_holders_signature_on_another
 # One digest for those who were shown the same ----------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     "other",
     [
         replace(MODEL, model=np.array([0, -0.0], np.float32)),
         replace(MODEL, model=np.zeros(3, np.float32)),
         replace(MODEL, names=("a",), arrays=(np.zeros(1),)),
     ],
-    ids=["minus zero", "another length", "an array more"],
 )
 def test_clients_that_were_shown_other_bytes_sign_another_agreement(other: Any) -> None:
     made = clients()

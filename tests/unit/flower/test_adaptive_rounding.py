@@ -19,6 +19,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedYogi
+from support.every import every
 from support.flower_apps import CLEAR, CLIENTS, COUNTS, UPDATES, grid_of, plain, secured
 
 from securefl.algorithm.plan import Plan
@@ -69,7 +70,7 @@ def test_a_mean_is_rounded_by_no_more_than_its_grid_and_weights_say(tmp_path: Pa
         assert found <= ROUNDS * rounding(bounded(most))
 
 
-@pytest.mark.parametrize("strategy", [FedAdagrad, FedAdam, FedYogi])
+@every("strategy", [FedAdagrad, FedAdam, FedYogi])
 def test_an_adaptive_strategy_enlarges_it_by_no_more_than_eta_over_tau(strategy: Any, tmp_path: Path) -> None:
     far, gain = bounded(64 * 256), strategy().eta / strategy().tau
     found = difference(strategy, far, tmp_path / "far")

@@ -49,7 +49,7 @@ def test_who_does_not_answer_well_and_in_time_was_silent(fate: Fate) -> None:
     assert grid.now == pytest.approx(0 if fate is failing else 5.0, abs=0.2)
 
 
-@pytest.mark.parametrize("fate", [twice, from_another])
+@every("fate", [twice, from_another])
 def test_a_reply_counts_once_and_for_the_request_that_it_answers(fate: Fate) -> None:
     grid = GridDouble({k: node(name) for name, k in NODES.items()}, fates={11: fate})
     assert exchange(grid)(REQUESTS)["client-0001"] == b"said to client-0001"

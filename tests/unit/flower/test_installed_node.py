@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.supercore.run import RunNotRunningException
+from support.every import every
 from support.grid_double import GridDouble
 
 from securefl.core.errors import ConfigError
@@ -120,7 +121,7 @@ def test_no_text_of_the_app_reaches_the_server(caplog: pytest.LogCaptureFixture)
     assert SECRET in caplog.text, "the node's owner reads it"
 
 
-@pytest.mark.parametrize("error", [KeyError("gone"), RunNotRunningException()])
+@every("error", [KeyError("gone"), RunNotRunningException()])
 def test_a_message_that_does_not_come_whole_costs_itself(error: BaseException) -> None:
     link, gone = SuperLink(asked(1), asked(2)), list[str]()
 

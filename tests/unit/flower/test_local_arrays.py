@@ -83,7 +83,7 @@ def trained(folder: Path, strategy: Any, seen: list[Any], *, rounds: int = 2, fi
         return strategy.start(grid, first or model(), num_rounds=rounds)
 
 
-@pytest.mark.parametrize("strategy", [FedAvg, FedAvgM, FedAdam, FedYogi])
+@every("strategy", [FedAvg, FedAvgM, FedAdam, FedYogi])
 def test_floats_are_plain_flowers_and_each_client_counts_on(strategy: Any, tmp_path: Path) -> None:
     seen: list[Any] = []
     result = trained(tmp_path, strategy(), seen)
@@ -189,7 +189,6 @@ def test_a_counter_in_no_frame_reaches_the_server(tmp_path: Path) -> None:
         ({"w": np.zeros(2, np.float32), "m": np.zeros(2**24 + 1, bool)}, "at most 16777216 integers"),
         ({}, "an empty ArrayRecord"),
     ],
-    ids=["no floats", "complex", "too many", "empty"],
 )
 def test_a_layout_that_no_sum_has_is_refused(arrays: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
@@ -244,7 +243,7 @@ CHANGED = {
 }
 
 
-@every("change", CHANGED.values(), ids=CHANGED)
+@every("change", CHANGED.values())
 def test_a_task_whose_local_arrays_are_changed_is_refused(change: Any) -> None:
     said = json.loads(task().encoded())
     change(said)

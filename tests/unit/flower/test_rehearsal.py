@@ -357,7 +357,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
 }
 
 
-@every(("change", "where", "what"), REFUSED.values(), ids=REFUSED)
+@every(("change", "where", "what"), REFUSED.values())
 def test_what_a_run_would_refuse_is_said_with_its_place(
     change: Change, where: str, what: str, tmp_path: Path
 ) -> None:
@@ -387,7 +387,7 @@ NOTED: dict[str, tuple[Change, str]] = {
 }
 
 
-@every(("change", "what"), NOTED.values(), ids=NOTED)
+@every(("change", "what"), NOTED.values())
 def test_what_differs_from_plain_flower_is_noted(change: Change, what: str, tmp_path: Path) -> None:
     found = rehearse(made(tmp_path, change))
     assert found.refused == []
@@ -412,7 +412,7 @@ FROZEN: dict[str, Change] = {
 }
 
 
-@every("change", FROZEN.values(), ids=FROZEN)
+@every("change", FROZEN.values())
 def test_what_a_run_would_serve_is_not_refused(change: Change, tmp_path: Path) -> None:
     assert said(rehearse(made(tmp_path, change))) == {}
 

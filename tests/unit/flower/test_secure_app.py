@@ -137,7 +137,7 @@ BAD = {
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero|invalid value:RuntimeWarning")
-@every("change", BAD.values(), ids=BAD)
+@every("change", BAD.values())
 def test_a_client_whose_app_returns_no_update_is_left_out(change: Any, tmp_path: Path) -> None:
     result = run(tmp_path, [inner(0), inner(1, change), inner(2)])
     np.testing.assert_allclose(vector(result), mean_of(0, 2), atol=1e-6)
@@ -282,7 +282,6 @@ def test_a_plain_app_is_left_out(tmp_path: Path) -> None:
         (NOISED, UPDATES, "moves it without bound"),
         (replace(CLEAR, weights={"update": "draws"}), UPDATES, "equally or by counts, got by draws"),
     ],
-    ids=["unnamed", "no count", "of a record", "unbounded", "by draws"],
 )
 def test_updates_that_could_never_leave_are_refused_at_start(
     plan: Plan, updates: Updates, said: str, tmp_path: Path

@@ -60,7 +60,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("plan", "name"), CASES, ids=lambda one: one if isinstance(one, str) else one.sum)
+@every(("plan", "name"), CASES)
 def test_a_strategy_ends_in_the_model_that_it_ends_in_without(plan: Any, name: str, tmp_path: Path) -> None:
     strategy = FAMILY[name]
     expected = started(strategy(), plain())
@@ -84,7 +84,6 @@ class Custom(FedAvg):
 @every(
     "strategy",
     [FedMedian, Krum, MultiKrum, Bulyan, FedTrimmedAvg, QFedAvg, Custom],
-    ids=lambda one: one.__name__,
 )
 def test_a_strategy_that_is_no_mean_is_refused_by_name(strategy: Any) -> None:
     with pytest.raises(ConfigError, match=f"got {strategy.__name__}"):
@@ -108,7 +107,7 @@ def test_a_rule_of_ones_own_for_metrics_is_refused() -> None:
         served(FedAvg(train_metrics_aggr_fn=lambda replies, key: None), UPDATES)
 
 
-@pytest.mark.parametrize("key", ["loss", "accuracy"])
+@every("key", ["loss", "accuracy"])
 def test_a_weight_that_is_a_metric_too_is_refused(key: str, tmp_path: Path) -> None:
     with (
         LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house,
@@ -161,7 +160,7 @@ NEVER: dict[str, tuple[Any, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("plan", "strategy", "why"), NEVER.values(), ids=NEVER)
+@every(("plan", "strategy", "why"), NEVER.values())
 def test_sums_that_can_never_open_are_refused_at_the_start_in_the_words_of_the_check(
     plan: Any, strategy: Any, why: str, tmp_path: Path
 ) -> None:

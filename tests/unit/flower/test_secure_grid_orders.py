@@ -10,9 +10,9 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import pytest
 from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
+from support.every import every
 from support.flower_apps import CLIENTS, MASKED, TWO, UPDATES, grid_of, inner, secured, start
 from support.hidden_plans import lawless
 
@@ -69,8 +69,8 @@ def test_the_servers_own_orders_train_every_client(tmp_path: Path) -> None:
     assert not np.array_equal(next(iter(arrays.values())).numpy(), next(iter(start().values())).numpy())
 
 
-@pytest.mark.parametrize("plan", [MASKED, TWO], ids=["masked", "two-server"])
-@pytest.mark.parametrize("name", ORDERS)
+@every("plan", [MASKED, TWO])
+@every("name", ORDERS)
 def test_an_order_that_is_made_up_moves_no_model(name: str, plan: Plan, tmp_path: Path) -> None:
     plan = replace(plan, non_private=("update",), weights={"update": "counts"})
     arrays, trainings = trained(tmp_path, plan, ORDERS[name])

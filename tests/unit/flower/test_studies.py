@@ -18,6 +18,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from httpx import ConnectError
 from support.coordinated import Federation, federation
+from support.every import every
 from support.grid_double import GridDouble, silent
 from support.party_folders import CLEAR, MASKED, enrolled, made
 from support.started import Started
@@ -280,7 +281,7 @@ def test_a_late_run_of_an_earlier_command_asks_nobody(tmp_path: Path) -> None:
 # A run that is lost -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("study", "wave"), [(CLEAR, 0), (MASKED, 4)], ids=["entering", "in a sum"])
+@every(("study", "wave"), [(CLEAR, 0), (MASKED, 4)])
 def test_a_superlink_that_dies_in_a_round_stops_the_command_and_another_goes_on(
     study: str, wave: int, tmp_path: Path
 ) -> None:

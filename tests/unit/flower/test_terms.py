@@ -41,7 +41,7 @@ def test_the_set_without_noise_says_so_in_its_name_and_text() -> None:
     assert "WITHOUT NOISE" in packaged("without-noise")
 
 
-@pytest.mark.parametrize("name", PACKAGED)
+@every("name", PACKAGED)
 def test_a_file_may_build_on_a_packaged_set(name: str, tmp_path: Path) -> None:
     path = tmp_path / FILE
     path.write_text(f'terms = "{name}"\nevaluation = ["a"]\n[plan]\nmax_rounds = 7\nmin_cohort_size = 20\n')
@@ -119,7 +119,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@every(("config", "said"), WRONG.values(), ids=WRONG)
+@every(("config", "said"), WRONG.values())
 def test_a_wrong_run_config_is_refused_with_the_key_and_the_nearest_one(config: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         AppTerms.of(config, [])

@@ -12,6 +12,7 @@ import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from support.every import every
 from support.flower_apps import CLEAR, CLIENTS, MASKED, UPDATES, grid_of, inner, node, plain, secured, start
 
 from securefl.algorithm.plan import Plan
@@ -53,7 +54,7 @@ def flat(result: Any) -> np.ndarray:
     return np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
 
 
-@pytest.mark.parametrize("plan", [CLEAR, MASKED], ids=["clear", "masked"])
+@every("plan", [CLEAR, MASKED])
 def test_declared_fractions_weigh_as_in_plain_flower(plan: Plan, tmp_path: Path) -> None:
     result, wanted = run(tmp_path, replace(plan, **BOUNDS), STEPPED, apps()), expected(apps())
     np.testing.assert_allclose(flat(result), flat(wanted), atol=1e-6, rtol=0)
@@ -87,7 +88,7 @@ def test_undeclared_fractions_say_how_to_declare_them_to_the_owner_alone(
     assert all("sent no value" in one and "weight" not in one for one in rounds)
 
 
-@pytest.mark.parametrize("weight", [0.005, 0.253, 0.0, -0.25, float("nan"), float("inf"), [0.25]])
+@every("weight", [0.005, 0.253, 0.0, -0.25, float("nan"), float("inf"), [0.25]])
 def test_a_weight_beside_the_declared_step_is_left_out(weight: Any, tmp_path: Path) -> None:
     own = [fractional(0), fractional(1, weight), fractional(2)]
     grid = plain()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
+from support.every import every
 from support.hidden_plans import hidden, lawless
 from support.noises import noised, own_sigma, reach, room
 
@@ -66,7 +67,7 @@ def refusal(plan: Plan, spec: ValueSpec = SUM) -> str:
 # Who pays what -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("plan", "charge"),
     [
         (PLAN, Charge(server=GAUSS, key_holder=FREE, others=GAUSS)),
@@ -74,7 +75,6 @@ def refusal(plan: Plan, spec: ValueSpec = SUM) -> str:
         (HOLDER, Charge(server=GAUSS, key_holder=ENDLESS, others=GAUSS)),
         (hidden(SHARED, 8, min_cohort_size=8), Charge(server=GAUSS, key_holder=FREE, others=GAUSS)),
     ],
-    ids=["local", "central", "key-holder", "distributed"],
 )
 def test_the_place_of_the_noise_says_against_whom_it_holds(plan: Plan, charge: Charge) -> None:
     assert Protection(plan, SUM).charge() == charge
@@ -84,7 +84,7 @@ def test_the_place_of_the_noise_says_against_whom_it_holds(plan: Plan, charge: C
     assert Protection(plan, EACH).charge() == local, "a client noises what nobody sums"
 
 
-@pytest.mark.parametrize("plan", [PLAN, CENTRAL, HOLDER, hidden(SHARED, 8, min_cohort_size=8)])
+@every("plan", [PLAN, CENTRAL, HOLDER, hidden(SHARED, 8, min_cohort_size=8)])
 def test_private_training_before_a_value_is_charged_with_it(plan: Plan) -> None:
     own, both = Protection(plan, SUM).charge(), Protection(plan, TRAINED).charge()
     assert both == Charge(
@@ -252,7 +252,7 @@ def test_a_grid_too_coarse_for_the_total_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@every(
     ("cohort", "declared", "fewest"),
     [
         (8, 8, 6),  # as declared
@@ -291,7 +291,7 @@ def test_the_largest_declared_cohort_of_a_noised_value_counts() -> None:
     assert fewest_contributions(SHARED, 4, []) == 3
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "cohort", "fewest"),
     [
         ({"min_cohort_size": 2}, 8, 2 + 2 + 3),  # 2 lost, 2 that may collude, 1 that observes, and 2 more
@@ -331,7 +331,7 @@ def test_the_place_is_the_client_for_what_nobody_sums() -> None:
 # What is told ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("plan", "spec", "start"),
     [
         (BARE, SUM, "'own' would leave its client without noise. Its protocol names no option"),
@@ -396,7 +396,7 @@ def test_a_refusal_says_why_and_what_to_do(plan: Plan, spec: ValueSpec, start: s
     )
 
 
-@pytest.mark.parametrize(
+@every(
     ("plan", "spec", "reason", "parties"),
     [
         (allowed(BARE), SUM, "the own leaves without noise", ["server", "others"]),

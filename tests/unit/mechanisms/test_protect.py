@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 from scipy import stats
+from support.every import every
 from support.hidden_plans import hidden
 from support.noises import noise as mechanisms_noise
 from support.noises import own_sigma
@@ -52,8 +53,8 @@ def released(plan: Plan, spec: ValueSpec = SUM, integers: Any = INTEGERS, **give
     return protect(Protection(plan, spec), Value(integers=integers, step=spec.grid.step), **parts)
 
 
-@pytest.mark.parametrize("trained", [True, False])
-@pytest.mark.parametrize("plan", [PLAN, BARE, replace(PLAN, noise="central", adversaries=("others",))])
+@every("trained", [True, False])
+@every("plan", [PLAN, BARE, replace(PLAN, noise="central", adversaries=("others",))])
 def test_the_charge_follows_from_the_plan_and_not_from_the_value(plan: Plan, trained: bool) -> None:
     spec = replace(SUM, training=Protection(PLAN, SUM).charge().server)
     charges = {
@@ -74,8 +75,8 @@ def test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged() -> Non
     assert not low < np.sum((0.9 * scaled) ** 2) < high
 
 
-@pytest.mark.parametrize("how", ["masked", "ckks", "two-server"])
-@pytest.mark.parametrize("noise", ["none", "distributed"])
+@every("how", ["masked", "ckks", "two-server"])
+@every("noise", ["none", "distributed"])
 def test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all(how: Any, noise: Any) -> None:
     """What the mask or the key is given is what would leave in the clear; no number of it is left beside."""
     plan = hidden(PLAN if noise == "distributed" else BARE, 4, sum=how, noise=noise)
@@ -123,8 +124,8 @@ def test_a_vector_leaves_under_a_declared_number_of_releases_and_its_scheme_sees
     assert asked == [0]
 
 
-@pytest.mark.parametrize("part", ["clear", "hidden"])
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@every("part", ["clear", "hidden"])
+@every("bad", [np.nan, np.inf])
 def test_a_number_that_is_not_finite_is_not_sent(part: str, bad: float) -> None:
     whole = {"clear": np.ones(2), "hidden": np.ones(2), part: np.array([1.0, bad])}
     with pytest.raises(DataError):
@@ -136,7 +137,7 @@ def test_a_number_that_is_not_finite_is_not_sent(part: str, bad: float) -> None:
         )
 
 
-@pytest.mark.parametrize("noised", [False, True])
+@every("noised", [False, True])
 def test_a_sum_that_is_no_value_is_a_public_reason_after_noise_alone(noised: bool) -> None:
     def refuse(sums: Any) -> Value:
         raise DataError("no value")
@@ -154,7 +155,7 @@ def test_integers_that_nobody_noises_are_refused_beyond_their_grid() -> None:
     assert released(BARE, integers=far, must_answer=True)._numbers.tolist() == [GRID.limit]
 
 
-@pytest.mark.parametrize("spec", [SUM, EACH], ids=["sum", "each"])
+@every("spec", [SUM, EACH])
 def test_a_secret_gives_the_same_noise_again_and_another_place_other_noise(spec: ValueSpec) -> None:
     first = released(PLAN, spec)
     again = released(PLAN, spec)
@@ -170,7 +171,7 @@ def test_a_secret_gives_the_same_noise_again_and_another_place_other_noise(spec:
     assert not np.array_equal(*fresh)
 
 
-@pytest.mark.parametrize(
+@every(
     ("plan", "spec", "given"),
     [
         (PLAN, SUM, {}),
@@ -179,7 +180,6 @@ def test_a_secret_gives_the_same_noise_again_and_another_place_other_noise(spec:
         (hidden(BARE, 4, sum="ckks"), SUM, {"conceal": lambda integers: HIDDEN}),
         (hidden(BARE, 4, sum="two-server"), SUM, {"conceal": lambda integers: HIDDEN}),
     ],
-    ids=["noised sum", "noised number", "masked", "encrypted", "padded"],
 )
 def test_two_values_in_one_place_have_two_fingerprints(plan: Plan, spec: ValueSpec, given: Any) -> None:
     """By them the ledger refuses the second: under one noise or mask, two would tell their difference."""
@@ -195,9 +195,9 @@ def test_a_value_after_private_training_has_a_fingerprint_and_a_bare_one_has_non
 # The grid of a value ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plan", [PLAN, BARE, replace(PLAN, noise="central", adversaries=("others",))])
-@pytest.mark.parametrize("declared", [SUM, EACH], ids=["sum", "each"])
-@pytest.mark.parametrize("step", [2.0**-6, 2.0**-21, 0.1, np.nextafter(GRID.step, 1)])
+@every("plan", [PLAN, BARE, replace(PLAN, noise="central", adversaries=("others",))])
+@every("declared", [SUM, EACH])
+@every("step", [2.0**-6, 2.0**-21, 0.1, np.nextafter(GRID.step, 1)])
 def test_integers_of_another_grid_than_the_specifications_are_refused(
     plan: Plan, declared: ValueSpec, step: float
 ) -> None:
@@ -209,7 +209,7 @@ def test_integers_of_another_grid_than_the_specifications_are_refused(
     assert repr(GRID.step) in str(refused.value)
 
 
-@pytest.mark.parametrize("step", [0.1, 1 / 3, 0.3 - 0.2, 7.0])
+@every("step", [0.1, 1 / 3, 0.3 - 0.2, 7.0])
 def test_a_grid_whose_step_is_no_power_of_two_goes_through(step: float) -> None:
     """A record moves the integers by the sensitivity on the grid at most, and the sum is near the floats."""
     moves = {("record", "add-remove"): 20.0}
@@ -222,7 +222,7 @@ def test_a_grid_whose_step_is_no_power_of_two_goes_through(step: float) -> None:
     np.testing.assert_allclose(came * step, one.floats(), atol=step)
 
 
-@pytest.mark.parametrize("step", [0.0, -1.0, np.nan, np.inf])
+@every("step", [0.0, -1.0, np.nan, np.inf])
 def test_integers_without_a_step_are_no_value(step: float) -> None:
     with pytest.raises(LocalProtocolError, match="step"):
         Value(integers=INTEGERS, step=step)
@@ -239,7 +239,7 @@ def summed(integers: list[int], weight: float, spec: ValueSpec = SUM) -> list[in
     return [int(v) for v in released(CENTRAL, spec, np.array(integers), weight=weight)._numbers]
 
 
-@pytest.mark.parametrize(
+@every(
     ("weight", "integers", "found"),
     [
         (1.0, [0, 1, -1, 7, -7], [0, 1, -1, 7, -7]),
@@ -273,13 +273,13 @@ def test_a_value_beyond_its_grid_is_cut_to_it_before_it_is_weighted() -> None:
     assert summed([4 * limit, -4 * limit], 0.5) == [limit // 2, -limit // 2]
 
 
-@pytest.mark.parametrize("weight", [0.0, -0.5, 1.0000001, float("nan")])
+@every("weight", [0.0, -0.5, 1.0000001, float("nan")])
 def test_weights_outside_their_range_are_refused(weight: float) -> None:
     with pytest.raises(LocalProtocolError, match=r"a weight in \(0, 1\]"):
         released(PLAN, weight=weight)
 
 
-@pytest.mark.parametrize("sign", [1, -1])
+@every("sign", [1, -1])
 def test_a_share_of_noise_has_its_room_beside_the_largest_value(sign: int) -> None:
     """The attack: a value at the grid's end. Without room its bound would cut half of the noise off."""
     wide = replace(SUM, grid=Grid(step=2.0**-10, bound=128.0))
@@ -312,7 +312,7 @@ def test_noise_that_all_is_one_clients_is_cut_to_the_grid_with_its_value() -> No
     assert 0.4 < np.mean(came < GRID.limit) < 0.6
 
 
-@pytest.mark.parametrize("noise", ["central", "key-holder"])
+@every("noise", ["central", "key-holder"])
 def test_noise_that_another_party_adds_is_not_on_the_value(noise: Any) -> None:
     plan = hidden(replace(PLAN, dropout=0.0), 4, sum="two-server", noise=noise, adversaries=("others",))
     came = []
@@ -328,8 +328,8 @@ def test_a_number_of_any_size_is_cut_where_floats_are_exact() -> None:
     assert released(PLAN, EACH, np.array([2**51]))._numbers[0] == pytest.approx(2.0**51 * GRID.step, abs=50)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("weight", [1.0, 0.3])
+@every("dtype", [np.float32, np.float64])
+@every("weight", [1.0, 0.3])
 def test_a_client_that_may_not_be_silent_sends_a_cut_value_on_every_grid(dtype: Any, weight: float) -> None:
     """A float32 cannot represent this bound: rounded up, the cut value would be refused as too large."""
     spec = ValueSpec(name="own", reduction="sum", reveals="it", grid=Grid(step=0.1, bound=0.7))
@@ -338,7 +338,7 @@ def test_a_client_that_may_not_be_silent_sends_a_cut_value_on_every_grid(dtype: 
     assert came._numbers.tolist() == [round(7 * weight), -round(7 * weight), round(2.5 * weight)]
 
 
-@pytest.mark.parametrize("noise", ["local", "distributed", "central", "key-holder"])
+@every("noise", ["local", "distributed", "central", "key-holder"])
 def test_each_mechanism_draws_the_noise_that_it_charges(noise: str) -> None:
     """Chi-square of 6,000 integers by sigma, from one key: nine tenths or a half would be far outside."""
     adversaries = {"central": ("others",), "key-holder": ("server", "others")}.get(noise, PLAN.adversaries)
@@ -362,7 +362,7 @@ def test_a_value_that_is_noised_is_whole_numbers_before() -> None:
     assert protect(Protection(BARE, SUM), Value(clear=np.ones(3)), key=KEY, weight=1.0)._numbers.size == 3
 
 
-@pytest.mark.parametrize("noised", [False, True])
+@every("noised", [False, True])
 def test_a_vector_outside_the_bounds_of_its_query_is_not_sent(noised: bool) -> None:
     """A longer vector could wrap, and a clear value more would say more than the score."""
     plan = replace(PLAN if noised else BARE, scores="ckks")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_study import study, world
 from support.trained_bodies import context
 
@@ -51,7 +52,7 @@ def test_damaged_client_state_is_named() -> None:
             kept_values({"model": bad}, "model", initial)
 
 
-@pytest.mark.parametrize("name", KEEPING)
+@every("name", KEEPING)
 def test_no_protocol_reads_a_damaged_state(name: str) -> None:
     """A stale model of one number was subtracted from every value, and a shorter one stopped the party."""
     here: Any = world(study())
@@ -74,9 +75,7 @@ def test_a_damaged_personal_model_is_named_when_it_is_tested() -> None:
         algorithm.learnt(algorithm.start(), 0, own)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    "bad", [np.zeros(0, np.int64), np.array([-1]), np.zeros(1), np.zeros((1, 1), np.int64)]
-)
+@every("bad", [np.zeros(0, np.int64), np.array([-1]), np.zeros(1), np.zeros((1, 1), np.int64)])
 def test_a_damaged_version_is_named(bad: Any) -> None:
     with pytest.raises(DataError, match="client state 'version'"):
         kept_version({"version": bad})

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
+from support.every import every
 from support.tiny_study import study, world
 from support.trained_bodies import context
 
@@ -67,8 +67,8 @@ def sent(name: str, algorithm: Any) -> Vector:
     return np.asarray(algorithm.start().broadcast)
 
 
-@pytest.mark.parametrize("bounded", [False, True], ids=["", "bounded"])
-@pytest.mark.parametrize("name", SYSTEMS)
+@every("bounded", [False, True])
+@every("name", SYSTEMS)
 def test_a_client_abstains_or_answers_and_keeps_nothing_broken(name: str, bounded: bool) -> None:
     here: Any = world(study())
     bound = 0.5 if bounded else None

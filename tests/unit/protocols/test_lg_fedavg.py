@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_study import spied
 from support.trained_bodies import context, study, world
 
@@ -17,7 +18,7 @@ from securefl.study.composition import composition
 LG = 'name = "LG"\nprotocol = "lg_fedavg"'
 
 
-@pytest.mark.parametrize("layers", [1, 2])
+@every("layers", [1, 2])
 def test_lg_fedavg_averages_the_last_layers_alone(layers: int, tmp_path: Path) -> None:
     of = study(LG + f"\nlayers = {layers}", rounds=3, hidden="[48, 32]")
     here = world("[48, 32]")
@@ -50,7 +51,7 @@ def test_lg_fedavg_refuses_layers_there_are_not() -> None:
         composition(study(LG + "\nlayers = 5"), study(LG + "\nlayers = 5").arms[0], world())
 
 
-@pytest.mark.parametrize(
+@every(
     ("hidden", "options", "said"),
     [
         ("[48, 32]", "layers = 2\nshorter = 0.5", r"equal shapes .* got \(32, 48\), .* and \(32, 64\), "),

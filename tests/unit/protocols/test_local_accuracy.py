@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.every import every
 from support.supernets import MLP, context, problem
 from support.tiny_study import study
 
@@ -80,7 +81,7 @@ def test_scaled_masks_are_scaled_in_the_test_too() -> None:
     assert own.evaluate(model, [one]).figures[LOCAL][0] == pytest.approx(right(sliced, one))
 
 
-@pytest.mark.parametrize("kept", [{}, {"units": np.zeros(18, np.bool_)}], ids=["new", "failed"])
+@every("kept", [{}, {"units": np.zeros(18, np.bool_)}])
 def test_a_client_without_a_subnet_uses_the_whole(kept: dict[str, Any]) -> None:
     own, model = subnets(), random_model()
     assert own.supernet.units == 18
@@ -101,7 +102,7 @@ def test_a_client_of_pfedme_uses_its_theta() -> None:
     assert found == pytest.approx(right(PROBLEM.module(theta), one))
 
 
-@pytest.mark.parametrize("options", [FedPer(), FedRep(), FedBABU(), FedProto(), FedLog(body="private")])
+@every("options", [FedPer(), FedRep(), FedBABU(), FedProto(), FedLog(body="private")])
 def test_a_client_with_a_model_of_its_own_uses_it(options: Any) -> None:
     """The model that the client would export, which is whole."""
     algorithm = options.build(PROBLEM)
@@ -137,7 +138,7 @@ def held_out(arm: str) -> Study:
 PERSONAL = ("fedper", "fedrep", "fedbabu", "feddbe", "lg_fedavg", "pfedme", "fedproto", "fedlog")
 
 
-@pytest.mark.parametrize("protocol", ["fedavg", "adds", "feddrop", "stc", *PERSONAL])
+@every("protocol", ["fedavg", "adds", "feddrop", "stc", *PERSONAL])
 def test_a_run_tests_on_the_records_that_it_holds_out(protocol: str, tmp_path: Path) -> None:
     options = {
         "fedavg": 'aggregation = "partial"',

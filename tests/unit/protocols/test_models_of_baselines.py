@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.every import every
 from support.tiny_problem import tiny_problem
 from torch import Tensor, nn
 
@@ -57,8 +58,8 @@ def problem(factory: Any) -> Problem:
     return tiny_problem(model=OwnModel(factory=factory, name="mine").resolved((6,), 3, 2))
 
 
-@pytest.mark.parametrize("factory", [Bare, Backwards])
-@pytest.mark.parametrize("name", NEED_A_HEAD)
+@every("factory", [Bare, Backwards])
+@every("name", NEED_A_HEAD)
 def test_a_head_that_cannot_be_set_is_refused_before_a_run(name: str, factory: Any) -> None:
     """All clients of FedRep abstained in every round; FedProto and FedLog stopped in round 1."""
     with pytest.raises(ConfigError, match="layer has 3 outputs"):
@@ -84,7 +85,7 @@ def test_feddbe_refuses_a_model_without_a_place_for_its_bias_before_a_run() -> N
 SHARING: dict[str, Any] = {"fedper": FedPer(), "lg_fedavg": LGFedAvg(), "fedbabu": FedBABU()}
 
 
-@pytest.mark.parametrize("name", SHARING)
+@every("name", SHARING)
 def test_a_head_is_shared_or_kept_with_or_without_a_bias(name: str) -> None:
     """But never the body in its place: FedPer kept the bodies of a model that lists them last."""
     shared = SHARING[name].build(problem(Bare)).start().broadcast

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
+from support.every import every
 from support.private_studies import FEDPROF, private
 from support.private_studies import noised_fedprof as fedprof
 from support.tiny_study import FEDAVG, run, spied, study, world
@@ -114,9 +115,7 @@ def test_unbounded_profiles_cannot_be_noised() -> None:
         composition(of, of.arms[0], world(of))
 
 
-@pytest.mark.parametrize(
-    ("noise", "rest"), [("distributed", {"dropout": "0.25", "corrupt": "0.0"}), ("central", {})]
-)
+@every(("noise", "rest"), [("distributed", {"dropout": "0.25", "corrupt": "0.0"}), ("central", {})])
 def test_what_nobody_sums_its_client_noises(noise: str, rest: dict[str, str], tmp_path: Path) -> None:
     """Wherever the noise of sums is: the server is charged for a noised profile, and not with infinity."""
     of = fedprof(noise=f'"{noise}"', **rest)
@@ -164,7 +163,7 @@ def test_no_more_profiles_than_the_noise_was_made_for(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("left", [0, 1])
+@every("left", [0, 1])
 def test_an_empty_client_is_not_silent(left: int, tmp_path: Path) -> None:
     of = fedprof(rounds=1)
     here = world(of)
@@ -184,7 +183,7 @@ def statistics(problem: Problem) -> dict[str, Contribution]:
     }
 
 
-@pytest.mark.parametrize("name", ["profile", "loss", "size"])
+@every("name", ["profile", "loss", "size"])
 def test_one_record_moves_the_sums_by_the_sensitivity_at_most(name: str) -> None:
     """Whatever is in it: huge, tiny, not finite, and under a label that there is not."""
     here = world(fedprof())
@@ -231,7 +230,7 @@ def test_without_noise_clipped_profiles_are_close_to_the_plain_ones() -> None:
     )
 
 
-@pytest.mark.parametrize("clip", [None, CLIP], ids=["exact", "clipped"])
+@every("clip", [None, CLIP])
 def test_a_wave_s_profiles_are_each_client_s_own(clip: Clip | None) -> None:
     here = world(fedprof())
     statistic = RepresentationProfile(here.problem, Variant.FULL, Bounds(), clip)
@@ -267,8 +266,8 @@ WRONG_ANCHORS = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG_ANCHORS.values(), ids=WRONG_ANCHORS)
-@pytest.mark.parametrize("clip", [None, CLIP], ids=["exact", "clipped"])
+@every("wrong", WRONG_ANCHORS.values())
+@every("clip", [None, CLIP])
 def test_an_anchor_that_is_none_costs_the_server_the_profile(wrong: Any, clip: Clip | None) -> None:
     """A server broadcasts it: a client abstains, whatever came."""
     here = world(fedprof())
@@ -280,7 +279,7 @@ def test_an_anchor_that_is_none_costs_the_server_the_profile(wrong: Any, clip: C
 # Noise -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "sensitivity", "size"),
     [
         ("profile", Moments.sensitivity("add-remove"), 129),

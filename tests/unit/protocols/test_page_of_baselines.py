@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-import pytest
+from support.every import every
 from support.private_studies import client_level, private
 from support.tiny_study import world
 
@@ -43,7 +43,7 @@ def test_all_of_them_stand_there() -> None:
     assert ROWS.keys() == known
 
 
-@pytest.mark.parametrize("name", ROWS)
+@every("name", ROWS)
 def test_a_row_is_true(name: str) -> None:
     *_, bounds, study = ROWS[name]
     arms = {arm.protocol for arm in parse(packaged()[study.strip("`")]).arms}

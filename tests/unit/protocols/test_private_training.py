@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, NoOpDpEvent
+from support.every import every
 from support.private_studies import AVERAGING, private
 from support.tiny_study import run, spied, study, world
 
@@ -38,7 +39,7 @@ def ledger(of: Study, folder: Path, max_rounds: dict[str, int] | None = None) ->
     return Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", terms)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg", "fedper", "stc", "cs_fl"])
+@every("name", ["fedavg", "fedadam", "lg_fedavg", "fedper", "stc", "cs_fl"])
 def test_a_run_costs_its_steps_and_nothing_else(name: str, tmp_path: Path) -> None:
     of = private(name, AVERAGING[name], rounds=3)
     spy, finished = spied(of, tmp_path)
@@ -79,8 +80,8 @@ def test_what_is_not_accounted_still_makes_epsilon_endless(tmp_path: Path) -> No
         composition(of, of.arms[0], world(of))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg", "stc", "cs_fl"])
-@pytest.mark.parametrize("left", [0, 1])
+@every("name", ["fedavg", "fedadam", "lg_fedavg", "stc", "cs_fl"])
+@every("left", [0, 1])
 def test_an_empty_client_answers_like_any_other(name: str, left: int, tmp_path: Path) -> None:
     """Silence would tell whether there is a record, with certainty, at a finite epsilon."""
     of = private(name, AVERAGING[name], rounds=1)
@@ -128,7 +129,7 @@ def test_training_that_costs_more_than_was_asked_for_is_told_before_anything_run
         composition(of, of.arms[0], world(of))
 
 
-@pytest.mark.parametrize("epsilon", ["0.0", "-1.0", "nan"])
+@every("epsilon", ["0.0", "-1.0", "nan"])
 def test_an_epsilon_is_more_than_nothing(epsilon: str) -> None:
     with pytest.raises(ConfigError, match="epsilon > 0"):
         fedlog(epsilon=epsilon)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.algorithm.clients import Population, State
 from securefl.core.errors import DataError
@@ -79,7 +80,7 @@ def require_documented(room: str, name: str) -> None:
     assert not failures, "".join(told)
 
 
-@pytest.mark.parametrize("of", STATISTICS)
+@every("of", STATISTICS)
 def test_a_statistic_that_leaves_a_client_names_its_sensitivity(of: Any) -> None:
     (paragraph,) = [part for part in inspect.getdoc(of).split("\n\n") if part.startswith("Sensitivity")]
     for word in ("L2", "one record", "add-remove", "replace-one"):
@@ -119,8 +120,8 @@ def moves(rng: np.random.Generator, of: Any) -> dict[Any, float]:
     }
 
 
-@pytest.mark.parametrize("client_bound", [None, 3.0])
-@pytest.mark.parametrize("clip", [fedlog.Clipping(bound=2.5), fedlog.Clipping(kind="bounded", bound=0.7)])
+@every("client_bound", [None, 3.0])
+@every("clip", [fedlog.Clipping(bound=2.5), fedlog.Clipping(kind="bounded", bound=0.7)])
 def test_fedlog_s_statistic_moves_by_its_sensitivity_at_most(
     clip: fedlog.Clipping, client_bound: float | None
 ) -> None:
@@ -141,8 +142,8 @@ def test_fedlog_s_sensitivity_is_that_of_the_docstring() -> None:
     assert fedlog.statistic_spec(3, 4, fedlog.Clipping(kind="none"))[0].sensitivity == {}
 
 
-@pytest.mark.parametrize("client_bound", [None, 3.0])
-@pytest.mark.parametrize("weights", [{}, {"moments": 1.0}, {"counts": 0.25, "moments": 0.5}])
+@every("client_bound", [None, 3.0])
+@every("weights", [{}, {"moments": 1.0}, {"counts": 0.25, "moments": 0.5}])
 def test_a_head_s_statistic_moves_by_its_sensitivity_at_most(
     weights: dict[str, float], client_bound: float | None
 ) -> None:
@@ -190,7 +191,7 @@ def test_fedlog_in_another_loop() -> None:
     assert fedlog.probabilities(s).sum() == pytest.approx(1)
 
 
-@pytest.mark.parametrize("kind", ["auto", "ridge", "lda", "prototypes"])
+@every("kind", ["auto", "ridge", "lda", "prototypes"])
 def test_heads_in_another_loop(kind: str) -> None:
     own, sigma = clients(), 0.5
     named: Any = None if kind == "auto" else kind
@@ -278,7 +279,7 @@ def test_averaging_in_another_loop() -> None:
 # What does not fit together ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("call", "said"),
     [
         (lambda: fedlog.statistic_spec(2, 2)[1](np.zeros((3, 2)), np.zeros(2, int)), r"\(n, 2\)"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.choices import cohort_of
+from support.every import every
 
 from securefl.algorithm.clients import Population, State
 from securefl.core.draws import sample_without_replacement
@@ -30,7 +31,7 @@ def by_profile(alpha: object, replacement: bool = False) -> ByProfile:
     return ByProfile(None, options, None)  # type: ignore[arg-type]  # no data is read
 
 
-@pytest.mark.parametrize("hole", [-np.inf, np.nan])
+@every("hole", [-np.inf, np.nan])
 def test_no_weight_no_draw(hole: float) -> None:
     weights = np.array([0.0, hole, 0.0, hole, 0.0])
     for seed in range(50):
@@ -60,7 +61,7 @@ def test_multiplicities_with_replacement_add_up() -> None:
     assert max(drawn.values()) > 1
 
 
-@pytest.mark.parametrize("draw", [sample_without_replacement, with_replacement])
+@every("draw", [sample_without_replacement, with_replacement])
 def test_weights_that_underflow_still_order_the_clients(draw: object) -> None:
     """exp(-25 * 60) is 0 in float64; the nearest client's odds against the next are still e^50."""
     log_weights = -25.0 * np.array([64.0, 60.0, 62.0])
@@ -131,7 +132,7 @@ def test_too_few_valued_clients_are_filled_up_at_random() -> None:
     assert {6, 7} < set(drawn)
 
 
-@pytest.mark.parametrize(("count", "explorers"), [(5, 1), (8, 1), (10, 1), (15, 2), (20, 2)])
+@every(("count", "explorers"), [(5, 1), (8, 1), (10, 1), (15, 2), (20, 2)])
 def test_at_least_one_client_explores(count: int, explorers: int) -> None:
     """int(0.9 K) exploit, as in the code of FedCor's authors: nobody else can come from the excluded."""
     valuations = np.concatenate([np.zeros(300), np.full(100, 5.0)])

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from matplotlib.figure import Figure
+from support.every import every
 
 from securefl.report.inline import inline_svg
 
@@ -50,7 +50,7 @@ def test_a_figure_styles_itself_alone() -> None:
     assert "<style" not in inline_svg(heat_map(), name="map", title="A map.")
 
 
-@pytest.mark.parametrize("first", ["style.blank(height=1)", "style._shape('o')"])
+@every("first", ["style.blank(height=1)", "style._shape('o')"])
 def test_settings_in_the_working_folder_are_not_read(first: str, tmp_path: Path) -> None:
     """A `matplotlibrc` in a folder such as /tmp may be another user's."""
     (tmp_path / "matplotlibrc").write_text("figure.facecolor: red\ntext.usetex: True\n")

@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
+from support.every import every
 
 from securefl.report.inline import inline_svg
 from securefl.report.style import NARROW, WIDE, blank, legend, panel_title
@@ -45,10 +46,8 @@ def apart(one: np.ndarray, other: np.ndarray) -> bool:
     return bool(one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1])
 
 
-@pytest.mark.parametrize("scale", [1.0, 123456.0, 0.00012])
-@pytest.mark.parametrize(
-    ("down", "across", "width"), [(1, 1, WIDE), (1, 2, WIDE), (3, 1, NARROW), (2, 2, WIDE)]
-)
+@every("scale", [1.0, 123456.0, 0.00012])
+@every(("down", "across", "width"), [(1, 1, WIDE), (1, 2, WIDE), (3, 1, NARROW), (2, 2, WIDE)])
 def test_all_words_have_room(down: int, across: int, width: float, scale: float) -> None:
     figure = drawn(down, across, width, scale)
     panels, below = boxes(figure)

@@ -149,7 +149,7 @@ def test_everything_shown_is_escaped() -> None:
     assert not [attrs for _, attrs in page.tags if "onerror" in attrs]
 
 
-@pytest.mark.parametrize("epsilon", [3.0, math.inf])
+@every("epsilon", [3.0, math.inf])
 def test_what_no_epsilon_covers_is_said_or_left_out(epsilon: float) -> None:
     """The rule is one, with noise and without."""
     spent = {"server": epsilon, "key-holder": 0.0}

@@ -6,6 +6,7 @@ import io
 
 import pytest
 from rich.console import Console
+from support.every import every
 
 from securefl.report import terminal
 from securefl.report.terminal import columns_of, say, table, wrapped
@@ -15,7 +16,7 @@ SENTENCE = (
 )
 
 
-@pytest.mark.parametrize("width", [20, 60, 80])
+@every("width", [20, 60, 80])
 def test_a_line_wraps_between_words(width: int) -> None:
     lines = wrapped(f"  {SENTENCE}", width).split("\n")
     assert " ".join(" ".join(lines).split()) == SENTENCE
@@ -34,7 +35,7 @@ class Screen(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("said", "width"), [("60", 60), ("", 80), ("0", 80), ("wide", 80)])
+@every(("said", "width"), [("60", 60), ("", 80), ("0", 80), ("wide", 80)])
 def test_a_terminal_says_its_width(said: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", said)
     monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda: terminal.os.terminal_size((80, 24)))
@@ -65,7 +66,7 @@ def test_a_table_on_a_very_narrow_terminal_stands_its_cells_under_each_other() -
     assert max(map(len, lines)) <= 24
 
 
-@pytest.mark.parametrize("width", [40, 60])
+@every("width", [40, 60])
 def test_a_line_on_a_console(width: int) -> None:
     shown, piped = Screen(), io.StringIO()
     say(Console(file=shown, force_terminal=True, width=width), SENTENCE)

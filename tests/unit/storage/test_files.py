@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from support.every import every
 from support.sources import ROOT, sources, tree
 
 from securefl.core.errors import DataError
@@ -191,7 +192,7 @@ def test_no_module_makes_folders_by_another_way() -> None:
     assert found == {("securefl/storage/files.py", "mkdir")}
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@every("exact", [False, True])
 def test_nobody_else_writes_a_folder_on_the_way(tmp_path: Path, exact: bool) -> None:
     path = tmp_path / "a" / "b" / "c"
     for mask, left in ((0, 0o750), (0o077, 0o750 if exact else 0o700)):

@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.every import every
 from support.read_only import bound_by_modes, content, forbid_writing
 
 from securefl.core.errors import ConfigError, DataError
@@ -135,7 +136,7 @@ def test_a_forked_child_that_ends_gives_nothing_back(tmp_path: Path) -> None:
         kill(process)
 
 
-@pytest.mark.parametrize("what", ["link", "second name", "pipe", "folder"])
+@every("what", ["link", "second name", "pipe", "folder"])
 def test_what_is_no_file_is_not_locked(what: str, tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("mine")
@@ -155,7 +156,7 @@ def test_what_is_no_file_is_not_locked(what: str, tmp_path: Path) -> None:
     assert str(lock.parent) in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@every(
     ("code", "part"),
     [
         (errno.ENOLCK, "cannot lock files (No locks available)"),

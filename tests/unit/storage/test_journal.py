@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.every import every
 from support.tiny_secagg import agreement, entropy, header, journal
 
 from securefl.core.acts import Begin, RecordAct, entering
@@ -171,7 +172,7 @@ def test_fewer_signers_are_refused_and_more_are_not() -> None:
 # Signing --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["deal", "mask", "sign"])
+@every("kind", ["deal", "mask", "sign"])
 def test_an_act_may_be_repeated_and_not_changed(kind: str) -> None:
     kept = journal()
     begun = begin()

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.every import every
 from support.own_study import installed
 
 from securefl.core.errors import ConfigError
@@ -69,7 +70,7 @@ def test_packages_and_their_parts(tmp_path: Path) -> None:
     assert load(located("pack.part:load", tmp_path))() == "other"
 
 
-@pytest.mark.parametrize("what", ["file", "folder", "init"])
+@every("what", ["file", "folder", "init"])
 def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, what: str) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -96,7 +97,7 @@ def test_code_elsewhere_on_the_path_is_refused(tmp_path: Path, monkeypatch: pyte
             located("strangers:load", home)
 
 
-@pytest.mark.parametrize(
+@every(
     "name", ["..mine:load", "/etc/mine:load", "mine", "mine:", "mine:load()", "a b:c", "mine:load\n", "C:\\x"]
 )
 def test_what_is_no_name_of_code(name: str, tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_what_is_no_name_of_code(name: str, tmp_path: Path) -> None:
         located(name, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["os:system", "subprocess:run", "builtins:eval", "__main__:load"])
+@every("name", ["os:system", "subprocess:run", "builtins:eval", "__main__:load"])
 def test_the_standard_library_is_no_package_of_anybody(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="got none"):
         located(name, tmp_path)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.bad_files import BAD, put
+from support.every import every
 from support.read_only import bound_by_modes, content, forbid_writing
 
 from securefl.core.errors import DataError
@@ -61,7 +62,7 @@ def read_elsewhere(path: Path) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.parametrize("index", [True, False], ids=["index", "no-index"])
+@every("index", [True, False])
 def test_what_is_in_the_log_alone_is_read_on_read_only_media(index: bool, tmp_path: Path) -> None:
     """As immutable, it would be 1: less than was spent."""
     path = cut_off(tmp_path / "run", index=index)
@@ -93,7 +94,7 @@ def test_a_run_that_writes_is_read_from_outside(tmp_path: Path) -> None:
         db.close()
 
 
-@pytest.mark.parametrize("logs", ["none", "index", "no-index"])
+@every("logs", ["none", "index", "no-index"])
 def test_reading_makes_no_file_where_it_could(logs: str, tmp_path: Path) -> None:
     if logs == "none":
         path = tmp_path / "ledger.sqlite"
@@ -123,7 +124,7 @@ def test_a_file_that_changes_meanwhile_is_read_again(tmp_path: Path) -> None:
     assert len(readings) == 2
 
 
-@pytest.mark.parametrize("error", [DataError("half"), Damaged("half"), FileNotFoundError("its log")])
+@every("error", [DataError("half"), Damaged("half"), FileNotFoundError("its log")])
 def test_damage_in_a_file_that_changes_meanwhile_is_looked_at_again(error: Exception, tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     write(path, 1).close()
@@ -148,7 +149,7 @@ def test_a_log_that_goes_right_after_it_was_seen_is_none(
     assert read(path, spent) == 3
 
 
-@pytest.mark.parametrize("turn", range(6))
+@every("turn", range(6))
 def test_a_log_that_comes_and_goes_at_every_look_is_no_missing_folder(
     turn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +187,7 @@ def test_a_damaged_file_is_told_as_it_is(tmp_path: Path) -> None:
         read(path, spent)
 
 
-@pytest.mark.parametrize("what", sorted(BAD.keys() - {"a failing disk"}))
+@every("what", sorted(BAD.keys() - {"a failing disk"}))
 def test_what_is_no_file_is_refused_at_once(what: str, tmp_path: Path) -> None:
     """SQLite would wait for the writer of a pipe, and take /dev/zero for an empty ledger."""
     said = put(tmp_path / "ledger.sqlite", what)

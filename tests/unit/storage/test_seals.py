@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.every import every
 
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Question
@@ -112,7 +113,7 @@ def test_every_row_that_is_acted_on_carries_a_seal() -> None:
     assert {table for table, _ in columns()} == READS.keys() | UNSEALED
 
 
-@pytest.mark.parametrize("table", READS)
+@every("table", READS)
 def test_what_was_written_is_read_again(table: str, tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     filled(path)
@@ -120,7 +121,7 @@ def test_what_was_written_is_read_again(table: str, tmp_path: Path) -> None:
         assert all(READS[table](kept))
 
 
-@pytest.mark.parametrize(("table", "column"), [one for one in columns() if one[0] != "journal"])
+@every(("table", "column"), [one for one in columns() if one[0] != "journal"])
 def test_a_flipped_value_in_a_row_is_refused(table: str, column: str, tmp_path: Path) -> None:
     """A party that acted on it could contradict what it said before."""
     path = tmp_path / "journal.sqlite"
@@ -130,7 +131,7 @@ def test_a_flipped_value_in_a_row_is_refused(table: str, column: str, tmp_path: 
         READS[table](kept)
 
 
-@pytest.mark.parametrize("column", ["dealt", "masked", "signed"])
+@every("column", ["dealt", "masked", "signed"])
 def test_an_act_that_was_lost_from_its_row_is_refused(column: str, tmp_path: Path) -> None:
     """With nothing in its place, the act could be done again, and otherwise."""
     path = tmp_path / "journal.sqlite"

@@ -163,7 +163,7 @@ def _with_digest(folder: Path, digest: str) -> None:
     (folder / "private" / "records.json").write_text(json.dumps({"note": "x", "data": digest}))
 
 
-@every(("make", "why"), REFUSED.values(), ids=list(REFUSED))
+@every(("make", "why"), REFUSED.values())
 def test_runs_that_do_not_compare_are_refused(
     tmp_path: Path, make: Callable[[Path], object], why: str
 ) -> None:

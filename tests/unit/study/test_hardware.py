@@ -67,7 +67,6 @@ def test_a_run_is_noted_where_it_was_and_goes_on_there(tmp_path: Path) -> None:
 @every(
     ("wanted", "gpu"),
     [("auto", FakeGpu(broken="")), ("auto", FakeGpu(said="Fake 2")), ("cpu", FakeGpu())],
-    ids=["no GPU", "another GPU", "the CPU"],
 )
 def test_a_run_does_not_go_on_elsewhere(tmp_path: Path, wanted: Wanted, gpu: FakeGpu) -> None:
     (tmp_path / DEVICE_NOTE).write_text("cpu: Fake 1\n")

@@ -34,7 +34,7 @@ WRONG = {
 """Sections with one mistake each: of type, of name, and of value."""
 
 
-@every("order", list(permutations(WRONG)), ids="-".join)
+@every("order", list(permutations(WRONG)))
 def test_the_first_section_with_a_mistake_is_named(order: tuple[str, ...]) -> None:
     rest = section("study") + section("model")
     arms = WHOLE[WHOLE.index("[[arm]]") :]
@@ -49,7 +49,7 @@ def test_an_arm_before_a_section_is_named_before_it() -> None:
     assert message(head + tail + arm).startswith("[privacy]")
 
 
-@every("order", list(permutations(["rounds", "rond", "target"])), ids="-".join)
+@every("order", list(permutations(["rounds", "rond", "target"])))
 def test_keys_are_named_in_their_order(order: tuple[str, ...]) -> None:
     wrong = {"rounds": "ten", "rond": 3, "target": "high"}
     table = {"name": "n", **{key: wrong[key] for key in order}}

@@ -69,7 +69,6 @@ def test_each_panel_and_arm_has_a_row_and_each_epsilon_a_column() -> None:
         line("b", {2.0: 0.9}),
         line("b", {1.0: math.nan}),
     ],
-    ids=["no epsilon", "more epsilon", "personal models", "another epsilon", "not measured"],
 )
 def test_what_cannot_be_compared_is_not(other: Series) -> None:
     assert means([line("a", {1.0: 0.5}), other]).empty

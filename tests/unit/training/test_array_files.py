@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.bad_files import BAD, put
+from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.data.tables import LARGEST
@@ -25,9 +26,9 @@ def npy(array: np.ndarray) -> bytes:
     return target.getvalue()
 
 
-@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
-@pytest.mark.parametrize("dtype", ["<f8", ">f4", "<i2", "u1"])
-@pytest.mark.parametrize("order", ["C", "F"])
+@every("version", [(1, 0), (2, 0)])
+@every("dtype", ["<f8", ">f4", "<i2", "u1"])
+@every("order", ["C", "F"])
 def test_arrays_of_numbers_are_read(version: tuple[int, int], dtype: str, order: str, tmp_path: Path) -> None:
     array = np.asarray(NUMBERS.astype(dtype), order=order)  # type: ignore[call-overload]
     with (tmp_path / "d.npy").open("wb") as target:
@@ -35,14 +36,14 @@ def test_arrays_of_numbers_are_read(version: tuple[int, int], dtype: str, order:
     np.testing.assert_array_equal(array_of(tmp_path / "d.npy"), array)
 
 
-@pytest.mark.parametrize("text", ["\ufeff1,2\n3,4\n", "1, 2\r\n\r\n3,4", "# a comment\n1,2\n3,4\n"])
+@every("text", ["\ufeff1,2\n3,4\n", "1, 2\r\n\r\n3,4", "# a comment\n1,2\n3,4\n"])
 def test_tables_of_numbers_are_read(text: str, tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text(text, encoding="utf-8", newline="")
     np.testing.assert_array_equal(array_of(tmp_path / "d.csv"), [[1, 2], [3, 4]])
 
 
-@pytest.mark.parametrize("name", ["d.npy", "d.csv"])
-@pytest.mark.parametrize("what", BAD)
+@every("name", ["d.npy", "d.csv"])
+@every("what", BAD)
 def test_what_is_no_file_is_refused_by_name(name: str, what: str, tmp_path: Path) -> None:
     said = put(tmp_path / name, what)
     with pytest.raises(DataError) as refused:
@@ -51,7 +52,7 @@ def test_what_is_no_file_is_refused_by_name(name: str, what: str, tmp_path: Path
     assert said in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["d.npy", "d.csv"])
+@every("name", ["d.npy", "d.csv"])
 def test_a_file_beyond_the_limit_is_refused_unread(name: str, tmp_path: Path) -> None:
     with (tmp_path / name).open("wb") as target:
         target.write(npy(NUMBERS) if name == "d.npy" else b"1,2\n")
@@ -71,7 +72,7 @@ def claiming(shape: str) -> bytes:
     return raw.replace(b"(4, 3), }" + b" " * (len(shape) - 6), shape.encode() + b", }", 1)
 
 
-@pytest.mark.parametrize("shape", ["(1099511627776, 3)", "(4, 4)", "(4, 2)", "(0, 3)"])
+@every("shape", ["(1099511627776, 3)", "(4, 4)", "(4, 2)", "(0, 3)"])
 def test_a_header_that_claims_more_or_less_is_refused_before_memory_is_taken(
     shape: str, tmp_path: Path
 ) -> None:
@@ -114,7 +115,7 @@ CONTENT = {
 }
 
 
-@pytest.mark.parametrize("what", CONTENT)
+@every("what", CONTENT)
 def test_other_content_is_refused_by_name_and_none_of_it_runs(what: str, tmp_path: Path) -> None:
     name, content, said = CONTENT[what]
     (tmp_path / name).write_bytes(content)

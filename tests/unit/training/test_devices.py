@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.every import every
 from support.gpus import Exhausted, FakeGpu
 from torch import nn
 
@@ -61,9 +62,7 @@ def test_a_gpu_that_cannot_be_used_is_said_under_auto() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("broken", "told"), [("", "none: torch finds no CUDA device"), ("driver too old", "driver too old")]
-)
+@every(("broken", "told"), [("", "none: torch finds no CUDA device"), ("driver too old", "driver too old")])
 def test_cuda_without_a_gpu_is_refused(broken: str, told: str) -> None:
     with pytest.raises(ConfigError, match=f'Expected a GPU for device = "cuda", got {told}. Install'):
         chosen("cuda", gpu=FakeGpu(broken=broken))
@@ -90,7 +89,7 @@ READS: dict[str, Callable[[nn.Module], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", READS)
+@every("kind", READS)
 def test_a_full_gpu_is_left_for_the_cpu_under_auto_and_said_once(kind: str) -> None:
     said, left, gpu = list[str](), list[str](), FakeGpu()
     hardware = Hardware(gpu, falls_back=True, say=said.append, left=lambda: left.append("left"))
@@ -103,7 +102,7 @@ def test_a_full_gpu_is_left_for_the_cpu_under_auto_and_said_once(kind: str) -> N
     assert (hardware.gpu, hardware.device, hardware.words) == (None, CPU, "cpu")
 
 
-@pytest.mark.parametrize("kind", READS)
+@every("kind", READS)
 def test_a_full_gpu_ends_a_run_that_insists_on_it(kind: str) -> None:
     full = Hardware(FakeGpu()).put(model(Exhausted()))
     with pytest.raises(SecureFLError, match="--device auto or cpu") as caught:
@@ -156,7 +155,7 @@ def test_a_model_without_parameters_is_on_the_cpu() -> None:
     assert device_of(nn.Linear(2, 2, device="meta")) == torch.device("meta")
 
 
-@pytest.mark.parametrize(("context", "cudnn"), [(full_precision, True), (records_apart, False)])
+@every(("context", "cudnn"), [(full_precision, True), (records_apart, False)])
 def test_precision_is_set_for_a_gpu_and_given_back(context: Callable[..., object], cudnn: bool) -> None:
     def flags() -> tuple[bool, ...]:
         own = torch.backends.cudnn
@@ -211,14 +210,13 @@ LOCAL = LocalTraining(
 )
 
 
-@pytest.mark.parametrize(
+@every(
     "compute",
     [
         lambda m: train(m, X, Y, LOCAL, "cross_entropy", np.random.default_rng(0), 0),
         lambda m: train_privately(m, X, Y, PRIVATE, "cross_entropy", Source()),
         *READS.values(),
     ],
-    ids=["training", "private training", *READS],
 )
 def test_all_tensors_are_where_the_model_is(
     monkeypatch: pytest.MonkeyPatch, compute: Callable[[nn.Module], object]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from opacus.accountants import PRVAccountant, RDPAccountant
+from support.every import every
 from support.tiny_dpsgd import config
 
 from securefl.accounting.composition import compose, rdp_epsilon
 from securefl.accounting.events import History
 
 
-@pytest.mark.parametrize(
+@every(
     ("q", "z", "steps"),
     [(0.02, 1.1, 50), (0.02, 1.1, 5000), (0.05, 1.0, 100), (0.3, 2.0, 10), (0.004, 0.6, 1000)],
 )
@@ -23,7 +24,7 @@ def test_epsilon_is_that_of_opacus(q: float, z: float, steps: int) -> None:
     assert rdp_epsilon(History.of({event: 1}), 1e-5) == pytest.approx(rdp.get_epsilon(1e-5), rel=1e-3)
 
 
-@pytest.mark.parametrize(
+@every(
     ("rounds", "expected", "by_rdp"),
     [((100, 100), 9.4756, 10.2194), ((100, 0), 7.8609, 8.5148), ((0, 100), 4.3772, 4.7285)],
 )

@@ -134,7 +134,7 @@ def test_kept_features_of_another_network_are_refused(tmp_path: Path) -> None:
         embedded(images(), Two(), network="a", folder=tmp_path / "a")
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "pickle", "empty"])
+@every("damage", ["cut", "changed", "pickle", "empty"])
 def test_damaged_features_are_refused(damage: str, tmp_path: Path) -> None:
     embedded(images(), Two(), network="a", folder=tmp_path)
     (path,) = tmp_path.glob("*.npz")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.every import every
 from support.tiny_dpsgd import seeded
 from torch import nn
 
@@ -42,7 +43,7 @@ def test_regression_accuracy_and_loss_by_hand() -> None:
     assert mean_loss(identity(2), yhat, y, "mse") == pytest.approx(found.loss)
 
 
-@pytest.mark.parametrize(
+@every(
     ("yhat", "y", "expected"),
     [
         (0.0, 0.0, 1.0),  # exact, though the maximum is 0
@@ -88,7 +89,7 @@ def test_no_records_and_losses_that_are_not_finite_are_refused() -> None:
         mean_loss(identity(2), x, np.array([0]))
 
 
-@pytest.mark.parametrize(
+@every(
     ("x", "y", "task"),
     [
         (np.zeros((3, 2), np.float32), np.zeros(2, np.int64), "classification"),

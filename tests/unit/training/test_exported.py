@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save as foreign
+from support.every import every
 from support.exported_cards import CARD, MODEL, RECORDS, values
 from torch import Tensor, nn
 
@@ -157,7 +158,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
             load(path)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@every("bad", [np.nan, np.inf])
 def test_a_diverged_model_is_not_written(bad: float, tmp_path: Path) -> None:
     found = values()
     found["fc1.bias"][0] = bad
@@ -222,7 +223,7 @@ def test_a_shared_part_fills_a_module_and_predicts_nothing(tmp_path: Path) -> No
         found.predict(X)
 
 
-@pytest.mark.parametrize(
+@every(
     "card",
     [
         {},

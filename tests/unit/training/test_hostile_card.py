@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.exported_cards import CARD, MODEL, RECORDS, values
 
 from securefl.core.errors import ConfigError, DataError
@@ -21,7 +22,7 @@ def write(path: Path, card: dict[str, Any]) -> Path:
     return path / "m"
 
 
-@pytest.mark.parametrize(
+@every(
     "told",
     [
         {"shape": [-1]},
@@ -49,7 +50,6 @@ def write(path: Path, card: dict[str, Any]) -> Path:
         {"features": {"projection": {"kind": "random", "features": 10**5, "width": 10**5, "seed": 0}}},
         {"features": {"projection": {"kind": "random", "features": 4, "width": 4, "seed": -1}}},
     ],
-    ids=lambda told: str(told)[:60],
 )
 def test_a_card_of_a_strangers_making_is_refused_shortly(told: dict[str, Any], tmp_path: Path) -> None:
     """The attack: a file with a right digest whose card says what no export says."""
@@ -64,7 +64,7 @@ def test_a_card_of_a_strangers_making_is_refused_shortly(told: dict[str, Any], t
     assert len(str(refused.value)) < 700
 
 
-@pytest.mark.parametrize(
+@every(
     "told",
     [
         {"columns": [{"name": f"f{place}", "range": [1, 0]} for place in range(6)]},
@@ -78,7 +78,6 @@ def test_a_card_of_a_strangers_making_is_refused_shortly(told: dict[str, Any], t
         {"network": 3},
         {"strange": 1},
     ],
-    ids=lambda told: str(told)[:60],
 )
 def test_records_that_no_export_describes_are_refused(told: dict[str, Any], tmp_path: Path) -> None:
     file = write(tmp_path, {**CARD, "records": {**RECORDS, **told}})
@@ -99,16 +98,14 @@ def test_an_edited_card_is_noticed(tmp_path: Path) -> None:
         load(file)
 
 
-@pytest.mark.parametrize(
-    "told", [{"arm": "\x1b[2J"}, {"seed": "x"}, {"client": "../x"}, {"part": ["x"]}], ids=str
-)
+@every("told", [{"arm": "\x1b[2J"}, {"seed": "x"}, {"client": "../x"}, {"part": ["x"]}])
 def test_a_card_writes_nothing_odd_on_a_terminal(told: dict[str, Any], tmp_path: Path) -> None:
     file = write(tmp_path, {**CARD, **told})
     with pytest.raises(DataError, match="the whole card of a model"):
         load(file)
 
 
-@pytest.mark.parametrize("path", [None, 3, b"m", "a\0b"])
+@every("path", [None, 3, b"m", "a\0b"])
 def test_something_else_than_a_path_is_refused(path: Any) -> None:
     with pytest.raises(ConfigError, match="path of an exported model"):
         load(path)

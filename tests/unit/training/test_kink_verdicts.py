@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.every import every
 from support.gpus import FakeGpu
 
 from securefl.dp.auditing import Bound
@@ -29,7 +30,7 @@ class Tried:
         return self.verdict
 
 
-@pytest.mark.parametrize("verdict", [True, False])
+@every("verdict", [True, False])
 def test_a_verdict_is_found_once_and_said(tmp_path: Path, verdict: bool) -> None:
     tried, said = Tried(verdict), list[str]()
     for _ in range(3):
@@ -56,7 +57,7 @@ def test_another_device_or_version_is_tried_for_itself(tmp_path: Path) -> None:
     assert tried.times == 0
 
 
-@pytest.mark.parametrize("module", ["chunks.py", "products.py", "vector.py"])
+@every("module", ["chunks.py", "products.py", "vector.py"])
 def test_other_code_is_tried_for_itself(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before, read = subject(FakeGpu()), Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b" " * (path.name == module))
@@ -74,7 +75,7 @@ DAMAGED: dict[str, Callable[[str], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGED)
+@every("damage", DAMAGED)
 def test_a_damaged_file_is_ignored_and_written_anew(tmp_path: Path, damage: str) -> None:
     gpu, path, tried = FakeGpu(), tmp_path / "kinks.json", Tried(False)
     path.write_bytes(DAMAGED[damage](subject(gpu)))
@@ -100,7 +101,7 @@ def test_the_file_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert remembered(tmp_path / "securefl" / "kinks.json") == {subject(FakeGpu()): True}
 
 
-@pytest.mark.parametrize(("lower", "verdict"), [(0.5, True), (9.0, False)])
+@every(("lower", "verdict"), [(0.5, True), (9.0, False)])
 def test_the_test_is_the_audits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lower: float, verdict: bool
 ) -> None:

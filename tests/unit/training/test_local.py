@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 from sklearn.datasets import load_digits
+from support.every import every
 from support.tiny_training import small_data, small_model
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -41,7 +42,7 @@ def test_one_step_of_sgd_by_hand() -> None:
     np.testing.assert_allclose(to_vector(model), [0.5 - 0.1 * 0.4, 0.1 + 0.1 * 0.8], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
+@every(
     ("settings", "reference"),
     [
         ({"learning_rate": 0.05}, lambda p: torch.optim.SGD(p, lr=0.05)),
@@ -54,7 +55,6 @@ def test_one_step_of_sgd_by_hand() -> None:
             lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1),
         ),
     ],
-    ids=["sgd", "momentum", "adam"],
 )
 def test_updates_are_those_of_torch(settings: dict[str, Any], reference: Any) -> None:
     x, y = (torch.from_numpy(part) for part in small_data())
@@ -72,7 +72,7 @@ def test_updates_are_those_of_torch(settings: dict[str, Any], reference: Any) ->
     np.testing.assert_allclose(found, to_vector(model), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@every("optimizer", ["sgd", "adam"])
 def test_the_same_stream_gives_the_same_model_and_the_optimizer_starts_anew(optimizer: str) -> None:
     settings = config(optimizer=optimizer, momentum=0.9 if optimizer == "sgd" else 0.0)
     model, start = small_model(), to_vector(small_model())
@@ -107,7 +107,7 @@ class Recorder(nn.Module):
         return out
 
 
-@pytest.mark.parametrize(
+@every(
     ("settings", "sizes"),
     [
         ({"epochs": 2}, [4, 4, 2, 4, 4, 2]),
@@ -115,7 +115,6 @@ class Recorder(nn.Module):
         ({"epochs": None, "steps": 5}, [4, 4, 2, 4, 4]),
         ({"epochs": 1, "batch_size": 100}, [10]),
     ],
-    ids=str,
 )
 def test_passes_and_steps_go_through_all_records_in_fresh_orders(
     settings: dict[str, Any], sizes: list[int]
@@ -170,7 +169,7 @@ def norm_model() -> nn.Sequential:
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("length", [{"epochs": 2}, {"epochs": None, "steps": 2}], ids=str)
+@every("length", [{"epochs": 2}, {"epochs": None, "steps": 2}])
 def test_without_records_nothing_changes(length: dict[str, Any]) -> None:
     model = norm_model()
     before = to_vector(model)
@@ -252,7 +251,7 @@ def test_running_statistics_that_are_not_finite_are_an_error() -> None:
         train(model, x * np.float32(1e20), y, config(), "cross_entropy", np.random.default_rng(0), 0)
 
 
-@pytest.mark.parametrize(
+@every(
     "changes",
     [
         {"epochs": None},
@@ -272,7 +271,6 @@ def test_running_statistics_that_are_not_finite_are_an_error() -> None:
         {"proximal": -1.0},
         {"optimizer": "lbfgs"},
     ],
-    ids=str,
 )
 def test_settings_out_of_range_are_refused_when_read(changes: dict[str, Any]) -> None:
     settings: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.1, "epochs": 1, "batch_size": 8}
@@ -281,7 +279,7 @@ def test_settings_out_of_range_are_refused_when_read(changes: dict[str, Any]) ->
         TypeAdapter(LocalTraining).validate_python(settings | changes)
 
 
-@pytest.mark.parametrize("kind", ["mlp", "lenet5"])
+@every("kind", ["mlp", "lenet5"])
 def test_models_learn_real_digits(kind: Any) -> None:
     digits, order = load_digits(), np.random.default_rng(1).permutation(1797)
     x = (digits.images[order] / 16).astype(np.float32)[:, None]

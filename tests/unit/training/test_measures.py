@@ -9,6 +9,7 @@ import pytest
 from scipy.special import softmax
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import confusion_matrix, f1_score, roc_auc_score
+from support.every import every
 
 from securefl.training import ModelConfig, evaluate
 from securefl.training.evaluation import outputs_on
@@ -49,7 +50,7 @@ def test_f1_is_a_mean_over_classes_that_occur() -> None:
     assert found.auc == 0.5
 
 
-@pytest.mark.parametrize("kinds", [2, 5])
+@every("kinds", [2, 5])
 def test_measures_are_those_of_scikit_learn(kinds: int) -> None:
     rng = np.random.default_rng(kinds)
     outputs = rng.normal(size=(300, kinds)).round(1)  # with equal scores
@@ -71,7 +72,7 @@ def test_one_class_has_no_area() -> None:
     assert math.isnan(measured(np.zeros((3, 2)), np.zeros(3, np.int64), "classification").auc)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@every("bad", [math.nan, math.inf])
 def test_a_diverged_model_has_no_measure(bad: float) -> None:
     assert repr(measured(np.array([[bad, 0.0]]), np.array([0]), "classification")) == repr(Measures())
 
@@ -85,7 +86,7 @@ def test_regression_by_hand() -> None:
     assert math.isnan(measures.auc)
 
 
-@pytest.mark.parametrize("task", ["classification", "regression"])
+@every("task", ["classification", "regression"])
 def test_accuracy_is_that_of_evaluate(task: str) -> None:
     rng = np.random.default_rng(0)
     model = ModelConfig(kind="mlp", hidden=(4,)).build((3,), 2, seed=0)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
+from support.every import every
 from torch import nn
 from torch.nn.functional import max_pool2d
 
@@ -18,7 +19,7 @@ def parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(
+@every(
     ("model", "expected"),
     [
         (MLP(9, 2), 9 * 64 + 64 + 64 * 32 + 32 + 32 * 2 + 2),
@@ -31,7 +32,6 @@ def parameters(model: nn.Module) -> int:
         (ShuffleNetV2(3, 1000, 0.5), 1_366_792),
         (ShuffleNetV2(3, 1000, 1.0), 2_278_604),
     ],
-    ids=["mlp", "mlp-fedcor", "lenet5", "fedcor", "adds", "shufflenet-0.5", "shufflenet-1"],
 )
 def test_models_have_the_published_number_of_parameters(model: nn.Module, expected: int) -> None:
     assert parameters(model) == expected
@@ -45,7 +45,7 @@ def test_the_adds_supernet_has_568_ten_thousands_and_width_shrinks_it() -> None:
     assert half.fc3.out_features == 62
 
 
-@pytest.mark.parametrize(
+@every(
     ("config", "shape"),
     [
         (ModelConfig(kind="mlp"), (9,)),
@@ -61,7 +61,6 @@ def test_the_adds_supernet_has_568_ten_thousands_and_width_shrinks_it() -> None:
         (ModelConfig(kind="shufflenet_v2", width=0.25), (3, 32, 32)),
         (ModelConfig(kind="shufflenet_v2", width=1.0), (1, 28, 28)),
     ],
-    ids=str,
 )
 def test_every_model_maps_records_to_outputs_and_has_its_profiled_layer(
     config: ModelConfig, shape: tuple[int, ...]
@@ -147,7 +146,7 @@ def test_the_last_convolution_has_1024_channels() -> None:
         assert conv5.out_channels == 1024
 
 
-@pytest.mark.parametrize("kind", ["mlp", "shufflenet_v2"])
+@every("kind", ["mlp", "shufflenet_v2"])
 def test_a_seed_fixes_the_model_and_leaves_the_global_generator_alone(kind: Any) -> None:
     config = ModelConfig(kind=kind)
     torch.manual_seed(5)
@@ -159,7 +158,7 @@ def test_a_seed_fixes_the_model_and_leaves_the_global_generator_alone(kind: Any)
     assert not np.array_equal(first, to_vector(config.build((3, 32, 32), 10, seed=1)))
 
 
-@pytest.mark.parametrize(
+@every(
     "settings",
     [
         {"kind": "lenet5", "hidden": [64]},
@@ -171,7 +170,6 @@ def test_a_seed_fixes_the_model_and_leaves_the_global_generator_alone(kind: Any)
         {"kind": "shufflenet_v2", "width": 0.75},
         {"kind": "resnet"},
     ],
-    ids=str,
 )
 def test_settings_that_do_not_fit_the_kind_are_refused_when_read(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
@@ -186,7 +184,7 @@ def test_a_config_is_read_from_plain_values() -> None:
     assert read.layer == "fc2"
 
 
-@pytest.mark.parametrize(
+@every(
     ("config", "shape", "message"),
     [
         (ModelConfig(kind="lenet5"), (1, 8, 8), "28x28 or 32x32"),
@@ -197,7 +195,6 @@ def test_a_config_is_read_from_plain_values() -> None:
         (ModelConfig(kind="mlp", profiled_layer="fc9"), (9,), "nearest names are fc"),
         (ModelConfig(kind="char_lstm"), (1, 28, 28), "rows of characters"),
     ],
-    ids=str,
 )
 def test_shapes_and_layers_that_a_kind_cannot_take_are_named(
     config: ModelConfig, shape: tuple[int, ...], message: str

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.every import every
 from support.exported_cards import CARD
 from torch import nn
 
@@ -80,7 +81,7 @@ SLOW: dict[str, Callable[[], Learnt]] = {
 }
 
 
-@pytest.mark.parametrize("of", CASES.values(), ids=list(CASES))
+@every("of", CASES.values())
 def test_outputs_are_the_models(of: Callable[[], Learnt], tmp_path: Path) -> None:
     assert compared(of(), tmp_path / "model.onnx") < 1e-5
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
@@ -98,7 +99,7 @@ def test_the_card_travels_in_the_metadata(tmp_path: Path) -> None:
     assert json.loads(found["securefl"]) == {"format": "securefl 8 model", "card": CARD}
 
 
-@pytest.mark.parametrize("gone", ["onnx", "onnxruntime", "onnxscript"])
+@every("gone", ["onnx", "onnxruntime", "onnxscript"])
 def test_without_the_extra_the_command_says_how_to_get_it(
     gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from support.every import every
 from support.other_kernels import disturbed
 from torch import Tensor, nn
 
@@ -18,8 +19,8 @@ INPUTS = (1, 5, 21, 30, 64, 97)
 OUTPUTS = (1, 2, 3, 5, 10, 33)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("inputs", INPUTS)
+@every("dtype", [torch.float32, torch.float64])
+@every("inputs", INPUTS)
 def test_a_row_has_the_same_bits_in_every_place(inputs: int, dtype: torch.dtype) -> None:
     """Without the zeros this fails on processors of AMD."""
     drawn = torch.Generator().manual_seed(inputs)
@@ -47,8 +48,8 @@ def both_ways(x: Tensor, weight: Tensor) -> Tensor:
     return slope
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("shape", [(), (7,), (7, 3)])
+@every("bias", [False, True])
+@every("shape", [(), (7,), (7, 3)])
 def test_zeros_change_no_result(shape: tuple[int, ...], bias: bool) -> None:
     layer = nn.Linear(21, 10, bias=bias).double()
     x = torch.randn(*shape, 21, dtype=torch.float64)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.every import every
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError
@@ -60,7 +61,7 @@ def test_profiles_are_taken_in_evaluation_mode_and_modes_are_restored() -> None:
     np.testing.assert_allclose(found.mean, out.mean(0), atol=1e-5)
 
 
-@pytest.mark.parametrize(
+@every(
     ("layer", "x", "error"),
     [
         ("0", records(5, 4), None),
@@ -69,7 +70,6 @@ def test_profiles_are_taken_in_evaluation_mode_and_modes_are_restored() -> None:
         ("0", records(5, 3), RuntimeError),
         ("2", records(5, 4), ConfigError),
     ],
-    ids=["fine", "not-finite", "empty", "shape", "output"],
 )
 def test_no_hook_is_left_behind_and_modes_are_restored(layer: str, x: Any, error: Any) -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Unflatten(1, (2, 3)))
@@ -113,7 +113,7 @@ class Twice(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("times", [0, 2])
+@every("times", [0, 2])
 def test_a_layer_that_does_not_run_once_a_record_is_refused(times: int) -> None:
     with pytest.raises(ConfigError if times else (ConfigError, DataError), match="once"):
         profile(Twice(times), "layer", records(5, 4))
@@ -151,7 +151,7 @@ def test_a_constant_element_still_has_a_positive_scale() -> None:
 SIZES = (5, 0, 70, 1, 300, 20)
 
 
-@pytest.mark.parametrize("batch", [16, 80, 1024])
+@every("batch", [16, 80, 1024])
 def test_profiles_of_a_wave_are_those_of_each_client(batch: int) -> None:
     model = ModelConfig(kind="mlp").build((9,), 2, 0)
     clients = [records(n, 9, seed=n) for n in SIZES]
@@ -171,7 +171,7 @@ def test_profiles_of_a_wave_are_those_of_each_client(batch: int) -> None:
         np.testing.assert_allclose(own.variance, alike.variance, atol=1e-6)
 
 
-@pytest.mark.parametrize("batch", [16, 80, 8192])
+@every("batch", [16, 80, 8192])
 def test_outputs_of_a_wave_have_the_bits_of_each_client(batch: int) -> None:
     model = ModelConfig(kind="mlp").build((9,), 2, 0)
     clients = [records(n, 9, seed=n) for n in SIZES]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.every import every
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.networks import is_name
@@ -58,7 +59,7 @@ def test_it_says_what_it_is(network: Network) -> None:
     assert network.module(torch.full((1, 4), -1)).tolist() == [[0.0] * sentences.WIDTH]
 
 
-@pytest.mark.parametrize("name", ["WEIGHTS", "TOKENIZER"])
+@every("name", ["WEIGHTS", "TOKENIZER"])
 def test_a_file_of_another_digest_is_not_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentences, name, "0" * 64)
     with pytest.raises(DataError, match="Reinstall wordllama"):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.every import every
 from torch import nn
 
 from securefl.core.errors import DataError
@@ -27,7 +28,7 @@ def test_the_vector_holds_parameters_and_running_statistics_in_state_dict_order_
     assert np.abs(vector[24:28]).max() > 0
 
 
-@pytest.mark.parametrize("kind", ["mlp", "lenet5", "fedcor_cnn", "adds_cnn", "shufflenet_v2"])
+@every("kind", ["mlp", "lenet5", "fedcor_cnn", "adds_cnn", "shufflenet_v2"])
 def test_loading_a_vector_makes_the_same_function(kind: str) -> None:
     config = ModelConfig(kind=kind)  # type: ignore[arg-type]  # a Literal, spelt by the parametrisation
     source, target = (config.build((1, 28, 28), 10, seed) for seed in (1, 2))
@@ -66,7 +67,7 @@ def test_read_only_float64_vectors_load() -> None:
     assert to_vector(model).tolist() == [1.0, 2.0, 3.0]
 
 
-@pytest.mark.parametrize("shape", [(11,), (13,), (1, 12), ()])
+@every("shape", [(11,), (13,), (1, 12), ()])
 def test_a_vector_of_another_length_is_refused_and_changes_nothing(shape: tuple[int, ...]) -> None:
     model = nn.Linear(5, 2)
     before = to_vector(model)

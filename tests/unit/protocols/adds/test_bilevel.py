@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.every import every
 from support.supernets import CNN, LOCAL, MLP, context, supernet
 
 from securefl.core.errors import DataError
@@ -72,7 +73,7 @@ def test_validation_is_redrawn_and_never_empty() -> None:
     assert [len(part) for part in redrawn(2, 0.99, rng)] == [1, 1]
 
 
-@pytest.mark.parametrize("records", [0, 1])
+@every("records", [0, 1])
 def test_a_client_without_validation_records_is_told(records: int) -> None:
     net = supernet(CNN)
     own = context(net)
@@ -80,8 +81,8 @@ def test_a_client_without_validation_records_is_told(records: int) -> None:
         search(net, SEARCH, replace(own, x=own.x[:records], y=own.y[:records]))
 
 
-@pytest.mark.parametrize("criterion", ["slim", "activation", "lrp"])
-@pytest.mark.parametrize("value", [np.nan, 1e30])
+@every("criterion", ["slim", "activation", "lrp"])
+@every("value", [np.nan, 1e30])
 def test_a_broadcast_that_leads_nowhere_costs_its_client_alone(criterion: Criterion, value: float) -> None:
     """A server may send any model. A rate that is not a number once kept a client busy for ever."""
     net = supernet(CNN)
@@ -100,7 +101,7 @@ def test_a_search_that_diverges_is_told() -> None:
         search(net, SEARCH, context(net))
 
 
-@pytest.mark.parametrize("label", [-1, 10])
+@every("label", [-1, 10])
 def test_a_label_that_is_no_class_is_told(label: int) -> None:
     net = supernet(MLP)
     own = context(net)

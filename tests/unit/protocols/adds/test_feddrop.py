@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.supernets import MLP, context, problem
 from support.tiny_study import spied, study
 
@@ -59,7 +60,7 @@ def test_all_units_are_fedavg(tmp_path: Path) -> None:
     np.testing.assert_allclose(one.states[-1].broadcast, two.states[-1].broadcast, atol=1e-5)
 
 
-@pytest.mark.parametrize("defect", ["another length", "no units", "an empty layer", "no words"])
+@every("defect", ["another length", "no units", "an empty layer", "no words"])
 def test_orders_that_do_not_fit_are_refused(defect: str) -> None:
     own = part()
     (update,), good = own.contributions(Sampling()), ordered(part())

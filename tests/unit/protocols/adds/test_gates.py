@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as some
+from support.every import every
 from support.supernets import MLP, supernet
 
 from securefl.protocols.adds.subnet_search import MOST, Gates, most_important, probabilities
@@ -32,8 +33,8 @@ def test_a_small_temperature_is_hard_pruning() -> None:
     np.testing.assert_allclose(chances, [0, 1, 1, 0], atol=1e-6)
 
 
-@pytest.mark.parametrize("temperature", [1e-8, 1e-12, 1e-300])
-@pytest.mark.parametrize("importance", [[1.0] * 8, [1.0, 0.5, 0.5, 0.0], [1.0, 0.9]])
+@every("temperature", [1e-8, 1e-12, 1e-300])
+@every("importance", [[1.0] * 8, [1.0, 0.5, 0.5, 0.0], [1.0, 0.9]])
 def test_chances_come_to_an_end_for_any_temperature(importance: list[float], temperature: float) -> None:
     chances = probabilities(np.array(importance), 0.73, temperature)
     assert ((chances >= 0) & (chances <= 1)).all()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
+from support.every import every
 from support.supernets import CNN, MLP, context, supernet
 
 from securefl.protocols.adds.importance import Criterion, importance
 from securefl.training.losses import records
 
 
-@pytest.mark.parametrize("model", [CNN, MLP], ids=["cnn", "mlp"])
-@pytest.mark.parametrize("criterion", ["slim", "activation", "lrp"])
+@every("model", [CNN, MLP])
+@every("criterion", ["slim", "activation", "lrp"])
 def test_importance_is_from_0_to_1_and_a_dead_unit_has_none(model: object, criterion: Criterion) -> None:
     net = supernet(model)  # type: ignore[arg-type]
     own = context(net)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.every import every
 from support.supernets import CNN, LOCAL, MLP, context, problem, supernet
 from support.tiny_study import spied, study
 
@@ -164,13 +165,13 @@ def test_the_mask_stands_in_what_clients_sign() -> None:
     assert len(digests) == 2
 
 
-@pytest.mark.parametrize("groups", [1, 31, 32, 33, 100])
+@every("groups", [1, 31, 32, 33, 100])
 def test_a_mask_comes_back(groups: int) -> None:
     mask = np.random.default_rng(groups).random(groups) < 0.5
     np.testing.assert_array_equal(unpacked(packed(mask), groups), mask)
 
 
-@pytest.mark.parametrize("words", [[], [1.0, 2.0], [0.5], [-1.0], [2.0**32], [np.nan], [np.inf]])
+@every("words", [[], [1.0, 2.0], [0.5], [-1.0], [2.0**32], [np.nan], [np.inf]])
 def test_a_mask_of_other_words_is_refused(words: list[float]) -> None:
     with pytest.raises(DataError, match="whole numbers"):
         unpacked(np.array(words), 20)
@@ -278,7 +279,7 @@ def test_what_subnets_cannot_be_searched_under_is_refused() -> None:
     assert supernet(CNN).units
 
 
-@pytest.mark.parametrize("word", ["epsilon", "least", "fewest", "lasting", "weight", "offset"])
+@every("word", ["epsilon", "least", "fewest", "lasting", "weight", "offset"])
 def test_an_option_of_another_name_is_an_unknown_key(word: str) -> None:
     """`epsilon` was the inexactness of masks, in an arm beside the epsilon of [privacy]."""
     with pytest.raises(ConfigError, match=f"Unknown key `{word}`"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support.every import every
 from support.supernets import CNN, MLP, problem, supernet
 from torch import Tensor, nn
 
@@ -61,7 +62,7 @@ def masks_of(net: Supernet, units: NDArray[np.bool_]) -> dict[int, Tensor]:
     return {layer.own.start: torch.from_numpy(units[layer.own].astype(np.float32)) for layer in net.sampled}
 
 
-@pytest.mark.parametrize("name", sorted(NETS))
+@every("name", sorted(NETS))
 def test_a_sliced_forward_is_the_masked_forward(name: str) -> None:
     """To the rounding of a sum over fewer terms, in double precision; with and without most of the units."""
     net = NETS[name]
@@ -82,7 +83,7 @@ def test_a_sliced_forward_is_the_masked_forward(name: str) -> None:
         whole.float()
 
 
-@pytest.mark.parametrize("name", sorted(NETS))
+@every("name", sorted(NETS))
 def test_a_subnet_holds_the_entries_of_its_groups_and_costs_what_it_holds(name: str) -> None:
     net = NETS[name]
     units = net.whole

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_problem import tiny_problem
 
 from securefl.algorithm.clients import ClientContext
@@ -53,14 +54,14 @@ def attack(adjacency: Adjacency) -> tuple[float, Statistic]:
     return float(moved) * grid.step, made
 
 
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@every("adjacency", ["add-remove", "replace-one"])
 def test_a_record_moves_a_clipped_statistic_further_than_a_whole_one(adjacency: Adjacency) -> None:
     moved, made = attack(adjacency)
     assert moved > 1.001 * statistic().spec.sensitivity["record", adjacency]
     assert moved <= made.spec.sensitivity["record", adjacency]
 
 
-@pytest.mark.parametrize("bound", [0.01, 60.0, 2.0**20])
+@every("bound", [0.01, 60.0, 2.0**20])
 def test_the_declared_sensitivities_count_one_unit_an_entry(bound: float) -> None:
     plain, clipped = statistic().spec.sensitivity, statistic(bound).spec.sensitivity
     more = sqrt(CLASSES * (1 + WIDTH)) * 2.0**-10

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.every import every
 from support.trained_bodies import context, prepared, world
 
 from securefl.protocols.class_sums import Clipping, class_means
@@ -73,13 +74,12 @@ def test_fedlog_c_pulls_features_to_the_class_means() -> None:
     assert distance(1.0) < 0.5 * distance(0.0)
 
 
-@pytest.mark.parametrize(
+@every(
     "options",
     [
         {"alpha": 0.01},
         {"shorter": 0.5},
     ],
-    ids=str,
 )
 def test_options_that_the_body_does_not_use_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"Expected"):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from support.every import every
 from support.noises import noise
 from support.observed_runs import couple
 from support.trained_bodies import PLAN, run, study, world
@@ -88,7 +89,7 @@ def test_a_sum_of_too_few_is_thrown_away(tmp_path: Path) -> None:
     assert "the noise would fall short" in record["abstained"]["server"]
 
 
-@pytest.mark.parametrize(
+@every(
     ("changed", "said"),
     [
         ("dropout = 0.2\ncorrupt = 0.8", "less than 1 together"),

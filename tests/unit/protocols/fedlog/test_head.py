@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.protocols.fedlog.head import Prior, gradient, objective, probabilities, scores, solve
@@ -24,8 +25,8 @@ def statistic(classes: int, features: int, records: int, seed: int, noise: float
     return total + noise * rng.normal(size=total.shape)
 
 
-@pytest.mark.parametrize(("classes", "features"), [(1, 3), (2, 2), (10, 51), (10, 85), (62, 513)])
-@pytest.mark.parametrize("noise", [0.0, 5.0, 300.0])
+@every(("classes", "features"), [(1, 3), (2, 2), (10, 51), (10, 85), (62, 513)])
+@every("noise", [0.0, 5.0, 300.0])
 def test_the_gradient_vanishes(classes: int, features: int, noise: float) -> None:
     t = statistic(classes, features, 2000, seed=classes, noise=noise)
     t[:, 0] += max(0.0, 2000 - t[:, 0].sum()) / classes  # noise must not outweigh the records
@@ -92,7 +93,7 @@ def test_the_head_classifies() -> None:
     assert np.mean(scores(solve(t), phi).argmax(1) == labels) > 0.97
 
 
-@pytest.mark.parametrize(
+@every(
     "bad", [np.full((2, 3), np.nan), np.full((2, 3), np.inf), np.zeros((0, 3)), np.zeros(3), -np.ones((2, 3))]
 )
 def test_a_statistic_that_says_nothing_is_refused(bad: np.ndarray) -> None:
@@ -103,7 +104,7 @@ def test_a_statistic_that_says_nothing_is_refused(bad: np.ndarray) -> None:
 # The prior ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prior", [Prior(nu=0.0), Prior(nu=50.0), Prior(chi=3.0), Prior(chi=-0.5, nu=7.0)])
+@every("prior", [Prior(nu=0.0), Prior(nu=50.0), Prior(chi=3.0), Prior(chi=-0.5, nu=7.0)])
 def test_the_gradient_vanishes_under_any_prior(prior: Prior) -> None:
     t = statistic(4, 6, 400, seed=3)
     eta = solve(t, prior)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from scipy import stats
+from support.every import every
 from support.noises import noise
 from support.observed_runs import couple
 from support.tiny_fedlog import BOUNDED, UNIT, study, world
@@ -56,9 +57,7 @@ def total(made: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 # Sensitivity -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "clip", [Clipping(), Clipping(bound=3.0), Clipping(kind="bounded", bound=1.0)], ids=["1", "3", "bounded"]
-)
+@every("clip", [Clipping(), Clipping(bound=3.0), Clipping(kind="bounded", bound=1.0)])
 def test_no_record_moves_the_statistic_by_more_than_its_sensitivity(clip: Clipping) -> None:
     made, rng = statistic(clip), np.random.default_rng(0)
     x, y = rng.normal(size=(6, 4)), rng.integers(3, size=6)
@@ -130,7 +129,7 @@ def test_noise_has_the_claimed_deviation() -> None:
     assert np.sum((0.95 * standard) ** 2) < low
 
 
-@pytest.mark.parametrize("where", ["local", "central"])
+@every("where", ["local", "central"])
 def test_the_noise_reaches_the_sum(where: str, tmp_path: Path) -> None:
     """What the server has, less the true sum: of 20 shares (local) or of one (central); false alarm 1e-6."""
     of = study(where, epsilon=1.0)
@@ -161,8 +160,8 @@ def test_the_noise_reaches_the_sum(where: str, tmp_path: Path) -> None:
 # Whole runs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rounds", [1, 3])
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@every("rounds", [1, 3])
+@every("adjacency", ["add-remove", "replace-one"])
 def test_epsilon_is_what_was_asked_for_when_the_schedule_ends(
     rounds: int, adjacency: str, tmp_path: Path
 ) -> None:
@@ -233,7 +232,7 @@ def test_a_budget_that_ends_stops_releases_and_keeps_the_model(tmp_path: Path) -
     ]
 
 
-@pytest.mark.parametrize("left", [0, 1])
+@every("left", [0, 1])
 def test_a_client_answers_whether_it_has_a_record_or_none(left: int, tmp_path: Path) -> None:
     """Under add/remove adjacency, silence of an empty client would tell its last record."""
     here = world()

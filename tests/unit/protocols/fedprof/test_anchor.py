@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_study import FEDPROF, spied, study, world
 
 from securefl.core.abstaining import Reason
@@ -48,7 +49,7 @@ def test_the_model_s_own_anchor_is_taken_with_the_last_bits_of_another_machine()
         assert bounds == BOUNDS.linear(len(found.centre), Variant.FULL)
 
 
-@pytest.mark.parametrize(
+@every(
     "lie",
     [
         sharp,
@@ -57,7 +58,6 @@ def test_the_model_s_own_anchor_is_taken_with_the_last_bits_of_another_machine()
         lambda anchor: Anchor(anchor.centre, anchor.scale * 1.06),
         lambda anchor: Anchor(anchor.centre[:-1], anchor.scale[:-1]),
     ],
-    ids=["sharp", "another centre", "smaller scales", "larger scales", "another length"],
 )
 def test_another_anchor_is_refused(lie: Any) -> None:
     with pytest.raises(DataError, match="anchor"):
@@ -76,7 +76,7 @@ def test_a_new_model_has_a_new_anchor() -> None:
         known.linear_bounds(other, beside(first))
 
 
-@pytest.mark.parametrize("scores", ["pads", "ckks"])
+@every("scores", ["pads", "ckks"])
 def test_a_server_with_an_anchor_of_its_own_learns_nothing_and_burns_nothing(
     scores: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

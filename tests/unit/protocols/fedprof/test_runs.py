@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_he import SURELY
 from support.tiny_study import Spy, run, same_state, spied, study, world
 
@@ -111,7 +112,7 @@ def test_the_same_run_twice_is_the_same_bit_for_bit(tmp_path: Path) -> None:
 # Options ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf"), (1.0, -1.0)])
+@every("alpha", [-1.0, float("nan"), float("inf"), (1.0, -1.0)])
 def test_alpha_is_a_finite_penalty(alpha: float | tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="alpha"):
         FedProf(fraction=0.5, alpha=alpha)
@@ -128,7 +129,7 @@ def test_one_alpha_a_client() -> None:
     FedProf(fraction=0.5, alpha=(1.0,) * 6).build(here.problem)
 
 
-@pytest.mark.parametrize(("most", "rounds", "found"), [(None, 6, 3 + 1), (9, 6, 9), (1, 6, 1)])
+@every(("most", "rounds", "found"), [(None, 6, 3 + 1), (9, 6, 9), (1, 6, 1)])
 def test_profiles_declare_how_many_leave(most: int | None, rounds: int, found: int) -> None:
     """By default as many as one study asks for: in every second round, and once before the first."""
     options = FedProf(fraction=0.5, refresh=2, max_releases=most)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.every import every
 from support.tiny_heads import problem
 
 from securefl.algorithm.clients import ClientContext
@@ -49,7 +50,7 @@ def distances(of: Blocks, records: int = 400) -> tuple[float, float]:
     return float(np.sqrt(squares.max())), float(np.sqrt(apart.max()))
 
 
-@pytest.mark.parametrize("name", SENT)
+@every("name", SENT)
 def test_a_search_comes_close_to_the_declared_sensitivity_and_never_beyond(name: str) -> None:
     of = blocks(name)
     added, replaced = distances(of)
@@ -67,8 +68,8 @@ def test_sensitivities_are_those_of_the_proof() -> None:
     assert blocks("lda").sensitivity("add-remove") == pytest.approx(sqrt(2 + 1 / 16), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", SENT)
-@pytest.mark.parametrize("bits", [6, 10])
+@every("name", SENT)
+@every("bits", [6, 10])
 def test_rounding_on_a_coarse_grid_is_part_of_the_sensitivity(name: str, bits: int) -> None:
     """Records beside it decide how a sum is rounded: one more moves each entry by up to a step further."""
     of = blocks(name, width=4, grid=Grid(step=2.0**-bits, bound=2.0**10))
@@ -122,8 +123,8 @@ def statistic(**options: Any) -> Statistic:
     return made
 
 
-@pytest.mark.parametrize("kind", ["unit-l2", "clip-l2"])
-@pytest.mark.parametrize("projection", ["none", "leading", "random"])
+@every("kind", ["unit-l2", "clip-l2"])
+@every("projection", ["none", "leading", "random"])
 def test_no_record_moves_a_client_s_value_by_more_than_declared(kind: Any, projection: Any) -> None:
     made = statistic(
         bounding=Bounding(kind=kind), projection=projection, width=None if projection == "none" else 3
@@ -197,8 +198,8 @@ def test_a_random_projection_is_the_same_for_all_and_keeps_lengths() -> None:
     assert float((one(x).square().sum(1) / x.square().sum(1)).mean()) == pytest.approx(1, abs=0.1)
 
 
-@pytest.mark.parametrize("options", [{}, {"projection": "random", "width": 33}])
-@pytest.mark.parametrize("kind", ["unit-l2", "clip-l2"])
+@every("options", [{}, {"projection": "random", "width": 33}])
+@every("kind", ["unit-l2", "clip-l2"])
 def test_a_record_s_integers_do_not_depend_on_the_records_beside_it(options: Any, kind: Any) -> None:
     """A product of matrices selects its code by the number of rows, and the code decides the last bits."""
     (made,) = (

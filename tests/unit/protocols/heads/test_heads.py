@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.observed_runs import couple
 from support.tiny_heads import study, world
 from support.tiny_study import plain, spied, with_privacy
@@ -36,8 +37,8 @@ def run(of: Study, folder: Path, here: World | None = None) -> Any:
     return run_arm(of, of.arms[0], here or build(of, 1), folder, lambda record: None)
 
 
-@pytest.mark.parametrize("head", ["prototypes", "ridge", "lda"])
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@every("head", ["prototypes", "ridge", "lda"])
+@every("adjacency", ["add-remove", "replace-one"])
 def test_epsilon_is_what_was_asked_for(head: str, adjacency: str, tmp_path: Path) -> None:
     of = study("local", 2.0, f'head = "{head}"', rounds=3, adjacency=adjacency)
     records = run(of, tmp_path).records
@@ -45,7 +46,7 @@ def test_epsilon_is_what_was_asked_for(head: str, adjacency: str, tmp_path: Path
     assert [record["asked"] for record in records] == [1, 0, 0]
 
 
-@pytest.mark.parametrize("head", ["prototypes", "ridge", "lda"])
+@every("head", ["prototypes", "ridge", "lda"])
 def test_heads_without_noise_know_the_digits(head: str, tmp_path: Path) -> None:
     """Measured: 0.90, 0.94 and 0.95 on 540 test images."""
     of = study("none", options=f'head = "{head}"')
@@ -63,7 +64,7 @@ def test_a_head_at_epsilon_one_is_better_than_chance_by_far(
     assert run(study("central", 1.0), tmp_path).records[-1]["accuracy"] > 0.8
 
 
-@pytest.mark.parametrize("where", ["central", "local", "distributed"])
+@every("where", ["central", "local", "distributed"])
 def test_the_solver_knows_the_noise_that_is_in_the_total(where: str, tmp_path: Path) -> None:
     """The root mean square of 2,700 entries lies within 7 % of the deviation: false alarm 1e-6."""
     of = study(where if where != "distributed" else "central", 0.5, 'head = "ridge"')

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_heads import problem, study, world
 
 from securefl.core.errors import ConfigError
@@ -90,7 +91,7 @@ def test_the_card_names_the_head_and_its_width() -> None:
     assert "of a class that it alone holds, its own sums; and which classes nobody holds" in sent.spec.reveals
 
 
-@pytest.mark.parametrize(
+@every(
     ("options", "said"),
     [
         ({"width": 3}, "projection"),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.protocols.heads.blocks import Parts
@@ -94,7 +95,7 @@ def test_the_strength_follows_the_edge_of_the_noise_s_spectrum() -> None:
     assert strength_of(narrow) == 16 * s
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@every("bad", [np.nan, np.inf])
 def test_sums_that_are_not_finite_have_no_head(bad: float) -> None:
     phi, y = records()
     phi = phi.copy()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 from support.cheap_runs import undrawn
+from support.every import every
 
 from securefl.dp import epsilon_of
 from securefl.protocols.tables import fedlog
@@ -67,7 +68,7 @@ def test_every_system_plays(table: Table, tmp_path: Path) -> None:
         assert pair.measured.mean == pytest.approx(sent.get(pair.measure, own["accuracy"]))
 
 
-@pytest.mark.parametrize("table", [fedlog.TABLE_1_MNIST, fedlog.TABLE_1_CIFAR10], ids=["mnist", "cifar10"])
+@every("table", [fedlog.TABLE_1_MNIST, fedlog.TABLE_1_CIFAR10])
 def test_the_eleven_systems_are_tried_equally_often(table: Table) -> None:
     (part,) = table.parts
     assert [len(candidates(row)) for row in part.rows] == [SIZE] * 11

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tomli_w
+from support.every import every
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.data import Dataset, Split
@@ -117,7 +118,7 @@ def printed(part: Part, measures: tuple[Measure, ...], label: str) -> list[Figur
     return [row.figures[measure] for measure in measures]
 
 
-@pytest.mark.parametrize(
+@every(
     ("table", "number", "heads"),
     [
         (
@@ -136,7 +137,6 @@ def printed(part: Part, measures: tuple[Measure, ...], label: str) -> list[Figur
             {"full aggregation": "CIFAR (full", "partial aggregation": "CIFAR (part"},
         ),
     ],
-    ids=["table 3", "table 4", "table 5"],
 )
 def test_figures_of_fedprof_v2(table: Table, number: int, heads: dict[str, str]) -> None:
     """Rows such as `Ours 0.832±plus-or-minus\\pm0.005 38±plus-or-minus\\pm23`; some have +- there, or a -."""
@@ -161,10 +161,9 @@ def test_figures_of_fedprof_v2(table: Table, number: int, heads: dict[str, str])
     assert read == 8 * 4
 
 
-@pytest.mark.parametrize(
+@every(
     ("table", "number", "fractions"),
     [(fedprof_v1.TABLE_2, 2, (0.2, 0.3)), (fedprof_v1.TABLE_3, 3, (0.05, 0.1))],
-    ids=["table 2", "table 3"],
 )
 def test_figures_of_fedprof_v1(table: Table, number: int, fractions: tuple[float, float]) -> None:
     """Rows of tabs: four figures at each C; below "Ours" a row of deviations."""
@@ -220,9 +219,7 @@ def test_figures_of_adds() -> None:
         assert (figure.mean, figure.deviation) == pytest.approx((float(mean) / 100, float(deviation) / 100))
 
 
-@pytest.mark.parametrize(
-    ("table", "place"), [(fedlog.TABLE_1_MNIST, 0), (fedlog.TABLE_1_CIFAR10, 1)], ids=["mnist", "cifar10"]
-)
+@every(("table", "place"), [(fedlog.TABLE_1_MNIST, 0), (fedlog.TABLE_1_CIFAR10, 1)])
 def test_figures_of_fedlog(table: Table, place: int) -> None:
     """Rows such as `FedAvg 89.76±plus-or-minus\\pm±0.69 3.45±plus-or-minus\\pm±0.02Gb 26.29...`."""
     whole = paper("fedlog.txt")
@@ -300,7 +297,7 @@ def black_images(*_: object, **__: object) -> Split:
     return Split(train=black, test=black)
 
 
-@pytest.mark.parametrize("table", [fedlog.TABLE_1_CIFAR10_TWIN, fedlog.FLEXIBLE], ids=["1", "2"])
+@every("table", [fedlog.TABLE_1_CIFAR10_TWIN, fedlog.FLEXIBLE])
 def test_every_arm_of_fedlog_on_cifar10_can_be_composed(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
