@@ -9,11 +9,10 @@ A crash between two of these calls can count a release that never left. It canno
 A study keeps all its data holders in one SQLite file. Each holder is accounted on its own.
 
 When a commit is durable: the rule. A release's commit is on disk before the release leaves the process that
-made it. Each call above is a durable commit of its own, before it returns. That holds for a caller's own
-loop. There are two exceptions. A party on a machine of its own answers a request in one transaction of its
-file, and replies after it (`deployment.files`). If all parties of a study are in this process, the calls of a
-round are steps of one transaction in the run's file (`study.arm`, `Database.together`), which also holds the
-journal's acts, the new state and the round's record. Its commit ends the round.
+made it. Each call above is a durable commit of its own, before it returns. That holds for a party apart, a
+Flower node, and a caller's own loop. There is one exception. If all parties of a study are in this process,
+the calls of a round are steps of one transaction in the run's file (`study.arm`, `Database.together`), which
+also holds the journal's acts, the new state and the round's record. Its commit ends the round.
 
 Proof that a crash cannot forget a release that left, in one process:
 

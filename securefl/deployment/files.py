@@ -1,9 +1,10 @@
 """A party's one SQLite file, with ledger, journal and diary, and its counter elsewhere. A process holds both.
 
-All that a request changes is one durable commit (`accounting.ledger` has the proof of it): sessions, charges,
-acts, counts and reasons. The counter is noted after it, and then the reply leaves. A party that is killed
-within a request, or whose disk is full, has recorded nothing of it, and nothing of it has left. An order to
-compute reaches the relay before the commit. It holds what the server sent, and nothing of the records.
+Each call of the three objects is one durable commit. They come in this order, so that a party that is killed
+after any of them has counted at least what left:
+
+1. A session is entered before the party acts in it. 2. Charges are reserved, and acts recorded, before values
+are made. 3. Charges are committed before the bytes exist. 4. The counter is noted before the reply leaves.
 
 The file has one age: no restore can bring back an old journal beside a new ledger. A counter that is ahead of
 the file shows an older copy, and the folder is refused.
@@ -47,7 +48,6 @@ class Files:
     """The open file of one party. ledger: None unless the party is a client."""
 
     name: str
-    file: Database
     journal: Journal
     diary: SessionStore
     counter: Counter
@@ -103,7 +103,7 @@ class Files:
             partial(make, cap.count),
             newest=self.newest,
             barred=cap.refusal,
-            together=lambda: self.file.together(self.note),
+            note=self.note,
         )
 
     def _released(self, session: bytes) -> int:
@@ -142,7 +142,7 @@ def held(
         ledger = None
         if terms is not None:
             ledger = stack.enter_context(Ledger(file, terms, counter=counter.ledger))
-        files = Files(name, file, Journal(file), SessionStore(file), counter, ledger)
+        files = Files(name, Journal(file), SessionStore(file), counter, ledger)
         if (whose := files.diary.bound("party", name)) != name:
             raise DataError(f"Expected {path} of {name}, got that of {whose}. Name the party's own folder.")
         files.diary.sessions()  # checks all rows once; a request checks only the newest

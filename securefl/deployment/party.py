@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from securefl.algorithm.plan import Plan
@@ -94,9 +93,8 @@ class PartySession:
         make: see `Make`.
         newest: gives the newest round of a session in the party's ledger or journal, or 0.
         barred: gives the reason why the party does not enter this session; empty if it does.
-        together: a context that makes all that a request changes in one durable commit, and then notes the
-            party's progress in its counter. It ends before the reply leaves: otherwise a restored backup
-            could make the party forget a reply that another party has.
+        note: writes the party's progress into its counter. It is called before each reply leaves: otherwise a
+            restored backup could make the party forget a reply that another party has.
         random: gives so many random bytes, for visits; by default from the operating system.
 
     Raises:
@@ -114,7 +112,7 @@ class PartySession:
         *,
         newest: Callable[[bytes], int],
         barred: Callable[[bytes], str] = lambda session: "",
-        together: Callable[[], AbstractContextManager[None]] = nullcontext[None],
+        note: Callable[[], None] = lambda: None,
         random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         if name not in pinned.members:
@@ -130,7 +128,7 @@ class PartySession:
         self._make = make
         self._newest = newest
         self._barred = barred
-        self._together = together
+        self._note = note
         self._random = random
         self._session = b""
         self._visit: _Visit | None = None
@@ -145,12 +143,10 @@ class PartySession:
         """The reply to a request. Every refusal has the same bytes, and its reason is noted in the diary.
 
         After an error that is not the server's fault, the party leaves its session, as after a restart.
-
-        Raises DataError if what the request changed cannot be written. Then nothing of it is recorded, the
-        file is closed, and no reply may leave.
         """
-        with self._together():
-            return self._answered(request)
+        reply = self._answered(request)
+        self._note()
+        return reply
 
     def _answered(self, request: bytes) -> bytes:
         try:

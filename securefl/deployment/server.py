@@ -24,7 +24,7 @@ from threading import Lock, Thread
 from time import monotonic, sleep
 from typing import Protocol, TypeVar
 
-from securefl.core.errors import ConfigError, DataError, SecureFLError
+from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
 from securefl.deployment.framing import MOST, PATIENCE, Connection, refusal
 from securefl.deployment.peers import longest_path, peer_of, require_platform
@@ -81,8 +81,7 @@ class PartyThread:
         'party_0'
 
     Args:
-        opening: opens the party, in that thread. If its file fails, as on a full disk, it is called again for
-            the next request: the party then goes on as after a restart.
+        opening: opens the party, in that thread.
 
     Raises what `opening` raises, as the context is entered. Its end waits for the request at work.
     """
@@ -90,12 +89,11 @@ class PartyThread:
     def __init__(self, opening: Callable[[], AbstractContextManager[Served]]) -> None:
         self._opening = opening
         self._stack = ExitStack()
-        self._party: Served | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="party")
 
     def __enter__(self) -> PartyThread:
         try:
-            self.run(lambda: self.party).result()
+            self.party = self.run(lambda: self._stack.enter_context(self._opening())).result()
         except BaseException:
             self._end()
             raise
@@ -107,22 +105,6 @@ class PartyThread:
     def run(self, work: Callable[[], T]) -> Future[T]:
         """Run a function in the party's thread, after all that it was given before."""
         return self._executor.submit(work)
-
-    @property
-    def party(self) -> Served:
-        """The party, for its own thread alone."""
-        if self._party is None:
-            self._party = self._stack.enter_context(self._opening())
-        return self._party
-
-    def answer(self, relay: Relay, request: bytes) -> bytes:
-        """In the party's thread: its reply. Raises DataError if its file fails, which is then closed."""
-        try:
-            return self.party.handle(relay, request)
-        except DataError:
-            self._party = None
-            self._stack.close()
-            raise
 
     def _end(self) -> None:
         # The party's files are closed in the thread that opened them.
@@ -351,7 +333,7 @@ class _Server:
             try:
                 while self._answered(line):
                     self._prepare_soon()
-            except SecureFLError as error:
+            except RemoteProtocolError as error:
                 if not line.ended:
                     self._note(f"Ended a connection of user {line.user}: {error}")
             except Exception as error:
@@ -387,7 +369,7 @@ class _Server:
         # The connection may have ended since its thread checked it.
         if line.gone or (request := requests.pop()) is None:
             raise refusal(_GONE)
-        return self._thread.answer(line, request)
+        return self._thread.party.handle(line, request)
 
     def _prepare_soon(self) -> None:
         # One piece waits in the party's thread at a time, so that a request waits for one at most.

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from securefl.algorithm.queries import ClientState
 from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import DataError, of_another_version
-from securefl.storage.database import Damaged, Database, Kind, Value, check, decoding, explaining, seal
-from securefl.storage.read_only import read
+from securefl.storage.database import Damaged, Database, Kind, Value, check, decoding, seal
 
 LEDGER, ACTS = "ledger.sqlite", "acts.sqlite"
 """The one file of a client, and that of a party without a ledger (see `deployment.files`)."""
@@ -95,14 +93,6 @@ class SessionStore:
     def __init__(self, where: Path | str | Database = ":memory:", *, clock: Callable[[], str] = now) -> None:
         self._clock = clock
         self._db = Database.of(where, KIND)
-
-    @classmethod
-    def seen(cls, path: Path) -> SessionStore:
-        """The diary in a party's file, as it is now. The party may be at work: its file is only read."""
-        found = cls()
-        with explaining(path, KIND):
-            read(path, partial(found._db.take, path))
-        return found
 
     def close(self) -> None:
         self._db.close()

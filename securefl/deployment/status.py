@@ -89,7 +89,7 @@ def _of_app(path: Path) -> dict[str, Any]:
 
 def _noted(path: Path, allowed: int | None = None, how: str = "") -> dict[str, Any]:
     """What the diary has. allowed: sessions without noise, 0 for no client; None for the diary's own note."""
-    with closing(SessionStore.seen(require_file(path))) as diary:
+    with closing(SessionStore(require_file(path))) as diary:
         if allowed is None:
             allowed = 0 if diary.bound_to("party") == KEY_HOLDER else diary.allowed()
             how = by_keyword(allowed)

@@ -315,12 +315,6 @@ class Database:
         part._db, part._shared = self._db, self._shared
         return part
 
-    def take(self, path: Path, other: sqlite3.Connection) -> None:
-        """Take over the content of the file at `path`, for one who only reads it."""
-        self.path = path
-        other.backup(self._db)
-        require(self._db, path, self.kind)
-
     def close(self) -> None:
         if self._owner:
             self._db.close()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from sqlite3 import Connection, connect
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from support.party_folders import MASKED, Asking, enrolled, made, names
@@ -16,14 +16,11 @@ from securefl.accounting.note import HeadNote
 from securefl.core.errors import DataError
 from securefl.core.release import SERVER
 from securefl.deployment import folder as folders
-from securefl.deployment.files import Files
+from securefl.deployment import keys
+from securefl.deployment.messages import REFUSED, Enter, Entered, decode_envelope, encode_envelope
 from securefl.deployment.party_setup import PartyStudy
-from securefl.deployment.server import PartyThread, Relay, Served
-from securefl.deployment.status import status
 from securefl.storage import database
 from securefl.storage.counter import Counter
-from securefl.storage.database import Database
-from securefl.storage.read_only import read
 
 ME = "client-0001"
 
@@ -44,23 +41,16 @@ class Shots:
         self._root = root / "shots"
         self._after(monkeypatch, Counter, "note", lambda own, *_: own.folder == self.places[1])
         self._after(monkeypatch, HeadNote, "write", lambda *_: True)
-        for name in ("_transaction", "_step"):
-            monkeypatch.setattr(database, name, self._taken_after(getattr(database, name)))
-        self._after(monkeypatch, Database, "_commit", lambda own: str(own.path) == str(self.file))
+        whole = database._transaction
 
-    @property
-    def file(self) -> Path:
-        return self.places[0] / "ledger.sqlite"
-
-    def _taken_after(self, change: Any) -> Any:
         @contextmanager
-        def changed(db: Connection) -> Iterator[None]:
-            with change(db):
+        def transaction(db: Connection) -> Iterator[None]:
+            with whole(db):
                 yield
-            if db.execute("PRAGMA database_list").fetchone()[2] == str(self.file):
+            if db.execute("PRAGMA database_list").fetchone()[2] == str(self.places[0] / "ledger.sqlite"):
                 self.take()
 
-        return changed
+        monkeypatch.setattr(database, "_transaction", transaction)
 
     def _after(self, monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, mine: Any) -> None:
         real = getattr(kind, name)
@@ -86,58 +76,40 @@ class Shots:
 
 
 @contextmanager
-def others(root: Path) -> Iterator[Callable[[Mapping[str, bytes]], dict[str, bytes]]]:
-    """The exchange with all clients but one."""
-    with ExitStack() as stack:
-        parties = {
-            name: stack.enter_context(folders.opened(root / name)).session()
-            for name in names(made(MASKED))
-            if name not in (ME, SERVER)
-        }
-        yield lambda sent: {name: one.answer(sent[name]) for name, one in parties.items() if name in sent}
+def serving(root: Path) -> Iterator[Asking]:
+    with folders.opened(root / ME) as party:
+        session = party.session()
 
+        def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
+            if ME not in sent:
+                return {}
+            own = {ME: session.answer(sent[ME])}
+            assert party.files.counter.place() == party.files.place, "noted before the reply leaves"
+            return own
 
-def content(home: Path) -> list[str]:
-    """All that a party's file holds, as another process reads it."""
-    return read(home / "ledger.sqlite", lambda db: list(db.iterdump()))
+        yield Asking(root, exchange, MASKED)
 
 
 def test_killed_at_any_write_it_opens_again_and_an_older_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enrolled(tmp_path, MASKED)
-    answered = []
-    with others(tmp_path) as exchange, monkeypatch.context() as watched:
+    with monkeypatch.context() as watched:
         shots = Shots(tmp_path, watched)
-        with folders.opened(tmp_path / ME) as party:
-            session = party.session()
-            begun = len(shots.taken)
-
-            def all_parties(sent: Mapping[str, bytes]) -> dict[str, bytes]:
-                if ME not in sent:
-                    return exchange(sent)
-                answered.append(content(tmp_path / ME))
-                own = {ME: session.answer(sent[ME])}
-                assert party.files.counter.place() == party.files.place, "noted before the reply leaves"
-                answered.append(content(tmp_path / ME))
-                return exchange(sent) | own
-
-            asking = Asking(tmp_path, all_parties, MASKED)
+        with serving(tmp_path) as asking:
             asking.enter()
-            assert 1 in asking.play(1)
+            asking.server.retries_left = 0
+            asking.play(1)
             left = len(shots.taken)
     newest, seen = shots.taken[left - 1], []
-    for number, shot in enumerate(shots.taken[:left]):
+    for shot in shots.taken[:left]:
         shots.bring(shot)
-        if number >= begun:
-            assert content(tmp_path / ME) in answered, "a request is on disk as a whole, or not at all"
         with folders.opened(tmp_path / ME) as party:
             assert party.files.ledger is not None
             rows = len(party.files.ledger.rows())
             seen.append((party.files.diary.newest()[0], rows, party.files.newest(asking.session)))
     assert seen == sorted(seen), "nothing that was written is gone"
     assert seen[0][0] in (0, 1)
-    assert seen[-1][1] > 0
     assert seen[-1][2] == 1, "the reply has left, and the round is never played again"
     older = [shot for shot, one in zip(shots.taken, seen, strict=False) if one < seen[-1]]
     assert older
@@ -150,67 +122,52 @@ def test_killed_at_any_write_it_opens_again_and_an_older_file_is_refused(
         pass
 
 
+def test_on_a_full_disk_it_enters_no_session_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    enrolled(tmp_path, MASKED)
+    of, own = made(MASKED), keys.read(tmp_path / SERVER, SERVER)
+    with folders.opened(tmp_path / ME) as party:
+        # The long name of the study needs a new page of the file.
+        enter = Enter.of(of.plan, "s" * 4000, of.work, party.pinned, bytes(32), own)
+        request, session, file = encode_envelope(enter), party.session(), party.files.diary._db
+        pages = file.rows("PRAGMA page_count")[0][0]
+        file.rows(f"PRAGMA max_page_count = {pages}")
+        assert session.answer(request) == REFUSED
+        assert party.files.diary.sessions() == []
+        assert "disk is full" in party.files.diary.refusals()[0].text
+        file.rows(f"PRAGMA max_page_count = {100 * pages}")
+        assert decode_envelope(session.answer(request), Entered, sender=ME).number == 0
+        assert len(party.files.diary.sessions()) == 1
+
+
 @pytest.mark.parametrize("pages", [0, 1])
-def test_a_disk_that_is_full_in_the_middle_of_a_round_leaves_nothing_half_written(
+def test_on_a_disk_that_fills_in_the_middle_of_a_round_the_sum_goes_on_without_it(
     pages: int, tmp_path: Path
 ) -> None:
-    """Of a request's reservation, secret and acts, all are on disk or none, and no reply leaves without."""
     enrolled(tmp_path, MASKED)
-    small_pages(tmp_path / ME / "ledger.sqlite")
-    files, failed = list[Files](), list[str]()
-
-    @contextmanager
-    def opening() -> Iterator[Served]:
-        with folders.opened(tmp_path / ME) as party:
-            files.append(party.files)
-            session = party.session()
-            yield Served(lambda relay, request: session.answer(request), party.files.diary.refuse)
-
-    with others(tmp_path) as exchange, PartyThread(opening) as thread:
-
-        def all_parties(sent: Mapping[str, bytes]) -> dict[str, bytes]:
-            replies, before = exchange(sent), content(tmp_path / ME)
-            if ME not in sent:
-                return replies
-            try:
-                own = thread.run(lambda: thread.answer(cast(Relay, None), sent[ME])).result()
-            except DataError as error:
-                failed.append(str(error))
-                assert content(tmp_path / ME) == before
-                return replies
-            return {**replies, ME: own}
-
-        asking = Asking(tmp_path, all_parties, MASKED)
-        asking.enter()
-        thread.run(lambda: full_after(pages, files[-1])).result()
-        assert asking.play(1) == [0, 2, 3], "the sum goes on without it"
-        assert len(failed) == 1
-        assert "disk is full" in failed[0]
-        # There is room again: the party was opened anew, as after a restart.
-        asking.transport.leave([ME])
-        assert ME in asking.enter()
-        assert len(files) == 2
-        assert asking.play(2) == [0, 1, 2, 3]
-        assert len(failed) == 1
-
-
-def small_pages(file: Path) -> None:
-    """Rewrite a file with the smallest pages, so that each row needs a new one."""
-    with closing(connect(file)) as db:
+    with closing(connect(tmp_path / ME / "ledger.sqlite")) as db:
+        # With the smallest pages each row needs a new one.
         for statement in ("PRAGMA journal_mode = DELETE", "PRAGMA page_size = 512", "VACUUM"):
             db.execute(statement).fetchall()
+    refused = []
+    with ExitStack() as stack:
+        clients = [name for name in names(made(MASKED)) if name != SERVER]
+        parties = {name: stack.enter_context(folders.opened(tmp_path / name)) for name in clients}
+        sessions = {name: party.session() for name, party in parties.items()}
+        file = parties[ME].files.diary._db
 
+        def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
+            replies = {name: sessions[name].answer(own) for name, own in sent.items() if name in sessions}
+            refused.extend(name for name, reply in replies.items() if reply == REFUSED)
+            return replies
 
-def full_after(pages: int, own: Files) -> None:
-    """Let the file grow by so many pages."""
-    ((now,),) = own.file.rows("PRAGMA page_count")
-    own.file.rows(f"PRAGMA max_page_count = {now + pages}")
-
-
-def test_its_owner_reads_the_status_while_a_request_is_at_work(tmp_path: Path) -> None:
-    """A request may take hours, of which the file has nothing before its end."""
-    enrolled(tmp_path, MASKED)
-    with folders.opened(tmp_path / ME) as party, party.files.file.together(party.files.note):
-        party.files.diary.enter(bytes(32), "a study")
-        assert status(tmp_path / ME)["sessions"]["count"] == 0
-    assert status(tmp_path / ME)["sessions"]["count"] == 1
+        asking = Asking(tmp_path, exchange, MASKED)
+        asking.enter()
+        ((now,),) = file.rows("PRAGMA page_count")
+        file.rows(f"PRAGMA max_page_count = {now + pages}")
+        assert asking.play(1) == [0, 2, 3]
+        assert set(refused) == {ME}
+        file.rows(f"PRAGMA max_page_count = {100 * now}")
+        # There is room again. It left the session, as after a restart, and enters it by the next request.
+        asking.transport.leave([ME])
+        assert ME in asking.enter()
+        assert asking.play(2) == [0, 1, 2, 3]
