@@ -55,7 +55,7 @@ def build(
 Planned = Callable[[Sequence[ValueSpec]], Plan]
 
 
-def run_job(world: World, study: Study) -> World:
+def of_study(world: World, study: Study) -> World:
     """The world of another study with the same data, model and claims, on the CPU.
 
     Studies of a sweep whose cells differ in their training, protocol or noise share a world. So does a worker

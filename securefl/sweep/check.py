@@ -99,7 +99,7 @@ def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) ->
     for cell in cells:
         study = cell.study
         tell(cell.name)
-        own = world.run_job(here, study)
+        own = world.of_study(here, study)
         try:
             made = {arm.name: composition(study, arm, own) for arm in study.arms}
             require_known(study, [algorithm for algorithm, _ in made.values()])

@@ -1,4 +1,4 @@
-"""Runs local trainings (`fit.TrainingJob`) one by one, each on its hardware."""
+"""Runs local trainings (`jobs.TrainingJob`) one by one, each on its hardware."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_clients_have_their_features_once(own: Path, tmp_path: Path, monkeypatch
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(networks, "apart", refuse)
+    monkeypatch.setattr(networks, "per_record_outputs", refuse)
     again = world.build(of, 1)
     assert all(np.array_equal(a, b) for (a, _), (b, _) in zip(here.records, again.records, strict=True))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.every import every
 from support.private_studies import DPSGD
@@ -25,6 +25,7 @@ from securefl.mechanisms.charges import Protection, events_of
 from securefl.study.composition import composition, sized
 from securefl.study.config import Study, parse
 from securefl.study.seeded import World
+from securefl.study.world import of_study
 
 TARGET, ROUNDS = 5.0, 3
 PROTOCOLS = sorted(point.name for point in entry_points(group="securefl.protocols"))
@@ -144,12 +145,13 @@ class _Contribution:
     beside=st.sampled_from([0.0, 0.5, 3.0]),
     target=st.floats(0.01, 20),
 )
+@example(name="fedlog", times=1, extra=0, beside=0.0, target=8.0)
 def test_whatever_a_protocol_charges_ends_at_the_target(
     here: World, name: str, times: int, extra: int, beside: float, target: float
 ) -> None:
     """Several trainings in one event, extra queries, and a Gaussian whose noise follows that of training."""
     of = asked(name, target=target)
-    assert of.dpsgd is not None
+    here = of_study(here, of)
 
     def charge(event: DpEvent) -> DpEvent:
         (z,) = {step.event.noise_multiplier for step in [event.event]}  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.training import networks
-from securefl.training.chunks import apart
+from securefl.training.chunks import per_record_outputs
 from securefl.training.networks import embedded
 
 
@@ -34,9 +34,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def noting(model: nn.Module, what: str, read: Any, x: Tensor, *, rows: int) -> Tensor:
         found.append(len(x))
-        return apart(model, what, read, x, rows=rows)
+        return per_record_outputs(model, what, read, x, rows=rows)
 
-    monkeypatch.setattr(networks, "apart", noting)
+    monkeypatch.setattr(networks, "per_record_outputs", noting)
     return found
 
 

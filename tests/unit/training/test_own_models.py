@@ -215,7 +215,7 @@ BAD: dict[str, tuple[Callable[..., Any], str]] = {
     "constant in floats": (Constant, "persistent=False"),
     "tied": (TiedValues, "one that is both first.weight and last.weight"),
     "tied layer": (Tied, "one that is both first.weight and again.weight"),
-    "random in evaluation": (Random, "the same outputs again in evaluation mode"),
+    "random in evaluation": (Random, "the same outputs again in evaluation"),
     "other generator": (OtherRandom, "draw from torch's generator alone in training"),
     "unseeded": (unseeded, "the same model from the same seed"),
     "one for all": (lambda: KEPT, "a new module each time"),
