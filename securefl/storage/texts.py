@@ -40,7 +40,7 @@ def read_text(path: Path, most: int = LARGEST_TOML) -> str:
         text = "\0"
     if "\0" in text:  # In UTF-16, every other byte of plain letters is 0.
         raise ConfigError(
-            f"Expected {shown(path)} as text in UTF-8, got {len(raw)} bytes that are none. Save it as such."
+            f"Expected {shown(path)} as text in UTF-8, got {len(raw)} bytes that are not. Save it as such."
         )
     return text
 

@@ -27,7 +27,7 @@ from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.core.wire import encode
 from securefl.engine.drive import Driver, Packet
-from securefl.engine.inprocess import Once
+from securefl.engine.inprocess import SimulationCache
 from securefl.secagg import Agreement, Server
 from securefl.secagg.agreement import TAG_BYTES
 from securefl.secagg.messages import Confirmed, Consistent, Quorum, RosterClosed, Unmask
@@ -146,7 +146,7 @@ def simulated(one: Recording, state: Any) -> tuple[Any, Any, list[int]]:
     """The same client and state in a process of all parties, and the members whose signatures it verified."""
     checked: list[int] = []
     agreed = state.held.closed.agreement
-    roster = replace(agreed.roster, known=Once())
+    roster = replace(agreed.roster, known=SimulationCache())
 
     class Counted(Agreement):
         def check(self, member: int, signature: Signature, message: bytes) -> None:

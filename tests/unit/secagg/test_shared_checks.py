@@ -17,7 +17,7 @@ from support.tiny_secagg import aggregate, agreement, assert_exact, client, iden
 
 from securefl.core.keys import Commitment, SecretKey, Signature
 from securefl.core.messages import client_name
-from securefl.engine.inprocess import Once
+from securefl.engine.inprocess import SimulationCache
 from securefl.secagg import Agreement, Channels, checks, dealing, quorum
 from securefl.secagg.dealing import Tree
 from securefl.secagg.messages import Confirmed, Dealt, Quorum, RosterClosed, Survivors
@@ -132,7 +132,7 @@ def opening(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def together(**terms: Any) -> Agreement:
     """An agreement whose parties are in one process."""
     agreed = agreement(5, **terms)
-    return replace(agreed, roster=replace(agreed.roster, known=Once()))
+    return replace(agreed, roster=replace(agreed.roster, known=SimulationCache()))
 
 
 def flipped(kind: bytes, back: int) -> Any:
@@ -192,7 +192,7 @@ def test_a_dealing_is_hashed_once_where_its_dealer_is(monkeypatch: pytest.Monkey
 
 
 def test_a_box_is_told_of_once_and_each_byte_counts() -> None:
-    once = Once()
+    once = SimulationCache()
     once.made((b"a", b"b"), 7)
     assert [once.found(what) for what in ((b"ab", b""), (b"a", b"c"), (b"a",), (b"a", b"b"))] == [
         None

@@ -152,7 +152,7 @@ def test_a_client_charges_and_trains_by_its_own_copy() -> None:
     own = asked("fedavg", AVERAGING["fedavg"])
     server = parse(own.text.replace("epsilon = 2.0", "epsilon = 4.0"))
     mine, other = (composition(of, of.arms[0], world(of))[0].contributions[0] for of in (own, server))
-    assert mine.spec.training == steps_event(0.5, mine.problem.private.noise_multiplier, 5)  # type: ignore[attr-defined]
+    assert mine.spec.training == steps_event(0.5, mine.part.problem.private.noise_multiplier, 5)  # type: ignore[attr-defined]
     assert mine.spec.training != other.spec.training
     assert compose({mine.spec.training: 4}, own.privacy.delta) <= 2.0  # type: ignore[dict-item]
     assert composition(own, own.arms[0], world(own))[0].contributions[0].spec.training == mine.spec.training
