@@ -14,7 +14,7 @@ import pytest
 from securefl.accounting import statement
 
 ROOT = Path(__file__).parents[2]
-SITES = ("client-0000", "client-0001", "client-0002", "client-0003")
+SITES = tuple(f"client-{number:04}" for number in range(5))
 
 # It makes an environment of its own: a minute of pip, and the simulator's processes after that.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
@@ -54,7 +54,7 @@ def test_the_final_model_is_that_of_nvflares_own_fedavg(made: tuple[Path, str]) 
 def test_both_runs_have_trained_on_all_sites(made: tuple[Path, str]) -> None:
     """Two models that nobody trained would be equal too."""
     folder, said = made
-    losses = re.findall(r"round (\d): 4 sites with 1258 records, loss (\d\.\d+) before it", said)
+    losses = re.findall(r"round (\d): 5 sites with 1594 records, loss (\d\.\d+) before it", said)
     assert [number for number, _ in losses] == ["1", "2", "3"]
     assert float(losses[0][1]) > float(losses[1][1]) > float(losses[2][1])
     plain = np.load(folder / "plain.npy")
