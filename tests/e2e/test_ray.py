@@ -55,6 +55,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     from ray.cluster_utils import Cluster
 
+    before = signal.getsignal(signal.SIGTERM)
     options = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": MEMORY}
     made = Cluster(initialize_head=True, head_node_args=options)
     made.add_node(num_cpus=1, object_store_memory=MEMORY)
@@ -62,6 +63,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("RAY_ADDRESS", made.address)
     yield made
     made.shutdown()
+    signal.signal(signal.SIGTERM, before)  # each node has set Ray's
 
 
 def swept(toml: Path, out: Path, *options: str) -> pd.DataFrame:
