@@ -41,9 +41,7 @@ def _pair(name: str, expected: Whole, *, begun: bool) -> Result:
     with tempfile.TemporaryDirectory() as root:
         toml, home = Path(root) / "tiny.toml", Path(root) / "run"
         toml.write_text(case.text)
-        words: tuple[str | Path, ...] = ("sweep" if case.swept else "run", toml, "--out", home)
-        if case.swept:
-            words += ("--workers", "1")  # of several, each would draw from the system
+        words = ("sweep" if case.swept else "run", toml, "--out", home)
         if begun and not case.swept:
             Child(*words, fatal=expected.statements // 2).wait()
         children = [Child(*words), Child(*words)]
