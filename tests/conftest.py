@@ -7,6 +7,8 @@ import itertools
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 # Before numpy and torch are loaded: each wakes all cores for a product, in the way of the other worker.
 # Neither is loaded here: the process that hands tests to workers needs none of them.
@@ -24,6 +26,13 @@ settings.load_profile("securefl")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 processes.processors = lambda: 1  # a test that wants several workers says how many
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder with a short name: a system takes no socket deep in a folder of the length of pytest's own."""
+    with TemporaryDirectory(prefix="t-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 _SKIPPED = "securefl/skipped"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -43,10 +40,3 @@ def forks() -> type[Supervisor[Any]]:
 @pytest.fixture
 def forked_cells(monkeypatch: pytest.MonkeyPatch, forks: type[Supervisor[Any]]) -> None:
     monkeypatch.setattr("securefl.sweep.run.Supervisor", forks)
-
-
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A folder with a short name: a system takes no socket deep in a folder of the length of `tmp_path`."""
-    with TemporaryDirectory(prefix="e2e-") as folder:
-        yield Path(folder)

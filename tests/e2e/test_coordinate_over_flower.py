@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture
-def deployed(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Three clients and a key holder, each with a node of the packaged app, below a SuperLink."""
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "flower"))
     from network import register, superlink, supernode
@@ -30,16 +30,16 @@ def deployed(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
     from processes import federation
 
     assert STUDY is not None
-    study = short_path / "study.toml"
+    study = tmp_path / "study.toml"
     study.write_text(STUDY[1])
     names = parts(study)
-    with federation(short_path) as own:
+    with federation(tmp_path) as own:
         make_parties(own, study, names)
         serve_parties(own, names)
         port = superlink(own, simulation=False)
         for name in set(names) - {"server"}:
             register(own, name)
-            path = short_path / "parties" / name / "run" / "party.sock"
+            path = tmp_path / "parties" / name / "run" / "party.sock"
             config = f'securefl-party="{name}" securefl-socket="{path}"'
             supernode(own, name, port, config, app="securefl.flower.studies:client_app")
         yield own

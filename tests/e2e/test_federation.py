@@ -80,15 +80,15 @@ def test_no_process_is_left_after_an_interrupt(tmp_path: Path, number: signal.Si
     assert left(tmp_path) == []
 
 
-def test_a_supernode_is_killed_and_the_others_sum_comes_out(short_path: Path) -> None:
-    said, rounds = run(short_path / "f", "--kill", "client-0002")
+def test_a_supernode_is_killed_and_the_others_sum_comes_out(tmp_path: Path) -> None:
+    said, rounds = run(tmp_path / "f", "--kill", "client-0002")
     assert [row["answered"] for row in rounds] == ["5", "4"]
     assert "client-0000: sent 3 releases" in said
     assert "round 2: 4 of 5 answered; client-0002 silent since round 2" in said
 
 
-def test_nodes_of_an_installed_app_carry_the_same_rounds(short_path: Path) -> None:
-    said, rounds = run(short_path / "f", "--installed")
+def test_nodes_of_an_installed_app_carry_the_same_rounds(tmp_path: Path) -> None:
+    said, rounds = run(tmp_path / "f", "--installed")
     assert [row["answered"] for row in rounds] == ["5", "5"]
     assert "refused" not in said
 
@@ -97,6 +97,6 @@ def test_nodes_of_an_installed_app_carry_the_same_rounds(short_path: Path) -> No
     subprocess.run(["unshare", "--net", "--map-root-user", "true"], check=False).returncode != 0,
     reason="no network namespaces here, and Ray listens on all interfaces without one",
 )
-def test_the_same_app_runs_in_a_simulation(short_path: Path) -> None:
-    _, rounds = run(short_path / "f", "--simulation")
+def test_the_same_app_runs_in_a_simulation(tmp_path: Path) -> None:
+    _, rounds = run(tmp_path / "f", "--simulation")
     assert [row["answered"] for row in rounds] == ["5", "5"]

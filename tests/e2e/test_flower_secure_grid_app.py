@@ -70,7 +70,7 @@ def here(app: Path, folder: Path, rounds: int, patch: pytest.MonkeyPatch) -> dic
 
 
 def test_five_lines_make_the_app_secure_and_it_learns_the_same(
-    short_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     added = [line for name in SOURCES for line in lines_of_securefl((APP / name).read_text())]
     assert added == [
@@ -82,9 +82,9 @@ def test_five_lines_make_the_app_secure_and_it_learns_the_same(
     ]
     assert DEPENDENCY in (APP / "pyproject.toml").read_text()
     assert len(added) == ADDED
-    plain = here(plain_app(short_path), short_path / "plain_out", 2, monkeypatch)
+    plain = here(plain_app(tmp_path), tmp_path / "plain_out", 2, monkeypatch)
     with caplog.at_level("INFO"):
-        secured = here(APP, short_path / "out", 2, monkeypatch)
+        secured = here(APP, tmp_path / "out", 2, monkeypatch)
     assert "round 2: 5 of 5 answered" in " ".join(caplog.messages)
     for number in ("1", "2"):
         # The loss before a round's training is that of the model after the round before.
@@ -114,15 +114,13 @@ def namespaces() -> bool:
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("how", ["", "--installed", "--simulation"], ids=["stock", "installed", "simulated"])
 def test_real_processes_end_in_the_same_model(
-    how: str, short_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if how == "--simulation" and not namespaces():
         pytest.skip("no network namespaces here, and Ray listens on all interfaces without one")
-    out = short_path / "f"
+    out = tmp_path / "f"
     command = [sys.executable, str(APP / "federation.py"), "--out", str(out), "--rounds", "2", *how.split()]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=short_path, env=environment, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((out / "result.json").read_text()) == here(APP, short_path / "h", 2, monkeypatch)
+    assert json.loads((out / "result.json").read_text()) == here(APP, tmp_path / "h", 2, monkeypatch)

@@ -70,11 +70,11 @@ def learnt(
 
 
 def test_five_lines_leave_what_the_app_learns(
-    short_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = learnt(written(short_path / "plain", secured=False), monkeypatch, capsys)
-    secured = written(short_path / "secured", secured=True)
-    hidden = learnt(secured, monkeypatch, capsys, **{"securefl.parties": str(short_path / "parties")})
+    plain = learnt(written(tmp_path / "plain", secured=False), monkeypatch, capsys)
+    secured = written(tmp_path / "secured", secured=True)
+    hidden = learnt(secured, monkeypatch, capsys, **{"securefl.parties": str(tmp_path / "parties")})
     assert sorted(plain) == sorted(hidden) == [1, 2, 3]
     for number in plain:
         assert hidden[number]["accuracy"] == pytest.approx(plain[number]["accuracy"], abs=2e-3)
@@ -89,17 +89,17 @@ ALONE = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", 
     subprocess.run(["unshare", "--net", "--map-root-user", "true"], check=False).returncode != 0,
     reason="Ray needs a network of its own",
 )
-def test_the_line_of_section_5_learns_what_it_says(short_path: Path) -> None:
+def test_the_line_of_section_5_learns_what_it_says(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "tutorials/flower-app.md").read_text("utf-8")
     (line,) = re.findall(r"^`(\S+ flwr run .*)`$", page, re.MULTILINE)
     (told,) = re.findall(r"an accuracy of (\S+) after three rounds", page)
-    app = written(short_path / "secured", secured=True)
+    app = written(tmp_path / "secured", secured=True)
     done = subprocess.run(
         [*ALONE, "sh", "-c", f"ip link set lo up; {line}"],
         cwd=app,
         env={
             **os.environ,
-            "FLWR_HOME": str(short_path / "flwr"),
+            "FLWR_HOME": str(tmp_path / "flwr"),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         },
         capture_output=True,

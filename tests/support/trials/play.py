@@ -1,9 +1,10 @@
 """Run one kind of trial, and print what each found as JSON: `tests/e2e/test_endurance.py`.
 
-    PYTHONPATH=tests python -m support.trials kills 60 [CASE ...]
-    PYTHONPATH=tests python -m support.trials flips 3000 [CASE ...] | pairs 16 | disk
+    PYTHONPATH=tests python -m support.trials.play kills 60 [CASE ...]
+    PYTHONPATH=tests python -m support.trials.play flips 3000 [CASE ...] | pairs 16 | disk
 
-Kills and flips are drawn from a fixed seed.
+Kills and flips are drawn from a fixed seed. This is no `__main__.py`: Python does not import one anew in the
+workers of a sweep, whose draws would then not be the trial's.
 """
 
 from __future__ import annotations
