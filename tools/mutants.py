@@ -88,9 +88,9 @@ _OTHER: Final = dict(swap.split(":") for swap in _SWAPS.split(","))
 def sampled(room: str, seed: int) -> list[Mutant]:
     """All faults that a room offers, in a drawn order. The tests that name a module come first."""
     home = ROOT / ("protocols" if room == "protocols" else f"securefl/{room}")
-    tests = {
-        str(path): path.read_text(encoding="utf-8") for path in ROOT.glob(f"tests/unit/{room}/test_*.py")
-    }
+    tests = {}
+    for path in ROOT.glob(f"tests/unit/{room}/test_*.py"):
+        tests[str(path.relative_to(ROOT))] = path.read_text(encoding="utf-8")
     if not tests:
         raise SystemExit(f"Expected a room with a folder of tests such as accounting, got {room!r}.")
     found = []
