@@ -136,8 +136,6 @@ class Copy:
         root.mkdir()
         listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT)
         subprocess.run(["xargs", "-0", "cp", "-dp", "--parents", "-t", root], cwd=ROOT, input=listed)
-        # By their times, Python takes a cached module of the same size and second for the changed one.
-        compileall.compile_dir(root, quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
 
     def run(self, *arguments: str, limit: float = LIMIT, times: int = 2) -> int | None:
         """The exit code of pytest, or None after `limit` seconds. What dies without a code runs again."""
@@ -187,6 +185,8 @@ def tried(mutants: Sequence[Mutant], minutes: float) -> int:
 
     with TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(WORKERS) as pool:
         free = [Copy(Path(folder, f"tree{worker}")) for worker in range(WORKERS)]
+        # By their times, Python takes a cached module of the same size and second for the changed one.
+        compileall.compile_dir(folder, quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
         if free[0].run(*sorted({test for own in mutants for test in own.tests}), limit=1800):
             raise SystemExit(f"{free[0].log()}\nA test is red without a fault.")
         end = time.monotonic() + 60 * minutes

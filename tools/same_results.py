@@ -4,8 +4,8 @@
 
 OLD and NEW are folders of checkouts; each runs with its own code in this interpreter's environment. A study
 is played for three rounds of its first seed with 3,000 records; of a sweep three cells are. `model` is a
-digest of the last one. Where a row differs, OLD is played again: what differs there too is drawn fresh, such
-as noise and keys. Exit code 1 where a row differs that is not fresh.
+digest of the last one. Where a figure differs, OLD is played again: what differs there too is drawn fresh,
+such as noise and keys. The exit code is the number of studies with a figure that differs and is not fresh.
 """
 
 from __future__ import annotations
@@ -29,21 +29,19 @@ def played(checkout: str, study: str) -> dict[str, Any]:
     env = {**os.environ, "PYTHONPATH": str(Path(checkout).resolve())}
     command = [sys.executable, __file__, "play", study]
     done = subprocess.run(command, env=env, cwd=checkout, capture_output=True, text=True)
-    found = dict(map(json.loads, done.stdout.splitlines()))
-    return found | ({"error": done.stderr.strip()[-200:]} if done.returncode else {})
+    return {"error": done.stderr.strip()[-200:]} if done.returncode else json.loads(done.stdout)
 
 
-def differing(old: str, new: str, study: str) -> int:
-    """The number of figures of a study that differ and are not fresh; each is printed."""
+def differing(old: str, new: str, study: str) -> bool:
+    """Whether figures of a study differ that are not fresh. These are printed, and an error."""
     before, after = played(old, study), played(new, study)
     again = before if before == after else played(old, study)
-    found = 0
-    for part in dict.fromkeys([*before, *after]):
-        one, other, fresh = (side.get(part) for side in (before, after, again))
-        said = "same" if one == other else "fresh" if fresh != one else f"{one} -> {other}"
-        print(f"{study}  {part}: {said}", flush=True)
-        found += part == "error" or said not in ("same", "fresh")
-    return found
+    found = [part for part in before | after if before.get(part) == again.get(part) != after.get(part)]
+    fresh = sum(before[part] != again.get(part) for part in before)
+    print(f"{study}: {len(before)} figures, {fresh} fresh, {len(found)} differ", flush=True)
+    for part in found or ["error"] * ("error" in before):
+        print(f"{study}  {part}: {before.get(part)} -> {after.get(part)}", flush=True)
+    return bool(found) or "error" in before
 
 
 # In a checkout ---------------------------------------------------------------------------------------
@@ -65,11 +63,10 @@ def play(name: str) -> None:
 
     text = text_of(name)
     cells = [own.study for own in parse_sweep(text).cells] if has_sweep(text) else [parse(text)]
+    found: dict[str, Any] = {}
     for number, at in enumerate({0, len(cells) // 2, len(cells) - 1}):
         own = cells[at].study
-        rounds = min(ROUNDS, own.rounds)
-        often = min(own.evaluate_every, rounds)
-        section = replace(own, rounds=rounds, evaluate_every=often, seeds=own.seeds[:1])
+        section = replace(own, rounds=min(ROUNDS, own.rounds), evaluate_every=1, seeds=own.seeds[:1])
         short = replace(cells[at], study=section)
         data = replace(short.data, records=min(RECORDS, short.data.records or RECORDS))
         with TemporaryDirectory() as folder:
@@ -79,10 +76,11 @@ def play(name: str) -> None:
                 done = securefl.run(short, out=f"{folder}/all", progress=False)
             for arm, rows in done.metrics.groupby("arm"):
                 state = done.model(arm).module.state_dict().values()
-                said = {"model": hashlib.sha256(b"".join(one.numpy().tobytes() for one in state)).hexdigest()}
-                said |= {"epsilon": done.epsilon.loc[arm].to_list()}
-                for part, value in (said | rows[["bytes_up", "bytes_down"]].to_dict("list")).items():
-                    print(json.dumps([f"{arm} {number}  {part}", value]), flush=True)
+                model = hashlib.sha256(b"".join(one.numpy().tobytes() for one in state)).hexdigest()
+                said = {"model": model, "epsilon": done.epsilon.loc[arm].to_list()}
+                said |= rows[["bytes_up", "bytes_down"]].to_dict("list")
+                found |= {f"{arm} {number}  {part}": value for part, value in said.items()}
+    json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":
@@ -91,6 +89,6 @@ if __name__ == "__main__":
             play(study)
         case [old, new, *studies]:
             packaged = sorted(path.stem for path in Path(old).glob("securefl/protocols/studies/*.toml"))
-            sys.exit(sum(differing(old, new, study) for study in studies or packaged) > 0)
+            sys.exit(sum(differing(old, new, study) for study in studies or packaged))
         case _:
             sys.exit(__doc__)
