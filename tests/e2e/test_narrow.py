@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import mistakes
 import pytest
 from support.command_line import securefl
 from support.every import every
@@ -130,6 +130,7 @@ def test_every_line_fits(
 
 @every("width", WIDTHS)
 def test_messages_of_mistakes_wrap_between_words(width: int) -> None:
-    for mistake in mistakes.mistakes():
-        made = terminal.wrapped(f"securefl: {mistake.said}", width)
+    listed = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text(encoding="utf-8"))
+    for mistake in listed["mistake"]:
+        made = terminal.wrapped(f"securefl: {mistake['said']}", width)
         assert narrow_lines(made, width) == []
