@@ -7,7 +7,6 @@ A table of a study is read into a dataclass. The docstring of the class says wha
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -63,24 +62,14 @@ def _with_inner(table: Table) -> Iterator[Table]:
 def meanings(kind: type[Any]) -> dict[str, str]:
     """What the docstring of a class, or of the class that it extends, says of its fields."""
     found: dict[str, str] = {}
-    own = [field.name for field in fields(kind)]
+    word = "|".join(sorted((field.name for field in fields(kind)), key=len, reverse=True))
     for base in reversed(kind.__mro__):
-        if is_dataclass(base):
-            found.update(_said(inspect.cleandoc(base.__doc__ or ""), own))
-    return found
-
-
-def _said(text: str, names: list[str]) -> dict[str, str]:
-    word = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
-    if not word:
-        return {}
-    # Names stand at the start of a line or behind a sentence, and a colon ends them.
-    marks = list(re.finditer(rf"(?:^|(?<=\.)\s|\n)\s*((?:{word})(?:,\s+(?:{word}))*):\s", text))
-    ends = [*(mark.start() for mark in marks[1:]), len(text)]
-    found = {}
-    for mark, end in zip(marks, ends[: len(marks)], strict=True):
-        meaning = " ".join(text[mark.end() : end].split("\n\n")[0].split())
-        found.update(dict.fromkeys(re.split(r",\s+", mark[1]), meaning))
+        # Names stand at the start of a line or behind a sentence, and a colon ends them.
+        marks = re.split(
+            rf"(?:^|(?<=\.)\s|\n)\s*((?:{word})(?:,\s+(?:{word}))*):\s", inspect.getdoc(base) or ""
+        )
+        for names, meaning in zip(marks[1::2], marks[2::2], strict=True):
+            found.update(dict.fromkeys(re.split(r",\s+", names), " ".join(meaning.split("\n\n")[0].split())))
     return found
 
 
@@ -91,21 +80,13 @@ def default_words(field: Field[Any]) -> str:
         return "It must be given."
     if default is None or default in ((), {}) or is_dataclass(default):
         return "It may be left out."
-    return f"By default `{toml_value(default)}`."
+    return f"By default `{line('x', default).removeprefix('x = ')}`."
 
 
-def toml_value(value: Any) -> str:
-    """A value as TOML writes it on one line."""
-    match value:
-        case Mapping():
-            return "{ " + ", ".join(f"{_bare(key)} = {toml_value(own)}" for key, own in value.items()) + " }"
-        case list() | tuple():
-            return "[" + ", ".join(map(toml_value, value)) + "]"
-    return tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
-
-
-def _bare(key: str) -> str:
-    return key if re.fullmatch(r"[\w-]+", key) else json.dumps(key)
+def line(key: str, value: Any) -> str:
+    """A key and its value as TOML on one line."""
+    text = tomli_w.dumps({"x": [[{key: value}]]})  # inside of lists, tables stand inline
+    return re.sub(r"\n\s*", " ", re.sub(r"(?<=\[)\n\s*|,\n\s*(?=\])", "", text))[8:-5]
 
 
 @cache
@@ -120,7 +101,7 @@ def example_of(place: str, key: str) -> str:
     for study in studies():
         for table in _tables_at(study, place.split(".")):
             if key in table:
-                return f"{_bare(key)} = {toml_value(table[key])}"
+                return line(key, table[key])
     raise LookupError(f"No study has an example of `{key}` in {place}: add one below {EXAMPLES}.")
 
 
@@ -131,10 +112,9 @@ def _tables_at(table: Any, parts: list[str]) -> Iterator[Mapping[str, Any]]:
                 yield from _tables_at(entry, parts)
         case dict(), []:
             yield table
-        case dict(), [first, *rest] if first.startswith("="):
-            yield from _tables_at(table, rest) if table.get("protocol") == first[1:] else ()
         case dict(), [first, *rest]:
-            for own in table.values() if first == "*" else [table.get(first)]:
+            same = first.startswith("=") and first[1:] == table.get("protocol")
+            for own in [table] if same else table.values() if first == "*" else [table.get(first)]:
                 yield from _tables_at(own, rest)
 
 
