@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 import pandas as pd
 from kept import DOCS, RESULTS, read
 
-from securefl.protocols.tables import adds, fedcor, fedlog, fedprof_v1, fedprof_v2
 from securefl.published import beside
-from securefl.published.table import Table
 
 sys.path.append(str(DOCS.parent / "tools"))
 import made
@@ -30,7 +29,9 @@ class Figure:
     """One measure of one system: a row of a file that `beside.write` made."""
 
     def __init__(self, row: pd.Series[Any]) -> None:
-        self._row = row
+        self._row, self.least = row, "≥ " if row["reached"] < row["seeds"] else ""
+        self.p = "" if pd.isna(row["adjusted_p"]) else f"{row['adjusted_p']:.3f}"
+        self.reached = f"{row['reached']} of {row['seeds']}"
 
     def printed(self, form: str, without: str = "–") -> str:
         """The paper's figure, or `without` if it prints none."""
@@ -45,22 +46,11 @@ class Figure:
     def both(self, form: str, digits: int, without: str = "–") -> str:
         return f"{self.printed(form, without)}, {self.measured(digits)}"
 
-    @property
-    def p(self) -> str:
-        return "" if pd.isna(self._row["adjusted_p"]) else f"{self._row['adjusted_p']:.3f}"
 
-    @property
-    def reached(self) -> str:
-        return f"{self._row['reached']} of {self._row['seeds']}"
-
-    @property
-    def least(self) -> str:
-        return "≥ " if self._row["reached"] < self._row["seeds"] else ""
-
-
-def beside_published(file: str, table: Table, measures: Sequence[str], shown: Callable[..., Cells]) -> Cells:
+def beside_published(file: str, measures: Sequence[str], shown: Callable[..., Cells]) -> Cells:
     """The rows of a published table. shown: makes the cells of one system from the figures of `measures`."""
-    kept = beside.read(RESULTS / f"{file}.csv", table)
+    (table,) = entry_points(group="securefl.tables", name=file.removesuffix("_tuned"))
+    kept = beside.read(RESULTS / f"{file}.csv", table.load())
     rows = []
     for (part, system), own in kept.groupby(["part", "system"], sort=False):
         figures = {row["measure"]: Figure(row) for _, row in own.iterrows()}
@@ -100,47 +90,41 @@ _BEST = ("best accuracy", "rounds")
 _SENT = ("last accuracy", "Mb sent")
 _OWN = ("global accuracy", "local accuracy")
 
-PUBLISHED: Mapping[str, tuple[str, Table, Sequence[str], Callable[..., Cells]]] = {
-    "FedProf's Table 3": ("fedprof_v2_table_3", fedprof_v2.TABLE_3, _BEST, _best_and_rounds),
-    "FedProf's Table 4": ("fedprof_v2_table_4_twin", fedprof_v2.TABLE_4_TWIN, _BEST, _best_and_rounds),
-    "FedProf's Table 5": ("fedprof_v2_table_5_twin", fedprof_v2.TABLE_5_TWIN, _BEST, _best_and_rounds),
-    "FedProf v1's Table 2": ("fedprof_v1_table_2", fedprof_v1.TABLE_2, _BEST, _best_and_rounds),
-    "FedProf v1's Table 2, tuned": ("fedprof_v1_table_2_tuned", fedprof_v1.TABLE_2, _BEST, _best_and_rounds),
-    "FedProf v1's Table 3": ("fedprof_v1_table_3_twin", fedprof_v1.TABLE_3_TWIN, _BEST, _best_and_rounds),
+PUBLISHED: Mapping[str, tuple[str, Sequence[str], Callable[..., Cells]]] = {
+    "FedProf's Table 3": ("fedprof_v2_table_3", _BEST, _best_and_rounds),
+    "FedProf's Table 4": ("fedprof_v2_table_4_twin", _BEST, _best_and_rounds),
+    "FedProf's Table 5": ("fedprof_v2_table_5_twin", _BEST, _best_and_rounds),
+    "FedProf v1's Table 2": ("fedprof_v1_table_2", _BEST, _best_and_rounds),
+    "FedProf v1's Table 2, tuned": ("fedprof_v1_table_2_tuned", _BEST, _best_and_rounds),
+    "FedProf v1's Table 3": ("fedprof_v1_table_3_twin", _BEST, _best_and_rounds),
     "FedCor's Table 1": (
         "fedcor_table_1_twin",
-        fedcor.TABLE_1_TWIN,
         ("rounds",),
         lambda rounds: [rounds.both(".1f", 1, "N/A"), rounds.reached, rounds.p],
     ),
     "FedCor's Table 1 on CIFAR-10": (
         "fedcor_table_1_cifar10_twin",
-        fedcor.TABLE_1_CIFAR10_TWIN,
         _BEST,
         lambda best, rounds: [rounds.printed(".1f", "N/A"), rounds.reached, best.measured(3), best.p],
     ),
-    "FedLog's Table 1": ("fedlog_table_1_mnist_twin", fedlog.TABLE_1_MNIST_TWIN, _SENT, _last_and_sent),
+    "FedLog's Table 1": ("fedlog_table_1_mnist_twin", _SENT, _last_and_sent),
     "FedLog's Table 1 on CIFAR-10": (
         "fedlog_table_1_cifar10_twin",
-        fedlog.TABLE_1_CIFAR10_TWIN,
         _SENT,
         _last_and_sent,
     ),
     "FedLog's Figure 2, two lengths of bodies": (
         "fedlog_figure_2_flexible",
-        fedlog.FLEXIBLE,
         ("last accuracy", "best accuracy"),
         lambda last, best: [last.printed(".4f"), last.measured(3), best.measured(3), last.p],
     ),
     "ADDS' Table III, all systems": (
         "adds_table_3_all_rows",
-        adds.TABLE_3_ALL_ROWS,
         (*_OWN, "parameters (share)", "MACs (share)"),
         _shares,
     ),
     "ADDS' Table IV": (
         "adds_table_4_twin",
-        adds.TABLE_4_TWIN,
         (*_OWN, "rounds to 0.4", "rounds to 0.45", "rounds to 0.5"),
         _three_targets,
     ),
@@ -176,25 +160,18 @@ def ablations() -> Iterator[str]:
         )
 
 
-def representations() -> Iterator[str]:
-    return (_row(*row) for row in read("representations.csv").drop(columns="elements").to_numpy())
-
-
-def targets() -> Iterator[str]:
-    table = pd.read_csv(RESULTS / "targets.csv", dtype=str, comment="#")
+def whole(file: str, *without: str) -> Iterator[str]:
+    """Every row of a file as it stands."""
+    table = pd.read_csv(RESULTS / file, dtype=str, comment="#").drop(columns=[*without])
     return (_row(*row) for row in table.to_numpy())
-
-
-def times() -> Iterator[str]:
-    return (_row(*row) for row in read("protocol_times.csv").to_numpy())
 
 
 OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "LeNet-5 under full aggregation": lenet5,
     "FedCor's ablations": ablations,
-    "How normal representations are": representations,
-    "Targets by protocol": targets,
-    "What a protocol's round takes": times,
+    "How normal representations are": lambda: whole("representations.csv", "elements"),
+    "Targets by protocol": lambda: whole("targets.csv"),
+    "What a protocol's round takes": lambda: whole("protocol_times.csv"),
 }
 
 
