@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -73,36 +74,27 @@ def whole(cell: Cell) -> Cell:
     )
 
 
-@dataclass(frozen=True)
-class Row:
-    """One contestant in one cell, by medians over its rounds.
+def row(cell: Cell, name: str, times: Mapping[str, Sequence[Times]], loss: float) -> dict[str, Any]:
+    """One contestant in one cell, by medians over its timed rounds.
 
     cpu_ms, wall_ms: of a client in a round. over_plain: ratio of CPU times in the same round.
-    loss: of the last model, on the test set.
+
+    Args:
+        cell: the work. name: of the contestant.
+        times: of every contestant, in the order in which they were played.
+        loss: of the last model, on the test set.
     """
-
-    cell: str
-    contestant: str
-    cpu_ms: float
-    wall_ms: float
-    over_plain: float
-    rounds: int
-    loss: float
-
-
-def row(cell: Cell, name: str, times: Mapping[str, Sequence[Times]], loss: float) -> Row:
-    """From every contestant's timed rounds, in the order in which they were played."""
     own = times[name]
     ratios = [one.cpu / plain.cpu for one, plain in zip(own, times[PLAIN], strict=True)]
-    return Row(
-        cell=cell.name,
-        contestant=name,
-        cpu_ms=_short(1e3 * median(one.cpu for one in own) / cell.cohort),
-        wall_ms=_short(1e3 * median(one.wall for one in own) / cell.cohort),
-        over_plain=_short(median(ratios)),
-        rounds=len(own),
-        loss=_short(loss),
-    )
+    return {
+        "cell": cell.name,
+        "contestant": name,
+        "cpu_ms": _short(1e3 * median(one.cpu for one in own) / cell.cohort),
+        "wall_ms": _short(1e3 * median(one.wall for one in own) / cell.cohort),
+        "over_plain": _short(median(ratios)),
+        "rounds": len(own),
+        "loss": _short(loss),
+    }
 
 
 def _short(value: float) -> float:
@@ -136,7 +128,7 @@ def agreeing(players: Sequence[Player], cell: Cell, folder: Path) -> None:
         raise SystemExit(f"Expected the same model from {', '.join(far)}, within {TOLERANCE:g}.")
 
 
-def timed(players: Sequence[Player], cell: Cell, folder: Path) -> list[Row]:
+def timed(players: Sequence[Player], cell: Cell, folder: Path) -> list[dict[str, Any]]:
     here = [player for player in players if player.name != SHARED or cell.kind == "lenet5"]
     times, models, problem = played(here, cell, folder)
     rows = [row(cell, name, times, problem.evaluate(models[name]).loss) for name in times]
@@ -144,15 +136,14 @@ def timed(players: Sequence[Player], cell: Cell, folder: Path) -> list[Row]:
     return rows
 
 
-def table(found: Sequence[Row]) -> str:
+def table(found: pd.DataFrame) -> str:
     """The rows as docs/results.md has them: contestants down, cells across."""
-    cells = dict.fromkeys(one.cell for one in found)
-    at = {(one.contestant, one.cell): one for one in found}
+    cells, names = found["cell"].unique(), found["contestant"].unique()
+    wide = found.pivot(index="contestant", columns="cell").reindex(index=names)
     lines = [["", *cells], ["---"] * (1 + len(cells))]
-    lines.append([f"{PLAIN}, ms", *(_digits(at[PLAIN, cell].cpu_ms) for cell in cells)])
-    for name in dict.fromkeys(one.contestant for one in found if one.contestant != PLAIN):
-        ratios = (f"{at[name, cell].over_plain:.2f}" if (name, cell) in at else "-" for cell in cells)
-        lines.append([f"{name} / {PLAIN}", *ratios])
+    lines.append([f"{PLAIN}, ms", *map(_digits, wide.loc[PLAIN, "cpu_ms"][cells])])
+    for name, own in wide["over_plain"][cells].drop(index=PLAIN).iterrows():
+        lines.append([f"{name} / {PLAIN}", *("-" if pd.isna(one) else f"{one:.2f}" for one in own)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -173,7 +164,7 @@ def main() -> None:
         finally:
             for player in players:
                 player.close()
-    print(f"\n{table(rows)}")
+    print(f"\n{table(pd.DataFrame(rows))}")
     keep("peers", pd.DataFrame(rows, dtype=object), *about)
 
 

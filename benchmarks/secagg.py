@@ -19,6 +19,7 @@ before and after Flower's round.
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -106,19 +107,10 @@ def main() -> None:
         return
     rows = [compared(*shape) for shape in itertools.product(CLIENTS, LENGTHS, DROPOUTS)]
     print(pd.json_normalize(rows).T.to_string(float_format="{:.4g}".format))
-    keep("secagg", {"rows": rounded(rows)})
-
-
-def rounded(value: Any) -> Any:
-    """Floats to four digits: more would only be noise."""
-    match value:
-        case float():
-            return float(f"{value:.4g}")
-        case dict():
-            return {name: rounded(one) for name, one in value.items()}
-        case list():
-            return [rounded(one) for one in value]
-    return value
+    # Four digits: more would only be noise.
+    keep(
+        "secagg", json.loads(json.dumps({"rows": rows}), parse_float=lambda text: float(f"{float(text):.4g}"))
+    )
 
 
 if __name__ == "__main__":

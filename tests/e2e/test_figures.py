@@ -158,9 +158,7 @@ def test_matching_between_files() -> None:
 
 
 def test_peers() -> None:
-    kept = pd.read_csv(RESULTS / "peers.csv", comment="#").to_dict("records")
-    lines = peers.table([peers.Row(**{str(name): value for name, value in one.items()}) for one in kept])
-    assert lines in section("Simulation beside others")
+    assert peers.table(pd.read_csv(RESULTS / "peers.csv", comment="#")) in section("Simulation beside others")
 
 
 @every(("place", "kind"), list(enumerate(("local", "none", "masked"))))

@@ -38,11 +38,11 @@ def test_a_row_has_medians_for_a_client_and_the_ratio_within_a_round() -> None:
     # The machine slowed down by a factor of ten in the last two rounds. The ratio does not see it.
     times = {PLAIN: seconds(0.01, 0.02, 0.1, 0.2), "other": seconds(0.02, 0.05, 0.2, 0.4)}
     found = row(cell, "other", times, loss=1.5)
-    assert found.cpu_ms == pytest.approx(12.5)
-    assert found.wall_ms == pytest.approx(25.0)
-    assert found.over_plain == pytest.approx(2.0)
-    assert (found.rounds, found.loss) == (4, 1.5)
-    assert row(cell, PLAIN, times, loss=1.0).over_plain == 1.0
+    assert found["cpu_ms"] == pytest.approx(12.5)
+    assert found["wall_ms"] == pytest.approx(25.0)
+    assert found["over_plain"] == pytest.approx(2.0)
+    assert (found["rounds"], found["loss"]) == (4, 1.5)
+    assert row(cell, PLAIN, times, loss=1.0)["over_plain"] == 1.0
 
 
 def test_a_round_that_is_missing_is_not_paired_with_another() -> None:
