@@ -162,13 +162,23 @@ def test_no_number_of_sessions_that_no_file_can_hold_is_taken(tmp_path: Path, se
 
 
 @pytest.mark.parametrize("name", [CLIENT, KEY_HOLDER])
-def test_the_log_of_a_client_says_once_a_session_that_state_of_its_app_is_not_held(
+def test_the_log_of_a_client_says_once_that_state_of_its_app_is_not_held(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sessions = [secrets.token_bytes(32) for _ in range(2)]
-    with caplog.at_level("WARNING", logger="securefl"), closing(party(tmp_path, name)) as own:
-        for session in (sessions[0], sessions[0], sessions[1]):
-            request = Enter.of(PLAN, "s", UPDATES.digest, PINNED, session, KEYS[SERVER])
-            own.handle(None, encode_envelope(request))  # type: ignore[arg-type]
-    said = [one for one in caplog.messages if "state" in one and "update" in one]
-    assert len(said) == (2 if name == CLIENT else 0), caplog.messages
+    with closing(party(tmp_path, name)) as own:
+        for _ in range(2):
+            entered(own)
+    assert len(loose(caplog)) == (name == CLIENT), caplog.messages
+
+
+def test_the_log_of_a_simulation_says_it_once_for_all_of_its_clients(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LocalDeployment(PLAN, UPDATES, clients=4, folder=tmp_path):
+        pass
+    (said,) = loose(caplog)
+    assert "4 clients" in said
+
+
+def loose(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one for one in caplog.messages if "state" in one and "update" in one]
