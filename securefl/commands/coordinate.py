@@ -19,9 +19,8 @@ import click
 from securefl.commands.choices import FILE, require_flower, with_json
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import echo
-from securefl.commands.telling import play_and_tell, with_trust
+from securefl.commands.telling import end_stopped, play_and_tell, with_trust
 from securefl.core.errors import ConfigError
-from securefl.core.text_safety import escaped
 from securefl.storage.inputs import kind_word, shown
 
 if TYPE_CHECKING:
@@ -190,10 +189,8 @@ def coordinate(
     try:
         play_and_tell(study, home, as_json, play, go_on=again, more=lambda: _spent(home))
     except (TooFewParties, RunLost) as error:
-        echo(escaped(f"securefl: {error}"), err=True)
-        echo(f"Stopped; finished rounds are kept. Go on with: {again}", err=True)
-        code = ExitCode.TOO_FEW if isinstance(error, TooFewParties) else ExitCode.ERROR
-        raise click.exceptions.Exit(code) from None
+        echo(f"securefl: {error}", err=True)
+        end_stopped(ExitCode.TOO_FEW if isinstance(error, TooFewParties) else ExitCode.ERROR, again)
 
 
 def _require_run_folder(home: Path) -> None:

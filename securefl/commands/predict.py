@@ -14,7 +14,6 @@ from securefl.commands.choices import NEW_FILE, PATH, with_json
 from securefl.commands.printing import echo, echo_json
 from securefl.commands.telling import with_trust
 from securefl.core.errors import ConfigError, DataError
-from securefl.core.text_safety import escaped
 from securefl.report.terminal import draws
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def predict(
         echo_json(told, 2)
         return
     for line in _lines(told):
-        echo(escaped(line))  # a stranger may have chosen the labels
+        echo(line)  # a stranger may have chosen the labels
 
 
 def _require_out(out: Path, force: bool, sources: tuple[Path, ...]) -> None:

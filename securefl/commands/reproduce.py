@@ -12,7 +12,7 @@ import click
 
 from securefl.commands.choices import FOLDER, with_json
 from securefl.commands.printing import echo, echo_json
-from securefl.commands.telling import end_stopped, end_told, printing, with_workers
+from securefl.commands.telling import end_told, printing, stoppable, with_workers
 from securefl.core.errors import SecureFLError
 from securefl.report.terminal import say
 
@@ -214,24 +214,11 @@ def _run_tuned(asked: _Asked, console: Console) -> _Ran:
 
 def _run(asked: _Asked, table: Table, folder: Path, console: Console) -> dict[str, Results]:
     from securefl.published.run import Bar, run_table, standing
-    from securefl.study.interruption import Interrupted, Interruption
 
-    line = printing(console)
     if (now := standing(table, folder)).begun:
         say(console, f"Going on with {asked.name} in {folder}: {now}.")
-    stop = Interruption(line)
-    try:
-        with stop, Bar(table, console) as bar:
-            return run_table(
-                table,
-                folder,
-                bar.tell,
-                workers=asked.workers,
-                stop=stop,
-                say=line,
-            )
-    except Interrupted as interrupted:
-        end_stopped(interrupted, f"{asked.command} --out {asked.out}")
+    with stoppable(console, f"{asked.command} --out {asked.out}") as stop, Bar(table, console) as bar:
+        return run_table(table, folder, bar.tell, workers=asked.workers, stop=stop, say=printing(console))
 
 
 def _told(asked: _Asked, table: Table, results: Mapping[str, Results], metrics: Any) -> None:
