@@ -164,10 +164,11 @@ def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
     """Compare the study's terms with the holder's, and ask for agreement to those not stated."""
     from securefl.deployment.plan_file import HolderTerms
 
-    terms = HolderTerms.of(plan).words()
+    found = HolderTerms.of(plan)
+    terms = found.words()
     del terms["adversaries"]
     own = {name: value for name, value in stated.items() if value is not None}
-    other = [f"{name} = {terms[name]} in place of {own[name]}" for name in own if terms[name] != own[name]]
+    other = found.differing(own)
     if other:
         raise ConfigError(
             f"Expected a study with the terms that you state, got {'; '.join(other)}. Ask for a study with "

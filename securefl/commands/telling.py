@@ -173,6 +173,18 @@ def computed(study: Study, seeds: Iterable[int], console: Console) -> None:
             world.build(study, seed, tell=tell)
 
 
+@contextmanager
+def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, if that is a terminal. It gives a function that takes how much is done."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not draws(console)) as bars:
+        task = bars.add_task(title, total=total)
+        yield lambda done: bars.update(task, completed=done)
+
+
 def printing(console: Console) -> Callable[[str], None]:
     """A function that prints lines on stderr, above the progress bars, even if the console is quiet."""
     from rich.console import Console

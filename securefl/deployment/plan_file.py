@@ -89,13 +89,18 @@ class HolderTerms:
             adversaries=self.adversaries,
         )
 
+    def differing(self, stated: Mapping[str, Any]) -> list[str]:
+        """Each of the stated terms that differs here, in words."""
+        own = self.words()
+        return [
+            f"{name} = {own[name]} in place of {value}"
+            for name, value in stated.items()
+            if own[name] != value
+        ]
+
     def require(self, plan: Plan, whose: str) -> None:
         """Raises ConfigError if the plan's terms differ. The error lists each field that does."""
-        own, theirs = self.words(), HolderTerms.of(plan).words()
-        other = [
-            f"{name} = {theirs[name]} in place of {own[name]}" for name in own if own[name] != theirs[name]
-        ]
-        if other:
+        if other := HolderTerms.of(plan).differing(self.words()):
             raise ConfigError(
                 f"Expected a study in the terms of {whose}, got {'; '.join(other)}. Epsilons in other terms "
                 "cannot be added to those of the ledger: ask for a study in these terms."
