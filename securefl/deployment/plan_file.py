@@ -29,7 +29,6 @@ from securefl.core.errors import ConfigError
 from securefl.core.formats import VERSION, require_version
 from securefl.core.reading import convert
 from securefl.core.release import KEY_HOLDER, SERVER, Adjacency, Unit
-from securefl.deployment.session_store import require_one_file
 from securefl.storage.files import write as write_file
 from securefl.storage.texts import kept, read_text, toml
 
@@ -152,7 +151,7 @@ class PlanFile:
 def read(folder: Path) -> PlanFile:
     """The plan file of a party's folder.
 
-    Raises ConfigError if it is missing, unreadable or damaged, and DataError as `require_one_file`.
+    Raises ConfigError if it is missing, unreadable or damaged.
     """
     path = folder / NAME
     if not path.is_file():
@@ -166,7 +165,6 @@ def read(folder: Path) -> PlanFile:
         )
     table = toml(read_text(path))
     require_version(table.pop("version", None), f"a party's plan file {path}", _ANEW)
-    require_one_file(folder)
     with kept(path):
         return convert(PlanFile, table, "party")
 

@@ -105,16 +105,6 @@ def test_a_file_that_is_lost_is_not_begun_anew(tmp_path: Path) -> None:
     assert not (tmp_path / CLIENT / "ledger.sqlite").exists()
 
 
-def test_a_folder_with_several_files_is_refused_and_stays(tmp_path: Path) -> None:
-    party(tmp_path).close()
-    (tmp_path / CLIENT / "diary.sqlite").write_bytes(b"of an earlier securefl")
-    before = {path: path.read_bytes() for path in (tmp_path / CLIENT).iterdir() if path.name != ".lock"}
-    for ask in (lambda: party(tmp_path), lambda: status(tmp_path / CLIENT)):
-        with pytest.raises(DataError, match=r"diary\.sqlite.*make the party a new folder"):
-            ask()
-    assert {path: path.read_bytes() for path in before} == before
-
-
 def test_two_processes_of_one_party_and_of_a_copy_are_refused(tmp_path: Path) -> None:
     with closing(party(tmp_path)) as own:
         shutil.copytree(tmp_path / CLIENT, tmp_path / "copy")
