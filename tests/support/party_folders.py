@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from securefl.algorithm.clients import State, run_round
 from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.core.messages import client_name
@@ -38,7 +40,7 @@ TWO_SERVER = MASKED.replace('"masked"', '"two-server"')
 
 
 BUILD = PartyStudy.of
-"""As it is, for tests that put `made` in its place: building a world takes a second."""
+"""As it is, for `build_once`."""
 
 
 @cache
@@ -46,6 +48,16 @@ def made(study: str = CLEAR) -> PartyStudy:
     """One arm of a study; built once."""
     found = parse_study(study)
     return BUILD(found, found.arms[0], found.study.seeds[0])
+
+
+def build_once(patch: pytest.MonkeyPatch) -> None:
+    """Building a world takes a second, and every opening of a folder does it."""
+    patch.setattr(PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+
+
+@pytest.fixture
+def built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    build_once(monkeypatch)
 
 
 def part(of: PartyStudy, name: str, counters: Path, **more: object) -> folder.PartyOptions:
