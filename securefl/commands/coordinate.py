@@ -55,16 +55,6 @@ party_folder: Final = click.argument("folder", type=FILE, callback=_require_fold
 """Adds the argument FOLDER to a command of the group `party`. ConfigError unless it is a folder to use."""
 
 
-class _Seconds(click.FloatRange):
-    """A number of seconds. click's own range takes nan, for which no wait would ever end."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
-        if isnan(found):
-            self.fail(f"{value!r} is no number of seconds.", param, ctx)
-        return found
-
-
 @click.command(
     epilog="""\b
 Example:  securefl party coordinate server --out runs/hospitals
@@ -97,13 +87,13 @@ Example:  securefl party coordinate server --out runs/hospitals
 )
 @click.option(
     "--wait",
-    type=_Seconds(0, 10**7),
+    type=click.FloatRange(0, 10**7),
     help="Seconds to wait: at the start for all parties, later only if too few are present; default "
     f"{_WAIT:g}, with --flower {_WAIT_FLOWER:g}.",
 )
 @click.option(
     "--deadline",
-    type=_Seconds(0.1, 10**7),
+    type=click.FloatRange(0.1, 10**7),
     default=3600.0,
     show_default=True,
     help="Seconds for one reply of a party. One of them includes its training.",
@@ -147,13 +137,15 @@ def coordinate(
 
     if flower is not None and (parties is not None or sockets):
         raise click.UsageError("Name sockets (--parties, --socket) or a SuperLink (--flower), not both.")
+    seconds = (_WAIT if flower is None else _WAIT_FLOWER) if wait is None else wait
+    if isnan(seconds + deadline):  # in any range of click's, and no wait would ever end
+        raise click.UsageError(f"Expected numbers of seconds, got {seconds} and {deadline}.")
     single_thread()
     names = others_of(folder)
     if flower is None:
         paths = _paths(names, folder, parties, sockets)
     else:
         require_flower()
-    seconds = (_WAIT if flower is None else _WAIT_FLOWER) if wait is None else wait
     study = config.of_folder(folder / STUDY, trusted)
     home = out or Path("runs") / slug(study.study.name)
     _require_run_folder(home)
