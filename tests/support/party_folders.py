@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import State, run_round
 from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.core.messages import client_name
@@ -21,6 +22,7 @@ from securefl.deployment.messages import Enter
 from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.roster import line_of, parse
 from securefl.deployment.transport import RemoteTransport
+from securefl.engine.server import ServerParty
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.config import parse as parse_study
@@ -83,6 +85,11 @@ def pin(home: Path, roster: Path) -> None:
     pinning.pin(home, parse(roster.read_text()), roster.read_text())
 
 
+def server_of(of: PartyStudy, record: OwnRecord, books: Ledger | None = None) -> ServerParty:
+    clients = of.world.problem.clients
+    return ServerParty(of.plan, of.spec, record, clients=clients, scores=of.scores, books=books)
+
+
 @dataclass
 class Asking:
     """The server of enrolled folders: it plays rounds with parties over an exchange."""
@@ -96,7 +103,7 @@ class Asking:
         of, own = made(self.study), keys.read(self.root / SERVER, SERVER)
         pinned = pinning.pinned_of(self.root / SERVER, plan_file.read(self.root / SERVER))
         self.session = pinned.session(of.plan, self.nonce)
-        self.server = of.server(OwnRecord(SERVER, Journal(), own))
+        self.server = server_of(of, OwnRecord(SERVER, Journal(), own))
         self.server.enter(pinned.directory(self.session))
         enter = Enter.of(of.plan, "tiny", of.work, pinned, self.nonce, own)
         self.transport = RemoteTransport(self.exchange, enter, self.session, own)
