@@ -166,7 +166,7 @@ def _of_gaussians(
         spent = calibration.epsilon_of(noise_multiplier, delta, releases=releases, sensitivity=1.0)
         line = f"epsilon {spent:.6f} at delta {delta:g}  (sigma {noise_multiplier * sensitivity:.6f})"
         return {"epsilon": plain(spent), "noise_multiplier": noise_multiplier}, (line,)
-    asked = {"releases": releases, "sensitivity": sensitivity}
+    asked: dict[str, Any] = {"releases": releases, "sensitivity": sensitivity}
     sigma = calibration.sigma(epsilon or 0.0, delta, **asked)
     paper = calibration.paper_sigma(epsilon or 0.0, delta, **asked)
     theirs = calibration.epsilon_of(paper, delta, **asked)
