@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from securefl.commands.choices import NEW_FILE, PATH, with_json
-from securefl.commands.printing import echo_json
-from securefl.core.text_safety import escaped
+from securefl.commands.printing import echo, echo_json
 
 
 @click.command(epilog="Example:  securefl compare runs/a runs/b -o compare.html")
@@ -51,12 +50,10 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         told = ", ".join(
             f"{report.shown(v)} in {run.name}" for run, v in zip(found.runs, values, strict=True)
         )
-        click.echo(escaped(f"  {key}: {told}"))
+        echo(f"  {key}: {told}")
     for own in found.series:
-        click.echo(
-            escaped(f"{own.label}: {report.accuracy(own)} after {own.rounds} rounds, {own.models} models")
-        )
+        echo(f"{own.label}: {report.accuracy(own)} after {own.rounds} rounds, {own.models} models")
     for line in (*map(report.gap_words, found.gaps), *report.untested(found), *found.notes):
-        click.echo(escaped(line))
+        echo(line)
     if out is not None:
-        click.echo(f"Page: {out}")
+        echo(f"Page: {out}")

@@ -19,9 +19,8 @@ import click
 from securefl.commands.choices import FILE, require_flower, with_json
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import echo
-from securefl.commands.telling import play_and_tell, with_trust
+from securefl.commands.telling import end_stopped, play_and_tell, with_trust
 from securefl.core.errors import ConfigError
-from securefl.core.text_safety import escaped
 from securefl.storage.inputs import kind_word, shown
 
 if TYPE_CHECKING:
@@ -56,16 +55,6 @@ party_folder: Final = click.argument("folder", type=FILE, callback=_require_fold
 """Adds the argument FOLDER to a command of the group `party`. ConfigError unless it is a folder to use."""
 
 
-class _Seconds(click.FloatRange):
-    """A number of seconds. click's own range takes nan, for which no wait would ever end."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
-        if isnan(found):
-            self.fail(f"{value!r} is no number of seconds.", param, ctx)
-        return found
-
-
 @click.command(
     epilog="""\b
 Example:  securefl party coordinate server --out runs/hospitals
@@ -98,13 +87,13 @@ Example:  securefl party coordinate server --out runs/hospitals
 )
 @click.option(
     "--wait",
-    type=_Seconds(0, 10**7),
+    type=click.FloatRange(0, 10**7),
     help="Seconds to wait: at the start for all parties, later only if too few are present; default "
     f"{_WAIT:g}, with --flower {_WAIT_FLOWER:g}.",
 )
 @click.option(
     "--deadline",
-    type=_Seconds(0.1, 10**7),
+    type=click.FloatRange(0.1, 10**7),
     default=3600.0,
     show_default=True,
     help="Seconds for one reply of a party. One of them includes its training.",
@@ -148,13 +137,15 @@ def coordinate(
 
     if flower is not None and (parties is not None or sockets):
         raise click.UsageError("Name sockets (--parties, --socket) or a SuperLink (--flower), not both.")
+    seconds = (_WAIT if flower is None else _WAIT_FLOWER) if wait is None else wait
+    if isnan(seconds + deadline):  # in any range of click's, and no wait would ever end
+        raise click.UsageError(f"Expected numbers of seconds, got {seconds} and {deadline}.")
     single_thread()
     names = others_of(folder)
     if flower is None:
         paths = _paths(names, folder, parties, sockets)
     else:
         require_flower()
-    seconds = (_WAIT if flower is None else _WAIT_FLOWER) if wait is None else wait
     study = config.of_folder(folder / STUDY, trusted)
     home = out or Path("runs") / slug(study.study.name)
     _require_run_folder(home)
@@ -190,10 +181,8 @@ def coordinate(
     try:
         play_and_tell(study, home, as_json, play, go_on=again, more=lambda: _spent(home))
     except (TooFewParties, RunLost) as error:
-        echo(escaped(f"securefl: {error}"), err=True)
-        echo(f"Stopped; finished rounds are kept. Go on with: {again}", err=True)
-        code = ExitCode.TOO_FEW if isinstance(error, TooFewParties) else ExitCode.ERROR
-        raise click.exceptions.Exit(code) from None
+        echo(f"securefl: {error}", err=True)
+        end_stopped(ExitCode.TOO_FEW if isinstance(error, TooFewParties) else ExitCode.ERROR, again)
 
 
 def _require_run_folder(home: Path) -> None:

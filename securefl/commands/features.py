@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,20 +12,18 @@ import click
 
 from securefl.commands.choices import PATH
 from securefl.commands.printing import echo
-from securefl.commands.telling import with_trust
+from securefl.commands.telling import bar, with_trust
 from securefl.core.errors import ConfigError, DataError
-from securefl.report.terminal import draws
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from securefl.data import Dataset
     from securefl.training.networks import Network
 
 IMAGES: Final = "efficientnet_lite0"
 TEXTS: Final = "wordllama"
-_BOTH: Final = (("train", "training part", ""), ("test", "test part", "-test"))
-"""The parts of a source that has two: name, title, and the ending of its file."""
+_BOTH: Final = (("train", ""), ("test", "-test"))
+"""The parts of a source that has two: name, and the ending of its file."""
 _MOST_LABELS: Final = 1000
 """The most classes that the command prints."""
 
@@ -101,15 +99,14 @@ def features(
 class FeatureSource:
     """Records to read in slices, so that a folder of images need not fit into memory.
 
-    ending: of the file's name. count: the number of records. read: the records of a slice, or their texts.
+    ending: of the file's name. records: arrays, files or texts. `read` makes of some what a network reads.
     y: the targets (n, ...), or None.
     """
 
-    title: str
-    ending: str
-    count: int
-    read: Callable[[slice], Any]
+    records: Sequence[Any] | NDArray[Any]
     y: NDArray[Any] | None
+    ending: str = ""
+    read: Callable[[Any], Any] = lambda records: records
 
 
 def _parts(source: str, text: str | None, target: str | None, size: int) -> list[FeatureSource]:
@@ -126,30 +123,26 @@ def _parts(source: str, text: str | None, target: str | None, size: int) -> list
         )
     if source in NAMES:
         split = load(source)
-        return [_of_dataset(getattr(split, name), title, ending) for name, title, ending in _BOTH]
+        parts = ((getattr(split, name), ending) for name, ending in _BOTH)
+        return [FeatureSource(records=own.x, y=own.y, ending=ending) for own, ending in parts]
     if not path.is_dir():
         return [_of_array(path)]
     inside = {own.name for own in path.iterdir() if not own.name.startswith(".")}
     if inside == {"train", "test"}:
-        return [_of_folder(path / name, size, title, ending) for name, title, ending in _BOTH]
-    return [_of_folder(path, size, "images", "")]
+        return [_of_folder(path / name, size, ending) for name, ending in _BOTH]
+    return [_of_folder(path, size, "")]
 
 
-def _of_dataset(part: Dataset, title: str, ending: str) -> FeatureSource:
-    return FeatureSource(title=title, ending=ending, count=len(part), read=lambda own: part.x[own], y=part.y)
-
-
-def _of_folder(folder: Path, size: int, title: str, ending: str) -> FeatureSource:
+def _of_folder(folder: Path, size: int, ending: str) -> FeatureSource:
     import numpy as np
 
     from securefl.data.images import images_in, read_images
 
     found = images_in(folder)
     return FeatureSource(
-        title=title,
+        records=found.files,
         ending=ending,
-        count=len(found.files),
-        read=lambda own: read_images(found.files[own], size),
+        read=lambda files: read_images(files, size),
         y=None if found.labels is None else np.array(found.labels),
     )
 
@@ -172,10 +165,8 @@ def _of_array(path: Path) -> FeatureSource:
         )
     scale = np.float32(255 if found.dtype == np.uint8 else 1)
     return FeatureSource(
-        title="records",
-        ending="",
-        count=len(found),
-        read=lambda own: found[own].astype(np.float32) / scale,
+        records=found,
+        read=lambda own: own.astype(np.float32) / scale,
         y=targets_in(path),
     )
 
@@ -203,10 +194,7 @@ def _of_table(path: Path, text: str, target: str | None) -> FeatureSource:
                 "Correct the record, or leave it out."
             )
     return FeatureSource(
-        title="texts",
-        ending="",
-        count=len(texts),
-        read=lambda own: texts[own],
+        records=texts,
         y=None if target is None else _targets(frame[target], Cell(str(path), target, trained=True)),
     )
 
@@ -253,7 +241,7 @@ def _network(
 
 def _require_readable(part: FeatureSource, network: Network, source: str) -> None:
     """Raises ConfigError, before anything is written, if the network does not read the first record."""
-    first = part.read(slice(1))
+    first = part.read(part.records[:1])
     if network.tokens is not None:
         return
     if isinstance(first, list):
@@ -265,23 +253,19 @@ def _require_readable(part: FeatureSource, network: Network, source: str) -> Non
 
 def _write(part: FeatureSource, network: Network, path: Path, records: int | None) -> None:
     import numpy as np
-    from rich.console import Console
-    from rich.progress import Progress
 
     from securefl.data.files import cache_folder
     from securefl.storage.files import replacing
     from securefl.training.networks import PART
 
-    count = part.count if records is None else min(records, part.count)
-    console, found = Console(stderr=True), []
-    with Progress(console=console, transient=True, disable=not draws(console)) as bars:
-        bar = bars.add_task(part.title, total=count)
-        for start in range(0, count, PART):
-            read = part.read(slice(start, min(start + PART, count)))
+    kept, found = part.records[:records], []
+    with bar("records", len(kept)) as tell:
+        for start in range(0, len(kept), PART):
+            read = part.read(kept[start : start + PART])
             rows = read if network.tokens is None else network.tokens(read)
             found.append(network.features(rows, cache_folder() / "features", lambda done: None))
-            bars.update(bar, completed=start + len(rows))
-    arrays = {"x": np.concatenate(found)} | ({} if part.y is None else {"y": part.y[:count]})
+            tell(start + len(rows))
+    arrays = {"x": np.concatenate(found)} | ({} if part.y is None else {"y": part.y[:records]})
     with replacing(path) as target:
         np.savez(target, allow_pickle=False, **arrays, network=np.array(network.about))
     click.echo(path)

@@ -61,8 +61,9 @@ def keygen(role: str, out: Path, openings: int, params: Literal["pads"] | None) 
         # Once more, in the lock: since the first check, another process may have made its pair.
         _require_no_pair(secret, public)
         half = secret if os.path.lexists(secret) else None
-        make = {"key-holder": _holder, "evaluator": _evaluator, "client": _client}[role]
-        kept, told, fingerprint = make(half, openings, params)
+        kept, told, fingerprint = (
+            _holder(half, openings, params) if role == "key-holder" else _of_one_secret(role, half)
+        )
         if half is None:
             document.write(secret, kept, secret=True)
         else:
@@ -101,19 +102,14 @@ def _holder(
     return keys.to_document(), keys.public.to_document(), keys.public.fingerprint
 
 
-def _evaluator(half: Path | None, openings: int, params: object) -> tuple[Document, Document, str]:
-    """The same of an evaluator's keys, which have no options."""
+def _of_one_secret(role: str, half: Path | None) -> tuple[Document, Document, str]:
+    """The same of an evaluator's or a client's keys, which have no options."""
     from securefl.matching import document
-    from securefl.matching.evaluator import KIND, Evaluator
+    from securefl.matching.clients import KIND as CLIENT
+    from securefl.matching.clients import ClientKey
+    from securefl.matching.evaluator import KIND as EVALUATOR
+    from securefl.matching.evaluator import Evaluator
 
-    keys = Evaluator.generate() if half is None else Evaluator.from_document(document.read(half, KIND))
+    kind, cls = (EVALUATOR, Evaluator) if role == "evaluator" else (CLIENT, ClientKey)
+    keys = cls.generate() if half is None else cls.from_document(document.read(half, kind))
     return (*keys.to_documents(), keys.public.fingerprint)
-
-
-def _client(half: Path | None, openings: int, params: object) -> tuple[Document, Document, str]:
-    """The same of a client's key, which has no options."""
-    from securefl.matching import document
-    from securefl.matching.clients import KIND, ClientKey
-
-    own = ClientKey.generate() if half is None else ClientKey.from_document(document.read(half, KIND))
-    return (*own.to_documents(), own.public.fingerprint)

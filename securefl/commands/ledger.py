@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -11,10 +10,9 @@ from pathlib import Path
 import click
 
 from securefl.commands.choices import FILE, with_json
-from securefl.commands.printing import Group, echo, echo_json
+from securefl.commands.printing import Group, echo, echo_json, echo_table
 from securefl.core.errors import DataError
 from securefl.core.text_safety import excerpt
-from securefl.report import terminal
 from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
 _MAGIC = b"SQLite format 3\0"
@@ -84,7 +82,7 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
     # Holders and names may come from a foreign file: control characters could control the terminal, and a
     # long name would widen every line of the table.
     shown = [[excerpt(str(row[name])) for name in names] for row in found.releases]
-    click.echo(terminal.table(names, shown, terminal.columns_of(sys.stdout)))
+    echo_table(names, shown)
     echo(f"head after {found.head.count} entries: {found.head.digest.hex()}")
     # The head is public. The participation of clients in rounds is not.
     echo("The table is for the person at this machine: no epsilon covers who took part when.", err=True)

@@ -24,7 +24,6 @@ from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.installed import entry_points
 from securefl.core.memory import FULL_SEARCHES_APART, keep_freed_memory
 from securefl.core.reading import near
-from securefl.core.text_safety import escaped
 
 
 class _Context(click.Context):
@@ -125,16 +124,16 @@ def main() -> None:
         code = cli(prog_name="securefl", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else ExitCode.DONE)
     except SecureFLError as error:
-        echo(escaped(f"securefl: {error}"), err=True)
+        echo(f"securefl: {error}", err=True)
         sys.exit(ExitCode.ERROR)
     # A full disk or a missing file is shown as one line, not as a traceback.
     except OSError as error:
-        echo(escaped(f"securefl: {_told(error)}"), err=True)
+        echo(f"securefl: {_told(error)}", err=True)
         sys.exit(ExitCode.ERROR)
     except UnicodeEncodeError as error:
         if error.encoding != sys.getfilesystemencoding():
             raise
-        echo(escaped(f"securefl: {_unnamed(error)}"), err=True)
+        echo(f"securefl: {_unnamed(error)}", err=True)
         sys.exit(ExitCode.ERROR)
     except click.ClickException as error:
         told = io.StringIO()

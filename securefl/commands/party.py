@@ -17,7 +17,6 @@ from securefl.commands.coordinate import coordinate, party_folder
 from securefl.commands.printing import Group, echo, echo_json
 from securefl.commands.telling import find, with_trust
 from securefl.core.errors import ConfigError
-from securefl.core.text_safety import escaped
 
 if TYPE_CHECKING:
     from securefl.algorithm.plan import Plan
@@ -165,10 +164,11 @@ def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
     """Compare the study's terms with the holder's, and ask for agreement to those not stated."""
     from securefl.deployment.plan_file import HolderTerms
 
-    terms = HolderTerms.of(plan).words()
+    found = HolderTerms.of(plan)
+    terms = found.words()
     del terms["adversaries"]
     own = {name: value for name, value in stated.items() if value is not None}
-    other = [f"{name} = {terms[name]} in place of {own[name]}" for name in own if terms[name] != own[name]]
+    other = found.differing(own)
     if other:
         raise ConfigError(
             f"Expected a study with the terms that you state, got {'; '.join(other)}. Ask for a study with "
@@ -251,9 +251,6 @@ def pin(folder: Path, roster: Path, digest: str | None, yes: bool) -> None:
     metavar="USER",
     help="A user that may connect, by name or number; may be repeated. By default your own user.",
 )
-@click.option(
-    "--most", type=click.IntRange(2**16, 2**32), default=2**30, show_default=True, help="Bytes of a frame."
-)
 @click.option("--new-records", default="", metavar="WHY", help="Accept changed records, and note the reason.")
 @with_trust
 def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], **more: Any) -> None:
@@ -280,7 +277,7 @@ def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], **more: Any
         with Interruption():
             serve_party(folder, path, allow=users, ready=ready, **more)
     except Interrupted as interrupted:
-        raise click.exceptions.Exit(interrupted.exit_code) from None
+        raise SystemExit(interrupted.exit_code) from None
 
 
 @party.command(epilog="Example:  securefl party status P --json")
@@ -303,7 +300,7 @@ def status(folder: Path, as_json: bool) -> None:
         return
     # A study's name and a server's plan come from others, and may have control characters.
     for line in status_lines(said):
-        echo(escaped(line))
+        echo(line)
     echo("This is for the person at this machine: no epsilon covers it.", err=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,10 +12,8 @@ import click
 
 from securefl.commands.choices import NEW_FILE, PATH, with_json
 from securefl.commands.printing import echo, echo_json
-from securefl.commands.telling import with_trust
+from securefl.commands.telling import bar, with_trust
 from securefl.core.errors import ConfigError, DataError
-from securefl.core.text_safety import escaped
-from securefl.report.terminal import draws
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +76,7 @@ def predict(
         trained = _loaded(model, own_model, own_network, Namer(trusted=trusted), imports)
         records = read_records(table)
         _require_network(network_of(table), trained.about.records, table)
-        with _bar(len(records)) as tell:
+        with bar("records", len(records)) as tell:
             try:
                 outputs = trained.outputs(records, tell)
             except DataError as error:
@@ -90,7 +88,7 @@ def predict(
         echo_json(told, 2)
         return
     for line in _lines(told):
-        echo(escaped(line))  # a stranger may have chosen the labels
+        echo(line)  # a stranger may have chosen the labels
 
 
 def _require_out(out: Path, force: bool, sources: tuple[Path, ...]) -> None:
@@ -154,18 +152,6 @@ def _require_network(found: str, schema: Schema, table: Path) -> None:
         f"{table}: expected {wanted}, as the model's card says, got features by {found!r}. Compute them by "
         "the network of the card."
     )
-
-
-@contextmanager
-def _bar(records: int) -> Iterator[Any]:
-    """A function that shows how many records are done, on stderr, if it is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not draws(console)) as bars:
-        task = bars.add_task("records", total=records)
-        yield lambda done: bars.update(task, completed=done)
 
 
 def _table(trained: Trained, outputs: NDArray[Any], proba: bool) -> pd.DataFrame:

@@ -10,11 +10,12 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import click
 
+from securefl.core.text_safety import escaped
 from securefl.report import terminal
 from securefl.report.terminal import filled, wrapped, wrapped_line
 
@@ -61,8 +62,17 @@ codecs.register(_ascii)
 
 
 def echo(text: object, *, err: bool = False) -> None:
-    """Print a text for a person on stdout or stderr. JSON and other text for programs needs `click.echo`."""
-    click.echo(terminal.wrapped(str(text), terminal.columns_of(sys.stderr if err else sys.stdout)), err=err)
+    """Print a text for a person on stdout or stderr. JSON and other text for programs needs `click.echo`.
+
+    A text may quote a file or a peer, so no character in it controls the terminal.
+    """
+    width = terminal.columns_of(sys.stderr if err else sys.stdout)
+    click.echo(terminal.wrapped(escaped(str(text)), width), err=err)
+
+
+def echo_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table for a person on stdout."""
+    click.echo(terminal.table(head, rows, terminal.columns_of(sys.stdout)))
 
 
 def echo_json(value: object, indent: int | None = None) -> None:

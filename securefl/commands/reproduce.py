@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import click
 
 from securefl.commands.choices import FOLDER, with_json
 from securefl.commands.printing import echo, echo_json
-from securefl.commands.telling import end_stopped, end_told, printing, with_workers
+from securefl.commands.telling import end_told, printing, stoppable, with_workers
 from securefl.core.errors import SecureFLError
 from securefl.report.terminal import say
 
@@ -84,15 +83,7 @@ def reproduce(
         _list(out, as_json)
     else:
         found = published.table_named(table)
-        asked = _Asked(
-            name=table,
-            table=found,
-            out=out,
-            workers=workers,
-            json=as_json,
-            tuned=tuned,
-        )
-        _reproduce(asked)
+        _reproduce(table, found, out, workers=workers, tuned=tuned, as_json=as_json)
 
 
 def _list(out: Path, as_json: bool) -> None:
@@ -153,104 +144,82 @@ def _tuned_state(table: Table, folder: Path) -> str:
     return "done" if (folder / beside.CSV).is_file() else "chosen, measuring"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """What a person asked for: the table by its name, and the options."""
-
-    name: str
-    table: Table
-    out: Path
-    workers: int | None
-    json: bool
-    tuned: bool
-
-    @property
-    def folder(self) -> Path:
-        return self.out / (_tuned_name(self.name) if self.tuned else self.name)
-
-    @property
-    def command(self) -> str:
-        return f"securefl reproduce {self.name}{' --tuned' if self.tuned else ''}"
+_Run = Callable[["Table", Path], dict[str, "Results"]]
+"""Measures a table, or goes on, in a folder."""
 
 
-def _reproduce(asked: _Asked) -> None:
+def _reproduce(
+    name: str, table: Table, out: Path, *, workers: int | None, tuned: bool, as_json: bool
+) -> None:
     from rich.console import Console
 
-    console = Console(stderr=True, quiet=asked.json)
+    from securefl.published.beside import with_figures
+    from securefl.published.run import Bar, run_table, standing
+
+    console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
-    table, results, metrics = (_run_tuned if asked.tuned else _run_plain)(asked, console)
-    _told(asked, table, results, metrics)
-    if not asked.json:
-        console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
+    folder = out / (_tuned_name(name) if tuned else name)
+    command = f"securefl reproduce {name}{' --tuned' if tuned else ''}"
+
+    def run(part: Table, home: Path) -> dict[str, Results]:
+        if (now := standing(part, home)).begun:
+            say(console, f"Going on with {name} in {home}: {now}.")
+        with stoppable(console, f"{command} --out {out}") as stop, Bar(part, console) as bar:
+            return run_table(part, home, bar.tell, workers=workers, stop=stop, say=printing(console))
+
+    if tuned:
+        table, results, metrics = _run_tuned(table, folder, run, console)
+    else:
+        results = run(table, folder)
+        metrics = {part: with_figures(own) for part, own in results.items()}
+    _told(name, command, folder, table, results, metrics, as_json)
+    console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
     warnings = [f"{part}: {alarm.text}" for part, own in results.items() for alarm in own.alarms]
     end_told(warnings, all(own.learnt for own in results.values()))
 
 
-_Ran = tuple["Table", dict[str, "Results"], dict[str, "pd.DataFrame"]]
-"""A table as it is printed, the results of all runs that measured it, and the metrics of each part."""
-
-
-def _run_plain(asked: _Asked, console: Console) -> _Ran:
-    from securefl.published.beside import with_figures
-
-    results = _run(asked, asked.table, asked.folder, console)
-    return asked.table, results, {name: with_figures(own) for name, own in results.items()}
-
-
-def _run_tuned(asked: _Asked, console: Console) -> _Ran:
+def _run_tuned(
+    table: Table, folder: Path, run: _Run, console: Console
+) -> tuple[Table, dict[str, Results], dict[str, pd.DataFrame]]:
+    """The table as it is printed, the results of the runs that measured it, and the metrics of each part."""
     from securefl.published import tuning
     from securefl.published.beside import with_figures
 
     console.print(tuning.GRID, highlight=False)
-    tried = _run(asked, tuning.choosing(asked.table), asked.folder / CHOOSING, console)
-    choice = tuning.chosen(asked.table, {name: own.metrics for name, own in tried.items()})
-    for line in tuning.in_words(asked.table, choice):
+    tried = run(tuning.choosing(table), folder / CHOOSING)
+    choice = tuning.chosen(table, {name: own.metrics for name, own in tried.items()})
+    for line in tuning.in_words(table, choice):
         console.print(line, highlight=False)
-    runs = tuning.measured(asked.table, choice)
-    results = _run(asked, runs, asked.folder / "measured", console)
-    metrics = tuning.together(asked.table, choice, {name: with_figures(own) for name, own in results.items()})
-    return tuning.tuned(asked.table, choice), results, metrics
+    results = run(tuning.measured(table, choice), folder / "measured")
+    metrics = tuning.together(table, choice, {name: with_figures(own) for name, own in results.items()})
+    return tuning.tuned(table, choice), results, metrics
 
 
-def _run(asked: _Asked, table: Table, folder: Path, console: Console) -> dict[str, Results]:
-    from securefl.published.run import Bar, run_table, standing
-    from securefl.study.interruption import Interrupted, Interruption
-
-    line = printing(console)
-    if (now := standing(table, folder)).begun:
-        say(console, f"Going on with {asked.name} in {folder}: {now}.")
-    stop = Interruption(line)
-    try:
-        with stop, Bar(table, console) as bar:
-            return run_table(
-                table,
-                folder,
-                bar.tell,
-                workers=asked.workers,
-                stop=stop,
-                say=line,
-            )
-    except Interrupted as interrupted:
-        end_stopped(interrupted, f"{asked.command} --out {asked.out}")
-
-
-def _told(asked: _Asked, table: Table, results: Mapping[str, Results], metrics: Any) -> None:
+def _told(
+    name: str,
+    command: str,
+    folder: Path,
+    table: Table,
+    results: Mapping[str, Results],
+    metrics: Any,
+    as_json: bool,
+) -> None:
     from securefl.published import beside, traces
     from securefl.published.table import differences
     from securefl.storage.private_folder import PRIVATE
 
     pairs = beside.beside(table, metrics)
-    path = asked.folder / beside.CSV
-    beside.write(path, asked.command, table, pairs)
-    drawn = traces.write(asked.folder, table, metrics)
-    if not asked.json:
+    path = folder / beside.CSV
+    beside.write(path, command, table, pairs)
+    drawn = traces.write(folder, table, metrics)
+    if not as_json:
         echo("\n".join(beside.sentences(table, pairs)))
         echo(f"Table: {path}")
         for picture in drawn:
             echo(f"Traces: {picture}")
         return
     told = {
-        "table": asked.name,
+        "table": name,
         "version": table.version,
         "figures": beside.as_rows(pairs),
         "claims": beside.claims(table, pairs),
@@ -258,8 +227,6 @@ def _told(asked: _Asked, table: Table, results: Mapping[str, Results], metrics: 
         "differences": differences(table),
         "csv": str(path),
         "traces": [str(picture) for picture in drawn],
-        "reports": sorted(
-            str(page) for page in asked.folder.glob("**/report.html") if page.parent.name != PRIVATE
-        ),
+        "reports": sorted(str(page) for page in folder.glob("**/report.html") if page.parent.name != PRIVATE),
     }
     echo_json(told, 2)

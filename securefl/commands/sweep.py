@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.commands.choices import FOLDER, with_json
-from securefl.commands.printing import echo, echo_json
-from securefl.commands.telling import echo_pages, end_stopped, end_told, printing, warn, with_trust
+from securefl.commands.printing import echo, echo_json, echo_table
+from securefl.commands.telling import echo_pages, end_told, printing, stoppable, warn, with_trust
 from securefl.core.errors import ConfigError, SecureFLError
-from securefl.report import terminal
 from securefl.report.terminal import say
 from securefl.study.packaged import text_of
 
@@ -138,16 +136,12 @@ def _require(found: Sweep, out: Path, on_ray: bool, console: Console) -> None:
 
 def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
     """Choose one cell privately, and print the results of this cell alone."""
-    from securefl.study.interruption import Interrupted, Interruption
     from securefl.sweep.cells import CONFIG
     from securefl.sweep.choice import choose
 
-    stop = Interruption(printing(console))
-    try:
-        with stop, console.status("running trials; only the best is published"):
-            chosen = choose(found, out, stop=stop)
-    except Interrupted as interrupted:
-        end_stopped(interrupted, f"securefl sweep {out / CONFIG} --out {out}")
+    trying = console.status("running trials; only the best is published")
+    with stoppable(console, f"securefl sweep {out / CONFIG} --out {out}") as stop, trying:
+        chosen = choose(found, out, stop=stop)
     if as_text:
         echo_json(chosen.as_json(), 2)
         return
@@ -166,14 +160,13 @@ def _echo_means(table: pd.DataFrame) -> None:
         [": ".join(filter(None, name)), *(number_text(mean, 3) for mean in row)]
         for name, row in zip(table.index, table.to_numpy().tolist(), strict=True)
     ]
-    click.echo(terminal.table(head, rows, terminal.columns_of(sys.stdout)))
+    echo_table(head, rows)
 
 
 def _swept(
     found: Sweep, out: Path, workers: int | None, on_ray: bool, console: Console, as_text: bool
 ) -> None:
     """Run the unfinished cells of a sweep in its folder, and print the results."""
-    from securefl.study.interruption import Interrupted, Interruption
     from securefl.sweep.best import caveats, headline, means
     from securefl.sweep.cells import CONFIG, claim
     from securefl.sweep.page import alarms_of
@@ -191,12 +184,8 @@ def _swept(
     if done:
         line = f"Going on with the sweep in {out}: {done} of {len(found.cells)} cells are finished."
         say(console, line)
-    stop = Interruption(printing(console))
-    try:
-        with stop:
-            summary, failed = run_and_write(found, out, workers, console, stop, on_ray=on_ray)
-    except Interrupted as interrupted:
-        end_stopped(interrupted, go_on)
+    with stoppable(console, go_on) as stop:
+        summary, failed = run_and_write(found, out, workers, console, stop, on_ray=on_ray)
     if as_text:
         echo_json(as_json(found, out, summary, failed), 2)
     elif not summary.empty:

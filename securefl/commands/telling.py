@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from math import isfinite
@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from securefl.commands.exit_codes import ExitCode
-from securefl.commands.printing import echo, echo_json
+from securefl.commands.printing import echo, echo_json, echo_table
 from securefl.core.errors import ConfigError
 from securefl.core.lazy import loading
-from securefl.core.text_safety import escaped
-from securefl.report import terminal
 from securefl.report.terminal import draws, say
 from securefl.storage.processes import MOST_WORKERS
 from securefl.study.packaged import text_of
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from securefl.report.run_page import ArmSummary, MeasureRow
     from securefl.study import results
     from securefl.study.config import Study
-    from securefl.study.interruption import Interrupted, Interruption
+    from securefl.study.interruption import Interruption
     from securefl.study.progress import Bars
     from securefl.study.round_events import Callback
 
@@ -125,7 +123,6 @@ def play_and_tell(
     from securefl.storage.private_folder import ARMS, CONFIG
     from securefl.study import run_report
     from securefl.study.folder import require_own
-    from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.own_code import told
     from securefl.study.progress import Bars
     from securefl.study.publication import ON_TERMINAL
@@ -138,14 +135,9 @@ def play_and_tell(
         say(console, f"Going on with the run in {out}.")
     for sentence in told(study):
         say(console, sentence)
-    line = printing(console)
     computed(study, study.study.seeds, console)
-    stop = Interruption(line)
-    try:
-        with stop, Bars(study, console) as bars:
-            found, page = play(bars, stop, line)
-    except Interrupted as interrupted:
-        end_stopped(interrupted, go_on)
+    with stoppable(console, go_on) as stop, Bars(study, console) as bars:
+        found, page = play(bars, stop, printing(console))
     tell(found, page, as_json, more)
     bought = run_report.bought(study, found)
     for sentence in (*bought, *run_report.quiet(found)):
@@ -181,6 +173,18 @@ def computed(study: Study, seeds: Iterable[int], console: Console) -> None:
             world.build(study, seed, tell=tell)
 
 
+@contextmanager
+def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, if that is a terminal. It gives a function that takes how much is done."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not draws(console)) as bars:
+        task = bars.add_task(title, total=total)
+        yield lambda done: bars.update(task, completed=done)
+
+
 def printing(console: Console) -> Callable[[str], None]:
     """A function that prints lines on stderr, above the progress bars, even if the console is quiet."""
     from rich.console import Console
@@ -197,10 +201,25 @@ def plain(text: str) -> Text:
     return Text(text)
 
 
-def end_stopped(interrupted: Interrupted, go_on: str) -> NoReturn:
-    """End a stopped command: print the command that resumes it, and exit with the signal's code."""
+@contextmanager
+def stoppable(console: Console, go_on: str) -> Iterator[Interruption]:
+    """Within, signals are requests to stop. Then it prints `go_on`, and exits with the signal's code.
+
+    go_on: the command that resumes what is done within.
+    """
+    from securefl.study.interruption import Interrupted, Interruption
+
+    try:
+        with Interruption(printing(console)) as stop:
+            yield stop
+    except Interrupted as interrupted:
+        end_stopped(interrupted.exit_code, go_on)
+
+
+def end_stopped(code: int, go_on: str) -> NoReturn:
+    """End a stopped command with this code, after the command that resumes it."""
     echo(f"Stopped; finished rounds are kept. Go on with: {go_on}", err=True)
-    raise click.exceptions.Exit(interrupted.exit_code)
+    raise SystemExit(code)
 
 
 def tell_end(found: results.Results, page: Path, as_json: bool) -> None:
@@ -215,7 +234,7 @@ def warn(warnings: Iterable[str]) -> None:
 
     told = list(warnings)
     for text in told:
-        echo(escaped(f"Warning: {text}"), err=True)
+        echo(f"Warning: {text}", err=True)
     if told:
         echo(ON_TERMINAL, err=True)
 
@@ -225,7 +244,7 @@ def end_told(warnings: Iterable[str], learnt: bool) -> None:
     warn(warnings)
     if not learnt:
         echo("An arm learnt nothing, or stopped early: the exit code is 4. See above.", err=True)
-        raise click.exceptions.Exit(ExitCode.UNLEARNT)
+        raise SystemExit(ExitCode.UNLEARNT)
 
 
 def tell(
@@ -276,7 +295,7 @@ def echo_arms(arms: Sequence[ArmSummary]) -> None:
         for arm in arms
     ]
     head += [f"epsilon, {party}" for party in arms[0].epsilon]
-    click.echo(terminal.table(head, rows, terminal.columns_of(sys.stdout)))
+    echo_table(head, rows)
     if any(arm.models == PERSONAL for arm in arms):
         echo(PERSONALLY_TESTED)
 
@@ -299,7 +318,7 @@ def echo_measures(rows: Sequence[MeasureRow]) -> None:
     kept = [name for name in names if any(isfinite(getattr(row, name)) for row in rows)]
     head = ["model", *(names[name] for name in kept)]
     cells = [[row.name, *(number_text(getattr(row, name), 3) for name in kept)] for row in rows]
-    click.echo(terminal.table(head, cells, terminal.columns_of(sys.stdout)))
+    echo_table(head, cells)
     echo(
         "At clients: the accuracy on test records like each client's own, on which personal models are "
         "tested. Worst 10%: that of the tenth of the clients with the lowest. Both are for the person at "

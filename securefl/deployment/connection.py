@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from securefl.core.errors import ConfigError
-from securefl.deployment.framing import MOST, Connection, PeerSilent, refusal
+from securefl.deployment.framing import Connection, PeerSilent, refusal
 from securefl.deployment.peers import owner_of, peer_of, require_platform
 
 _FULL = 0.05
@@ -22,7 +22,6 @@ def reached(
     path: Path | str,
     *,
     timeout: float,
-    most: int = MOST,
     user: int | None = None,
     peer: Callable[[socket.socket], int] = peer_of,
 ) -> Iterator[Connection]:
@@ -43,7 +42,7 @@ def reached(
                 f"Expected user {owner}, who owns {path}, to listen there, got user {listener}: nothing was "
                 "sent. Stop that process, and start the party again: securefl party serve."
             )
-        yield Connection(connection, most=most, patience=timeout, until=until)
+        yield Connection(connection, patience=timeout, until=until)
 
 
 def _owner(path: Path, user: int | None) -> int:
@@ -94,9 +93,7 @@ def _nobody(path: Path, error: OSError) -> Exception:
     return PeerSilent(f"Expected a party at {path}, got: {error}. Start it: securefl party serve.")
 
 
-def send(
-    path: Path | str, request: bytes, *, timeout: float, most: int = MOST, user: int | None = None
-) -> bytes:
+def send(path: Path | str, request: bytes, *, timeout: float, user: int | None = None) -> bytes:
     """Send a request to the party at `path`, and return its reply.
 
         >>> from securefl.deployment import send
@@ -111,7 +108,6 @@ def send(
         path: of the party's socket.
         request: the bytes of an envelope.
         timeout: seconds for connecting, sending and receiving together.
-        most: the longest reply in bytes.
         user: the number of the party's user; by default the owner of the socket.
 
     Returns:
@@ -121,7 +117,7 @@ def send(
         RemoteProtocolError: no party runs there, another user could have put that socket there or listens at
             it, the party refuses this user, or it does not reply in time.
     """
-    with reached(path, timeout=timeout, most=most, user=user) as line:
+    with reached(path, timeout=timeout, user=user) as line:
         line.send(request)
         reply = line.receive()
     if reply is None:

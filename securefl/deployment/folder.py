@@ -13,7 +13,7 @@ run/                        the socket
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -291,9 +291,8 @@ def serve(
     socket: Path,
     *,
     ready: Callable[[str], None],
-    new_records: str = "",
-    trusted: Sequence[Path] = (),
-    **limits: Any,
+    allow: Collection[int],
+    **how: Any,
 ) -> None:
     """Answer requests on a Unix socket until the process receives a signal to stop (see `server.served`).
 
@@ -301,8 +300,8 @@ def serve(
         folder: of a client or the key holder.
         socket: the path of the socket, which is made here.
         ready: called with the party's name once the socket accepts connections.
-        new_records, trusted: as of `opened`.
-        limits: `allow` and `most` of `server.served`.
+        allow: the numbers of the users that may connect.
+        how: `new_records` and `trusted` of `opened`.
 
     Raises:
         ConfigError: if the folder is the server's or cannot be opened, or if the socket cannot be made.
@@ -313,8 +312,7 @@ def serve(
         raise ConfigError(
             "Expected a client or a key holder, got the server's folder: a server does not serve."
         )
-    party = partial(serving, folder, new_records=new_records, trusted=trusted)
-    served(party, socket, ready=lambda listener: ready(name), **limits)
+    served(partial(serving, folder, **how), socket, ready=lambda listener: ready(name), allow=allow)
 
 
 @contextmanager

@@ -66,6 +66,7 @@ class UpdateParty:
             `session_cap`).
         patience: seconds that an app may compute for. All other requests wait meanwhile. No other connection
             can end the computation, because a client that is made to fail is missing from a sum.
+        warn: whether the log says that state of the app is not held; a simulation says it for all clients.
 
     Raises ConfigError if the updates can never be released under the plan, for `sessions` below 1, if another
     process holds the folder or the counter, and if the counter is lost. Raises DataError for an older copy
@@ -84,11 +85,13 @@ class UpdateParty:
         *,
         sessions: int = USUAL_SESSIONS,
         patience: float = 3600.0,
+        warn: bool = True,
     ) -> None:
         updates.check(plan)
+        if warn and name != KEY_HOLDER:
+            _warn_of_state(plan, updates, name)
         self._name, self._plan, self._updates, self._identity = name, plan, updates, identity
         self._patience = patience
-        self._warned = b""
         self._clients = pinned.clients
         terms = None if name == KEY_HOLDER else plan.terms()
         with ExitStack() as stack:
@@ -111,10 +114,6 @@ class UpdateParty:
         if self.files.ledger is None:
             record = OwnRecord(KEY_HOLDER, self.files.journal, self._identity)
             return KeyHolderParty(self._plan, self._updates.spec(), record)
-        loose = not_held(self._plan, [*self._updates.spec().values()])
-        if loose and session != self._warned:  # once a session, of which each visit makes a machine
-            self._warned = session
-            _log.warning("%s: %s", self._name, loose)
         return ClientParty(
             self._plan,
             self._updates.contributions(self._plan, self.outside),
@@ -172,6 +171,7 @@ class LocalDeployment:
         updates.check(plan)
         require_sessions(sessions)
         self._plan, self._updates, self._folder, self._sessions = plan, updates, folder, sessions
+        _warn_of_state(plan, updates, f"{clients} clients")
         names = [client_name(k) for k in range(clients)]
         held = [KEY_HOLDER] if plan.sum in ("two-server", "ckks") else []
         self._keys = {name: Identity.generate(name) for name in (*names, *held, SERVER)}
@@ -212,13 +212,18 @@ class LocalDeployment:
         path, counter = self.where(name), self._folder / _COUNTERS / name
         folder_at(path.parent, mode=0o700)
         own = (self._plan, self._updates, self.pinned, self._keys[name])
-        make = partial(UpdateParty, name, *own, path.parent, counter, sessions=self._sessions)
+        make = partial(UpdateParty, name, *own, path.parent, counter, sessions=self._sessions, warn=False)
         try:
             served(make, path, allow={os.getuid()}, ready=ready.set_result)
         except Exception as error:
             if ready.done():
                 raise
             ready.set_exception(error)
+
+
+def _warn_of_state(plan: Plan, updates: Updates, whose: str) -> None:
+    if loose := not_held(plan, [*updates.spec().values()]):
+        _log.warning("%s: %s", whose, loose)
 
 
 def socket_of(folder: Path, name: str) -> Path:

@@ -28,7 +28,6 @@ from securefl.deployment.plan_file import PlanFile
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.computing import Records
 from securefl.engine.party.key_holder import KeyHolderParty
-from securefl.engine.server import ServerParty
 from securefl.linear.registry import scheme_of as linear_scheme_of
 from securefl.linear.scheme import LinearScheme
 from securefl.mechanisms.charges import Protection
@@ -106,11 +105,6 @@ class PartyStudy:
         scheme = scheme_of(self.plan)
         holder = self.scores is not None or (scheme is not None and scheme.key_holder_learns)
         return (SERVER, KEY_HOLDER) if holder else (SERVER,)
-
-    def server(self, record: OwnRecord, books: Ledger | None = None) -> ServerParty:
-        """The server of this study."""
-        clients = self.world.problem.clients
-        return ServerParty(self.plan, self.spec, record, clients=clients, scores=self.scores, books=books)
 
     def key_holder(self, record: OwnRecord) -> KeyHolderParty:
         """The key holder of this study."""

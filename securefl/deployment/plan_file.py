@@ -29,7 +29,6 @@ from securefl.core.errors import ConfigError
 from securefl.core.formats import VERSION, require_version
 from securefl.core.reading import convert
 from securefl.core.release import KEY_HOLDER, SERVER, Adjacency, Unit
-from securefl.deployment.session_store import require_one_file
 from securefl.storage.files import write as write_file
 from securefl.storage.texts import kept, read_text, toml
 
@@ -89,13 +88,18 @@ class HolderTerms:
             adversaries=self.adversaries,
         )
 
+    def differing(self, stated: Mapping[str, Any]) -> list[str]:
+        """Each of the stated terms that differs here, in words."""
+        own = self.words()
+        return [
+            f"{name} = {own[name]} in place of {value}"
+            for name, value in stated.items()
+            if own[name] != value
+        ]
+
     def require(self, plan: Plan, whose: str) -> None:
         """Raises ConfigError if the plan's terms differ. The error lists each field that does."""
-        own, theirs = self.words(), HolderTerms.of(plan).words()
-        other = [
-            f"{name} = {theirs[name]} in place of {own[name]}" for name in own if own[name] != theirs[name]
-        ]
-        if other:
+        if other := HolderTerms.of(plan).differing(self.words()):
             raise ConfigError(
                 f"Expected a study in the terms of {whose}, got {'; '.join(other)}. Epsilons in other terms "
                 "cannot be added to those of the ledger: ask for a study in these terms."
@@ -147,7 +151,7 @@ class PlanFile:
 def read(folder: Path) -> PlanFile:
     """The plan file of a party's folder.
 
-    Raises ConfigError if it is missing, unreadable or damaged, and DataError as `require_one_file`.
+    Raises ConfigError if it is missing, unreadable or damaged.
     """
     path = folder / NAME
     if not path.is_file():
@@ -161,7 +165,6 @@ def read(folder: Path) -> PlanFile:
         )
     table = toml(read_text(path))
     require_version(table.pop("version", None), f"a party's plan file {path}", _ANEW)
-    require_one_file(folder)
     with kept(path):
         return convert(PlanFile, table, "party")
 

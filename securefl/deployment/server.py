@@ -165,7 +165,6 @@ def served(
     *,
     allow: Collection[int],
     ready: Callable[[socket.socket], None] = lambda listener: None,
-    most: int = MOST,
 ) -> None:
     """Serve a party on a socket until the process receives a signal to stop, or the listener is shut down.
 
@@ -177,7 +176,6 @@ def served(
         path: of the socket, which is made once the party holds its folder.
         allow: the numbers of the users that may connect.
         ready: called with the listener once the socket accepts connections.
-        most: the longest request, in bytes.
 
     Raises what opening the party raises, and ConfigError if the socket cannot be made.
     """
@@ -185,7 +183,7 @@ def served(
     # process serves the same folder.
     with PartyThread(party) as thread, listening(path) as listener:
         ready(listener)
-        serve(listener, thread, allow=allow, most=most)
+        serve(listener, thread, allow=allow)
 
 
 class _Line(Connection):

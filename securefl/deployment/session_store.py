@@ -13,13 +13,11 @@ from typing import Any
 
 from securefl.algorithm.queries import ClientState
 from securefl.core.arrays import packed, unpacked
-from securefl.core.errors import DataError, of_another_version
+from securefl.core.errors import DataError
 from securefl.storage.database import Damaged, Database, Kind, Value, check, decoding, seal
 
 LEDGER, ACTS = "ledger.sqlite", "acts.sqlite"
 """The one file of a client, and that of a party without a ledger (see `deployment.files`)."""
-_FORMER = "diary.sqlite"
-"""Beside them, in a folder with three files, as an earlier securefl made it."""
 LOST = (
     "Without it the party cannot tell what left it, nor an old session from a new one: restore the newest "
     "copy of its folder. If there is none, count the budget and the sessions of its records as spent, and "
@@ -63,19 +61,11 @@ class Entry:
 
 def there(folder: Path) -> list[Path]:
     """The files of a party that this folder has."""
-    return [path for name in (LEDGER, ACTS, _FORMER) if (path := folder / name).is_file()]
-
-
-def require_one_file(folder: Path) -> None:
-    """Raise DataError for a party's folder with several files, as an earlier securefl made it."""
-    if (folder / _FORMER).exists():
-        anew = "make the party a new folder, and count what its ledger spent as spent"
-        raise DataError(of_another_version(f"one file of a party in {folder}", f"also {_FORMER}", anew))
+    return [path for name in (LEDGER, ACTS) if (path := folder / name).is_file()]
 
 
 def require_file(path: Path) -> Path:
-    """The path of a party's file. Raises DataError if it is lost, and as `require_one_file`."""
-    require_one_file(path.parent)
+    """The path of a party's file. Raises DataError if it is lost."""
     # Opening a lost file would create an empty one in the place where the newest copy must be restored.
     if not path.is_file():
         raise DataError(f"Expected the party's file at {path}, got none. {LOST}")

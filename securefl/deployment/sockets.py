@@ -14,7 +14,7 @@ from typing import Final
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.logs import logger
 from securefl.deployment.connection import send
-from securefl.deployment.framing import MOST, PeerSilent
+from securefl.deployment.framing import PeerSilent
 
 _log = logger(__name__)
 ENTERING: Final = 10.0
@@ -34,7 +34,6 @@ class SocketExchange:
         deadline: seconds for one request and its reply. One of them includes the training.
         entering: the same for a request to enter, at most `deadline`. A party that trains for an earlier
             request answers later, and is asked again.
-        most: the longest reply in bytes.
         say: prints why a party's socket is not used, such as another user who listens: once, until the reason
             is another. It is not called for a party that is merely silent. By default the log gets a warning.
 
@@ -48,13 +47,12 @@ class SocketExchange:
         *,
         deadline: float,
         entering: float = ENTERING,
-        most: int = MOST,
         say: Callable[[str], None] | None = None,
     ) -> None:
         for seconds in (deadline, entering):
             if not 0 < seconds < float("inf"):
                 raise ValueError(f"Expected a deadline of some seconds for each request, got {seconds}.")
-        self._sockets, self._most = dict(sockets), most
+        self._sockets = dict(sockets)
         self._deadline, self._entering = deadline, min(entering, deadline)
         self._say, self._told = say or _log.warning, dict[str, str]()
 
@@ -76,7 +74,7 @@ class SocketExchange:
 
     def _sent(self, name: str, request: bytes, seconds: float) -> bytes | None:
         try:
-            reply = send(self._sockets[name], request, timeout=seconds, most=self._most)
+            reply = send(self._sockets[name], request, timeout=seconds)
         except PeerSilent as error:
             _log.info("%s: no reply: %s", name, error)
             self._told.pop(name, None)

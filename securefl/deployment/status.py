@@ -134,9 +134,7 @@ def _spent(path: Path, name: str, terms: Terms) -> dict[str, Any]:
     rows = said[PARTIES[0]].releases
     return {
         "terms": {
-            "unit": terms.unit,
-            "adjacency": terms.adjacency,
-            "delta": terms.delta,
+            **{name: getattr(terms, name) for name in ("unit", "adjacency", "delta")},
             "budget": plain(inf if terms.budget is None else terms.budget),
             "adversaries": list(terms.adversaries),
         },

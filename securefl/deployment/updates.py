@@ -104,34 +104,23 @@ class Updates:
 
     def spec(self) -> Mapping[str, ValueSpec]:
         """The specs of the values that clients may be asked for, by name."""
-        update = self._sends(UPDATE, "its model update, its metrics and its number of examples", UPDATE)
+        update = self._spec(UPDATE, "its model update, its metrics and its number of examples")
         if not self.evaluation:
             return {UPDATE: update}
         tells = "metrics of the model on its records, and their number"
-        return {UPDATE: update, EVALUATION: self._sends(EVALUATION, tells, EVALUATION)}
+        return {UPDATE: update, EVALUATION: self._spec(EVALUATION, tells)}
 
-    def _sends(self, name: str, reveals: str, which: str) -> ValueSpec:
-        bound = self.bound(name)
-        if bound is None:
-            return ValueSpec(
-                name=name,
-                reduction="sum",
-                reveals=reveals,
-                depends_on="trained-state",
-                grid=GRID,
-                cohort=self.cohort,
-            )
-        moved: Mapping[tuple[Unit, Adjacency], float] = {
-            ("client", "zero-out"): bound,
-            ("client", "replace-one"): 2 * bound,
-        }
+    def _spec(self, name: str, reveals: str) -> ValueSpec:
+        moved: dict[tuple[Unit, Adjacency], float] = {}
+        if (bound := self.bound(name)) is not None:
+            moved = {("client", "zero-out"): bound, ("client", "replace-one"): 2 * bound}
         return ValueSpec(
             name=name,
             reduction="sum",
             reveals=reveals,
             depends_on="trained-state",
             sensitivity=moved,
-            grid=Grid.around(bound),
+            grid=GRID if bound is None else Grid.around(bound),
             cohort=self.cohort,
         )
 

@@ -39,7 +39,7 @@ def check_delta(delta: float, records: int, *, force: bool = False) -> None:
     if records >= 1 and delta >= 1 / records and not force:
         raise ConfigError(
             f"Expected delta below 1 / n = {1 / records:g}, got {delta:g}: it would allow publishing a "
-            "record without noise. Take a smaller one, or force it (in a study: force_delta = true)."
+            "record without noise. Take a smaller one (in a study, force_delta = true allows it)."
         )
 
 

@@ -18,6 +18,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 
 from securefl import linear, sums
 from securefl.accounting.ledger import Ledger
@@ -25,7 +26,7 @@ from securefl.accounting.shared import Allotment, SharedLedger, shared_terms
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery
-from securefl.core.errors import BudgetExceeded, ConfigError
+from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
 from securefl.core.streams import client_stream
@@ -127,7 +128,7 @@ class SecureAggregator:
             _log.warning("%s", loose)
         # A fresh nonce, because a continued ledger has releases under the keys of earlier sessions.
         self._session = plan.session([client_name(k) for k in range(len(records))], secrets.token_bytes(32))
-        self._asked = 0
+        self._asked, self._thread = 0, get_ident()
         self.log = Log()
         allotted = None if shared is None else allotment(plan, [function.spec for function in functions])
         self.ledger = Ledger(ledger, plan.terms(), allotted=allotted)
@@ -155,7 +156,16 @@ class SecureAggregator:
         with SharedLedger(shared, shared_terms(plan.terms()), digest_of_records(people)) as together:
             together.reserve([own])
 
+    def _require_own_thread(self) -> None:
+        # SQLite's files are of the thread that opened them, and its own error would come in mid-query.
+        if get_ident() != self._thread:
+            raise LocalProtocolError(
+                "Expected the thread that made this object, got another one: its ledger is open in that one "
+                "alone. Make one for each thread, securefl.SecureAggregator(...), on the same ledger."
+            )
+
     def close(self) -> None:
+        self._require_own_thread()
         self._journal.close()
         self.ledger.close()
 
@@ -176,8 +186,9 @@ class SecureAggregator:
         Raises:
             BudgetExceeded: every client refused; the reason is that of the first.
             LocalProtocolError: the query describes a value otherwise than `functions` does, or names a client
-                that does not exist.
+                that does not exist, or another thread than the maker's calls.
         """
+        self._require_own_thread()
         self._asked += 1
         header = Header(self._session, self._asked, 0, 0)
         answers, self.log = self._engine.query(query, header)

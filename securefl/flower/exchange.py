@@ -13,7 +13,7 @@ long as the party runs under another user.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from time import monotonic, sleep
 from typing import Final
 
@@ -100,16 +100,14 @@ class GridExchange:
 
         Returns the nodes of these parties that have one.
         """
-        end = self._clock() + patience
-        while True:
+        for _ in self._tries(self._clock() + patience, _PAUSE):
             here = set(self._grid.get_node_ids())
             self._known = {node: name for node, name in self._known.items() if node in here}
             if missing := set(names) - set(self.nodes):
                 self._known |= self._greeted(here - set(self._known))
                 missing -= set(self.nodes)
-            if not missing or self._clock() >= end:
+            if not missing:
                 break
-            self._pause(_PAUSE)
         notes = {
             f"Several nodes name {name}, so none is used: stop all but one."
             if name in self._known.values()
@@ -133,21 +131,25 @@ class GridExchange:
 
         Raises ConfigError if none has said it within `patience` seconds.
         """
-        end = self._clock() + patience
-        while True:
+        for _ in self._tries(self._clock() + patience, _PAUSE):
             for node in self._grid.get_node_ids():
                 posted = {"a node": (node, _stating())}
                 found = self._asked(SIMULATION, posted, min(_PATIENCE, patience))
                 count = _stated(found.get("a node", RecordDict()), _COUNT)
                 if type(count) is int and 1 <= count <= _MOST_NODES:
                     return count
-            if self._clock() >= end:
-                raise ConfigError(
-                    f"Expected a simulated node that runs a secured app, got none within {patience:g} s. "
-                    "Wrap the ClientApp, `app = secure(app)`. In a deployment name the server's folder in "
-                    "the run config, securefl.server."
-                )
-            self._pause(_PAUSE)
+        raise ConfigError(
+            f"Expected a simulated node that runs a secured app, got none within {patience:g} s. Wrap the "
+            "ClientApp, `app = secure(app)`. In a deployment name the server's folder in the run config, "
+            "securefl.server."
+        )
+
+    def _tries(self, end: float, pause: float) -> Iterator[None]:
+        """Once, and again after each pause until this time."""
+        yield
+        while self._clock() < end:
+            self._pause(pause)
+            yield
 
     def _asked(
         self, kind: str, posted: Mapping[str, tuple[int, RecordDict]], deadline: float
@@ -162,7 +164,7 @@ class GridExchange:
             waiting |= {sent: name for sent in self._grid.push_messages([message]) if sent}
         replies: dict[str, RecordDict] = {}
         # A loop of our own, because Flower's polls only every three seconds.
-        while waiting:
+        for _ in self._tries(end, _POLL):
             for sent, who in list(waiting.items()):
                 reply = _pulled(self._grid, sent, who)
                 if reply is None:
@@ -172,9 +174,8 @@ class GridExchange:
                     _log.warning("%s: its node answered with Flower's error %d", who, reply.error.code)
                 elif reply.has_content():
                     replies[who] = reply.content
-            if not waiting or self._clock() >= end:
+            if not waiting:
                 break
-            self._pause(_POLL)
         for name in waiting.values():
             _log.warning("%s: no answer within %g s", name, deadline)
         return replies

@@ -110,7 +110,7 @@ class Layout:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Task:
     """The layout of a broadcast and the configuration of its training, the same for the whole cohort.
 
@@ -135,14 +135,8 @@ class Task:
         Raises ConfigError for arrays that `Layout.of` refuses.
         """
         layout = Layout.of(arrays)
-        return cls(
-            layout=layout,
-            arrays_key=strategy.arrayrecord_key,
-            config_key=strategy.configrecord_key,
-            weight_key=strategy.weighted_by_key,
-            config=dict(config),
-            local=layout.own(arrays),
-        )
+        keys = (strategy.arrayrecord_key, strategy.configrecord_key, strategy.weighted_by_key)
+        return cls(layout, *keys, dict(config), layout.own(arrays))
 
     def content(self, values: NDArray[np.float32], local: Mapping[str, Array]) -> RecordDict:
         """The content of the message that an app gets: these values (d,), and the arrays that stay local."""
@@ -182,21 +176,13 @@ class Task:
             layout = Layout(parts=tuple(_part(*part) for part in parts))
             arrays_key, config_key, weight_key = map(_word, keys)
             ConfigRecord(config)
-            arrays = _arrays(layout, local)
+            return cls(layout, arrays_key, config_key, weight_key, config, _arrays(layout, local))
         except (ValueError, TypeError, OverflowError, RecursionError):
             raise RemoteProtocolError(
                 f"Expected a task as securefl writes it, got {len(data)} bytes that are none. Run one "
                 "release of securefl at all parties.",
                 sender="server",
             ) from None
-        return cls(
-            layout=layout,
-            arrays_key=arrays_key,
-            config_key=config_key,
-            weight_key=weight_key,
-            config=config,
-            local=arrays,
-        )
 
 
 def _short(array: Array) -> list[int]:

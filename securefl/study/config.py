@@ -478,9 +478,9 @@ def _planted(noted: Path) -> str:
     if read_text(noted).partition("\n")[2] != _made_in(noted.parent):
         return (
             f"Expected {noted} as securefl wrote it in this folder, got a note of another one: the folder "
-            "was copied, "
-            "unpacked or restored, or the file was made by hand. Run or sweep the study's own file again "
-            f"with --out {out}, or remove {HOME} if the study's files are here."
+            "was copied, unpacked or restored, or the file was made by hand. Give it the study's own file "
+            f"again (run or sweep it with --out {out}; a party: securefl party init {out} STUDY --again), "
+            f"or remove {HOME} if the study's files are here."
         )
     return ""
 

@@ -103,6 +103,15 @@ class Federation:
         return [(record["round"], record["answered"]) for record in self.records]
 
 
+def after(acts: Mapping[int, Callable[[], object]]) -> Callable[[Any, int, Mapping[str, Any]], None]:
+    """Calls the function of each round's number after that round."""
+
+    def fresh(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
+        acts.get(record["round"], lambda: None)()
+
+    return fresh
+
+
 @contextmanager
 def federation(root: Path, study: str = CLEAR, **options: Any) -> Iterator[Federation]:
     """All parties of enrolled folders, started."""

@@ -38,6 +38,7 @@ from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.config import parse
 from support.grid_double import GridDouble
+from support.party_folders import server_of
 
 NONCE = bytes(32)
 
@@ -133,7 +134,7 @@ class Parties:
         """The same parties, whose messages the embedded engine delivers."""
         clients = [self.party(name, self.session, {}) for name in self.others if name != KEY_HOLDER]
         holder = self.party(KEY_HOLDER, self.session, {}) if KEY_HOLDER in self.others else None
-        return InProcess(self.made.server(self._record), clients, holder)  # type: ignore[arg-type]
+        return InProcess(server_of(self.made, self._record), clients, holder)  # type: ignore[arg-type]
 
     @property
     def _record(self) -> OwnRecord:
@@ -157,7 +158,7 @@ class Parties:
             made.spec,
             made.work,
             exchange,
-            server=made.server(self._record, self.ledgers[SERVER]),
+            server=server_of(made, self._record, self.ledgers[SERVER]),
             nonce=NONCE,
         )
 

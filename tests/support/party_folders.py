@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import State, run_round
 from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.core.messages import client_name
@@ -19,6 +22,7 @@ from securefl.deployment.messages import Enter
 from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.roster import line_of, parse
 from securefl.deployment.transport import RemoteTransport
+from securefl.engine.server import ServerParty
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.config import parse as parse_study
@@ -38,7 +42,7 @@ TWO_SERVER = MASKED.replace('"masked"', '"two-server"')
 
 
 BUILD = PartyStudy.of
-"""As it is, for tests that put `made` in its place: building a world takes a second."""
+"""As it is, for `build_once`."""
 
 
 @cache
@@ -46,6 +50,16 @@ def made(study: str = CLEAR) -> PartyStudy:
     """One arm of a study; built once."""
     found = parse_study(study)
     return BUILD(found, found.arms[0], found.study.seeds[0])
+
+
+def build_once(patch: pytest.MonkeyPatch) -> None:
+    """Building a world takes a second, and every opening of a folder does it."""
+    patch.setattr(PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+
+
+@pytest.fixture
+def built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    build_once(monkeypatch)
 
 
 def part(of: PartyStudy, name: str, counters: Path, **more: object) -> folder.PartyOptions:
@@ -71,6 +85,11 @@ def pin(home: Path, roster: Path) -> None:
     pinning.pin(home, parse(roster.read_text()), roster.read_text())
 
 
+def server_of(of: PartyStudy, record: OwnRecord, books: Ledger | None = None) -> ServerParty:
+    clients = of.world.problem.clients
+    return ServerParty(of.plan, of.spec, record, clients=clients, scores=of.scores, books=books)
+
+
 @dataclass
 class Asking:
     """The server of enrolled folders: it plays rounds with parties over an exchange."""
@@ -84,7 +103,7 @@ class Asking:
         of, own = made(self.study), keys.read(self.root / SERVER, SERVER)
         pinned = pinning.pinned_of(self.root / SERVER, plan_file.read(self.root / SERVER))
         self.session = pinned.session(of.plan, self.nonce)
-        self.server = of.server(OwnRecord(SERVER, Journal(), own))
+        self.server = server_of(of, OwnRecord(SERVER, Journal(), own))
         self.server.enter(pinned.directory(self.session))
         enter = Enter.of(of.plan, "tiny", of.work, pinned, self.nonce, own)
         self.transport = RemoteTransport(self.exchange, enter, self.session, own)

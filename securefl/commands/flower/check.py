@@ -11,7 +11,6 @@ import click
 from securefl.commands.choices import require_flower, with_json
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import echo, echo_json
-from securefl.core.text_safety import escaped
 
 
 @click.command(epilog="Example:  securefl flower check examples/flower_secure_grid --nodes 4")
@@ -44,9 +43,9 @@ def check(app: Path, nodes: int | None, no_training: bool, as_json: bool) -> Non
     else:
         # The texts may quote the app's own names and errors, which may have control characters.
         for one in found.refused:
-            echo(escaped(f"refused ({one.where}): {one.what}"))
+            echo(f"refused ({one.where}): {one.what}")
         for note in found.notes:
-            echo(escaped(f"note: {note}"))
+            echo(f"note: {note}")
         echo(f"{len(found.refused) or 'Nothing'} would be refused.")
     if found.refused:
-        sys.exit(ExitCode.REFUSED)
+        raise SystemExit(ExitCode.REFUSED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import sqrt
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,14 @@ def call(*words: object) -> dict[str, float]:
 
 
 def test_calibrate_prints_what_scripts_read() -> None:
+    sensitivity = sqrt(85)  # of FedLog's 85 features, clipped to 1
     found = call(
-        "calibrate", "--epsilon", 1, "--delta", 1e-5, "--releases", 100, "--features", 85, "--bound", 1
+        "calibrate", "--epsilon", 1, "--delta", 1e-5, "--releases", 100, "--sensitivity", sensitivity
     )
     assert set(found) == {"sigma", "noise_multiplier", "epsilon_if_paper"}
     assert found["sigma"] == pytest.approx(343.947242, abs=5e-7)
     assert found["epsilon_if_paper"] == pytest.approx(0.356277, abs=5e-7)
-    unit = call("calibrate", "--epsilon", 1, "--delta", 1e-5, "--unit-l2", "--adjacency", "replace-one")
-    assert unit["sigma"] == pytest.approx(2 * unit["noise_multiplier"])
+    assert found["sigma"] == pytest.approx(sensitivity * found["noise_multiplier"])
 
 
 def test_ledger_epsilon_reads_nested_events(tmp_path: Path) -> None:

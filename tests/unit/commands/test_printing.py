@@ -6,7 +6,7 @@ import click
 import pytest
 from support.every import every
 
-from securefl.commands.printing import Help
+from securefl.commands.printing import Help, echo
 from securefl.commands.telling import echo_measures
 from securefl.report.run_page import MeasureRow
 
@@ -66,3 +66,9 @@ def test_a_row_has_the_accuracy_of_the_clients_whose_lowest_tenth_it_shows(
     assert said[0].split() == ["model", "accuracy", "at", "clients", "worst", "10%"]
     assert said[1].split() == ["each", "client", "alone", "0.297", "0.993", "0.967"]
     assert "test records like each client's own" in " ".join(said)
+
+
+@pytest.mark.parametrize("err", [False, True])
+def test_a_text_for_a_person_controls_no_terminal(err: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    echo("a \x1b[2J\u202e name\nthe next line", err=err)
+    assert capsys.readouterr()[err] == "a \\x1b[2J\\u202e name\nthe next line\n"

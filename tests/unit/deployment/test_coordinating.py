@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
-from support.coordinated import Federation, federation
+from support.coordinated import Federation, after, federation
 from support.every import every
 from support.party_folders import CLEAR, MASKED, TWO_SERVER, enrolled, made, names, part, pin
 from support.private_studies import client_level
@@ -42,12 +42,7 @@ NOISED = client_level(rounds=4).text.replace("clients = 6", "clients = 3")
 FULL = [(1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 1, 2]), (4, [0, 1, 2])]
 
 
-@pytest.fixture(autouse=True)
-def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Building a world takes a second, and every opening of a folder does it."""
-    monkeypatch.setattr(
-        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-    )
+pytestmark = pytest.mark.usefixtures("built_once")
 
 
 def lines(own: Federation) -> list[str]:
@@ -149,13 +144,7 @@ def test_who_comes_in_time_takes_part(tmp_path: Path) -> None:
 def test_a_party_that_returns_takes_part_from_the_next_round_on(tmp_path: Path) -> None:
     enrolled(tmp_path)
     with federation(tmp_path) as own:
-
-        def fresh(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
-            if record["round"] == 1:
-                own.stop("client-0001")
-            if record["round"] == 3:
-                own.start("client-0001")
-
+        fresh = after({1: lambda: own.stop("client-0001"), 3: lambda: own.start("client-0001")})
         own.coordinate(tmp_path / "run", fresh=fresh)
     assert own.rounds == [(1, [0, 1, 2]), (2, [0, 2]), (3, [0, 2]), (4, [0, 1, 2])]
     assert lines(own) == [
@@ -301,11 +290,8 @@ def test_why_a_socket_is_not_used_is_said_once_and_a_silent_party_is_only_silent
 def test_a_party_that_hangs_later_is_named_from_that_round_on(tmp_path: Path) -> None:
     enrolled(tmp_path)
     with federation(tmp_path) as own:
-        hanging, name = Hanging(own, "nobody"), "client-0001"
-
-        def fresh(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
-            hanging._name = name if record["round"] == 2 else hanging._name
-
+        hanging = Hanging(own, "nobody")
+        fresh = after({2: lambda: setattr(hanging, "_name", "client-0001")})
         own.coordinate(tmp_path / "run", wait=25, exchange=hanging, fresh=fresh)
     assert own.rounds == [(1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 2]), (4, [0, 2])]
     assert own.clock.now == 2 * 10
@@ -359,6 +345,22 @@ def test_who_dies_in_a_round_loses_it_and_the_next_one_waits(tmp_path: Path) -> 
 BUDGETED = client_level(rounds=4, budget="6.0").text.replace("clients = 6", "clients = 3")
 
 
+def replaced(root: Path, roster: Path, name: str, line: str, who: Sequence[str] = ()) -> None:
+    """Put a line in the place of the party's in the roster, and have these pin it, by default all."""
+    kept = [own for own in roster.read_text().splitlines() if f'"{name}"' not in own]
+    roster.write_text("\n".join([*kept, line]))
+    for each in who or names(made()):
+        pin(root / each, roster)
+
+
+def void(root: Path, name: str, of: PartyStudy) -> str:
+    """A line of keys that nobody keeps."""
+    folders.init(root / "void", of, part(of, name, root / "void-counters"))
+    line = line_of(keys.read(root / "void", name).member())
+    shutil.rmtree(root / "void")
+    return line
+
+
 def typed(own: Federation, *words: str) -> Result:
     """`securefl party coordinate`, with the parties of this process in place of sockets."""
     with pytest.MonkeyPatch.context() as patch:
@@ -392,16 +394,9 @@ def test_a_run_with_too_many_removed_clients_ends_with_the_reason_and_its_own_ex
 ) -> None:
     """Two of four were removed by lines of keys that nobody keeps: they refuse or are silent for ever."""
     roster = enrolled(tmp_path, MASKED)
-    of = made(MASKED)
-    kept = roster.read_text().splitlines()
     for name in ("client-0001", "client-0002"):
-        folders.init(tmp_path / "void", of, part(of, name, tmp_path / "void-counters"))
-        void = line_of(keys.read(tmp_path / "void", name).member())
-        shutil.rmtree(tmp_path / "void")
-        kept = [*(line for line in kept if name not in line), void]
-    roster.write_text("\n".join(kept))
-    for name in (SERVER, "client-0000", "client-0003"):
-        pin(tmp_path / name, roster)
+        removed = void(tmp_path, name, made(MASKED))
+        replaced(tmp_path, roster, name, removed, (SERVER, "client-0000", "client-0003"))
     with federation(tmp_path, MASKED) as own:
         own.stop("client-0002")
         done = typed(own, "--out", str(tmp_path / "run"), "--wait", "0")
@@ -421,17 +416,13 @@ def test_a_run_with_too_many_removed_clients_ends_with_the_reason_and_its_own_ex
 
 
 def test_a_party_with_another_plan_refuses_and_its_owner_reads_the_field(tmp_path: Path) -> None:
-    enrolled(tmp_path)
+    roster = enrolled(tmp_path)
     other = made(CLEAR.replace("delta = 1e-4", "delta = 1e-5"))
     shutil.rmtree(tmp_path / "client-0001")
     shutil.rmtree(tmp_path / "counters" / "client-0001")
     folders.init(tmp_path / "client-0001", other, part(other, "client-0001", tmp_path / "counters"))
     new = line_of(keys.read(tmp_path / "client-0001", "client-0001").member())
-    roster = tmp_path / "roster.jsonl"
-    kept = [line for line in roster.read_text().splitlines() if "client-0001" not in line]
-    roster.write_text("\n".join([*kept, new]))
-    for name in names(made()):
-        pin(tmp_path / name, roster)
+    replaced(tmp_path, roster, "client-0001", new)
     with federation(tmp_path) as own:
         own.coordinate(tmp_path / "run", wait=60)
     assert own.rounds == [(k, [0, 2]) for k in range(1, 5)]
@@ -444,12 +435,8 @@ def test_a_party_with_another_plan_refuses_and_its_owner_reads_the_field(tmp_pat
 
 def test_a_party_with_the_old_roster_refuses_until_it_pins_the_new_one(tmp_path: Path) -> None:
     roster = enrolled(tmp_path)
-    new = pinning.rotate(tmp_path / "client-0002").member()
-    old = next(line for line in roster.read_text().splitlines() if "client-0002" in line)
-    before = roster.read_text()
-    roster.write_text(before.replace(old, line_of(new)))
-    for name in ("server", "client-0000", "client-0002"):
-        pin(tmp_path / name, roster)
+    new, before = pinning.rotate(tmp_path / "client-0002").member(), roster.read_text()
+    replaced(tmp_path, roster, "client-0002", line_of(new), ("server", "client-0000", "client-0002"))
     with federation(tmp_path) as own:
         own.coordinate(tmp_path / "run")
     assert lines(own)[0] == "round 1: 2 of 3 answered; client-0001 refused the order since round 1"
@@ -472,10 +459,7 @@ def rotated(root: Path, roster: Path, name: str) -> Path:
     """Back a party's folder up, rotate its keys, and have all pin the new roster. Returns the backup."""
     backup = root / "backup" / name
     shutil.copytree(root / name, backup)
-    lines_ = [line for line in roster.read_text().splitlines() if f'"{name}"' not in line]
-    roster.write_text("\n".join([*lines_, line_of(pinning.rotate(root / name).member())]))
-    for each in names(made()):
-        pin(root / each, roster)
+    replaced(root, roster, name, line_of(pinning.rotate(root / name).member()))
     return backup
 
 
@@ -499,11 +483,7 @@ def test_what_the_message_says_helps(tmp_path: Path) -> None:
     backup = rotated(tmp_path, roster, "client-0001")
     shutil.rmtree(tmp_path / "client-0001")
     backup.rename(tmp_path / "client-0001")
-    new = line_of(pinning.rotate(tmp_path / "client-0001").member())
-    lines_ = [line for line in roster.read_text().splitlines() if '"client-0001"' not in line]
-    roster.write_text("\n".join([*lines_, new]))
-    for each in names(made()):
-        pin(tmp_path / each, roster)
+    replaced(tmp_path, roster, "client-0001", line_of(pinning.rotate(tmp_path / "client-0001").member()))
     with federation(tmp_path) as own:
         own.coordinate(tmp_path / "run")
     assert own.rounds == FULL
@@ -568,14 +548,8 @@ def test_a_roster_of_another_number_of_clients_than_the_study(more: int, tmp_pat
 
 def test_a_client_in_the_middle_is_removed_by_a_line_of_keys_that_nobody_keeps(tmp_path: Path) -> None:
     roster = enrolled(tmp_path)
-    of = made()
-    folders.init(tmp_path / "void", of, part(of, "client-0001", tmp_path / "void-counter"))
-    void = line_of(keys.read(tmp_path / "void", "client-0001").member())
-    shutil.rmtree(tmp_path / "void")
-    kept = [line for line in roster.read_text().splitlines() if "client-0001" not in line]
-    roster.write_text("\n".join([*kept, void]))
-    for name in (SERVER, "client-0000", "client-0002"):
-        pin(tmp_path / name, roster)
+    removed = void(tmp_path, "client-0001", made())
+    replaced(tmp_path, roster, "client-0001", removed, (SERVER, "client-0000", "client-0002"))
     with pytest.raises(ConfigError, match="got other keys"):
         pin(tmp_path / "client-0001", roster)
     with federation(tmp_path) as own:  # the removed party serves still, with the old roster
@@ -619,11 +593,7 @@ def test_a_coordinator_with_a_copy_of_the_folder_ends_the_session_of_the_first(t
     with federation(tmp_path) as own:
         second = Federation(tmp_path / "copy", up=own.up)
         shutil.copytree(tmp_path / SERVER, tmp_path / "copy" / SERVER)
-
-        def fresh(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
-            if record["round"] == 2:
-                second.coordinate(tmp_path / "other")
-
+        fresh = after({2: lambda: second.coordinate(tmp_path / "other")})
         with pytest.raises(TooFewParties, match=r"3 .* client-0000 \(refused"):
             own.coordinate(tmp_path / "run", fresh=fresh)
     assert second.rounds == FULL

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from support.coordinated import Federation
-from support.party_folders import enrolled, made, names, part, pin
+from support.coordinated import Federation, after
+from support.party_folders import build_once, enrolled, made, names, part, pin
 from support.tiny_study import text
 
 from securefl.commands.party import status_lines
 from securefl.deployment import folder as folders
 from securefl.deployment import keys
-from securefl.deployment.party_setup import OwnData, PartyStudy
+from securefl.deployment.party_setup import OwnData
 from securefl.deployment.roster import line_of
 from securefl.deployment.status import status
 
@@ -59,9 +58,7 @@ def with_another_plan(root: Path, name: str) -> None:
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-        )
+        build_once(patch)
         yield coordinated(tmp_path_factory.mktemp("federation"))
 
 
@@ -71,13 +68,7 @@ def coordinated(root: Path) -> Federation:
     with_another_plan(root, REFUSES)
     own = Federation(root, STUDY, change={OVERFLOWS: beyond})
     own.start(REFUSES, DIES, RETIRES)
-
-    def fresh(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
-        if record["round"] == 1:
-            own.start(*LATE)
-        if record["round"] == 2:
-            own.stop(DIES)
-
+    fresh = after({1: lambda: own.start(*LATE), 2: lambda: own.stop(DIES)})
     own.coordinate(root / "run", wait=5, fresh=fresh)
     own.stop()
     return own

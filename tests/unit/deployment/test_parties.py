@@ -26,11 +26,12 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment import keys, pinning, plan_file
 from securefl.deployment.party import PartySession
-from securefl.deployment.party_setup import OwnData, PartyStudy, data_of
+from securefl.deployment.party_setup import OwnData, data_of
 from securefl.deployment.roster import line_of
 from securefl.deployment.status import status
 from securefl.engine.party.clients import ClientParty
 from securefl.study.backends import ArmContext, OneProcess
+from securefl.study.config import note_home
 from securefl.training.cohorts import Batched
 from securefl.training.jobs import usable
 
@@ -38,12 +39,7 @@ SENT = 2
 """What a client sends in the first round of a session: its update, and its count, which it sends once."""
 
 
-@pytest.fixture(autouse=True)
-def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Building a world takes a second, and every opening of a folder does it."""
-    monkeypatch.setattr(
-        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-    )
+pytestmark = pytest.mark.usefixtures("built_once")
 
 
 @contextmanager
@@ -212,6 +208,25 @@ def test_a_folder_from_a_backup_is_refused(tmp_path: Path) -> None:
     for number in range(4):
         folders.allow(tmp_path / f"client-{number:04d}", 2)
     played(tmp_path, TWO_SERVER)
+
+
+def test_a_restored_folder_says_how_it_gets_its_study_s_place_again(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    home, backup = tmp_path / "client-0000", tmp_path / "backup"
+    note_home(home, tmp_path)
+    copied(home, backup)
+    copied(backup, home)
+    with pytest.raises(ConfigError) as caught, folders.opened(home):
+        pass
+    ways = ("--trust-code", f"party init {home}", "--again", "remove")
+    assert all(way in str(caught.value) for way in ways)
+    with folders.opened(home, trusted=[home]):
+        pass
+    of = made()
+    of = replace(of, study=replace(of.study, home=tmp_path))
+    folders.renew(home, of, part(of, "client-0000", tmp_path / "counters"))
+    with folders.opened(home):
+        pass
 
 
 def test_a_session_that_fails_as_it_begins_bars_no_folder(

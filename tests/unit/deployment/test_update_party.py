@@ -105,16 +105,6 @@ def test_a_file_that_is_lost_is_not_begun_anew(tmp_path: Path) -> None:
     assert not (tmp_path / CLIENT / "ledger.sqlite").exists()
 
 
-def test_a_folder_with_several_files_is_refused_and_stays(tmp_path: Path) -> None:
-    party(tmp_path).close()
-    (tmp_path / CLIENT / "diary.sqlite").write_bytes(b"of an earlier securefl")
-    before = {path: path.read_bytes() for path in (tmp_path / CLIENT).iterdir() if path.name != ".lock"}
-    for ask in (lambda: party(tmp_path), lambda: status(tmp_path / CLIENT)):
-        with pytest.raises(DataError, match=r"diary\.sqlite.*make the party a new folder"):
-            ask()
-    assert {path: path.read_bytes() for path in before} == before
-
-
 def test_two_processes_of_one_party_and_of_a_copy_are_refused(tmp_path: Path) -> None:
     with closing(party(tmp_path)) as own:
         shutil.copytree(tmp_path / CLIENT, tmp_path / "copy")
@@ -162,13 +152,23 @@ def test_no_number_of_sessions_that_no_file_can_hold_is_taken(tmp_path: Path, se
 
 
 @pytest.mark.parametrize("name", [CLIENT, KEY_HOLDER])
-def test_the_log_of_a_client_says_once_a_session_that_state_of_its_app_is_not_held(
+def test_the_log_of_a_client_says_once_that_state_of_its_app_is_not_held(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sessions = [secrets.token_bytes(32) for _ in range(2)]
-    with caplog.at_level("WARNING", logger="securefl"), closing(party(tmp_path, name)) as own:
-        for session in (sessions[0], sessions[0], sessions[1]):
-            request = Enter.of(PLAN, "s", UPDATES.digest, PINNED, session, KEYS[SERVER])
-            own.handle(None, encode_envelope(request))  # type: ignore[arg-type]
-    said = [one for one in caplog.messages if "state" in one and "update" in one]
-    assert len(said) == (2 if name == CLIENT else 0), caplog.messages
+    with closing(party(tmp_path, name)) as own:
+        for _ in range(2):
+            entered(own)
+    assert len(loose(caplog)) == (name == CLIENT), caplog.messages
+
+
+def test_the_log_of_a_simulation_says_it_once_for_all_of_its_clients(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LocalDeployment(PLAN, UPDATES, clients=4, folder=tmp_path):
+        pass
+    (said,) = loose(caplog)
+    assert "4 clients" in said
+
+
+def loose(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one for one in caplog.messages if "state" in one and "update" in one]

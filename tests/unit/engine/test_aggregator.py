@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from math import inf, isinf
 from pathlib import Path
 from typing import Any
@@ -329,6 +331,26 @@ def test_a_client_whose_ledger_has_another_version_of_a_value_sends_none(
     monkeypatch.setattr(Ledger, "repeats", lambda self, release: release.key.holder != "client-0002")
     with opened(OPEN, tmp_path) as aggregator:
         assert aggregator.query(query()).survivors == (0, 1, 3, 4)
+
+
+def test_another_thread_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    with opened(OPEN, tmp_path) as aggregator, ThreadPoolExecutor(1) as other:
+        for call in (partial(aggregator.query, query()), aggregator.close):
+            with pytest.raises(LocalProtocolError, match=r"each thread.*SecureAggregator"):
+                other.submit(call).result()
+        assert not aggregator.ledger.rows()
+        assert aggregator.query(query()).survivors == EVERYBODY
+
+
+def test_each_thread_has_an_aggregator_of_its_own_on_one_ledger(tmp_path: Path) -> None:
+    def asked() -> tuple[int, ...]:
+        with opened(OPEN, tmp_path) as aggregator:
+            return aggregator.query(query()).survivors
+
+    with ThreadPoolExecutor(2) as pool:
+        assert {each.result() for each in [pool.submit(asked) for _ in range(3)]} == {EVERYBODY}
+    with opened(OPEN, tmp_path) as aggregator:
+        assert len(aggregator.ledger.rows()) == 3 * CLIENTS
 
 
 @pytest.mark.parametrize("reads", ["unknown", "none"])

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message, RecordDict
 from httpx import ConnectError
-from support.coordinated import Federation, federation
+from support.coordinated import Federation, after, federation
 from support.every import every
 from support.grid_double import GridDouble, silent
 from support.party_folders import CLEAR, MASKED, enrolled, made
@@ -28,7 +28,6 @@ from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
 from securefl.deployment.coordinator import run_deployed
 from securefl.deployment.gathering import RunLost, TooFewParties
-from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.status import status
 from securefl.flower import studies, submitting
 from securefl.flower.exchange import FRAME, UNANSWERED, GridExchange, relay
@@ -38,13 +37,7 @@ from securefl.storage.folder_lock import locked
 from securefl.study.attended import presences
 from securefl.study.interruption import Interrupted, Interruption
 
-
-@pytest.fixture(autouse=True)
-def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Building a world takes a second, and every opening of a folder does it."""
-    monkeypatch.setattr(
-        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-    )
+pytestmark = pytest.mark.usefixtures("built_once")
 
 
 def lines(own: Federation) -> list[str]:
@@ -148,14 +141,8 @@ def test_a_node_that_goes_is_said_and_its_return_under_another_number_is_found(t
     enrolled(tmp_path)
     with federation(tmp_path) as own:
         grid = grid_of(own)
-        nodes = dict(grid.nodes)
-
-        def fresh(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
-            if record["round"] == 1:
-                grid.nodes = {k: node for k, node in nodes.items() if k != 11}
-            if record["round"] == 3:
-                grid.nodes = {**grid.nodes, 99: nodes[11]}
-
+        gone = grid.nodes[11]
+        fresh = after({1: lambda: grid.nodes.pop(11), 3: lambda: grid.nodes.update({99: gone})})
         over_flower(own, grid, tmp_path / "run", fresh=fresh)
     assert own.rounds == [(1, [0, 1, 2]), (2, [0, 2]), (3, [0, 2]), (4, [0, 1, 2])]
     assert lines(own)[2] == "round 3: 2 of 3 answered; client-0001 silent since round 2"
