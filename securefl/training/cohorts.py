@@ -25,8 +25,9 @@ the wave, or on its client's slot. `require_alike` tests this on public records.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, overload
@@ -180,7 +181,7 @@ class Batched:
         """Test the kernels of this kind of training, once in a run."""
         if (kind := (fit.problem, fit.under_head)) not in self._tried:
             with one_thread():
-                require_alike(fit, _rows_of(fit.problem), slots)
+                require_alike(replace(fit, penalty=None), _rows_of(fit.problem), slots)
             self._tried.add(kind)
 
     def _alike(self, fit: TrainingJob) -> Hashable:
@@ -475,6 +476,6 @@ def tail_of(fit: TrainingJob) -> Tail:
     return Tail(
         loss=fit.problem.loss,
         activation=fit.activation,
-        penalty=fit.penalty if fit.problem.private is None else None,
+        penalty=copy.copy(fit.penalty) if fit.problem.private is None else None,
         under_head=fit.under_head,
     )

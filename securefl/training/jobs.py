@@ -20,7 +20,7 @@ from securefl.data.dataset import finite_rows, labelled
 
 if TYPE_CHECKING:
     from securefl.training.heads import Activation
-    from securefl.training.local import Envelope, Penalty
+    from securefl.training.local import Envelope, Pull
     from securefl.training.task import Problem
 
 TrainingResult = Float32s | DataError
@@ -43,7 +43,8 @@ class TrainingJob:
         context: The client's records, round and streams.
         under_head: Whether the head, the last dense layer, is not trained.
         activation: A function of the head's input.
-        penalty: Added to the mean loss. Private training minimises the mean loss alone.
+        penalty: Added to the mean loss. A training works on a copy, which may remember the mini-batches that
+            it saw. Private training minimises the mean loss alone.
         head_first: A training of the head alone, on the features of the body in `start`. It runs before this
             one, which starts under the trained head. It has the same streams as this one.
         envelope: Trains a personal model near a moving one. The result has both, (2d,), the personal first.
@@ -56,7 +57,7 @@ class TrainingJob:
     context: ClientContext
     under_head: bool = False
     activation: Activation | None = None
-    penalty: Penalty | None = None
+    penalty: Pull | None = None
     head_first: TrainingJob | None = None
     envelope: Envelope | None = None
     update: bool = False

@@ -14,7 +14,7 @@ from securefl.core.errors import DataError
 from securefl.dp.noise import Source
 from securefl.training.heads import activated, frozen, last_dense
 from securefl.training.jobs import TrainingJob, TrainingResult
-from securefl.training.local import train, train_near
+from securefl.training.local import penalty_of, train, train_near
 from securefl.training.vector import to_vector
 
 
@@ -75,8 +75,8 @@ def _run(fit: TrainingJob) -> TrainingResult:
                 if fit.envelope is not None:
                     moving = train_near(model, context.x, context.y, *how, fit.envelope)
                     return np.concatenate([to_vector(model), to_vector(moving)])
-                # A copy: a penalty may remember the mini-batches that it saw, and a fit may run twice.
-                train(model, context.x, context.y, *how, penalty=copy.copy(fit.penalty))
+                penalty = None if fit.penalty is None else penalty_of(fit.penalty)
+                train(model, context.x, context.y, *how, penalty=penalty)
     except DataError as error:
         return error
     if not fit.update:
