@@ -91,6 +91,7 @@ class Stack:
         self._starts, self._count = starts_of(vectors), len(vectors)
         self._whole: Tensor | None = None
         self.layout = Layout(slots, sizes[: len(sizes) - tail.under_head])
+        self._masks: Sequence[Tensor] = ()
         self._gradient: tuple[Tensor, list[Layer]] | None = None
         if self._starts.ndim == 1:
             one = Layout(1, sizes)
@@ -147,6 +148,18 @@ class Stack:
         placed = self._whole_layout.layers(self._placed())
         return [part.numpy() for layer in placed for part in layer.parts(slice(None))]
 
+    def multiply(self, masks: Sequence[Tensor]) -> None:
+        """Multiply the units of each hidden layer, behind its ReLU, by these of the first slots, from now on.
+
+        masks: (slots, units) of each hidden layer, not negative. Further slots pass nothing.
+        """
+        if not self._masks:
+            self._masks = [
+                layer.bias.new_zeros(self.slots, 1, layer.bias.shape[1]) for layer in self._layers[:-1]
+            ]
+        for own, mask in zip(self._masks, masks, strict=True):
+            own[: len(mask), 0, : mask.shape[1]] = mask
+
     def descend(self, back: Back, rate: float) -> None:
         """One step of plain SGD, w <- w - rate * gradient, of all slots."""
         before = self._layers
@@ -184,8 +197,10 @@ class Stack:
         """
         *hidden, head = self._layers[: len(self._layers) - self._shifted]
         inputs = [x]
-        for layer in hidden:
+        for at, layer in enumerate(hidden):
             body = layer.forward(inputs[-1]).relu_()
+            if self._masks:
+                body.mul_(self._masks[at])
             # Set rows without a record to zero in every layer. Otherwise they could overflow, and zero times
             # infinity is nan. Before that they equal the biases, which are finite unless the slot diverged.
             inputs.append(body if there is None else body.mul_(there))
@@ -214,6 +229,8 @@ class Stack:
                 body.requires_grad_(False)
                 slope = widened(found)
         for at in range(len(hidden) - 1, -1, -1):
+            if self._masks:
+                slope = slope * self._masks[at]
             slope = torch.ops.aten.threshold_backward(slope, inputs[at + 1], 0)  # that of ReLU
             layers.append((inputs[at], slope))
             if at:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,11 @@ from support.supernets import CNN, LOCAL, MLP, context, supernet
 
 from securefl.core.errors import DataError
 from securefl.protocols.adds.importance import Criterion
-from securefl.protocols.adds.subnet_search import Search, redrawn, search, skew
+from securefl.protocols.adds.subnet_search import Search, redrawn, search, search_job, skew, subnet_of
 from securefl.training import ModelConfig
+from securefl.training.cohorts import Batched
+from securefl.training.jobs import TrainingJob, TrainingResult
+from securefl.training.run_jobs import one_by_one
 
 SEARCH = Search(importance="slim", rate=0.05)
 
@@ -112,3 +116,40 @@ def test_a_label_that_is_no_class_is_told(label: int) -> None:
 def test_a_first_rate_below_the_least_is_refused() -> None:
     with pytest.raises(ValueError, match="min_rate"):
         replace(SEARCH, initial=0.05)
+
+
+@every("resample_per_pass", [False, True])
+@every("optimizer", ["adam", "sgd"])
+def test_clients_search_beside_others_as_alone(resample_per_pass: bool, optimizer: str) -> None:
+    """Of different sizes, the smallest with one record to learn from. Its bits hang on no other client."""
+    net = supernet(MLP)
+    config = Search(optimizer=optimizer, resample_per_pass=resample_per_pass)  # type: ignore[arg-type]
+    own = [context(net, records=n, client=n) for n in (2, 9, 23, 40)]
+
+    def jobs() -> list[TrainingJob]:
+        fresh = [replace(one, rng=np.random.default_rng(one.client)) for one in own]
+        return [search_job(net, config, one) for one in fresh]
+
+    together, alone = Batched(nobody)(jobs()), one_by_one(jobs())
+    for place, (one, few, many) in enumerate(zip(own, alone, together, strict=True)):
+        found, expected = subnet_of(net, one, many), subnet_of(net, one, few)
+        np.testing.assert_allclose(found.model, expected.model, atol=1e-5)
+        np.testing.assert_allclose(found.alpha, expected.alpha, atol=1e-6)
+        np.testing.assert_array_equal(found.units, expected.units)
+        assert not np.array_equal(found.model, net.problem.initial)
+        (apart,) = Batched(nobody)(jobs()[place : place + 1])
+        np.testing.assert_array_equal(np.array(apart).view(np.int32), np.array(many).view(np.int32))
+
+
+def test_a_search_that_diverges_costs_its_client_alone() -> None:
+    net = supernet(MLP)
+    own = [context(net, client=k) for k in range(3)]
+    own[1] = replace(own[1], broadcast=np.full_like(net.problem.initial, 1e30))
+    own.append(context(net, records=1))
+    found = Batched(one_by_one)([search_job(net, SEARCH, one) for one in own])
+    assert [isinstance(result, DataError) for result in found] == [False, True, False, True]
+
+
+def nobody(jobs: Sequence[TrainingJob]) -> list[TrainingResult]:
+    assert not jobs, "all of them can search side by side"
+    return []
