@@ -33,7 +33,7 @@ from typing import Annotated, Any, Final, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, rel_entr
 from torch import Tensor, nn
 
 from securefl.algorithm import ClientContext, Float32s, Floats
@@ -303,14 +303,10 @@ def skew(labels: NDArray[Any], classes: int) -> float:
 
 
 def _divergence(share: Floats) -> float:
+    """In units that the quotient of two cancels."""
     uniform = np.full(len(share), 1 / len(share))
     middle = (share + uniform) / 2
-    return (_relative(share, middle) + _relative(uniform, middle)) / 2
-
-
-def _relative(one: Floats, other: Floats) -> float:
-    there = one > 0
-    return float(np.sum(one[there] * np.log2(one[there] / other[there])))
+    return float((rel_entr(share, middle) + rel_entr(uniform, middle)).sum())
 
 
 _LOOKED_AT: Final = 64
@@ -597,14 +593,15 @@ class _StepsAlone(Steps):
         self._in_front.update({own.own.start: self.gates.masks[0, own.own] for own in self._supernet.sampled})
 
     def _slopes(self, chosen: Mapping[int, NDArray[Any]]) -> Floats:
-        problem, (x, y) = self._supernet.problem, self.held[0]
+        problem, (x, y), masks = self._supernet.problem, self.held[0], self.gates.masks.requires_grad_()
+        self._masks()
         columns = records(x[chosen[0]], y[chosen[0]], problem.loss, problem.hardware.device)
-        masks = [mask.requires_grad_() for mask in self._in_front.values()]
         # In evaluation mode, so that validation does not change the running statistics of batch norm.
         with in_mode(self._model, training=False):
-            loss = criterion_of(problem.loss)(self._model(columns[0]), columns[1])
-            found = torch.autograd.grad(loss, masks)
-        return torch.cat(found).numpy()[None]
+            (found,) = torch.autograd.grad(
+                criterion_of(problem.loss)(self._model(columns[0]), columns[1]), masks
+            )
+        return found.numpy()
 
 
 class _StepsTogether(Steps):
