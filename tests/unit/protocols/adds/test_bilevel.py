@@ -11,11 +11,14 @@ from support.every import every
 from support.supernets import CNN, LOCAL, MLP, context, supernet
 
 from securefl.core.errors import DataError
+from securefl.protocols.adds.contributions import Map
 from securefl.protocols.adds.importance import Criterion
 from securefl.protocols.adds.subnet_search import Search, redrawn, search, search_job, skew, subnet_of
+from securefl.study.lying import Lied
 from securefl.training import ModelConfig
 from securefl.training.cohorts import Batched
 from securefl.training.jobs import TrainingJob, TrainingResult
+from securefl.training.parallel import Forked
 from securefl.training.run_jobs import one_by_one
 
 SEARCH = Search(importance="slim", rate=0.05)
@@ -141,6 +144,14 @@ def test_clients_search_beside_others_as_alone(resample_per_pass: bool, optimize
         np.testing.assert_array_equal(np.array(apart).view(np.int32), np.array(many).view(np.int32))
 
 
+def test_clients_search_in_worker_processes_as_in_one() -> None:
+    """Of a model whose result takes more room than the least that a worker has."""
+    net = supernet(ModelConfig(kind="mlp", hidden=(700,)), size=2)
+    jobs = [[search_job(net, SEARCH, context(net, client=k)) for k in range(3)] for _ in range(2)]
+    for one, other in zip(Forked(2)(jobs[0]), one_by_one(jobs[1]), strict=True):
+        np.testing.assert_array_equal(np.array(one).view(np.int32), np.array(other).view(np.int32))
+
+
 def test_a_search_that_diverges_costs_its_client_alone() -> None:
     net = supernet(MLP)
     own = [context(net, client=k) for k in range(3)]
@@ -148,6 +159,18 @@ def test_a_search_that_diverges_costs_its_client_alone() -> None:
     own.append(context(net, records=1))
     found = Batched(one_by_one)([search_job(net, SEARCH, one) for one in own])
     assert [isinstance(result, DataError) for result in found] == [False, True, False, True]
+
+
+def test_a_client_that_lies_about_its_model_has_the_subnet_that_it_found() -> None:
+    net = supernet(MLP)
+    honest = Map(net, SEARCH)
+    lied = Lied(honest, {0: "reversed"}, 1.0)
+    told, found = (own.compute(context(net)).new_state for own in (lied, honest))
+    assert told is not None
+    assert found is not None
+    np.testing.assert_array_equal(told["units"], found["units"])
+    np.testing.assert_allclose(told["after"] - told["before"], found["before"] - found["after"], atol=1e-6)
+    assert not np.array_equal(told["after"], found["after"])
 
 
 def nobody(jobs: Sequence[TrainingJob]) -> list[TrainingResult]:
