@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import floor
 from typing import Any, Final, Protocol
 
@@ -246,7 +247,7 @@ def received(problem: Problem, broadcast: Float32s, kept: ClientState) -> tuple[
     try:
         for number, change in enumerate(_changes(content, version - before), before):
             # all are read, so that the answer does not depend on the version that the client has
-            found = _as_floats(dense(change, d))
+            found = _decoded(change, d)
             if number >= own:
                 with np.errstate(over="ignore"):  # refused below
                     model += found
@@ -258,6 +259,12 @@ def received(problem: Problem, broadcast: Float32s, kept: ClientState) -> tuple[
             "the learning rate, or start the run anew."
         )
     return model, version
+
+
+@lru_cache(maxsize=8)
+def _decoded(change: bytes, d: int) -> Float32s:
+    """A coded change, not to be written to. All clients of a process decode the same ones."""
+    return _as_floats(dense(change, d))
 
 
 def kept_version(kept: ClientState) -> int:

@@ -13,23 +13,20 @@ of the public first model. The means over the clients are unweighted. [local] tr
 authors have a second SGD. As in their code, the running mean begins at 0 in each round, and the
 regularisation is kappa times half the mean squared distance over the features.
 
-Clients train one by one, or in several processes, and not side by side: the bias is no dense layer.
-
 The consensus bounds features if `mean_bound` is set. Then one record or client moves it by a known distance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import sqrt
 from typing import Annotated, Final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch import Tensor
 
 from securefl.algorithm import (
     Algorithm,
@@ -51,12 +48,13 @@ from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import Sampling, Sensitivity, of_client, training_job
-from securefl.protocols.parts import Changed, Gathering, step_of
+from securefl.protocols.parts import Gathering, step_of
 from securefl.protocols.personal import Personal
 from securefl.training import Problem
 from securefl.training.chunks import body_features
-from securefl.training.heads import last_dense, output_layer, with_head
+from securefl.training.heads import last_dense, output_layer, shifted, with_head
 from securefl.training.jobs import TrainingJob, usable, with_model
+from securefl.training.models import Changed
 
 _BY: Final = "`mean_bound` in its arm, and noise"
 CONSENSUS: Final = ValueSpec(
@@ -151,8 +149,8 @@ class WithBias(Personal):
         fit, (*consensus, known) = training_job(self.trained, context, start), context.broadcast[self.size :]
         if not known:
             return fit
-        pull = MeanPull(np.array(consensus), self.options.kappa, self.options.momentum)
-        return replace(fit, penalty=pull)
+        sent = np.array(consensus, np.float32).tobytes()
+        return replace(fit, penalty=MeanPull(sent, self.options.kappa, self.options.momentum))
 
     def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
         model, bias = np.split(trained, [self.size])
@@ -183,56 +181,28 @@ class WithBias(Personal):
         return replace(self.problem, model=Changed(self.problem.model, shifted))
 
 
+@dataclass(unsafe_hash=True)
 class MeanPull:
     """The mean regularisation of one local training: a penalty of a mini-batch, the same of each record.
 
     It is kappa times half the mean over the features of (running mean - consensus)^2. The running mean is
     (1 - momentum) times that of the mini-batch before, which is 0 at first, plus momentum times the mean of
     this mini-batch. The gradient flows through the latter.
+
+    consensus: float32 (m,), as bytes.
     """
 
-    def __init__(self, consensus: Float32s, kappa: float, momentum: float) -> None:
-        self._consensus = torch.from_numpy(consensus.copy())
-        self._running = torch.zeros_like(self._consensus)
-        self._kappa, self._momentum = kappa, momentum
+    consensus: bytes
+    kappa: float
+    momentum: float
+    running: Tensor | float = field(default=0.0, compare=False)
 
-    def __call__(self, features: Tensor, targets: Tensor) -> Tensor:
-        running = (1 - self._momentum) * self._running.to(features.device) + self._momentum * features.mean(0)
-        self._running = running.detach()
-        apart = running - self._consensus.to(features.device)
-        pull: Tensor = self._kappa / 2 * apart.square().mean()
-        return pull.expand(len(features))
-
-
-# A bias on the features ---------------------------------------------------------------------------
-
-
-class ShiftedLinear(nn.Linear):
-    """A dense layer that adds a trained vector, `shift`, to its inputs: W (x + e) + b."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__(layer.in_features, layer.out_features, bias=layer.bias is not None)
-        self.weight, self.bias = layer.weight, layer.bias
-        self.shift = nn.Parameter(torch.zeros(layer.in_features))
-
-    def forward(self, input: Tensor) -> Tensor:
-        return linear(input + self.shift, self.weight, self.bias)
-
-
-def shifted(model: nn.Module) -> nn.Module:
-    """The model, its head a `ShiftedLinear`, so that its vector ends in the shift.
-
-    Raises ConfigError if the model's last values are not those of its head.
-    """
-    head = last_dense(model)
-    name = next(name for name, module in model.named_modules() if module is head)
-    if [*model.state_dict()][-2:] != [f"{name}.weight", f"{name}.bias"] or not name:
-        raise ConfigError(
-            "Expected a model that ends in a dense layer with a bias, got the last values "
-            f"{[*model.state_dict()][-2:]}: FedDBE adds to the inputs of the last. Take another model."
-        )
-    model.set_submodule(name, ShiftedLinear(head))
-    return model
+    def __call__(self, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        mean = (features * weights[..., None]).sum(1, keepdim=True)
+        self.running = (1 - self.momentum) * self.running + self.momentum * mean
+        apart = self.running - torch.frombuffer(bytearray(self.consensus), dtype=mean.dtype).to(mean.device)
+        pull = (self.kappa / 2 * apart.square().mean(2)).expand(weights.shape)
+        return pull, self.kappa * self.momentum / apart.shape[2] * apart * weights[..., None]
 
 
 # The consensus ------------------------------------------------------------------------------------

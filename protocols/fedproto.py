@@ -133,9 +133,10 @@ class Pull:
     classes: int
     lamda: float
 
-    def __call__(self, features: Tensor, targets: Tensor) -> Tensor:
+    def __call__(self, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         rows = self._rows.to(features.device)[targets]
-        return self.lamda * rows[:, 0] * (features - rows[:, 1:]).square().sum(1)
+        apart, factor = features - rows[..., 1:], self.lamda * rows[..., 0]
+        return factor * apart.square().sum(2), apart * (2 * weights * factor)[..., None]
 
     @cached_property
     def _rows(self) -> Tensor:

@@ -19,9 +19,10 @@ from securefl.algorithm import ClientContext, ClientState, Device, Evaluation, F
 from securefl.errors import DataError
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.personal import each_on_its_own
-from securefl.training import Learnt, Penalty, Problem, evaluate
+from securefl.training import Learnt, Problem, evaluate
 from securefl.training.heads import Bounded, activated, entries, last_dense, with_head
 from securefl.training.jobs import TrainingJob, TrainingResult, usable
+from securefl.training.local import Pull
 from securefl.training.task import Bodies
 
 
@@ -52,7 +53,7 @@ class OwnBodies:
         """The client's model before training, (d,)."""
         return self._own(self.bodies.of(context.client), context.kept)
 
-    def penalty(self, broadcast: Float32s) -> Penalty | None:
+    def penalty(self, broadcast: Float32s) -> Pull | None:
         """What is added to the loss."""
         raise NotImplementedError
 

@@ -5,14 +5,13 @@ If a value is constant, each client sends it once. Later rounds ask the clients 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from securefl.algorithm import (
     Answers,
@@ -45,7 +44,6 @@ from securefl.protocols.local_accuracy import of_common_model
 from securefl.training import Learnt, Problem
 from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.learnt import common
-from securefl.training.models import Architecture
 
 NOBODY: Final = Answers(survivors=(), totals={}, per_client={})
 ReadsState = Literal["none", "repeated", "unbound"]
@@ -191,37 +189,6 @@ def step_of(query: CohortQuery, total: Total) -> Floats:
     if isinstance(query.weights, ByCount) or total.weight == 0:
         return total.value
     return total.value / total.weight
-
-
-@dataclass(frozen=True)
-class Changed:
-    """The description of a model that `change` makes of another."""
-
-    of: Architecture
-    change: Callable[[nn.Module], nn.Module]
-
-    hidden = None
-
-    @property
-    def reads_text(self) -> bool:
-        return self.of.reads_text
-
-    @property
-    def draws(self) -> bool:
-        return self.of.draws
-
-    @property
-    def layer(self) -> str:
-        return self.of.layer
-
-    def blank(self, shape: tuple[int, ...]) -> Tensor:
-        return self.of.blank(shape)
-
-    def shorter(self) -> Architecture:
-        return replace(self, of=self.of.shorter())
-
-    def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
-        return self.change(self.of.build(shape, outputs, seed))
 
 
 Counted = NDArray[np.float64]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from securefl.algorithm import ClientContext, ClientState, Floats, Grid, Value, ValueSpec
 from securefl.errors import DataError
-from securefl.protocols.adds.subnet_search import Search, Subnet, search, whole
+from securefl.protocols.adds.subnet_search import Search, Subnet, search_job, subnet_of
 from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.protocols.client_state import made_in, require_made_in
 from securefl.protocols.contributions import (
@@ -26,7 +26,6 @@ from securefl.protocols.contributions import (
     Sampling,
     bounded,
     trainable,
-    training_job,
     update_sends,
 )
 from securefl.training.jobs import TrainingJob, TrainingResult, with_model
@@ -81,19 +80,13 @@ class Map(FromTraining):
     def spec(self) -> ValueSpec:
         return map_sends(self.supernet, self.sampling)
 
-    def fit(self, context: ClientContext) -> TrainingJob | None:
-        """FedAvg's training if the search begins at rate 1, which keeps all units. Otherwise None."""
-        return (
-            training_job(self.supernet.problem, context, context.broadcast)
-            if self.search.initial == 1
-            else None
-        )
+    def fit(self, context: ClientContext) -> TrainingJob:
+        return search_job(self.supernet, self.search, trainable(self.supernet.problem, context))
 
-    def value(self, context: ClientContext, trained: TrainingResult | None) -> Value:
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         supernet = self.supernet
         try:
-            own = trainable(supernet.problem, context)
-            found = search(supernet, self.search, own) if trained is None else whole(supernet, own, trained)
+            found = subnet_of(supernet, trainable(supernet.problem, context), trained)
         except DataError:
             if supernet.problem.local.update_bound is None:
                 raise

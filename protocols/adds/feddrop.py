@@ -32,9 +32,10 @@ from securefl.protocols.adds.part import OfSupernet
 from securefl.protocols.adds.supernet import Layer, Mask
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.contributions import CLIPPED, Sampling, bounded, training_job
-from securefl.protocols.parts import Changed, Gathering, step_of
+from securefl.protocols.parts import Gathering, step_of
 from securefl.training import ModelConfig, Problem
 from securefl.training.jobs import TrainingJob, TrainingResult
+from securefl.training.models import Changed
 
 UNITS: Final = "units"
 """The name of the public array of the units that are trained."""

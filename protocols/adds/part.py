@@ -145,7 +145,7 @@ class Subnets(OfSupernet):
             if not units.any():  # its training failed
                 units = supernet.whole
             model = supernet.problem.to_read(shared)
-            with masked(model, supernet, lambda: fixed_masks(supernet, units, scaled=self.options.scaled)):
+            with masked(model, supernet, fixed_masks(supernet, units, scaled=self.options.scaled)):
                 return evaluate(model, x, y, supernet.problem.kind)
 
         return tested

@@ -22,16 +22,18 @@ whole supernet then adds up more than any of its subnets did.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import ceil, log
+from itertools import pairwise
+from math import ceil
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, rel_entr
 from torch import Tensor, nn
 
 from securefl.algorithm import ClientContext, Float32s, Floats
@@ -40,14 +42,17 @@ from securefl.data.dataset import hold_out
 from securefl.errors import DataError
 from securefl.protocols.adds.importance import Criterion, importance
 from securefl.protocols.adds.supernet import Mask, Supernet
-from securefl.training import to_vector, train
-from securefl.training.devices import in_mode
-from securefl.training.jobs import TrainingResult
+from securefl.training.cohorts import rows_of
+from securefl.training.devices import as_tensor, in_mode
+from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.local import diverged
 from securefl.training.losses import criterion_of, records
+from securefl.training.products import widened
+from securefl.training.run_jobs import run_job
+from securefl.training.stack import Stack
 from securefl.training.vector import SGD, Adam
 
-Masks = Mapping[int, Tensor]
+Masks = dict[int, Tensor]
 """float32 (C,) of each sampled layer, by the place of its first unit."""
 MOST: Final = 1 - 1e-3
 """The largest rate of a search. At 1 every unit would be kept, and nothing would be drawn."""
@@ -59,52 +64,58 @@ _LEAST_SPREAD: Final = 1e-12
 """The least sum of p (1 - p), which is near 0 if the temperature is so low that no unit is in doubt."""
 
 
-def probabilities(importance: Floats, alpha: float, temperature: float) -> Floats:
-    """The chance of each unit (C,) to be kept. They sum to alpha C, to 1e-9 a unit.
+def probabilities(
+    importance: Floats,
+    alpha: Floats,
+    temperature: float,
+    starts: Sequence[int] = (0,),
+    near: Floats | None = None,
+) -> tuple[Floats, Floats]:
+    """The chance of each unit (rows, J) to be kept, and beta (rows, L), of L layers in each row.
 
-    importance: finite. temperature: from 1e-6 on. Below it the sum is as close as floats allow.
+    The chances of a layer sum to alpha C, to 1e-9 a unit. They depend on no other row or layer.
+
+    importance: finite. alpha: (rows, L). temperature: from 1e-6 on. Below it the sum is as close as floats
+    allow. starts: each layer's first unit. near: a guess of beta, such as that of rates nearby.
     """
+    units = np.diff([*starts, importance.shape[1]])
+    layer = np.repeat(np.arange(len(units)), units)
     # At the ends of this interval all chances are below alpha, or all above. The paper asks for beta > 0,
     # which is impossible at temperature 1 and alpha 0.75.
-    reach = temperature * (abs(log(alpha / (1 - alpha))) + 1)
-    low, high = float(importance.min()) - reach, float(importance.max()) + reach
-    beta = (low + high) / 2
+    reach = temperature * (np.abs(np.log(alpha / (1 - alpha))) + 1)
+    low = np.minimum.reduceat(importance, starts, 1) - reach
+    high = np.maximum.reduceat(importance, starts, 1) + reach
+    middle, ended = (low + high) / 2, np.zeros(alpha.shape, np.bool_)
+    beta = middle if near is None else np.where((low < near) & (near < high), near, middle)
     while True:
-        chances: Floats = expit((importance - beta) / temperature)
-        excess = float(chances.mean()) - alpha
-        if excess > 0:
-            low = beta
-        else:
-            high = beta
-        if abs(excess) <= _CLOSE or high - low <= _CLOSE * temperature:
-            return chances
+        chances: Floats = expit((importance - beta[:, layer]) / temperature)
+        excess = np.add.reduceat(chances, starts, 1) / units - alpha
+        low, high = np.where(excess > 0, beta, low), np.where(excess > 0, high, beta)
         # Newton's step where it stays inside, else half of the interval
-        slope = float((chances * (1 - chances)).mean()) / temperature
-        beta = beta + excess / slope if slope > 0 else low
-        if not low < beta < high:
-            beta = (low + high) / 2
-        if not low < beta < high:  # low and high are neighbouring floats
-            return chances
+        slope = np.add.reduceat(chances * (1 - chances), starts, 1) / units / temperature
+        after = beta + excess / np.maximum(slope, np.finfo(np.float64).tiny)
+        after = np.where((low < after) & (after < high), after, (low + high) / 2)
+        ended |= (np.abs(excess) <= _CLOSE) | (high - low <= _CLOSE * temperature)
+        ended |= (after <= low) | (high <= after)  # neighbouring floats
+        if ended.all():
+            return chances, beta
+        beta = np.where(ended, beta, after)
 
 
-class _Kept(torch.autograd.Function):
-    """A mask (C,) drawn with chances p, as a function of alpha. Its gradient is that of Eq. 18."""
-
-    @staticmethod
-    def forward(ctx: Any, alpha: Tensor, chances: Tensor, drawn: Tensor) -> Tensor:
-        ctx.save_for_backward(chances)
-        return drawn.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Any) -> Any:
-        (chances,) = ctx.saved_tensors
-        return _rate_slope(chances, slopes[0]).to(torch.float64), None, None
-
-
-def _rate_slope(chances: Tensor, slopes: Tensor) -> Tensor:
-    """dL / d alpha from g_c = dL / d p_c (Eq. 18)."""
+def _rate_slopes(chances: Floats, slopes: Floats, starts: Sequence[int] = (0,)) -> Floats:
+    """dL / d alpha over C of each layer (rows, L) from g_c = dL / d p_c, (rows, J) (Eq. 18)."""
     spread = chances * (1 - chances)
-    return len(chances) * (slopes * spread).sum() / spread.sum().clamp_min(_LEAST_SPREAD)
+    found: Floats = np.add.reduceat(slopes * spread, starts, 1)
+    return found / np.maximum(np.add.reduceat(spread, starts, 1), _LEAST_SPREAD)
+
+
+def _passing(chances: Floats, lots: Floats, starts: Sequence[int] = (0,)) -> Mask:
+    """The units that pass, (rows, J): those whose lots are below their chances, and one of each layer."""
+    kept: Mask = lots < chances
+    for row, layer in np.argwhere(~np.logical_or.reduceat(kept, starts, 1)):  # nothing would pass it
+        own = slice(starts[layer], [*starts, None][layer + 1])
+        kept[row, own.start + np.argmin((lots - chances)[row, own])] = True
+    return kept
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,8 +140,7 @@ class Gate:
 
     def slope(self, slopes: Floats) -> float:
         """dL / d alpha (Eq. 18) from g_c = dL / d p_c, float64 (C,)."""
-        chances, own = (torch.from_numpy(np.asarray(part, np.float64)) for part in (self.chances, slopes))
-        return float(_rate_slope(chances, own))
+        return len(self.chances) * float(_rate_slopes(self.chances[None], np.asarray(slopes)[None])[0, 0])
 
 
 def gates(importance: Floats, alpha: float, temperature: float, lots: Floats) -> Gate:
@@ -165,11 +175,8 @@ def gates(importance: Floats, alpha: float, temperature: float, lots: Floats) ->
             f"Expected alpha in (0, 1), temperature >= {_LEAST_TEMPERATURE:g} and finite importance, got "
             f"alpha {alpha} and temperature {temperature}, or an importance that is not finite."
         )
-    chances = probabilities(importance, alpha, temperature)
-    kept = lots < chances
-    if not kept.any():  # nothing would pass the layer
-        kept[np.argmin(lots - chances)] = True
-    return Gate(chances=chances, kept=kept)
+    chances, _ = probabilities(importance[None], np.array([[alpha]]), temperature)
+    return Gate(chances=chances[0], kept=_passing(chances, lots[None])[0])
 
 
 def most_important(importance: Floats, alpha: float) -> Mask:
@@ -182,7 +189,7 @@ def most_important(importance: Floats, alpha: float) -> Mask:
 
 
 class Gates:
-    """The masks in front of a supernet's units while it is trained.
+    """The masks in front of a supernet's units while clients (rows) train it.
 
     A unit is kept if its lot, a uniform number, is below its chance p. Lots are drawn once, or for each pass.
     If they are drawn once, the same units are trained in consecutive passes, and the final subnet has those
@@ -190,69 +197,62 @@ class Gates:
     most important ones.
 
     Attributes:
-        alpha: the rate of each sampled layer, float64 (L,).
-        importance: of each sampled layer's units, at most 1.
+        alpha: the rate of each sampled layer, float64 (rows, L).
+        importance: of each unit, at most 1, float64 (rows, J).
+        lots: of each unit, (rows, J).
+        masks: of each unit, float32 (rows, J).
+        scales: those of the masks that are not 0, (rows, L).
     """
 
-    def __init__(
-        self,
-        supernet: Supernet,
-        alpha: Tensor,
-        temperature: float,
-        rng: np.random.Generator,
-        *,
-        resample_per_pass: bool,
-        scaled: bool,
-    ) -> None:
-        self.alpha = alpha
-        self.importance: Sequence[Floats] = [np.ones(own.units) for own in supernet.sampled]
-        self._supernet = supernet
+    def __init__(self, supernet: Supernet, alpha: Tensor, temperature: float, *, scaled: bool) -> None:
+        self.alpha, self._supernet, self._scaled = alpha, supernet, scaled
+        self.importance, self.lots = np.ones((2, len(alpha), supernet.units))
         self._temperature = max(temperature, _LEAST_TEMPERATURE)
-        self._rng = rng
-        self._lots = None if resample_per_pass else self._drawn()
-        self._scaled = scaled
-        self._newest: tuple[list[float], Sequence[Floats], list[Gate]] = ([], [], [])
+        self._starts = [layer.own.start for layer in supernet.sampled]
+        self._units = np.array([layer.units for layer in supernet.sampled])
+        self._beta: Floats | None = None
 
-    def _drawn(self) -> list[Floats]:
-        return [self._rng.uniform(_LEAST_LOT, 1 - _LEAST_LOT, own.units) for own in self._supernet.sampled]
+    def draw(self, rng: np.random.Generator, passes: int = 1) -> Floats:
+        """Lots of all units of a row, (passes, J)."""
+        return rng.uniform(_LEAST_LOT, 1 - _LEAST_LOT, (passes, self.lots.shape[1]))
 
-    def subnet(self) -> Mask:
-        """The units (J,) of the final subnet."""
-        ranks = list(self.importance)
-        if self._lots is not None:
-            ranks = [
-                own + self._temperature * np.log(1 / lots - 1)
-                for own, lots in zip(ranks, self._lots, strict=True)
-            ]
-        pairs = zip(ranks, self.alpha.tolist(), strict=True)
-        return np.concatenate([most_important(own, alpha) for own, alpha in pairs])
+    def solve(self) -> None:
+        """Set the chances of these rates."""
+        rates = self.alpha.numpy()
+        self._chances, self._beta = probabilities(
+            self.importance, rates, self._temperature, self._starts, self._beta
+        )
 
-    def draw(self) -> Masks:
-        """A mask of each sampled layer for one pass, each with a gradient in `alpha`."""
-        rates = self.alpha.tolist()
-        # Both passes between two steps on the rates have the same gates, unless each has lots of its own.
-        if self._lots is None or self._newest[0] != rates or self._newest[1] is not self.importance:
-            each = zip(self.importance, rates, self._lots or self._drawn(), strict=True)
-            found = [gates(own, rate, self._temperature, lots) for own, rate, lots in each]
-            self._newest = rates, self.importance, found
-        drawn: dict[int, Tensor] = {}
-        for place, (layer, gate) in enumerate(zip(self._supernet.sampled, self._newest[2], strict=True)):
-            mask: Tensor = _Kept.apply(  # type: ignore[no-untyped-call]
-                self.alpha[place], _tensor(gate.chances), _tensor(gate.kept)
-            )
+    def passes(self) -> None:
+        """Set the masks of these chances and lots."""
+        kept = _passing(self._chances, self.lots, self._starts)
+        self.scales = np.ones(self.alpha.shape)
+        if self._scaled:
             # as in dropout: on the mean, the whole supernet then gives each layer the input its subnets gave
-            drawn[layer.own.start] = mask / float(gate.kept.mean()) if self._scaled else mask
-        return drawn
+            self.scales = self._units / np.add.reduceat(kept, self._starts, 1, dtype=np.int64)
+        self.masks = torch.from_numpy((kept * np.repeat(self.scales, self._units, 1)).astype(np.float32))
+
+    def slopes(self, of_masks: Floats) -> Floats:
+        """dL / d alpha (rows, L) from the slopes of the masks (rows, J)."""
+        return self._units * self.scales * _rate_slopes(self._chances, of_masks, self._starts)
+
+    def subnet(self, row: int, *, by_lots: bool) -> Mask:
+        """The units (J,) of the final subnet. by_lots: whether lots were drawn once."""
+        ranks = self.importance[row]
+        if by_lots:
+            ranks = ranks + self._temperature * np.log(1 / self.lots[row] - 1)
+        pairs = zip(self._supernet.sampled, self.alpha[row].tolist(), strict=True)
+        return np.concatenate([most_important(ranks[layer.own], alpha) for layer, alpha in pairs])
 
 
 @contextmanager
-def masked(model: nn.Module, supernet: Supernet, draw: Callable[[], Masks]) -> Iterator[None]:
-    """Multiply the units of `model` by masks within this context. They are drawn before each pass."""
-    passing: dict[int, Tensor] = {}
-    handles = [model.register_forward_pre_hook(lambda *_: passing.update(draw()))]
-    for layer in supernet.layers:
-        if layer.first is not None:
-            handles.append(model.get_submodule(layer.gate).register_forward_hook(_gate(layer.first, passing)))
+def masked(model: nn.Module, supernet: Supernet, masks: Masks) -> Iterator[None]:
+    """Multiply the units of `model` by these masks within this context, and by 1 where there is none."""
+    handles = [
+        model.get_submodule(layer.gate).register_forward_hook(_gate(layer.first, masks))
+        for layer in supernet.layers
+        if layer.first is not None
+    ]
     try:
         yield
     finally:
@@ -272,9 +272,11 @@ def fixed_masks(supernet: Supernet, units: Mask, *, scaled: bool) -> Masks:
     return found
 
 
-def _gate(first: int, passing: Mapping[int, Tensor]) -> Callable[..., Tensor]:
+def _gate(first: int, masks: Masks) -> Callable[..., Tensor]:
     def gate(_module: nn.Module, _given: Any, came: Tensor) -> Tensor:
-        return came * passing[first].to(came.device).reshape(-1, *[1] * (came.ndim - 2))
+        if first not in masks:
+            return came
+        return came * masks[first].to(came.device).reshape(-1, *[1] * (came.ndim - 2))
 
     return gate
 
@@ -301,14 +303,10 @@ def skew(labels: NDArray[Any], classes: int) -> float:
 
 
 def _divergence(share: Floats) -> float:
+    """In units that the quotient of two cancels."""
     uniform = np.full(len(share), 1 / len(share))
     middle = (share + uniform) / 2
-    return (_relative(share, middle) + _relative(uniform, middle)) / 2
-
-
-def _relative(one: Floats, other: Floats) -> float:
-    there = one > 0
-    return float(np.sum(one[there] * np.log2(one[there] / other[there])))
+    return float((rel_entr(share, middle) + rel_entr(uniform, middle)).sum())
 
 
 _LOOKED_AT: Final = 64
@@ -392,11 +390,26 @@ class Subnet:
     skew: float
 
 
+def search_job(supernet: Supernet, config: Search, context: ClientContext) -> TrainingJob:
+    """The search from the broadcast supernet on the client's records. Rates of 1 keep all units."""
+    hook = Searching(supernet, config) if config.initial < 1 else None
+    return TrainingJob(problem=supernet.problem, start=context.broadcast, context=context, hook=hook)
+
+
+def subnet_of(supernet: Supernet, context: ClientContext, trained: TrainingResult) -> Subnet:
+    """The subnet of the result of `search_job`. Raises DataError if there is none."""
+    if isinstance(trained, DataError):
+        raise trained
+    d = len(supernet.problem.initial)
+    model, kept, rates = np.split(np.array(trained), [d, d + supernet.units])
+    alpha = rates.copy().view(np.float64) if len(rates) else np.ones(len(supernet.sampled))
+    units = kept > 0 if len(kept) else supernet.whole
+    return Subnet(model=model, units=units, alpha=alpha, skew=skew(context.y, supernet.problem.outputs))
+
+
 def search(supernet: Supernet, config: Search, context: ClientContext) -> Subnet:
-    """The `bilevel` search from the broadcast supernet on the client's records."""
-    return bilevel(
-        supernet, context.broadcast, context.x, context.y, context.rng, search=config, number=context.round
-    )
+    """The `bilevel` search of a client that searches alone."""
+    return subnet_of(supernet, context, run_job(search_job(supernet, config, context)))
 
 
 def bilevel(
@@ -442,26 +455,8 @@ def bilevel(
     >>> bilevel(net, net.problem.initial, x, y, rng).units.shape
     (10,)
     """
-    problem, config = supernet.problem, search
-    module = problem.module(model)
-    uneven = skew(y, problem.outputs)
-    learning, held = redrawn(len(x), config.validation, rng)
-    seen = (x[learning], y[learning])
-    steps = _Steps(supernet, config, module, seen, (x[held], y[held]), config.lambda_of(uneven), rng, number)
-    steps.look()
-    with masked(module, supernet, steps.gates.draw):
-        train(module, *seen, problem.local, problem.loss, rng, number - 1, before=steps)
-    steps.look()
-    alpha = steps.alpha.detach().numpy().copy()
-    return Subnet(model=to_vector(module), units=steps.gates.subnet(), alpha=alpha, skew=uneven)
-
-
-def whole(supernet: Supernet, context: ClientContext, trained: TrainingResult) -> Subnet:
-    """The subnet of all units, from a training without a search. Raises DataError if there is no model."""
-    if isinstance(trained, DataError):
-        raise trained
-    uneven, ones = skew(context.y, supernet.problem.outputs), np.ones(len(supernet.sampled))
-    return Subnet(model=trained, units=supernet.whole, alpha=ones, skew=uneven)
+    context = ClientContext(client=0, round=number, x=x, y=y, broadcast=model, public={}, rng=rng)
+    return subnet_of(supernet, context, run_job(search_job(supernet, search, context)))
 
 
 def redrawn(n: int, share: float, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -477,61 +472,171 @@ def redrawn(n: int, share: float, rng: np.random.Generator) -> tuple[NDArray[np.
     return hold_out(n, min(max(share, 0.51 / n), 1 - 0.51 / n), rng)
 
 
-class _Steps:
-    """The steps on the rates. Called before each mini-batch of the weights. `weight` is lambda."""
+@dataclass(frozen=True)
+class Searching:
+    """The steps on the rates beside a training (`Hook`). Behind the model stand the units and the rates."""
 
-    def __init__(
-        self,
-        supernet: Supernet,
-        config: Search,
-        model: nn.Module,
-        seen: tuple[NDArray[Any], NDArray[Any]],
-        held: tuple[NDArray[Any], NDArray[Any]],
-        weight: float,
-        rng: np.random.Generator,
-        number: int,
-    ) -> None:
-        problem = supernet.problem
-        self._supernet, self._config, self._model = supernet, config, model
-        self._rng, self._number = rng, number
-        self._seen = records(*seen, problem.loss, problem.hardware.device)
-        self._held = records(*held, problem.loss, problem.hardware.device)
-        self._criterion = criterion_of(problem.loss)
-        self._weight = weight
+    supernet: Supernet
+    config: Search
+
+    @property
+    def values(self) -> int:
+        return self.supernet.units + 2 * len(self.supernet.sampled)
+
+    @contextmanager
+    def alone(self, job: TrainingJob, model: nn.Module) -> Iterator[Steps]:
+        masks: Masks = {}
+        with masked(model, self.supernet, masks):
+            yield _StepsAlone(self, [job], model, masks)
+
+    def together(self, jobs: Sequence[TrainingJob], stack: Stack) -> Steps:
+        return _StepsTogether(self, jobs, stack)
+
+
+class Steps:
+    """The steps on the rates of clients (slots) that train side by side, or of one."""
+
+    def __init__(self, search: Searching, jobs: Sequence[TrainingJob]) -> None:
+        supernet, config, problem = search.supernet, search.config, search.supernet.problem
+        self._supernet, self._config, self._jobs = supernet, config, jobs
+        number = jobs[0].context.round
+        self._rate = problem.local.rate(number - 1)
+        skews = [skew(job.context.y, problem.outputs) for job in jobs]
+        self._lambda = torch.tensor([[config.lambda_of(own)] for own in skews], dtype=torch.float64)
+        self._fine = np.ones(len(jobs), np.bool_)
+        self._drawn: list[deque[tuple[Any, ...]]] = [deque() for _ in jobs]
         adam = config.optimizer == "adam"
         self._optimizer = Adam(rate=config.rate) if adam else SGD(rate=config.rate, momentum=0.0)
-        initial = min(config.initial, MOST)
-        self.alpha = torch.full((len(supernet.sampled),), initial, dtype=torch.float64, requires_grad=True)
-        self.gates = Gates(
-            supernet,
-            self.alpha,
-            config.mask_temperature * config.cooling ** (number - 1),
-            rng,
-            resample_per_pass=config.resample_per_pass,
-            scaled=config.scaled,
-        )
+        alpha = torch.full((len(jobs), len(supernet.sampled)), min(config.initial, MOST), dtype=torch.float64)
+        temperature = config.mask_temperature * config.cooling ** (number - 1)
+        self.gates = Gates(supernet, alpha, temperature, scaled=config.scaled)
+        self.seen: Sequence[tuple[NDArray[Any], NDArray[Any]]] = (seen := [])
+        self.held: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        for slot, job in enumerate(jobs):
+            x, y, rng = job.context.x, job.context.y, job.context.rng
+            learning, held = redrawn(len(x), config.validation, rng)
+            seen.append((x[learning], y[learning]))
+            self.held.append((x[held], y[held]))
+            if not config.resample_per_pass:
+                self.gates.lots[slot] = self.gates.draw(rng)
+            self._look(slot, job.start)
+        self._set()
 
-    def __call__(self) -> None:
+    def draw(self, slot: int) -> None:
+        """Draw what the next mini-batch of this slot needs: validation records, and lots of two passes."""
+        rng, resampled = self._jobs[slot].context.rng, self._config.resample_per_pass
+        chosen = rng.permutation(len(self.held[slot][0]))[: self._supernet.problem.local.batch_size]
+        self._drawn[slot].append((chosen, self.gates.draw(rng, 2) if resampled else None))
+
+    def before(self) -> None:
+        """A step on the rates, before a mini-batch of the weights."""
+        drawn = {slot: own.popleft() for slot, own in enumerate(self._drawn) if own}
+        if self._config.resample_per_pass:
+            self.gates.lots[list(drawn)] = [first for _, (first, _) in drawn.values()]
+            self._set()
+        found = self.gates.slopes(self._slopes({slot: chosen for slot, (chosen, _) in drawn.items()}))
+        slope = torch.from_numpy(found) + 2 * self._lambda * self.gates.alpha
+        # A rate that is nan gives no chances.
+        self._fine &= torch.isfinite(slope).all(1).numpy()
+        self._optimizer.step(self.gates.alpha, slope.nan_to_num_(0.0, 0.0, 0.0))
+        self.gates.alpha.clamp_(min(self._config.min_rate, MOST), MOST)
+        if self._config.resample_per_pass:
+            self.gates.lots[list(drawn)] = [second for _, (_, second) in drawn.values()]
+        self._set()
+
+    def result(self, slot: int, model: Float32s) -> Float32s:
+        """The slot's units and rates, behind its trained model. Raises DataError if its search diverged."""
+        if not self._fine[slot]:
+            raise diverged(self._rate)
+        self._look(slot, model)
+        units = self.gates.subnet(slot, by_lots=not self._config.resample_per_pass)
+        rates = self.gates.alpha[slot].numpy().view(np.float32)
+        return np.concatenate([model, units.astype(np.float32), rates])
+
+    def _set(self) -> None:
+        """Set the masks of the next passes."""
+        self.gates.solve()
+        self.gates.passes()
+        self._masks()
+
+    def _masks(self) -> None:
+        """Put the masks in front of the models' units."""
+        raise NotImplementedError
+
+    def _slopes(self, chosen: Mapping[int, NDArray[Any]]) -> Floats:
+        """The slopes of the masks (slots, J) in the mean loss of these held-out records, by slot."""
+        raise NotImplementedError
+
+    def _look(self, slot: int, model: Float32s) -> None:
+        """Rank the units of a model again, on some of the records that the weights are trained on."""
+        problem, (x, y) = self._supernet.problem, self.seen[slot]
+        chosen = self._jobs[slot].context.rng.permutation(len(x))[:_LOOKED_AT]
+        columns = records(x[chosen], y[chosen], problem.loss, problem.hardware.device)
+        found = importance(self._config.importance, self._supernet, problem.module(model), *columns)
+        self.gates.importance[slot] = np.concatenate(found)
+
+
+class _StepsAlone(Steps):
+    """The steps of a client whose model has the masks in hooks."""
+
+    def __init__(
+        self, search: Searching, jobs: Sequence[TrainingJob], model: nn.Module, masks: Masks
+    ) -> None:
+        self._model, self._in_front = model, masks
+        super().__init__(search, jobs)
+
+    def result(self, slot: int, model: Float32s) -> Float32s:
+        self._in_front.clear()
+        return super().result(slot, model)
+
+    def _masks(self) -> None:
+        self._in_front.update({own.own.start: self.gates.masks[0, own.own] for own in self._supernet.sampled})
+
+    def _slopes(self, chosen: Mapping[int, NDArray[Any]]) -> Floats:
+        problem, (x, y), masks = self._supernet.problem, self.held[0], self.gates.masks.requires_grad_()
+        self._masks()
+        columns = records(x[chosen[0]], y[chosen[0]], problem.loss, problem.hardware.device)
         # In evaluation mode, so that validation does not change the running statistics of batch norm.
-        problem = self._supernet.problem
         with in_mode(self._model, training=False):
-            x, y = self._drawn(self._held, problem.local.batch_size)
-            loss = self._criterion(self._model(x), y) + self._weight * (self.alpha**2).sum()
-            (slope,) = torch.autograd.grad(loss, self.alpha)
-        if not bool(torch.isfinite(slope).all()):
-            # raised before the step: a rate that is nan gives no chances
-            raise diverged(problem.local.rate(self._number - 1))
-        with torch.no_grad():
-            self._optimizer.step(self.alpha, slope)
-            self.alpha.clamp_(min(self._config.min_rate, MOST), MOST)
+            (found,) = torch.autograd.grad(
+                criterion_of(problem.loss)(self._model(columns[0]), columns[1]), masks
+            )
+        return found.numpy()
 
-    def look(self) -> None:
-        """Rank the units again, on some of the records that the weights are trained on."""
-        seen = self._drawn(self._seen, _LOOKED_AT)
-        self.gates.importance = importance(self._config.importance, self._supernet, self._model, *seen)
 
-    def _drawn(self, columns: tuple[Tensor, Tensor], size: int) -> tuple[Tensor, Tensor]:
-        """At most `size` of these records, drawn at random."""
-        x, y = columns
-        chosen = torch.from_numpy(self._rng.permutation(len(x))[:size]).to(x.device)
-        return x[chosen], y[chosen]
+class _StepsTogether(Steps):
+    """The steps of clients in a stack."""
+
+    def __init__(self, search: Searching, jobs: Sequence[TrainingJob], stack: Stack) -> None:
+        self._stack = stack
+        super().__init__(search, jobs)
+        most, batch = max(len(y) for _, y in self.held), search.supernet.problem.local.batch_size
+        # The last row is zero, and stands where a slot has no record.
+        self._x = torch.zeros(stack.slots, most + 1, self.held[0][0][0].size)
+        self._y = torch.zeros(stack.slots, most + 1, dtype=torch.int64)
+        self._weights = torch.zeros(stack.slots, rows_of(search.supernet.problem))
+        self._places = torch.full(self._weights.shape, most)
+        for slot, (x, y) in enumerate(self.held):
+            self._x[slot, : len(y)] = as_tensor(x).flatten(1)
+            self._y[slot, : len(y)] = as_tensor(y)
+            self._weights[slot, : min(len(y), batch)] = 1 / min(len(y), batch)
+        self._x = widened(self._x)
+        self._slots = torch.arange(stack.slots)[:, None]
+
+    def _masks(self) -> None:
+        self._stack.multiply([self.gates.masks[:, own.own] for own in self._supernet.sampled])
+
+    def _slopes(self, chosen: Mapping[int, NDArray[Any]]) -> Floats:
+        places = self._places.numpy()
+        for slot, own in chosen.items():
+            places[slot, : len(own)] = own
+        x, y = self._x[self._slots, self._places], self._y[self._slots, self._places]
+        layers, scales = self._stack.back(x, y, self._weights).layers, self.gates.scales
+        found = [
+            # The slope is that of the unit before its mask, and what is given is the unit behind it.
+            (slope * given).sum(1)[: len(scales), : layer.units].numpy() / scales[:, at, None] ** 2
+            for at, (layer, ((_, slope), (given, _))) in enumerate(
+                zip(self._supernet.sampled, pairwise(layers), strict=True)
+            )
+        ]
+        return np.concatenate(found, 1)

@@ -156,12 +156,14 @@ class Clustering:
     compact: float
     apart: float
 
-    def __call__(self, features: Tensor, targets: Tensor) -> Tensor:
+    def __call__(self, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         there, centres = (part.to(features.device) for part in self._centres)
-        distances = (features[:, None, :] - centres[None]).square().sum(2) * there
-        own = distances.gather(1, targets[:, None])[:, 0]
-        others = (self.apart * distances).clamp(max=1.0).scatter(1, targets[:, None], 0.0).sum(1)
-        return self.compact * own - others
+        apart = features[:, :, None] - centres
+        distances, own = apart.square().sum(3) * there, targets[..., None]
+        others = (self.apart * distances).clamp(max=1.0).scatter(2, own, 0.0).sum(2)
+        factors = torch.where(self.apart * distances <= 1, -self.apart, 0.0).scatter(2, own, self.compact)
+        slopes = (apart * (2 * weights[..., None] * factors * there)[..., None]).sum(2)
+        return self.compact * distances.gather(2, own)[..., 0] - others, slopes
 
     @cached_property
     def _centres(self) -> tuple[Tensor, Tensor]:

@@ -141,20 +141,17 @@ def _ungapped(data: bytes, size: int) -> tuple[Integers, bytes]:
     if len(data) < 4 or count > size:
         raise ValueError(f"Expected the gaps of at most {size} places, got {len(data)} bytes for {count}.")
     b = _parameter(count, size)
-    bits = np.unpackbits(np.frombuffer(data[4:], np.uint8)).astype(np.int64)
-    zeros = [*np.flatnonzero(bits == 0).tolist(), len(bits)]
-    ones, ends, at, zero = [], [], 0, 0
+    bits = np.unpackbits(np.frombuffer(data[4:], np.uint8))
+    written, ones, ends, at = bits.tobytes(), [], [], 0
     for place in range(count):
-        while zeros[zero] < at:
-            zero += 1
-        if (end := zeros[zero] + 1 + b) > len(bits):
+        zero = written.find(0, at)
+        if zero < 0 or zero + 1 + b > len(bits):
             raise ValueError(f"Expected the gaps of {count} places, got {place}.")
-        ones.append(zeros[zero] - at)
-        ends.append(end)
-        at = end
+        ones.append(zero - at)
+        ends.append(at := zero + 1 + b)
     gaps = np.array(ones, np.int64) << b
     for bit in range(b):
-        gaps += bits[np.array(ends, np.int64) - 1 - bit] << bit
+        gaps += bits[np.array(ends, np.int64) - 1 - bit].astype(np.int64) << bit
     there = np.cumsum(gaps + 1) - 1
     if count and there[-1] >= size:
         raise ValueError(f"Expected places below {size}, got {there[-1]}.")

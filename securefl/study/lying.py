@@ -73,7 +73,9 @@ class Lied:
             return fitted
         if fit.update:
             return np.float32(factor) * fitted
-        return fit.start + np.float32(factor) * (fitted - fit.start)
+        moved, size = fitted.copy(), len(fit.start)  # a hook's values behind the model stay
+        moved[:size] = fit.start + np.float32(factor) * (fitted[:size] - fit.start)
+        return moved
 
 
 def _times(value: Value, factor: float) -> Value:

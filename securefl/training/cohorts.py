@@ -25,8 +25,9 @@ the wave, or on its client's slot. `require_alike` tests this on public records.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, overload
@@ -41,7 +42,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.dp.noise import Source
 from securefl.training.clipped import Outer, clip
 from securefl.training.devices import as_tensor, one_thread
-from securefl.training.jobs import Trainer, TrainingJob, TrainingResult
+from securefl.training.jobs import HookSteps, Trainer, TrainingJob, TrainingResult
 from securefl.training.local import LocalTraining, diverged, optimizer_of, passes
 from securefl.training.losses import records, require_records
 from securefl.training.models import MLP, ModelConfig
@@ -180,7 +181,7 @@ class Batched:
         """Test the kernels of this kind of training, once in a run."""
         if (kind := (fit.problem, fit.under_head)) not in self._tried:
             with one_thread():
-                require_alike(fit, _rows_of(fit.problem), slots)
+                require_alike(replace(fit, penalty=None), rows_of(fit.problem), slots)
             self._tried.add(kind)
 
     def _alike(self, fit: TrainingJob) -> Hashable:
@@ -198,25 +199,30 @@ class Batched:
             return None
         # Without records there is no step, and an unknown label makes torch raise. Private training drops a
         # record with an unknown label.
-        if problem.private is None and not (len(x) and _known(problem, y)):
+        # A hook holds a record back.
+        if problem.private is None and not (len(x) > (fit.hook is not None) and _known(problem, y)):
             return None
         forms = (x.dtype, x.shape[1:], y.shape[1:])
-        how = (fit.under_head, fit.activation, fit.penalty, fit.update, fit.envelope)
+        how = (fit.under_head, fit.activation, fit.penalty, fit.update, fit.envelope, fit.hook)
         return (problem, fit.context.round, *how, forms)
 
 
 def fit_together(fits: Sequence[TrainingJob], slots: int) -> Results:
     """Train at most `slots` clients of one shape side by side, without DP-SGD. Each must have records."""
-    config = fits[0].problem.local
-    lasts = [config.batches(len(fit.context.x)) for fit in fits]
+    config, hook = fits[0].problem.local, fits[0].hook
     optimizer = optimizer_of(config, fits[0].context.round - 1)
     came: dict[int, Result] = {}
     with torch.no_grad(), one_thread():
         stack = stack_of(fits[0], [_start(fit) for fit in fits], slots)
+        steps = None if hook is None else hook.together(fits, stack)
+        seen = [(fit.context.x, fit.context.y) for fit in fits] if steps is None else steps.seen
+        lasts = [config.batches(len(y)) for _, y in seen]
         envelope, pull = fits[0].envelope, _pull(fits[0])
         near = stack.values.clone() if pull else None
-        total = torch.zeros(slots, _rows_of(fits[0].problem))
-        for number, batch in enumerate(_batches(fits, slots), start=1):
+        total = torch.zeros(slots, rows_of(fits[0].problem))
+        for number, batch in enumerate(_batches(fits, seen, slots, steps), start=1):
+            if steps is not None:
+                steps.before()
             for _ in range(1 if envelope is None else envelope.steps):
                 back = stack.back(*batch)
                 total.addcmul_(back.losses, batch.weights)
@@ -237,12 +243,22 @@ def fit_together(fits: Sequence[TrainingJob], slots: int) -> Results:
                 moved = None if envelope is None or near is None else stack.layout.rows(near).numpy()
                 for slot in ended:
                     read: Result = partial(stack.vector, slot, update=fits[0].update)
-                    if moved is not None:
+                    if steps is not None and fine[slot]:
+                        read = partial(_same, _ended(steps, slot, read()))
+                    elif moved is not None:
                         read = partial(_same, np.concatenate([read(), moved[slot]]))
                     elif number < max(lasts):
                         read = partial(_same, read())
                     came[slot] = read if fine[slot] else partial(_same, diverged(optimizer.rate))
     return Results([came[slot] for slot in range(len(fits))])
+
+
+def _ended(steps: HookSteps, slot: int, model: TrainingResult) -> TrainingResult:
+    assert not isinstance(model, DataError)
+    try:
+        return steps.result(slot, model)
+    except DataError as error:
+        return error
 
 
 def _same(result: TrainingResult) -> TrainingResult:
@@ -264,7 +280,7 @@ def _known(problem: Problem, y: NDArray[Any]) -> bool:
     return problem.kind != "classification" or bool(y.min() >= 0 and y.max() < problem.outputs)
 
 
-def _rows_of(problem: Problem) -> int:
+def rows_of(problem: Problem) -> int:
     """The number of rows of a pass: public, and a multiple of UNIT (`chunks`)."""
     if problem.private is not None:
         return problem.private.chunk
@@ -280,15 +296,23 @@ class Batch(NamedTuple):
     there: Tensor | None
 
 
-def _batches(fits: Sequence[TrainingJob], slots: int) -> Iterator[Batch]:
-    """The mini-batches of all slots, until no client has one left.
+def _batches(
+    fits: Sequence[TrainingJob],
+    seen: Sequence[tuple[NDArray[Any], NDArray[Any]]],
+    slots: int,
+    beside: HookSteps | None,
+) -> Iterator[Batch]:
+    """The mini-batches of all slots of the records `seen`, until no client has one left.
 
     Rows without a record are zero and have weight 0. A record has weight 1 / (records of its mini-batch).
     """
-    problem, rows = fits[0].problem, _rows_of(fits[0].problem)
-    columns = [(fit.context.x.reshape(len(fit.context.x), -1), fit.context.y) for fit in fits]
+    problem, rows = fits[0].problem, rows_of(fits[0].problem)
+    columns = [(x.reshape(len(x), -1), y) for x, y in seen]
     sizes = [_sizes(len(y), problem.local.batches(len(y)), problem.local.batch_size) for _, y in columns]
-    orders = [_order(len(fit.context.x), problem.local, fit.context.rng) for fit in fits]
+    orders = [
+        _order(len(y), problem.local, fit.context.rng, None if beside is None else partial(beside.draw, slot))
+        for slot, (fit, (_, y)) in enumerate(zip(fits, seen, strict=True))
+    ]
     # Gather several steps at a time: for small steps, gathering would take longer than computing.
     most, gathered = max(map(len, sizes)), max(1, _GATHERED // (slots * rows * columns[0][0].shape[1]))
     for at, end in pairwise([*range(0, most, gathered), most]):
@@ -326,9 +350,19 @@ def _gather(
         to[places] = column[chosen]
 
 
-def _order(n: int, config: LocalTraining, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The positions of a client's n records in the order of training, over all passes."""
-    shuffled = list(passes(n, config, rng))
+def _order(
+    n: int, config: LocalTraining, rng: np.random.Generator, draw: Callable[[], None] | None
+) -> NDArray[np.int64]:
+    """The positions of a client's n records in the order of training, over all passes.
+
+    draw: called for each mini-batch, when a client that trains alone comes to it.
+    """
+    shuffled = []
+    for order in passes(n, config, rng):
+        shuffled.append(order)
+        if draw is not None:
+            for _ in range(0, len(order), config.batch_size):
+                draw()
     return shuffled[0] if len(shuffled) == 1 else np.concatenate(shuffled)
 
 
@@ -475,6 +509,6 @@ def tail_of(fit: TrainingJob) -> Tail:
     return Tail(
         loss=fit.problem.loss,
         activation=fit.activation,
-        penalty=fit.penalty if fit.problem.private is None else None,
+        penalty=copy.copy(fit.penalty) if fit.problem.private is None else None,
         under_head=fit.under_head,
     )

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import normalize, pad
+from torch.nn.functional import linear, normalize, pad
 
 from securefl.core.errors import ConfigError
 from securefl.core.streams import stream
@@ -235,3 +235,31 @@ def bound_features(model: nn.Module, features: Bounded | None) -> None:
         return (features(inputs[0]),)
 
     head.register_forward_pre_hook(bounded)
+
+
+class ShiftedLinear(nn.Linear):
+    """A dense layer that adds a trained vector, `shift`, to its inputs: W (x + e) + b."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__(layer.in_features, layer.out_features, bias=layer.bias is not None)
+        self.weight, self.bias = layer.weight, layer.bias
+        self.shift = nn.Parameter(torch.zeros(layer.in_features))
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input + self.shift, self.weight, self.bias)
+
+
+def shifted(model: nn.Module) -> nn.Module:
+    """The model, its head a `ShiftedLinear`, so that its vector ends in the shift.
+
+    Raises ConfigError if the model's last values are not those of its head.
+    """
+    head = last_dense(model)
+    name = next(name for name, module in model.named_modules() if module is head)
+    if [*model.state_dict()][-2:] != [f"{name}.weight", f"{name}.bias"] or not name:
+        raise ConfigError(
+            "Expected a model that ends in a dense layer with a bias, got the last values "
+            f"{[*model.state_dict()][-2:]}: FedDBE adds to the inputs of the last. Take another model."
+        )
+    model.set_submodule(name, ShiftedLinear(head))
+    return model

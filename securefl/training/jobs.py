@@ -7,6 +7,7 @@ client's streams alone, so its result depends neither on the order nor on the pr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -19,8 +20,11 @@ from securefl.core.errors import DataError
 from securefl.data.dataset import finite_rows, labelled
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from securefl.training.heads import Activation
-    from securefl.training.local import Envelope, Penalty
+    from securefl.training.local import Envelope, Pull
+    from securefl.training.stack import Stack
     from securefl.training.task import Problem
 
 TrainingResult = Float32s | DataError
@@ -33,6 +37,45 @@ result when it needs it has one of them in memory, and reads it from the process
 """
 
 
+class HookSteps(Protocol):
+    """The steps of a hook, for the trainings of several clients (slots).
+
+    seen: the records x and y on which each client trains.
+    """
+
+    seen: Sequence[tuple[NDArray[Any], NDArray[Any]]]
+
+    def draw(self, slot: int) -> None:
+        """Draw what the slot's next mini-batch needs, from its client's stream."""
+        ...
+
+    def before(self) -> None:
+        """The steps before a mini-batch of all slots."""
+        ...
+
+    def result(self, slot: int, model: Float32s) -> Float32s:
+        """The slot's model (d,) with the hook's values behind it. Raises DataError if its steps diverged."""
+        ...
+
+
+class Hook(Protocol):
+    """What a training does beside its steps, such as to train masks. It holds records back.
+
+    Trainings whose hooks are equal can run side by side. values: how many its results have behind the model.
+    """
+
+    @property
+    def values(self) -> int: ...
+
+    def alone(self, job: TrainingJob, model: nn.Module) -> AbstractContextManager[HookSteps]:
+        """The steps of one training of this model. Raises DataError if they cannot begin."""
+        ...
+
+    def together(self, jobs: Sequence[TrainingJob], stack: Stack) -> HookSteps:
+        """The steps of the trainings in the first slots. Each has two records or more, with known labels."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingJob:
     """A local training that has not begun.
@@ -43,11 +86,13 @@ class TrainingJob:
         context: The client's records, round and streams.
         under_head: Whether the head, the last dense layer, is not trained.
         activation: A function of the head's input.
-        penalty: Added to the mean loss. Private training minimises the mean loss alone.
+        penalty: Added to the mean loss. A training works on a copy, which may remember the mini-batches that
+            it saw. Private training minimises the mean loss alone.
         head_first: A training of the head alone, on the features of the body in `start`. It runs before this
             one, which starts under the trained head. It has the same streams as this one.
         envelope: Trains a personal model near a moving one. The result has both, (2d,), the personal first.
             Private training has none.
+        hook: What the training does beside its steps. Behind the trained model, the result has its values.
         update: Whether the result is the update, the trained model minus the start, in place of the model.
     """
 
@@ -56,9 +101,10 @@ class TrainingJob:
     context: ClientContext
     under_head: bool = False
     activation: Activation | None = None
-    penalty: Penalty | None = None
+    penalty: Pull | None = None
     head_first: TrainingJob | None = None
     envelope: Envelope | None = None
+    hook: Hook | None = None
     update: bool = False
 
     def under(self, head: Float32s) -> TrainingJob:

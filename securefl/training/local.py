@@ -37,6 +37,31 @@ class Penalty(Protocol):
         ...
 
 
+class Pull(Protocol):
+    """A penalty with its slope, for the mini-batches of several clients (slots), without autograd."""
+
+    def __call__(self, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The penalty of each record, (slots, rows), and the slope of their weighted sum in the features.
+
+        features: (slots, rows, width). targets: (slots, rows). weights: (slots, rows), which are 0 for a row
+        without a record. A slot's values do not depend on other slots.
+        """
+        ...
+
+
+def penalty_of(pull: Pull) -> Penalty:
+    """A training's own copy of `pull`, as the penalty of a client that trains alone."""
+    own = copy.copy(pull)
+
+    def penalty(features: Tensor, targets: Tensor) -> Tensor:
+        there = features.detach()
+        found, slopes = own(there[None], targets[None], there.new_full((1, len(there)), 1 / len(there)))
+        # The mean of the records' values is minimised. The second term is 0, and its slope is the pull's.
+        return found[0] + len(there) * (slopes[0] * (features - there)).sum(1)
+
+    return penalty
+
+
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining(Ranged):
     """The settings of a client's training in one round. Each call starts with a new optimizer state.

@@ -8,6 +8,7 @@ no activation. A hook on one reads the pre-activation of FedProf's Proposition 1
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, Literal, Protocol
@@ -312,6 +313,37 @@ class Architecture(Protocol):
     def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
         """Build the model for records of `shape`. Its values depend on `seed` alone."""
         ...
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The description of a model that `change` makes of another."""
+
+    of: Architecture
+    change: Callable[[nn.Module], nn.Module]
+
+    hidden = None
+
+    @property
+    def reads_text(self) -> bool:
+        return self.of.reads_text
+
+    @property
+    def draws(self) -> bool:
+        return self.of.draws
+
+    @property
+    def layer(self) -> str:
+        return self.of.layer
+
+    def blank(self, shape: tuple[int, ...]) -> Tensor:
+        return self.of.blank(shape)
+
+    def shorter(self) -> Architecture:
+        return replace(self, of=self.of.shorter())
+
+    def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
+        return self.change(self.of.build(shape, outputs, seed))
 
 
 @dataclass(frozen=True, kw_only=True)

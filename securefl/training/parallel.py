@@ -91,7 +91,9 @@ class _Board:
     """The result of each fit, in memory that forked processes share."""
 
     def __init__(self, fits: Sequence[TrainingJob]) -> None:
-        rooms = [max(4 * len(fit.start), _LEAST_ROOM) for fit in fits]
+        rooms = [
+            max(4 * (len(fit.start) + (fit.hook.values if fit.hook else 0)), _LEAST_ROOM) for fit in fits
+        ]
         # First the states, a byte each. Then the lengths of the results, 8 bytes each. Then the results.
         self._count = len(fits)
         self._rooms = list(accumulate(rooms, initial=9 * len(fits)))

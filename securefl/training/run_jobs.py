@@ -6,15 +6,17 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from securefl.core.errors import DataError
 from securefl.dp.noise import Source
 from securefl.training.heads import activated, frozen, last_dense
-from securefl.training.jobs import TrainingJob, TrainingResult
-from securefl.training.local import train, train_near
+from securefl.training.jobs import Hook, TrainingJob, TrainingResult
+from securefl.training.local import penalty_of, train, train_near
 from securefl.training.vector import to_vector
 
 
@@ -75,8 +77,10 @@ def _run(fit: TrainingJob) -> TrainingResult:
                 if fit.envelope is not None:
                     moving = train_near(model, context.x, context.y, *how, fit.envelope)
                     return np.concatenate([to_vector(model), to_vector(moving)])
-                # A copy: a penalty may remember the mini-batches that it saw, and a fit may run twice.
-                train(model, context.x, context.y, *how, penalty=copy.copy(fit.penalty))
+                if fit.hook is not None:
+                    return _beside(fit, fit.hook, model, how)
+                penalty = None if fit.penalty is None else penalty_of(fit.penalty)
+                train(model, context.x, context.y, *how, penalty=penalty)
     except DataError as error:
         return error
     if not fit.update:
@@ -85,6 +89,18 @@ def _run(fit: TrainingJob) -> TrainingResult:
     # its relative error is at most 2^-24.
     with np.errstate(over="ignore"):  # a grid refuses infinite values
         return to_vector(model) - fit.start
+
+
+def _beside(fit: TrainingJob, hook: Hook, model: nn.Module, how: tuple[Any, ...]) -> TrainingResult:
+    """Train with the steps of a hook."""
+    with hook.alone(fit, model) as steps:
+
+        def before() -> None:
+            steps.draw(0)
+            steps.before()
+
+        train(model, *steps.seen[0], *how, before=before)
+        return steps.result(0, to_vector(model))
 
 
 @contextmanager

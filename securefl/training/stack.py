@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.algorithm.queries import Float32s
-from securefl.training.heads import Activation
-from securefl.training.local import Penalty
+from securefl.training.heads import Activation, ShiftedLinear, shifted
+from securefl.training.local import Pull
 from securefl.training.losses import Loss
-from securefl.training.models import MLP, Architecture, ModelConfig
+from securefl.training.models import MLP, Architecture, Changed, ModelConfig
 from securefl.training.products import narrow, widened, widened_by
 
 
@@ -40,6 +40,8 @@ def stackable(model: Architecture) -> bool:
     Other models may keep state between batches, which slots would share. Convolutions are not faster on a
     CPU.
     """
+    if isinstance(model, Changed):
+        return model.change is shifted and stackable(model.of)
     # By the description, since a user's own one may build this package's `MLP` and then change or hook its
     # layers.
     return isinstance(model, ModelConfig) and model.kind == "mlp"
@@ -55,7 +57,7 @@ class Tail:
 
     loss: Loss
     activation: Activation | None = None
-    penalty: Penalty | None = None
+    penalty: Pull | None = None
     under_head: bool = False
 
 
@@ -82,10 +84,14 @@ class Stack:
         self._tail, self.slots = tail, slots
         dense = [layer for layer in model.children() if isinstance(layer, nn.Linear)]
         sizes = tuple((layer.out_features, layer.in_features) for layer in dense)
+        self._shifted = isinstance(dense[-1], ShiftedLinear)
+        if self._shifted:
+            sizes += ((dense[-1].in_features, 0),)
         self._whole_layout = Layout(slots, sizes)
         self._starts, self._count = starts_of(vectors), len(vectors)
         self._whole: Tensor | None = None
         self.layout = Layout(slots, sizes[: len(sizes) - tail.under_head])
+        self._masks: Sequence[Tensor] = ()
         self._gradient: tuple[Tensor, list[Layer]] | None = None
         if self._starts.ndim == 1:
             one = Layout(1, sizes)
@@ -117,7 +123,7 @@ class Stack:
         """A mask of the targets for which the models have an output, (slots, rows)."""
         if self._tail.loss == "mse":
             return torch.ones(y.shape[:2], dtype=torch.bool)
-        return (y >= 0) & (y < self._layers[-1].outputs)
+        return (y >= 0) & (y < self._layers[-1 - self._shifted].outputs)
 
     def vector(self, slot: int, *, update: bool = False) -> Float32s:
         """A copy of this slot's whole model (d,), or its update: the model minus its start, in one pass."""
@@ -141,6 +147,18 @@ class Stack:
         """The weights and biases of all slots, (slots, ...), in the model's order: views of `_placed`."""
         placed = self._whole_layout.layers(self._placed())
         return [part.numpy() for layer in placed for part in layer.parts(slice(None))]
+
+    def multiply(self, masks: Sequence[Tensor]) -> None:
+        """Multiply the units of each hidden layer, behind its ReLU, by these of the first slots, from now on.
+
+        masks: (slots, units) of each hidden layer, not negative. Further slots pass nothing.
+        """
+        if not self._masks:
+            self._masks = [
+                layer.bias.new_zeros(self.slots, 1, layer.bias.shape[1]) for layer in self._layers[:-1]
+            ]
+        for own, mask in zip(self._masks, masks, strict=True):
+            own[: len(mask), 0, : mask.shape[1]] = mask
 
     def descend(self, back: Back, rate: float) -> None:
         """One step of plain SGD, w <- w - rate * gradient, of all slots."""
@@ -177,28 +195,42 @@ class Stack:
             there: (slots, rows, 1), 1 for a row with a record. It is 0 for the other rows, where x, y and the
                 weight must be 0 too. Their factors and losses are 0. None if all rows have records.
         """
-        *hidden, head = self._layers
+        *hidden, head = self._layers[: len(self._layers) - self._shifted]
         inputs = [x]
-        for layer in hidden:
+        for at, layer in enumerate(hidden):
             body = layer.forward(inputs[-1]).relu_()
+            if self._masks:
+                body.mul_(self._masks[at])
             # Set rows without a record to zero in every layer. Otherwise they could overflow, and zero times
             # infinity is nan. Before that they equal the biases, which are finite unless the slot diverged.
             inputs.append(body if there is None else body.mul_(there))
         body = narrow(inputs[-1], head.inputs)
         features = self._features(body)
         given = inputs[-1] if features is body else widened(_where(there, features.detach()))
+        read = narrow(given, head.inputs)
+        if self._shifted:
+            given = given + self._layers[-1].bias[:, None]
         outputs = head.forward(given)
         slope = torch.zeros_like(outputs)
         losses = _LOSSES[self._tail.loss](
             narrow(outputs, head.outputs), y, weights, narrow(slope, head.outputs)
         )
         layers = [] if self._tail.under_head else [(given, slope)]
-        if hidden:
+        if hidden or self._shifted:
             slope = head.back(slope)
+        if self._shifted:
+            layers.insert(0, (given[..., :0], slope))
+        if hidden:
+            if self._tail.penalty is not None:
+                extra, slopes = self._tail.penalty(read, y, weights)
+                slope, losses = slope + widened(slopes), losses + extra
             if features is not body:
-                found, extra = self._through(body, features, narrow(slope, head.inputs), y, weights)
-                slope, losses = widened(found), losses + extra
+                (found,) = torch.autograd.grad(features, body, narrow(slope, head.inputs))
+                body.requires_grad_(False)
+                slope = widened(found)
         for at in range(len(hidden) - 1, -1, -1):
+            if self._masks:
+                slope = slope * self._masks[at]
             slope = torch.ops.aten.threshold_backward(slope, inputs[at + 1], 0)  # that of ReLU
             layers.append((inputs[at], slope))
             if at:
@@ -207,27 +239,11 @@ class Stack:
 
     def _features(self, body: Tensor) -> Tensor:
         """The head's input, from the output of the body."""
-        activation = self._tail.activation
-        if activation is None and self._tail.penalty is None:
+        if self._tail.activation is None:
             return body
         body.requires_grad_()
         with torch.enable_grad():
-            flat = body.flatten(0, 1)
-            return (flat if activation is None else activation(flat)).view_as(body)
-
-    def _through(
-        self, body: Tensor, features: Tensor, slope: Tensor, y: Tensor, weights: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The slope of the body's output, from that of the head's input, and the losses of the penalty."""
-        extra, parts, slopes = torch.zeros(weights.shape), [features], [slope]
-        if self._tail.penalty is not None:
-            with torch.enable_grad():
-                extra = self._tail.penalty(features.flatten(0, 1), y.flatten()).view(weights.shape)
-            parts.append(extra)
-            slopes.append(weights)
-        (found,) = torch.autograd.grad(parts, body, slopes)
-        body.requires_grad_(False)
-        return found, extra.detach()
+            return self._tail.activation(body.flatten(0, 1)).view_as(body)
 
 
 def _where(there: Tensor | None, of: Tensor) -> Tensor:

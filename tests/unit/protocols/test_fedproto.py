@@ -138,8 +138,9 @@ def test_a_client_that_lies_moves_prototypes_and_stops_nobody() -> None:
 
 def test_the_pull_by_hand() -> None:
     sent = np.array([[1, 0.5, -1], [0, 0, 0]], np.float32)
-    phi, y = torch.tensor([[1.0, 1.0], [3.0, 4.0]]), torch.tensor([0, 1])
-    assert Pull(sent=sent.tobytes(), classes=2, lamda=2.0)(phi, y).tolist() == [2 * (0.25 + 4), 0.0]
+    phi, y = torch.tensor([[[1.0, 1.0], [3.0, 4.0]]]), torch.tensor([[0, 1]])
+    found, _ = Pull(sent=sent.tobytes(), classes=2, lamda=2.0)(phi, y, torch.full((1, 2), 0.5))
+    assert found.tolist() == [[2 * (0.25 + 4), 0.0]]
 
 
 def test_lambda_brings_features_to_their_prototypes() -> None:

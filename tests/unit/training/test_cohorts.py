@@ -16,11 +16,14 @@ from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.core.streams import stream
 from securefl.protocols.class_sums import Clipping
+from securefl.protocols.feddbe import MeanPull
 from securefl.protocols.fedlog.bodies import Clustering
+from securefl.protocols.fedproto import Pull
 from securefl.training import ModelConfig, cohorts
 from securefl.training.cohorts import MOST_ROWS, SLOTS, Batched, slots_for, slots_within, why_alone
+from securefl.training.heads import last_dense, shifted
 from securefl.training.jobs import Trainer, TrainingJob, TrainingResult
-from securefl.training.models import MLP
+from securefl.training.models import MLP, Changed
 from securefl.training.own_models import OwnModel
 from securefl.training.run_jobs import one_by_one
 from securefl.training.task import Problem
@@ -136,6 +139,48 @@ def test_a_body_of_any_width_trains_under_its_head() -> None:
     tail = {"under_head": True, "activation": Clipping().activation(), "penalty": penalty}
     together, alone = (vectors(run(fits(here, **tail))) for run in (Batched(one_by_one), one_by_one))
     np.testing.assert_allclose(together, alone, atol=2e-6)
+
+
+PULLS = {
+    "fedproto": Pull(sent=np.ones((2, 4), np.float32).tobytes(), classes=2, lamda=0.7),
+    "fedlog": Clustering(statistic=np.ones((2, 4), np.float32).tobytes(), classes=2, compact=0.3, apart=0.4),
+    "feddbe": MeanPull(np.ones(3, np.float32).tobytes(), kappa=0.5, momentum=0.3),
+}
+
+
+@pytest.mark.parametrize("name", PULLS)
+def test_the_slope_of_a_pull_is_that_of_its_value(name: str) -> None:
+    """Of two mini-batches, the second with a row without a record, beside autograd's."""
+    drawn = torch.Generator().manual_seed(3)
+    y = torch.tensor([[0, 1, 1, 0], [1, 0, 1, 0]])
+    weights = torch.tensor([[0.25] * 4, [0.5, 0.5, 0.0, 0.0]])
+    pull = copy.copy(PULLS[name])
+    for _ in range(2):
+        features = torch.randn(2, 4, 3, generator=drawn, requires_grad=True)
+        found, slopes = pull(features, y, weights)
+        (wanted,) = torch.autograd.grad((found * weights).sum(), features)
+        torch.testing.assert_close(slopes.detach(), wanted)
+        if name == "feddbe":
+            pull.running = pull.running.detach()  # type: ignore[union-attr]
+
+
+def test_a_shift_trains_beside_others_as_alone() -> None:
+    """FedDBE's: whichever clients train beside it, a client has the same bits."""
+    plain = problem(local())
+    here = replace(plain, model=Changed(plain.model, shifted))
+    width, own = last_dense(plain.layers).in_features, records(CLIENTS, here.kind)
+    tail = {"penalty": MeanPull(np.ones(width, np.float32).tobytes(), kappa=2.0, momentum=0.3)}
+    together = vectors(Batched(_nobody)(fits(here, own, **tail)))
+    np.testing.assert_allclose(together, vectors(one_by_one(fits(here, own, **tail))), atol=2e-6)
+    assert np.abs(np.array(together)[:, -width:]).min(1).max() > 0
+    for k in (0, CLIENTS - 1):
+        (alone,) = vectors(Batched(_nobody)([fits(here, own, **tail)[k]]))
+        np.testing.assert_array_equal(alone, together[k])
+
+
+def _nobody(fits: Sequence[TrainingJob]) -> list[TrainingResult]:
+    assert not fits, "all of them can train side by side"
+    return []
 
 
 def test_a_penalty_changes_what_is_learnt() -> None:
@@ -297,8 +342,9 @@ def test_a_row_without_a_record_adds_nothing_where_an_activation_has_no_value(
     def unit(features: torch.Tensor) -> torch.Tensor:
         return features / features.norm(dim=1, keepdim=True)
 
-    def norm(features: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
-        return 0.1 * features.norm(dim=1)
+    def norm(features: torch.Tensor, _: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        lengths = features.norm(dim=2)
+        return 0.1 * lengths, 0.1 * features * (weights / lengths)[..., None]
 
     here = problem(local())
     tail = {"under_head": under_head, "activation": unit, "penalty": norm if penalised else None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,15 @@ from support.every import every
 from support.supernets import CNN, LOCAL, MLP, context, supernet
 
 from securefl.core.errors import DataError
+from securefl.protocols.adds.contributions import Map
 from securefl.protocols.adds.importance import Criterion
-from securefl.protocols.adds.subnet_search import Search, redrawn, search, skew
+from securefl.protocols.adds.subnet_search import Search, redrawn, search, search_job, skew, subnet_of
+from securefl.study.lying import Lied
 from securefl.training import ModelConfig
+from securefl.training.cohorts import Batched
+from securefl.training.jobs import TrainingJob, TrainingResult
+from securefl.training.parallel import Forked
+from securefl.training.run_jobs import one_by_one
 
 SEARCH = Search(importance="slim", rate=0.05)
 
@@ -112,3 +119,60 @@ def test_a_label_that_is_no_class_is_told(label: int) -> None:
 def test_a_first_rate_below_the_least_is_refused() -> None:
     with pytest.raises(ValueError, match="min_rate"):
         replace(SEARCH, initial=0.05)
+
+
+@every("resample_per_pass", [False, True])
+@every("optimizer", ["adam", "sgd"])
+def test_clients_search_beside_others_as_alone(resample_per_pass: bool, optimizer: str) -> None:
+    """Of different sizes, the smallest with one record to learn from. Its bits hang on no other client."""
+    net = supernet(MLP)
+    config = Search(optimizer=optimizer, resample_per_pass=resample_per_pass)  # type: ignore[arg-type]
+    own = [context(net, records=n, client=n) for n in (2, 9, 23, 40)]
+
+    def jobs() -> list[TrainingJob]:
+        fresh = [replace(one, rng=np.random.default_rng(one.client)) for one in own]
+        return [search_job(net, config, one) for one in fresh]
+
+    together, alone = Batched(nobody)(jobs()), one_by_one(jobs())
+    for place, (one, few, many) in enumerate(zip(own, alone, together, strict=True)):
+        found, expected = subnet_of(net, one, many), subnet_of(net, one, few)
+        np.testing.assert_allclose(found.model, expected.model, atol=1e-5)
+        np.testing.assert_allclose(found.alpha, expected.alpha, atol=1e-6)
+        np.testing.assert_array_equal(found.units, expected.units)
+        assert not np.array_equal(found.model, net.problem.initial)
+        (apart,) = Batched(nobody)(jobs()[place : place + 1])
+        np.testing.assert_array_equal(np.array(apart).view(np.int32), np.array(many).view(np.int32))
+
+
+def test_clients_search_in_worker_processes_as_in_one() -> None:
+    """Of a model whose result takes more room than the least that a worker has."""
+    net = supernet(ModelConfig(kind="mlp", hidden=(700,)), size=2)
+    jobs = [[search_job(net, SEARCH, context(net, client=k)) for k in range(3)] for _ in range(2)]
+    for one, other in zip(Forked(2)(jobs[0]), one_by_one(jobs[1]), strict=True):
+        np.testing.assert_array_equal(np.array(one).view(np.int32), np.array(other).view(np.int32))
+
+
+def test_a_search_that_diverges_costs_its_client_alone() -> None:
+    net = supernet(MLP)
+    own = [context(net, client=k) for k in range(3)]
+    own[1] = replace(own[1], broadcast=np.full_like(net.problem.initial, 1e30))
+    own.append(context(net, records=1))
+    found = Batched(one_by_one)([search_job(net, SEARCH, one) for one in own])
+    assert [isinstance(result, DataError) for result in found] == [False, True, False, True]
+
+
+def test_a_client_that_lies_about_its_model_has_the_subnet_that_it_found() -> None:
+    net = supernet(MLP)
+    honest = Map(net, SEARCH)
+    lied = Lied(honest, {0: "reversed"}, 1.0)
+    told, found = (own.compute(context(net)).new_state for own in (lied, honest))
+    assert told is not None
+    assert found is not None
+    np.testing.assert_array_equal(told["units"], found["units"])
+    np.testing.assert_allclose(told["after"] - told["before"], found["before"] - found["after"], atol=1e-6)
+    assert not np.array_equal(told["after"], found["after"])
+
+
+def nobody(jobs: Sequence[TrainingJob]) -> list[TrainingResult]:
+    assert not jobs, "all of them can search side by side"
+    return []

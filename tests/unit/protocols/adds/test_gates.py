@@ -11,6 +11,7 @@ from support.every import every
 from support.supernets import MLP, supernet
 
 from securefl.protocols.adds.subnet_search import MOST, Gates, most_important, probabilities
+from securefl.protocols.adds.supernet import Supernet
 
 
 @given(
@@ -22,96 +23,117 @@ def test_chances_sum_to_the_rate_and_rise_with_importance(
     importance: list[float], alpha: float, temperature: float
 ) -> None:
     values = np.array(importance)
-    chances = probabilities(values, alpha, temperature)
+    (chances,), _ = probabilities(values[None], np.array([[alpha]]), temperature)
     order = np.argsort(values)
     assert (np.diff(chances[order]) >= -1e-12).all()
     assert chances.mean() == pytest.approx(alpha, abs=1e-6)
 
 
 def test_a_small_temperature_is_hard_pruning() -> None:
-    chances = probabilities(np.array([0.1, 0.9, 0.5, 0.2]), 0.5, 1e-4)
+    (chances,), _ = probabilities(np.array([[0.1, 0.9, 0.5, 0.2]]), np.array([[0.5]]), 1e-4)
     np.testing.assert_allclose(chances, [0, 1, 1, 0], atol=1e-6)
 
 
 @every("temperature", [1e-8, 1e-12, 1e-300])
 @every("importance", [[1.0] * 8, [1.0, 0.5, 0.5, 0.0], [1.0, 0.9]])
 def test_chances_come_to_an_end_for_any_temperature(importance: list[float], temperature: float) -> None:
-    chances = probabilities(np.array(importance), 0.73, temperature)
+    chances, _ = probabilities(np.array([importance]), np.array([[0.73]]), temperature)
     assert ((chances >= 0) & (chances <= 1)).all()
+
+
+def test_a_layers_chances_are_its_own_whatever_was_guessed() -> None:
+    """Beside other clients and layers, and from a guess far away or near."""
+    rng = np.random.default_rng(0)
+    importance, alpha, starts = rng.random((6, 14)), rng.uniform(0.1, 0.9, (6, 2)), (0, 5)
+    together, beta = probabilities(importance, alpha, 0.05, starts)
+    for near in (beta, beta + 1e-3, beta + 40, np.full_like(beta, np.nan)):
+        again, _ = probabilities(importance, alpha, 0.05, starts, near)
+        np.testing.assert_allclose(again, together, atol=1e-8)
+    for row in range(6):
+        for layer, own in enumerate((slice(0, 5), slice(5, 14))):
+            rates = alpha[row : row + 1, layer : layer + 1]
+            alone, _ = probabilities(importance[row : row + 1, own], rates, 0.05)
+            np.testing.assert_allclose(together[row, own], alone[0], atol=1e-12)
+            assert alone.mean() == pytest.approx(rates.item(), abs=1e-8)
+
+
+def gates_of(net: Supernet, alpha: float, temperature: float, *, scaled: bool, seed: int = 4) -> Gates:
+    """The gates of one client whose units matter more and more, with lots."""
+    rates = torch.full((1, len(net.sampled)), alpha, dtype=torch.float64)
+    gates = Gates(net, rates, temperature, scaled=scaled)
+    gates.importance[0] = np.concatenate([np.linspace(0.5, 1, own.units) for own in net.sampled])
+    return drawn(gates, np.random.default_rng(seed))
+
+
+def drawn(gates: Gates, rng: np.random.Generator) -> Gates:
+    gates.lots = gates.draw(rng)
+    gates.solve()
+    gates.passes()
+    return gates
+
+
+def masks_in(gates: Gates, net: Supernet) -> list[np.ndarray]:
+    return [gates.masks[0, own.own].numpy() for own in net.sampled]
 
 
 def test_masks_of_late_rounds_keep_the_rate_among_equal_units() -> None:
     """0.98^2000 is below what floats resolve beside an importance of 1."""
-    net = supernet(MLP)
-    rates = torch.full((2,), 0.5, dtype=torch.float64)
-    rng = np.random.default_rng(0)
-    gates = Gates(net, rates, 0.98**2000, rng, resample_per_pass=True, scaled=False)
-    kept = np.mean([float(gates.draw()[own.own.start].mean()) for _ in range(200) for own in net.sampled])
+    net, rng = supernet(MLP), np.random.default_rng(0)
+    gates = gates_of(net, 0.5, 0.98**2000, scaled=False)
+    gates.importance[:] = 1
+    kept = np.mean([mask.mean() for _ in range(200) for mask in masks_in(drawn(gates, rng), net)])
     assert kept == pytest.approx(0.5, abs=0.1)
 
 
-def test_the_gradient_in_a_rate_is_that_of_the_chances() -> None:
+@every("scaled", [False, True])
+def test_the_gradient_in_a_rate_is_that_of_the_chances(scaled: bool) -> None:
     """Eq. 18 beside a difference quotient of sum_c g_c p_c(alpha)."""
-    net = supernet(MLP)
-    alpha = torch.full((2,), 0.6, dtype=torch.float64, requires_grad=True)
-    gates = Gates(net, alpha, 0.4, np.random.default_rng(0), resample_per_pass=False, scaled=False)
-    rng = np.random.default_rng(1)
-    gates.importance = [rng.random(own.units) for own in net.sampled]
-    slopes = [rng.standard_normal(own.units) for own in net.sampled]
-    drawn = gates.draw()
-    loss = sum(
-        (drawn[own.own.start] * torch.from_numpy(slope.astype(np.float32))).sum()
-        for own, slope in zip(net.sampled, slopes, strict=True)
-    )
-    (found,) = torch.autograd.grad(loss, alpha)
-    for place, (importance, slope) in enumerate(zip(gates.importance, slopes, strict=True)):
-        up, down = (slope @ probabilities(importance, 0.6 + d, 0.4) for d in (1e-4, -1e-4))
-        assert float(found[place]) == pytest.approx((up - down) / 2e-4, rel=1e-4)
+    net, rng = supernet(MLP), np.random.default_rng(1)
+    gates = gates_of(net, 0.6, 0.4, scaled=scaled)
+    slopes = rng.standard_normal(gates.importance.shape)
+    (found,) = gates.slopes(slopes)
+    for place, own in enumerate(net.sampled):
+        importance, slope = gates.importance[:, own.own], slopes[0, own.own]
+        scale = masks_in(gates, net)[place].max()
+        up, down = (
+            slope @ probabilities(importance, np.array([[0.6 + d]]), 0.4)[0][0] for d in (1e-4, -1e-4)
+        )
+        assert found[place] == pytest.approx(scale * (up - down) / 2e-4, rel=1e-4)
 
 
 def test_masks_are_drawn_with_the_chances() -> None:
     """The mean of 400 masks, within 6 deviations of each chance: false alarm 4e-8."""
-    net = supernet(MLP)
-    gates = Gates(
-        net,
-        torch.full((2,), 0.7, dtype=torch.float64),
-        0.5,
-        np.random.default_rng(2),
-        resample_per_pass=True,
-        scaled=False,
-    )
-    gates.importance = [np.linspace(0, 1, own.units) for own in net.sampled]
-    means = np.mean([gates.draw()[0].numpy() for _ in range(400)], axis=0)
-    chances = probabilities(gates.importance[0], 0.7, 0.5)
+    net, rng = supernet(MLP), np.random.default_rng(2)
+    gates = gates_of(net, 0.7, 0.5, scaled=False)
+    means = np.mean([masks_in(drawn(gates, rng), net)[0] for _ in range(400)], axis=0)
+    (chances,), _ = probabilities(gates.importance[:, net.sampled[0].own], np.array([[0.7]]), 0.5)
     assert (np.abs(means - chances) < 6 * np.sqrt(chances * (1 - chances) / 400)).all()
 
 
 def test_lots_of_a_round_keep_a_unit_until_its_chance_falls() -> None:
     """Two passes have one mask, whose mean is 1, and the final subnet has its units."""
     net = supernet(MLP)
-    alpha = torch.full((2,), 0.5, dtype=torch.float64)
-    gates = Gates(net, alpha, 1.0, np.random.default_rng(4), resample_per_pass=False, scaled=True)
-    gates.importance = [np.linspace(0.5, 1, own.units) for own in net.sampled]
-    first, second, final = gates.draw(), gates.draw(), gates.subnet()
-    for layer in net.sampled:
-        mask = first[layer.own.start]
-        torch.testing.assert_close(mask, second[layer.own.start])
-        assert float(mask.mean()) == pytest.approx(1)
-        kept = mask.numpy() > 0
+    gates = gates_of(net, 0.5, 1.0, scaled=True)
+    first, final = masks_in(gates, net), gates.subnet(0, by_lots=True)
+    gates.passes()
+    for layer, mask, second in zip(net.sampled, first, masks_in(gates, net), strict=True):
+        np.testing.assert_array_equal(mask, second)
+        assert mask.mean() == pytest.approx(1)
+        kept = mask > 0
         within = final[layer.own] & kept
         assert within.sum() == min(final[layer.own].sum(), kept.sum()), "one of the two holds the other"
-    alpha[:] = 0.3
-    smaller = gates.draw()
-    for layer in net.sampled:
-        assert not ((smaller[layer.own.start] > 0) & (first[layer.own.start] == 0)).any()
+    gates.alpha[:] = 0.3
+    gates.solve()
+    gates.passes()
+    for mask, smaller in zip(first, masks_in(gates, net), strict=True):
+        assert not ((smaller > 0) & (mask == 0)).any()
 
 
 def test_a_layer_never_passes_nothing() -> None:
-    net = supernet(MLP)
-    alpha = torch.full((2,), 0.01, dtype=torch.float64)
-    gates = Gates(net, alpha, 0.1, np.random.default_rng(4), resample_per_pass=True, scaled=False)
+    net, rng = supernet(MLP), np.random.default_rng(4)
+    gates = gates_of(net, 0.01, 0.1, scaled=False)
     for _ in range(20):
-        assert all(mask.sum() >= 1 for mask in gates.draw().values())
+        assert all(mask.sum() >= 1 for mask in masks_in(drawn(gates, rng), net))
 
 
 def test_the_final_subnet_has_the_most_important_units_and_never_none() -> None:

@@ -76,7 +76,7 @@ def test_a_sliced_forward_is_the_masked_forward(name: str) -> None:
             units[layer.own.start] = True
         sliced = net.sliced(start, units).double().eval()
         whole = net.problem.module(start).double().eval()
-        with torch.no_grad(), masked(whole, net, lambda units=units: masks_of(net, units)):
+        with torch.no_grad(), masked(whole, net, masks_of(net, units)):
             expected = whole(x)
         with torch.no_grad():
             torch.testing.assert_close(sliced(x), expected, rtol=1e-12, atol=1e-12)
@@ -129,7 +129,7 @@ def test_recurrent_layers_and_embeddings_are_whole() -> None:
     units[3:] = False
     sliced, start = net.sliced(net.problem.initial, units), net.problem.module(net.problem.initial)
     x = torch.randint(0, 10, (4, 12))
-    with torch.no_grad(), masked(start, net, lambda: masks_of(net, units)):
+    with torch.no_grad(), masked(start, net, masks_of(net, units)):
         torch.testing.assert_close(sliced(x), start(x))
     lstm = sum(p.numel() for name, p in start.named_parameters() if name.startswith("lstm.weight"))
     assert net.macs(units) == 12 * lstm + 32 * 3 + 3 * 10

@@ -15,6 +15,7 @@ from securefl.protocols.fedlog.bodies import Clustering, Trained
 from securefl.protocols.fedlog.options import FedLog
 from securefl.training.chunks import body_features
 from securefl.training.heads import activated, with_features
+from securefl.training.local import penalty_of
 from securefl.training.task import Bodies
 
 
@@ -44,7 +45,7 @@ def test_the_auxiliary_loss_is_equation_15_with_its_repulsion_capped() -> None:
             for k in (0, 1):
                 square = float(np.sum((features - means[k]) ** 2))
                 extra += alpha * square if k == label else -min(beta * square, 1.0)
-        found = float(clustering(means, alpha, beta)(torch.from_numpy(phi), y).mean())
+        found = float(penalty_of(clustering(means, alpha, beta))(torch.from_numpy(phi), y).mean())
         assert plain_loss + found == pytest.approx(plain_loss + extra / 5, rel=1e-5)
 
 
@@ -56,7 +57,7 @@ def test_the_auxiliary_loss_sees_what_the_head_sees() -> None:
         outputs, features = with_features(model, x)
     assert torch.equal(logits, outputs)
     assert not model[1]._forward_pre_hooks
-    found = clustering(np.zeros((3, 2)), 1.0, 0.0)(features, y).detach()
+    found = penalty_of(clustering(np.zeros((3, 2)), 1.0, 0.0))(features, y).detach()
     np.testing.assert_allclose(found, np.ones(4), rtol=1e-5, err_msg="unit norm: one from the origin")
 
 
