@@ -212,7 +212,7 @@ def of_layout(layout: Layout, features: Sequence[str] | None, shape: tuple[int, 
     """The schema of records that a layout declares. features: the columns, or None for arrays."""
 
     def named(names: Sequence[str]) -> tuple[Named, ...]:
-        return tuple(Named(name=name, **vars(layout.columns.get(name, Column()))) for name in names)
+        return tuple(Named(name=name, **vars(layout.of(name))) for name in names)
 
     labels = layout.classes if isinstance(layout.classes, tuple) else ()
     if features is None:
