@@ -7,7 +7,7 @@ declarations and names alone: no statistic of records.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -116,14 +116,15 @@ class Schema:
 
     def words(self) -> dict[str, Any]:
         """The schema as a value for JSON."""
+        own, by = self.features, self.scaling
         return {
             "columns": None if self.columns is None else [one.written() for one in self.columns],
             "shape": self.shape,
             "targets": [one.written() for one in self.targets],
             "labels": self.labels,
             "network": self.network,
-            "features": self.features and asdict(self.features),
-            **({} if self.scaling is None else {"scaling": asdict(self.scaling)}),
+            "features": own and {"word": own.word, "name": own.name, "about": own.about},
+            **({"scaling": {"mean": by.mean, "deviation": by.deviation}} if by else {}),
         }
 
     @classmethod
