@@ -249,11 +249,10 @@ def _joined(
     groups = None
     if found.divided:
         names, groups = tuple(parts), np.repeat(np.arange(len(parts)), [len(part) for part in made])
-    elif whose is not None and first.holders and not layout.clients:
-        names, groups = tuple(map(str, range(first.holders))), first.groups
     elif whose is not None:
         words = [str(one) for one in whose]
-        names = layout.clients or tuple(sorted(set(words), key=_by_size))
+        declared = layout.clients or tuple(map(str, range(first.holders)))
+        names = declared or tuple(sorted(set(words), key=_by_size))
         places = {one: place for place, one in enumerate(names)}
         groups = np.array([places.get(word, -1) for word in words], np.int64)
         if -1 in groups and not claimed:
