@@ -41,10 +41,10 @@ FedLog:   securefl calibrate --epsilon 1 --delta 1e-5 --releases 100 --features 
 )
 @click.option(
     "--method",
-    type=click.Choice(["exact", "paper", "rdp", "pld"]),
+    type=click.Choice(["exact", "paper"]),
     default="exact",
     show_default=True,
-    help="How it is calibrated: exactly, by FedLog's theorem, or by an accountant.",
+    help="How it is calibrated: exactly, or by FedLog's theorem.",
 )
 @click.option(
     "--records",
