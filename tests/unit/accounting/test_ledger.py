@@ -22,7 +22,6 @@ from support.tiny_orders import order
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import NO_COST, NON_PRIVATE, steps_event
-from securefl.accounting.figures import brief
 from securefl.accounting.ledger import Asked, Ledger, Terms
 from securefl.core.errors import (
     BudgetExceeded,
@@ -312,10 +311,6 @@ def test_what_is_spent_is_what_the_composition_says(ledger: Ledger) -> None:
     assert ledger.epsilon("a", SERVER) == compose({GaussianDpEvent(2.0): 7}, 1e-5)
     assert ledger.epsilon("a", OTHERS) == compose({GaussianDpEvent(4.0): 7}, 1e-5)
     assert ledger.worst(SERVER) == ledger.epsilon("a", SERVER) > ledger.epsilon("b", SERVER)
-
-
-def test_showing_epsilon() -> None:
-    assert (brief(1.005), brief(math.inf)) == ("1.00", "∞")
 
 
 # Terms --------------------------------------------------------------------------------------------
