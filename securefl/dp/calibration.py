@@ -55,11 +55,7 @@ def sensitivity(adjacency: Adjacency, bound: float) -> float:
     if not (isfinite(bound) and bound > 0):
         raise ConfigError(f"Expected a finite bound > 0, got {bound}.")
     alone = sqrt(1 + bound**2)
-    match adjacency:
-        case "add-remove" | "zero-out":
-            return alone
-        case "replace-one":
-            return max(sqrt(2) * alone, 2 * bound)
+    return max(sqrt(2) * alone, 2 * bound) if adjacency == "replace-one" else alone
 
 
 def sigma(
