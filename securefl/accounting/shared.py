@@ -173,10 +173,7 @@ class SharedLedger:
         DataError: if it is damaged, is of another version, or has lost a run.
     """
 
-    def __init__(
-        self, path: Path | str, terms: Terms, records: str, *, clock: Callable[[], str] = now
-    ) -> None:
-        self._clock = clock
+    def __init__(self, path: Path | str, terms: Terms, records: str) -> None:
         self._terms = terms
         self._db = Database(path, KIND)
         try:
@@ -234,7 +231,7 @@ class SharedLedger:
                 self._insert(own)
 
     def _insert(self, own: Allotment) -> None:
-        parts = (own.run, own.what, own.text, self._clock())
+        parts = (own.run, own.what, own.text, now())
         link = _head(self._db.rows).then(*parts)
         try:
             self._db.run("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", (link.count, *parts, link.digest))
