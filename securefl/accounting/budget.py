@@ -70,10 +70,11 @@ class Budget:
         if overrun is not None:
             return overrun
         for party, spent, after in self._beyond(holder, [charge for _, charge in wants]):
-            budget, before = self.terms.budget or 0.0, self._composed(spent)
+            budget = self.terms.budget or 0.0
+            before, more = (running_epsilon(History.of(e), self.terms.delta) for e in (spent, after))
             return BudgetExceeded(
                 f"{holder}: expected a round of at most epsilon {round(budget - before, 6):.4g} against the "
-                f"{party}, which is left of {budget:.4g}, got {self._composed(after) - before:.4g}: 0 rounds "
+                f"{party}, which is left of {budget:.4g}, got {more - before:.4g}: 0 rounds "
                 "like it remain. Raise the budget, or add noise."
             )
         return None
@@ -145,9 +146,6 @@ class Budget:
         if self.terms.adaptive:
             return filtered_epsilon(History.of(events), self.terms.delta, budget) <= budget
         return within(events, self.terms.delta, budget)
-
-    def _composed(self, events: Mapping[DpEvent, int]) -> float:
-        return running_epsilon(History.of(events), self.terms.delta)
 
 
 @lru_cache(maxsize=2**16)  # a scan over all holders must not empty it, and a long run has new histories

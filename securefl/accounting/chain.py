@@ -8,6 +8,7 @@ the note of its head were both replaced by older copies.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
@@ -38,6 +39,11 @@ class Head:
     def then(self, *parts: bytes | str | int) -> Head:
         """Return the next link. Links of reservations and of commits differ in the number of parts."""
         return Head(self.count + 1, seal(self.digest, self.count + 1, *parts))
+
+
+def rows_of(db: sqlite3.Connection) -> Callable[[str], list[tuple[Any, ...]]]:
+    """The function that returns all rows of a query of this connection."""
+    return lambda query: db.execute(query).fetchall()
 
 
 def first(rows: Rows) -> Head:

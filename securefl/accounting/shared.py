@@ -26,8 +26,7 @@ import math
 import secrets
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +34,7 @@ from typing import Any
 
 from dp_accounting import DpEvent
 
-from securefl.accounting.chain import Head
+from securefl.accounting.chain import Head, rows_of
 from securefl.accounting.composition import filtered_epsilon
 from securefl.accounting.events import History, load_charge
 from securefl.accounting.note import HeadNote, noted
@@ -174,16 +173,13 @@ class SharedLedger:
         DataError: if it is damaged, is of another version, or has lost a run.
     """
 
-    def __init__(
-        self, path: Path | str, terms: Terms, records: str, *, clock: Callable[[], str] = now
-    ) -> None:
-        self._clock = clock
+    def __init__(self, path: Path | str, terms: Terms, records: str) -> None:
         self._terms = terms
         self._db = Database(path, KIND)
         try:
             with self._db.explaining():
                 before = noted(path)  # read first, because another process may write meanwhile
-            with self._changing():
+            with self._db.transaction():
                 if not self._db.rows("SELECT name FROM terms"):
                     salt = secrets.token_hex(32)
                     write_terms(self._db, terms, **{_SALT: salt, _RECORDS: _keyed(salt, records)})
@@ -193,7 +189,7 @@ class SharedLedger:
                 _entries(self._db.rows, before)
             with self._db.explaining():
                 self._note = HeadNote(path)
-                self._note.write(_head(self._db.rows))
+            self._noted()
         except BaseException:
             self._db.close()
             raise
@@ -208,10 +204,9 @@ class SharedLedger:
         self._note.close()
         self._db.close()
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        with self._db.explaining(), self._db.transaction():
-            yield
+    def _noted(self) -> None:
+        with self._db.explaining():
+            self._note.write(_head(self._db.rows))
 
     def account(self) -> Account:
         """Return the stored runs."""
@@ -225,7 +220,8 @@ class SharedLedger:
             BudgetExceeded: if the budget does not allow these runs beside the stored ones.
             LocalProtocolError: if a run is stored with another allotment.
         """
-        with self._changing():
+        # The note follows the commit: a note ahead of its ledger would make an intact ledger unusable.
+        with self._db.transaction(self._noted):
             # Read in the transaction that writes, so that two processes cannot both spend the same remainder.
             account = Account(terms=self._terms, entries=_entries(self._db.rows, None))
             new = [own for own in wants if not _stands(account.known(own.run), own)]
@@ -233,12 +229,9 @@ class SharedLedger:
                 raise refused
             for own in new:
                 self._insert(own)
-        # After the commit, never before: a note ahead of its ledger would make an intact ledger unusable.
-        with self._db.explaining():
-            self._note.write(_head(self._db.rows))
 
     def _insert(self, own: Allotment) -> None:
-        parts = (own.run, own.what, own.text, self._clock())
+        parts = (own.run, own.what, own.text, now())
         link = _head(self._db.rows).then(*parts)
         try:
             self._db.run("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", (link.count, *parts, link.digest))
@@ -283,8 +276,7 @@ def _stored(
 ) -> tuple[Account, Mapping[str, str]]:
     """The account and the stored terms. Before its first terms, a ledger has those that are asked for."""
 
-    def rows(query: str) -> list[tuple[Any, ...]]:
-        return db.execute(query).fetchall()
+    rows = rows_of(db)
 
     # A process that makes a ledger has an empty file first, then tables, then terms, and then a noted head.
     new = Account(terms=asked) if asked is not None and before is None else None

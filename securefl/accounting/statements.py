@@ -12,7 +12,7 @@ from typing import Any
 
 from dp_accounting import DpEvent
 
-from securefl.accounting.chain import Head, whole
+from securefl.accounting.chain import Head, rows_of, whole
 from securefl.accounting.composition import running_epsilon
 from securefl.accounting.events import History, load_charge
 from securefl.accounting.figures import plain
@@ -103,9 +103,8 @@ def statement(path: Path, *, party: str, holder: str | None = None) -> Statement
 
 def identity_of(path: Path) -> str:
     """Return the random number that identifies this ledger. The file is not changed."""
-    found = _terms(path).get(IDENTITY)
     with explaining(path, KIND):
-        if found is None:
+        if (found := _terms(path).get(IDENTITY)) is None:
             raise Damaged("its identity is missing")
     return found
 
@@ -117,20 +116,19 @@ def terms_of(path: Path) -> Terms:
 
 
 def _terms(path: Path) -> dict[str, str]:
+    """Within `explaining`: the terms, of any state of the other tables."""
+
     def ask(db: sqlite3.Connection) -> dict[str, str]:
         require_version(db, path, KIND)
         return dict(db.execute("SELECT name, value FROM terms"))
 
-    with explaining(path, KIND):
-        return read(path, ask)
+    return read(path, ask)
 
 
 def _stored(
     db: sqlite3.Connection, path: Path, noted: Head | None
 ) -> tuple[dict[str, str], list[tuple[Any, ...]], Head]:
-    def rows(query: str) -> list[tuple[Any, ...]]:
-        return db.execute(query).fetchall()
-
+    rows = rows_of(db)
     db.execute("BEGIN")  # a consistent view of the ledger, also while a run writes to it
     require(db, path, KIND)
     state = "CASE WHEN committed IS NULL THEN 'reserved' ELSE 'committed' END"

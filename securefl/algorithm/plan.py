@@ -229,44 +229,57 @@ class Plan:
                 f"Expected min_cohort_size >= 2 if sums are hidden, got {self.min_cohort_size}: the sum of "
                 "one client is that client's value."
             )
-        size = self._thinnest()
-        if (honest := self.survivors(size) - self.colluding(size)) < self.min_honest:  # type: ignore[operator]
+        if self.public_num_examples is None and "counts" in kinds and self.max_num_examples == 2**31:
             raise ConfigError(
-                f"Expected at least {self.min_honest} honest contributors in every sum (`min_honest`), "
-                f"got {max(0, honest)} in a cohort of {size}: {self.survivors(size)} clients open a sum, "
-                f"and {self.colluding(size)} of them may collude. Raise min_cohort_size, or lower dropout, "
-                "corrupt or min_honest."
+                "Expected `min_num_examples` and `max_num_examples`, public bounds of a client's number of "
+                "records, if hidden sums weigh by counts, got none. Add min_num_examples = ... and "
+                'max_num_examples = ..., or weigh equally (in a study: aggregation = "partial").'
             )
         # In one round it depends on the value whether its total is told: `weighing` holds orders to that.
         told = self.max_rounds > 1
         if self.fixed_batch is not None:
             self._check_batch(self.fixed_batch, told)
-        if self.public_num_examples is None and "counts" in kinds and self.max_num_examples == 2**31:
+        size = self._thinnest()
+        self.require_hiding(size, self.beside(size, told=told))
+
+    def require_hiding(
+        self, size: int, beside: int, share: Fraction | None = None, batch: int | None = None
+    ) -> None:
+        """Refuse a sum with too few honest contributors, or one in which a client's value would stand out.
+
+        Args:
+            size: of the cohort.
+            beside: the honest others that surely hide a client (`beside`).
+            share: the largest squared share of one client beside them. By default that of the plan's bounds.
+            batch: the size of a fixed batch, for the sums over one batch that differences of rounds reveal.
+
+        Raises:
+            ConfigError: `min_honest` or `max_client_weight` do not allow the sum.
+        """
+        least, largest = self._weights
+        share = share_within(least, largest, beside) if share is None else share
+        honest = (self.survivors(size) if batch is None else batch) - self.colluding(size)
+        where = f"a cohort of {size}" if batch is None else f"batches of {batch}"
+        remedy = "larger cohorts (min_cohort_size), larger batches, or lower dropout or corrupt"
+        if honest < (self.min_honest or 1):
             raise ConfigError(
-                "Expected `min_num_examples` and `max_num_examples`, public bounds of a client's number of "
-                "records, "
-                "if hidden sums weigh by counts, got none. Add min_num_examples = ... and max_num_examples "
-                "= ..., "
-                'or weigh equally (in a study: aggregation = "partial").'
+                f"Expected at least {self.min_honest} honest contributors in every sum (`min_honest`), got "
+                f"{max(0, honest)} in {where}, since {self.colluding(size)} of a cohort may collude. Take "
+                f"{remedy}, or a lower min_honest."
             )
-        least, largest = self.counts if "counts" in kinds else (1, 1)
-        beside = self.beside(size, told=told)
-        if (share := share_within(least, largest, beside)) > exact(self.max_client_weight):
-            narrower = "" if least == largest else "Take narrower bounds of the counts, or equal weights, or "
+        if share > exact(self.max_client_weight or 1):
+            narrower = "narrower bounds of the counts, or equal weights, or " if least < largest else ""
             raise ConfigError(
-                "Expected one client's squared share of a hidden sum to be at most "
-                f"{self.max_client_weight:g} "
-                f"(`max_client_weight`), got up to {float(share):.3g} in a cohort of {size}, in which "
-                f"{max(0, beside)} honest others surely remain with a client"
-                + (" and with one that sees the total in a later broadcast" if told else "")
-                + (f" and counts from {least} to {largest} weigh" if least != largest else "")
-                + f". {narrower or 'Take '}a larger min_cohort_size, or lower dropout or corrupt."
+                f"Expected no client to have more than {self.max_client_weight:g} of the squared weight "
+                f"(`max_client_weight`), got up to {float(share):.3g} in {where}, in which {max(0, beside)} "
+                "honest others surely remain with a client"
+                + (f" and counts from {least} to {largest} weigh" if narrower else "")
+                + f": the sum would reveal its value. Take {narrower}{remedy}."
             )
 
     def _check_batch(self, batch: int, told: bool) -> None:
         assert self.min_cohort_size is not None
         assert self.max_cohort_size is not None
-        assert self.min_honest is not None
         if self.dropout:
             raise ConfigError(
                 f"Expected dropout = 0 with fixed_batch, got {self.dropout}: a sum without one client would "
@@ -277,27 +290,19 @@ class Plan:
                 f"Expected cohorts of whole batches, got {self.min_cohort_size} to {self.max_cohort_size} "
                 f"clients in batches of {batch}. Take multiples of it."
             )
-        honest = batch - self.colluding(self.max_cohort_size)
-        if honest < self.min_honest:
-            raise ConfigError(
-                f"Expected at least {self.min_honest} honest clients in each batch (`min_honest`), got "
-                f"{max(0, honest)} of {batch}, since {self.colluding(self.max_cohort_size)} of a cohort may "
-                "collude. Take larger batches."
-            )
-        if (share := self._batch_share(told)) > exact(self.max_client_weight or 1):
-            raise ConfigError(
-                f"Expected one client's squared share of its batch to be at most {self.max_client_weight:g} "
-                f"(`max_client_weight`), got up to {float(share):.3g} in batches of {batch}: differences of "
-                "rounds reveal sums over one batch. Take larger batches."
-            )
+        self.require_hiding(self.max_cohort_size, self._batch_beside(told), batch=batch)
 
-    def _batch_share(self, told: bool) -> Fraction:
-        """The largest squared share of one client in the sum over those of a batch who hide it."""
+    def _batch_beside(self, told: bool) -> int:
+        """The number of honest others of a batch who surely hide a client in the sum over it."""
         assert self.fixed_batch is not None
         assert self.max_cohort_size is not None
-        least, largest = self.counts if "counts" in self.weights.values() else (1, 1)
-        others = self.max_cohort_size - self.fixed_batch  # all of them may be in two sums
-        return share_within(least, largest, self.beside(self.max_cohort_size, told=told) - others)
+        # All others of a cohort may be in two sums.
+        return self.beside(self.max_cohort_size, told=told) - (self.max_cohort_size - self.fixed_batch)
+
+    @property
+    def _weights(self) -> tuple[int, int]:
+        """The least and the largest weight of a client in a hidden sum, up to a factor."""
+        return self.counts if "counts" in self.weights.values() else (1, 1)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -385,7 +390,7 @@ class Plan:
         if "counts" in kinds:
             shares.append(share_within(*self.counts, beside))
         if self.fixed_batch is not None:
-            shares.append(self._batch_share(told))
+            shares.append(share_within(*self._weights, self._batch_beside(told)))
         return guess_error(max(shares))
 
     def knowing(self, cohort: int) -> int:

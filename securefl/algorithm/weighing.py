@@ -21,7 +21,7 @@ from typing import Self
 
 from securefl.algorithm.plan import Plan, Weighing
 from securefl.algorithm.queries import ValueSpec, draw_weight
-from securefl.core.cohort import exact, heaviest_share, share_within
+from securefl.core.cohort import heaviest_share, share_within
 from securefl.core.errors import ConfigError
 from securefl.core.messages import Cohort, Order
 
@@ -140,8 +140,6 @@ def _require_weights(plan: Plan, weights: Weights, *, counted: bool, told: bool)
     """Refuse a cohort, draws or an n outside the plan, and a cohort in which one client would stand out."""
     assert plan.min_cohort_size is not None
     assert plan.max_cohort_size is not None
-    assert plan.min_honest is not None
-    assert plan.max_client_weight is not None
     if not plan.min_cohort_size <= weights.ordered <= plan.max_cohort_size:
         raise ConfigError(
             f"Expected a cohort of {plan.min_cohort_size} to {plan.max_cohort_size} clients, as the plan "
@@ -160,19 +158,7 @@ def _require_weights(plan: Plan, weights: Weights, *, counted: bool, told: bool)
         _require_records(plan, weights)
     if counted:
         share = share_within(*plan.counts, beside)
-    if (honest := plan.survivors(weights.ordered) - plan.colluding(weights.ordered)) < plan.min_honest:
-        raise ConfigError(
-            f"Expected at least {plan.min_honest} honest contributors, got only {max(0, honest)} that "
-            f"surely remain in a cohort of {weights.ordered} (`min_honest`)."
-        )
-    if share > exact(plan.max_client_weight):
-        raise ConfigError(
-            f"Expected no client to have more than {plan.max_client_weight:g} of the squared weight beside "
-            f"the {max(0, beside)} lightest others that hide it, got {float(share):.3g} "
-            "(`max_client_weight`): the sum would reveal its value"
-            + (" to a client that sees the total. " if told else ". ")
-            + "Take larger cohorts."
-        )
+    plan.require_hiding(weights.ordered, beside, share)
 
 
 _WORDS = {"equal": "equally", "draws": "by draws", "counts": "by counts"}

@@ -37,8 +37,8 @@ def calibrate(
         releases: the number of releases.
         sensitivity: L2 sensitivity of one release. With 1 the result is a noise multiplier, as `Plan` takes
             it.
-        method: "exact" composes exactly; "rdp" and "pld" are checks by accountants; "paper" is FedLog's
-            theorem, which raises an error if its conditions do not hold.
+        method: "exact" composes exactly. "paper" is FedLog's theorem, which raises an error if its conditions
+            do not hold.
         sampling_rate: for DP-SGD, the probability in (0, 1] with which each record enters a step, such as the
             batch size over the number of records. Both are public.
         steps: for DP-SGD, of all rounds together.

@@ -12,7 +12,6 @@ and a public seed. The privacy guarantee holds for the corrupted record that the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, assert_never, get_args
 
 import numpy as np
@@ -251,14 +250,7 @@ class Corruption(Ranged):
                 assert_never(quality)
 
 
-def unrelated(
-    config: Corruption,
-    dataset: Dataset,
-    rng: np.random.Generator,
-    *,
-    folder: Path | None = None,
-    download: bool = False,
-) -> Dataset | None:
+def unrelated(config: Corruption, dataset: Dataset, rng: np.random.Generator) -> Dataset | None:
     """The data set that supplies irrelevant records for `dataset`, or None if the configuration names none.
 
     "photographs" gives as many pieces as `dataset` has records, in its shape. Another name gives the training
@@ -275,7 +267,7 @@ def unrelated(
             f"Expected another data set as irrelevant_source, got {source!r}, which is the data set itself. "
             "Name another."
         )
-    return load(source, folder=folder, download=download).train
+    return load(source).train
 
 
 # Pieces of two photographs ---------------------------------------------------------------------------

@@ -13,10 +13,10 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from securefl.core.errors import DataError
 from securefl.data.digests import DataFile
@@ -27,14 +27,6 @@ CHUNK = 1 << 20
 LARGEST = 1 << 28
 """The most bytes of a download, 256 MiB. No pinned file or archive is larger: a longer one is refused."""
 
-
-class Readable(Protocol):
-    """The one method of a file or an HTTP response that fetching needs."""
-
-    def read(self, size: int, /) -> bytes: ...
-
-
-Opener = Callable[[str], AbstractContextManager[Readable]]
 
 _UNREADABLE = (
     OSError,
@@ -47,13 +39,7 @@ _UNREADABLE = (
 )
 
 
-def open_url(url: str) -> AbstractContextManager[Readable]:
-    """Open a URL with a timeout of 60 seconds. Tests pass another opener to `fetch`."""
-    answer: AbstractContextManager[Readable] = urllib.request.urlopen(url, timeout=60)
-    return answer
-
-
-def fetch(name: str, *, folder: Path | None = None, opener: Opener = open_url) -> tuple[Path, ...]:
+def fetch(name: str, *, folder: Path | None = None) -> tuple[Path, ...]:
     """Fetch the missing and damaged files of data set `name`. Returns the paths of all its files.
 
     >>> from securefl.data import fetch
@@ -67,7 +53,6 @@ def fetch(name: str, *, folder: Path | None = None, opener: Opener = open_url) -
     Args:
         name: A name of `NAMES`.
         folder: The folder of data sets. The default is `data_folder()`.
-        opener: Opens a URL. The default uses the network.
 
     Raises:
         ConfigError: The name is unknown.
@@ -75,11 +60,11 @@ def fetch(name: str, *, folder: Path | None = None, opener: Opener = open_url) -
     """
     root = folder or data_folder()
     files = files_of(name)
-    fetch_files(name, files, root, opener)
+    fetch_files(name, files, root)
     return tuple(verified(name, file, root) for file in files)
 
 
-def fetch_files(name: str, files: Sequence[DataFile], root: Path, opener: Opener) -> None:
+def fetch_files(name: str, files: Sequence[DataFile], root: Path) -> None:
     """Fetch those of `files` that are missing or damaged below `root`.
 
     Raises DataError if a URL cannot be read, or sends other bytes than the published ones.
@@ -88,7 +73,7 @@ def fetch_files(name: str, files: Sequence[DataFile], root: Path, opener: Opener
     missing = [file for file in files if not _holds(root, file)]
     for url, group in itertools.groupby(missing, key=lambda file: file.url or ""):
         try:
-            _fetch_from(url, list(group), root, opener)
+            _fetch_from(url, list(group), root)
         except _UNREADABLE as problem:
             raise DataError(
                 f"Expected to fetch data set {name!r} from {url} into {root}, got {problem!r}. "
@@ -101,15 +86,15 @@ def _holds(root: Path, file: DataFile) -> bool:
     return path.is_file() and digest(path) == file.sha256
 
 
-def _fetch_from(url: str, files: Sequence[DataFile], root: Path, opener: Opener) -> None:
+def _fetch_from(url: str, files: Sequence[DataFile], root: Path) -> None:
     if files[0].member is None:
-        with opener(url) as source:
+        with urllib.request.urlopen(url, timeout=60) as source:
             _place(source, files[0], root)
         return
     folder_at(root)
     with tempfile.TemporaryDirectory(dir=root, prefix=".fetch-") as waiting:
         archive = Path(waiting) / "archive"
-        with opener(url) as source, archive.open("wb") as target:
+        with urllib.request.urlopen(url, timeout=60) as source, archive.open("wb") as target:
             _copy(source, target, url)
         with _members(archive) as open_member:
             for file in files:
@@ -117,7 +102,7 @@ def _fetch_from(url: str, files: Sequence[DataFile], root: Path, opener: Opener)
                     _place(source, file, root)
 
 
-def _place(source: Readable, file: DataFile, root: Path) -> None:
+def _place(source: IO[bytes], file: DataFile, root: Path) -> None:
     with replacing(root / file.path) as target:
         found = _copy(source, target, file.path)
         if found != file.sha256:
@@ -127,7 +112,7 @@ def _place(source: Readable, file: DataFile, root: Path) -> None:
             )
 
 
-def _copy(source: Readable, target: IO[bytes], what: str) -> str:
+def _copy(source: IO[bytes], target: IO[bytes], what: str) -> str:
     """Copy at most LARGEST bytes and return their SHA-256 in hex. Raises DataError if there are more."""
     state, total = hashlib.sha256(), 0
     while chunk := source.read(CHUNK):

@@ -134,23 +134,23 @@ def _from_items(thing: Any, where: str) -> Arrays:
         ) from error
     if not items:  # of no shape, until `own` gives it that of the others
         return Arrays(x=np.empty((0, 0)), y=np.empty(0))
-    for row, item in enumerate(items):
+    for row, item in enumerate(items, 1):
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise DataError(
-                f"{where}, row {row + 1}: expected items (x, y), got {type(item).__name__}. Pass {FORMS}."
+                f"{where}, row {row}: expected items (x, y), got {type(item).__name__}. Pass {FORMS}."
             )
-    x, y = (
-        [array_of(item[at], f"{where}, row {row + 1}, {what}") for row, item in enumerate(items)]
-        for at, what in enumerate("xy")
-    )
-    for what, entries in (("x", x), ("y", y)):
-        for row, entry in enumerate(entries):
+
+    def stacked(at: int, what: str) -> NDArray[Any]:
+        entries = [array_of(item[at], f"{where}, row {row}, {what}") for row, item in enumerate(items, 1)]
+        for row, entry in enumerate(entries, 1):
             if entry.shape != entries[0].shape:
                 raise DataError(
-                    f"{where}, {what}, row {row + 1}: expected shape {entries[0].shape} as in row 1, got "
+                    f"{where}, {what}, row {row}: expected shape {entries[0].shape} as in row 1, got "
                     f"{entry.shape}."
                 )
-    return Arrays(x=np.stack(x), y=np.stack(y))
+        return np.stack(entries)
+
+    return Arrays(x=stacked(0, "x"), y=stacked(1, "y"))
 
 
 def _from_columns(thing: Any, layout: Layout, where: str) -> pd.DataFrame | Arrays:
@@ -171,7 +171,7 @@ def _from_columns(thing: Any, layout: Layout, where: str) -> pd.DataFrame | Arra
     }
     shaped = [name for name, values in arrays.items() if values.ndim > 1]
     if not shaped:
-        return pd.DataFrame({name: pd.Series(list(cells[name]), dtype=object) for name in names})
+        return pd.DataFrame(cells, dtype=object)
     apart = {*layout.target, *layout.ignore, layout.client_column}
     inputs = [name for name in names if name not in apart]
     if inputs != shaped or len(layout.target) != 1 or layout.target[0] not in names:

@@ -42,6 +42,10 @@ class Layout:
         """The number of classes, 0 for a regression, or None if it is not declared."""
         return len(self.classes) if isinstance(self.classes, tuple) else self.classes
 
+    def of(self, name: str) -> Column:
+        """The declaration of a column, or an empty one."""
+        return self.columns.get(name, Column())
+
     def without_clients(self, names: Sequence[str]) -> Layout:
         """The layout of a table without a client column, such as the server's test part.
 
@@ -100,16 +104,14 @@ def arrays_of(
         return Cell(where, name, advice=advice, unusable=unusable)
 
     def numbers(names: Sequence[str], *, advice: bool = False) -> NDArray[np.float32]:
-        declared = [(name, layout.columns.get(name, Column())) for name in names]
-        return np.hstack([encoded(frame[name], one, cell(name, advice=advice)) for name, one in declared])
+        return np.hstack([encoded(frame[name], layout.of(name), cell(name, advice=advice)) for name in names])
 
     x = numbers(features, advice=True)
     whose = layout.client_column
     clients = None if whose is None else clients_of(frame[whose], cell(whose))
     if layout.count:
-        return Arrays(
-            x=x, y=coded(frame[layout.target[0]], layout.labels, cell(layout.target[0])), clients=clients
-        )
+        y = coded(frame[layout.target[0]], layout.labels, cell(layout.target[0]))
+        return Arrays(x=x, y=y, clients=clients)
     for name in layout.target:
         empty = np.isnan(numbers_of(frame[name], cell(name)))
         cell(name).refuse(empty, lambda _: "expected a target, got none. Leave out such records.")

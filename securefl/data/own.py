@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.data.columns import Cell, Column, coded, listed
-from securefl.data.dataset import Dataset, Split
+from securefl.data.columns import Cell, coded, listed
+from securefl.data.dataset import Dataset, Split, finite_rows
 from securefl.data.in_memory import InMemory
 from securefl.data.layout import Arrays, Layout, arrays_of, clients_of, features_of, values_of
 from securefl.data.networks import one_network
@@ -249,11 +249,10 @@ def _joined(
     groups = None
     if found.divided:
         names, groups = tuple(parts), np.repeat(np.arange(len(parts)), [len(part) for part in made])
-    elif whose is not None and first.holders and not layout.clients:
-        names, groups = tuple(map(str, range(first.holders))), first.groups
     elif whose is not None:
         words = [str(one) for one in whose]
-        names = layout.clients or tuple(sorted(set(words), key=_by_size))
+        declared = layout.clients or tuple(map(str, range(first.holders)))
+        names = declared or tuple(sorted(set(words), key=_by_size))
         places = {one: place for place, one in enumerate(names)}
         groups = np.array([places.get(word, -1) for word in words], np.int64)
         if -1 in groups and not claimed:
@@ -338,7 +337,7 @@ def _notes(split: Split, features: Sequence[str], layout: Layout) -> Iterator[st
         )
     x = split.train.x
     if x.ndim == 2 and len(x):
-        names = [name for one in features for name in values_of(one, layout.columns.get(one, Column()))]
+        names = [name for one in features for name in values_of(one, layout.of(one))]
         if same := [name for name, values in zip(names, x.T, strict=False) if (values == values[0]).all()]:
             yield f"{listed(same)}: equal in all training records, so without information."
 
@@ -370,9 +369,10 @@ def _cast(
             f"{where}: expected `classes` under [data] for targets of type {y.dtype}, got none: their "
             "number if they are 0, 1, ...; a list of the labels; or 0 for a regression."
         )
-    records = _numbers(x, where, "x", unusable)
+    records = _numbers(x, Cell(where, "x", unusable=unusable))
+    of_targets = Cell(where, "y", advice=False, unusable=unusable)
     if not layout.count:
-        targets = _numbers(y, where, "y", unusable)
+        targets = _numbers(y, of_targets)
         return records, targets[:, None] if targets.ndim == 1 else targets
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
@@ -380,26 +380,23 @@ def _cast(
         raise DataError(f"{where}: expected one label a record, got y of shape {y.shape}.")
     import pandas as pd
 
-    cell = Cell(where, "y", advice=False, unusable=unusable)
-    return records, coded(pd.Series(y), layout.labels, cell)
+    return records, coded(pd.Series(y), layout.labels, of_targets)
 
 
-def _numbers(array: NDArray[Any], where: str, what: str, unusable: set[int] | None) -> NDArray[np.float32]:
+def _numbers(array: NDArray[Any], cell: Cell) -> NDArray[np.float32]:
     if array.dtype.kind not in "biuf":
         raise DataError(
-            f"{where}: expected {what} of numbers, got type {array.dtype}. Pass texts in a DataFrame, with "
-            "their categories under [data.columns]."
+            f"{cell.where}: expected {cell.name} of numbers, got type {array.dtype}. Pass texts in a "
+            "DataFrame, with their categories under [data.columns]."
         )
     with np.errstate(over="ignore"):
         found = array.astype(np.float32)
-    bad = np.argwhere(~np.isfinite(found))
-    if unusable is not None:
-        unusable |= set(bad[:, 0].tolist())
-    elif len(bad):
-        row, *place = (int(at) for at in bad[0])
-        at = f" at {tuple(place)}" if place else ""
-        raise DataError(
-            f"{where}, row {row + 1}: expected finite numbers of 32 bits in {what}, got "
-            f"{array[(row, *place)]}{at}. Correct the record, or leave it out."
-        )
+
+    def said(row: int) -> str:
+        place = tuple(np.argwhere(~np.isfinite(found[row]))[0].tolist())
+        at = f" at {place}" if place else ""
+        came = array[(row, *place)]
+        return f"expected finite numbers of 32 bits, got {came}{at}. Correct the record, or leave it out."
+
+    cell.refuse(~finite_rows(found), said)
     return found

@@ -26,15 +26,17 @@ Index = NDArray[np.int64]
 
 Kind = Literal["iid", "shards", "classes", "dirichlet", "fedcor", "dominant", "normal", "natural"]
 
-_NUMBERS: dict[str, tuple[str, str]] = {
-    "shards": ("per_client", ""),
-    "classes": ("per_client", ""),
-    "dirichlet": ("alpha", "min_size"),
-    "fedcor": ("concentration", ""),
-    "dominant": ("share", "mean deviation"),
-    "normal": ("mean deviation", ""),
+_KINDS: dict[str, tuple[str, str, str]] = {
+    "iid": ("", "", "iid"),
+    "shards": ("per_client", "", "{0.per_client} shards a client"),
+    "classes": ("per_client", "", "{0.per_client} class{1} a client"),
+    "dirichlet": ("alpha", "min_size", "Dirichlet {0.alpha:g}"),
+    "fedcor": ("concentration", "", "FedCor's Dirichlet {0.concentration:g}"),
+    "dominant": ("share", "mean deviation", "{0.share:.0%} of one class"),
+    "normal": ("mean deviation", "", "sizes {0.mean:g} ± {0.deviation:g}"),
+    "natural": ("", "", "natural"),
 }
-"""The numbers that a kind needs, and those that it also takes."""
+"""The numbers that a kind needs, those that it also takes, and the kind in words."""
 MIN_SIZE = 10
 """The fewest records of a client in a Dirichlet partition, as in Flower and in the code of Li et al."""
 DRAWS = 100
@@ -232,7 +234,7 @@ class Partition(Ranged):
     def __post_init__(self) -> None:
         super().__post_init__()
         given = {one.name for one in fields(self) if getattr(self, one.name) is not None} - {"kind"}
-        needed, taken = (set(names.split()) for names in _NUMBERS.get(self.kind, ("", "")))
+        needed, taken = (set(names.split()) for names in _KINDS[self.kind][:2])
         for name in sorted(needed - given):
             raise ValueError(f"Expected {name} for partition {self.kind!r}, got none. Add it.")
         # A number that the kind does not use is refused: the author of the study expects an effect of it.
@@ -243,21 +245,7 @@ class Partition(Ranged):
 
     def in_words(self) -> str:
         """The partition in a few words, for a figure's legend."""
-        match self.kind:
-            case "shards":
-                return f"{self.per_client} shards a client"
-            case "classes":
-                return f"{self.per_client} class{'es' if self.per_client != 1 else ''} a client"
-            case "dirichlet":
-                return f"Dirichlet {self.alpha:g}"
-            case "fedcor":
-                return f"FedCor's Dirichlet {self.concentration:g}"
-            case "dominant":
-                return f"{self.share:.0%} of one class"
-            case "normal":
-                return f"sizes {self.mean:g} ± {self.deviation:g}"
-            case _:
-                return self.kind
+        return _KINDS[self.kind][2].format(self, "es" if self.per_client != 1 else "")
 
     def split(self, dataset: Dataset, clients: int | None, rng: np.random.Generator) -> tuple[Index, ...]:
         """Divide the records of a data set between clients.

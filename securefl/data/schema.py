@@ -6,8 +6,8 @@ declarations and names alone: no statistic of records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,21 +34,22 @@ _SHOWN: Final = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
-    """A column of a table: its name and its declaration. Raises ValueError if the name is not printable."""
+class Named(Column):
+    """A column of a table: its declaration and its name. Raises ValueError if the name is not printable."""
 
     name: str
-    column: Column = field(default_factory=Column)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.name.strip() or len(self.name) > _LONGEST or not is_legible(self.name):
             raise ValueError(f"Expected a column's name of printable letters, got {self.name[:80]!r}.")
 
-    def words(self) -> dict[str, Any]:
+    def written(self) -> dict[str, Any]:
         """The column by its keys in a card. Keys with their default values are left out."""
         # By default and not by truth: `missing = 0` is a declaration, and 0 == False.
-        declared = ((one, getattr(self.column, one.name)) for one in fields(Column))
-        return {"name": self.name} | {one.name: own for one, own in declared if own != one.default}
+        declared = {one.name: getattr(self, one.name) for one in fields(Column)}
+        default = vars(Column())
+        return {"name": self.name} | {key: own for key, own in declared.items() if own != default[key]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,7 @@ class Schema:
         if len(set(names)) < len(names):
             twice = [name for name in names if names.count(name) > 1]
             raise ValueError(f"Expected each column once, got {twice[0]!r} twice.")
-        width = sum(len(values_of(one.name, one.column)) for one in self.columns)
+        width = sum(len(values_of(one.name, one)) for one in self.columns)
         if self.shape != (width,):
             raise ValueError(f"Expected the shape ({width},) of the declared columns, got {self.shape}.")
 
@@ -115,19 +116,16 @@ class Schema:
 
     def words(self) -> dict[str, Any]:
         """The schema as a value for JSON."""
-        found: dict[str, Any] = {
-            "columns": None if self.columns is None else [one.words() for one in self.columns],
-            "shape": list(self.shape),
-            "targets": [one.words() for one in self.targets],
-            "labels": list(self.labels),
+        own, by = self.features, self.scaling
+        return {
+            "columns": None if self.columns is None else [one.written() for one in self.columns],
+            "shape": self.shape,
+            "targets": [one.written() for one in self.targets],
+            "labels": self.labels,
             "network": self.network,
-            "features": None,
+            "features": own and {"word": own.word, "name": own.name, "about": own.about},
+            **({"scaling": {"mean": by.mean, "deviation": by.deviation}} if by else {}),
         }
-        if (own := self.features) is not None:
-            found["features"] = {"word": own.word, "name": own.name, "about": own.about}
-        if (by := self.scaling) is not None:
-            found["scaling"] = {"mean": list(by.mean), "deviation": list(by.deviation)}
-        return found
 
     @classmethod
     def parse(cls, table: Any) -> Schema:
@@ -151,9 +149,8 @@ class Schema:
     @property
     def plain(self) -> bool:
         """Whether a record's values are the model's input, unchanged."""
-        untouched = Column()
         unchanged = self.features is None and self.scaling is None
-        return unchanged and all(one.column == untouched for one in self.columns or ())
+        return unchanged and all(one == Named(name=one.name) for one in self.columns or ())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -181,8 +178,8 @@ class Schema:
                     f"got a table of {frame.shape[1]} columns: {listed([*map(str, frame.columns)])}. Leave "
                     "out the others."
                 )
-            parts = [(str(name), Column(), frame.iloc[:, at]) for at, name in enumerate(frame.columns)]
-            return _encoded(parts, where)
+            plain = ((str(name), Column(), frame.iloc[:, at]) for at, name in enumerate(frame.columns))
+            return _encoded(plain, where)
         found = names_of(frame, where)
         for name in self.names:
             if name not in found:
@@ -191,7 +188,7 @@ class Schema:
                     f"{near(name, found)}. The model reads {listed(self.names)}; "
                     f"the table has {listed(found)}."
                 )
-        return _encoded([(one.name, one.column, frame[one.name]) for one in self.columns], where)
+        return _encoded(((one.name, one, frame[one.name]) for one in self.columns), where)
 
     # From outputs to labels ---------------------------------------------------------------------------
 
@@ -206,7 +203,7 @@ class Schema:
         """Values of a regression (n, targets) in the table's units: (n, targets), or (n,) for one target."""
         found = values.copy()
         for place, target in enumerate(self.targets):
-            if (ends := target.column.range) is not None:
+            if (ends := target.range) is not None:
                 low, high = ends
                 found[:, place] = low + found[:, place].astype(np.float64) * (high - low)
         return found[:, 0] if found.shape[1] == 1 else found
@@ -216,7 +213,7 @@ def of_layout(layout: Layout, features: Sequence[str] | None, shape: tuple[int, 
     """The schema of records that a layout declares. features: the columns, or None for arrays."""
 
     def named(names: Sequence[str]) -> tuple[Named, ...]:
-        return tuple(Named(name=name, column=layout.columns.get(name, Column())) for name in names)
+        return tuple(Named(name=name, **vars(layout.of(name))) for name in names)
 
     labels = layout.classes if isinstance(layout.classes, tuple) else ()
     if features is None:
@@ -252,17 +249,16 @@ def frame_of(thing: object, where: str) -> pd.DataFrame | None:
 def _columns(table: Any, key: str) -> tuple[Named, ...]:
     if not isinstance(table, list) or len(table) > MOST_COLUMNS:
         raise ConfigError(f"[records] `{key}`: Expected a list of at most {MOST_COLUMNS:,} columns.")
-    found = []
-    for place, one in enumerate(table):
-        if not isinstance(one, dict) or "name" not in one:
-            raise ConfigError(f"[records] `{key}`: Expected a table with a name in place {place + 1}.")
-        named = convert(Named, {"name": one["name"]}, f"records.{key}")
-        declared = {what: value for what, value in one.items() if what != "name"}
-        found.append(replace(named, column=convert(Column, declared, f"records.{key}.{named.name}")))
-    return tuple(found)
+    return tuple(convert(Named, one, f"records.{key}.{_place(one, at)}") for at, one in enumerate(table, 1))
 
 
-def _encoded(parts: Sequence[tuple[str, Column, pd.Series[Any]]], where: str) -> NDArray[np.float32]:
+def _place(one: Any, at: int) -> Any:
+    """The name of a column in a card, if it can be shown, or else its place."""
+    name = one.get("name") if isinstance(one, dict) else None
+    return name[:80] if isinstance(name, str) and is_legible(name) else at
+
+
+def _encoded(parts: Iterable[tuple[str, Column, pd.Series[Any]]], where: str) -> NDArray[np.float32]:
     """The numbers of columns with these names and declarations, side by side."""
     return np.hstack(
         [encoded(values, column, Cell(where, name, trained=True)) for name, column, values in parts]

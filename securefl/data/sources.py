@@ -11,6 +11,7 @@
 | `shakespeare` | 80 characters, int64 codes | the next of 65 | roles | seeded, 20 % of each role |
 
 Records are prepared by public constants: pixels are divided by one, sensors are scaled by published ranges.
+A file is read after its SHA-256 equals the pinned one (`files.verified`), so its format needs no other check.
 `shakespeare` computes its vocabulary and roles from the whole text, which `Dataset.fitted` states. A seeded
 split is drawn over the positions of all records, and is stratified if the table says so. With `sides`, the
 content of each record of `digits` and `gas_turbine` decides its part instead: removing one record then moves
@@ -19,23 +20,22 @@ no other.
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.core.errors import DataError
 from securefl.core.streams import stream
 from securefl.data import shakespeare
 from securefl.data.dataset import Dataset, Index, Split, hold_out, stratified
 from securefl.data.digests import CIFAR10_DECODED, GAS_RANGES, DataFile
 from securefl.data.fetching import fetch
 from securefl.data.files import cache_folder, data_folder, files_of, verified
-from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, parse_gas, read_idx
 from securefl.data.sides import Sides, parted
 
 TEST_SHARE = 0.3
@@ -156,9 +156,19 @@ def _mnist_like(name: str, paths: list[Path]) -> Split:
 
 
 def _images(name: str, pixels: Path, labels: Path) -> Dataset:
-    x = read_idx(pixels, kind=IDX_UBYTE, dimensions=3)
-    y = read_idx(labels, kind=IDX_UBYTE, dimensions=1).astype(np.int64)
+    x, y = read_idx(pixels), read_idx(labels).astype(np.int64)
     return Dataset(name=name, x=_scaled(x[:, None]), y=y, classes=10)
+
+
+def read_idx(path: Path) -> NDArray[Any]:
+    """The array in a gzipped IDX file (yann.lecun.com/exdb/mnist): uint8, or big-endian integers as int32."""
+    content = gzip.decompress(path.read_bytes())
+    kind, dimensions = content[2:4]
+    start = 4 + 4 * dimensions
+    shape = np.frombuffer(content[4:start], ">u4")
+    # Torch accepts only the machine's own byte order.
+    dtype, native = {8: (">u1", np.uint8), 12: (">i4", np.int32)}[kind]
+    return np.frombuffer(content, dtype, offset=start).reshape(shape).astype(native)
 
 
 def _scaled(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -166,18 +176,14 @@ def _scaled(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _with_writers(images: Dataset, path: Path) -> Dataset:
-    """Add the writers. Row i of QMNIST's table is MNIST image i: column 0 its class, column 2 its writer."""
-    # Comparing the classes detects a table in another order, which would give images the wrong writers.
-    table = read_idx(path, kind=IDX_INT, dimensions=2)[: len(images)]
-    if len(table) < len(images) or not np.array_equal(table[:, 0], images.y):
-        raise DataError(f"{path}: expected the classes of the MNIST images in column 0, got others.")
-    return replace(images, groups=table[:, 2].astype(np.int64))
+    """Add the writers. Row i of QMNIST's table is MNIST image i, and its column 2 the writer."""
+    return replace(images, groups=read_idx(path)[: len(images), 2].astype(np.int64))
 
 
 def _gas_turbine(paths: list[Path], rng: np.random.Generator, sides: Sides | None) -> Split:
-    rows = np.concatenate([parse_gas(path.read_text(encoding="ascii"), str(path)) for path in paths])
+    rows = np.concatenate([np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2) for path in paths])
     scaled = scaled_gas(rows)
-    targets = len(GAS_COLUMNS) - 2
+    targets = len(GAS_RANGES) - 2
     whole = Dataset(name="gas_turbine", x=scaled[:, :targets], y=scaled[:, targets:], classes=0)
     return _split(whole, sides, lambda: hold_out(len(whole), TEST_SHARE, rng))
 
@@ -188,13 +194,18 @@ def scaled_gas(rows: NDArray[np.float64]) -> NDArray[np.float32]:
     FedProf scales by the records' own extremes. These are statistics of all clients' records: one more record
     could change all the others.
     """
-    low, high = np.array([GAS_RANGES[column] for column in GAS_COLUMNS]).T
+    low, high = np.array([*GAS_RANGES.values()]).T
     return np.asarray((np.clip(rows, low, high) - low) / (high - low), np.float32)
 
 
 def _cifar10(root: Path) -> Split:
-    batches = [parse_cifar(path.read_bytes(), str(path)) for path in _cifar10_paths(root)]
-    return Split(train=_cifar_part(batches[:-1]), test=_cifar_part(batches[-1:]))
+    *train, test = (cifar_records(path.read_bytes()) for path in _cifar10_paths(root))
+    return Split(train=_cifar_part(train), test=_cifar_part([test]))
+
+
+def cifar_records(content: bytes) -> NDArray[np.uint8]:
+    """The records (n, 3073) of a binary batch: a label, then 32 x 32 pixels of each colour."""
+    return np.frombuffer(content, np.uint8).reshape(-1, 1 + 3 * 32**2)
 
 
 def _cifar10_paths(root: Path) -> list[Path]:
@@ -218,6 +229,7 @@ def _all_in(root: Path, files: tuple[DataFile, ...]) -> bool:
     return all((root / file.path).is_file() for file in files)
 
 
-def _cifar_part(batches: list[tuple[NDArray[np.uint8], NDArray[np.int64]]]) -> Dataset:
-    x = _scaled(np.concatenate([images for images, _ in batches]))
-    return Dataset(name="cifar10", x=x, y=np.concatenate([labels for _, labels in batches]), classes=10)
+def _cifar_part(batches: list[NDArray[np.uint8]]) -> Dataset:
+    records = np.concatenate(batches)
+    x = _scaled(records[:, 1:].reshape(-1, 3, 32, 32))
+    return Dataset(name="cifar10", x=x, y=records[:, 0].astype(np.int64), classes=10)

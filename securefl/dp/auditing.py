@@ -119,12 +119,14 @@ def audit(
     """
     worst, moved = _largest_move(mechanism)
     residuals = _residuals(mechanism, source)
+    standard = residuals / mechanism.sigma
+    low, high = stats.chi2.ppf([ALARM / 2, 1 - ALARM / 2], standard.size)
     lower = _lower_bound(mechanism, worst, delta, source, samples)
     claimed = compose({mechanism.event: 1}, delta)
     checks = {
         "sensitivity": moved <= mechanism.sensitivity,
-        "variance of the noise": _variance_fits(residuals / mechanism.sigma),
-        "law of the noise": _law_fits(residuals / mechanism.sigma),
+        "variance of the noise": bool(low < np.sum(standard**2) < high),
+        "law of the noise": bool(stats.kstest(standard.ravel(), "norm").pvalue > ALARM),
         "independence": _independent(residuals),
         "claimed event": mechanism.event.noise_multiplier <= mechanism.sigma / mechanism.sensitivity,
         "epsilon": lower <= claimed,
@@ -154,16 +156,6 @@ def _residuals(mechanism: Audited, source: Callable[[], Source]) -> Floats:
     releases = max(2, RESIDUALS // len(base))
     made = [mechanism.release(mechanism.records, source()) - base for _ in range(releases)]
     return np.array(made, dtype=np.float64)
-
-
-def _variance_fits(standard: Floats) -> bool:
-    count = standard.size
-    low, high = stats.chi2.ppf([ALARM / 2, 1 - ALARM / 2], count)
-    return bool(low < float(np.sum(standard**2)) < high)
-
-
-def _law_fits(standard: Floats) -> bool:
-    return bool(stats.kstest(standard.ravel(), "norm").pvalue > ALARM)
 
 
 def _independent(residuals: Floats) -> bool:

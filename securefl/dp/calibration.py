@@ -2,22 +2,20 @@
 
 exact   closed form of the Gaussian mechanism, composed exactly (Balle and Wang 2018): the default
 paper   FedLog's Theorem 4: loose where it is valid, *wrong* at large epsilon, where it is refused
-rdp, pld  by accountant, for checks
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from math import ceil, exp, floor, inf, isfinite, log, log10, sqrt
+from math import ceil, exp, floor, isfinite, log, log10, sqrt
 from typing import Literal
 
 import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, get_sigma_gaussian
-from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.optimize import brentq
 
-from securefl.accounting.composition import compose, rdp_epsilon, running_epsilon
+from securefl.accounting.composition import compose, running_epsilon
 from securefl.accounting.events import History, Key, steps_event
 from securefl.accounting.store import require_delta
 from securefl.core.errors import ConfigError
@@ -28,9 +26,7 @@ _UPWARD = 1 + 1e-12
 Without it, a difference in the last bit made the ledger refuse the last release."""
 _LEAST_NOISE, _MOST_NOISE = 0.02, 1e7
 """The range of noise multipliers of DP-SGD. Below it, an accountant's epsilon is far above 1,000."""
-_MOST_EXTRA = 8.0
-"""The search for an accountant's sigma ends at this multiple of the exact sigma."""
-Method = Literal["exact", "paper", "rdp", "pld"]
+Method = Literal["exact", "paper"]
 
 
 def check_delta(delta: float, records: int, *, force: bool = False) -> None:
@@ -59,11 +55,7 @@ def sensitivity(adjacency: Adjacency, bound: float) -> float:
     if not (isfinite(bound) and bound > 0):
         raise ConfigError(f"Expected a finite bound > 0, got {bound}.")
     alone = sqrt(1 + bound**2)
-    match adjacency:
-        case "add-remove" | "zero-out":
-            return alone
-        case "replace-one":
-            return max(sqrt(2) * alone, 2 * bound)
+    return max(sqrt(2) * alone, 2 * bound) if adjacency == "replace-one" else alone
 
 
 def sigma(
@@ -99,20 +91,16 @@ def sigma(
         raise ConfigError(
             f"Expected an epsilon for which noise can be computed, got {epsilon:g}. Take a smaller one."
         ) from None
-    match method:
-        case "exact":
-            return exact
-        case "paper":
-            asked = paper_sigma(epsilon, delta, releases=releases, sensitivity=sensitivity)
-            true = epsilon_of(asked, delta, releases=releases, sensitivity=sensitivity)
-            if true > epsilon:
-                raise ConfigError(
-                    f"Expected an epsilon at which FedLog's Theorem 4 holds, got {epsilon:g}: its noise "
-                    f'gives epsilon {true:.4g}. Calibrate with method "exact".'
-                )
-            return asked
-        case "rdp" | "pld":
-            return _searched(epsilon, delta, releases, sensitivity, method, exact)
+    if method == "exact":
+        return exact
+    asked = paper_sigma(epsilon, delta, releases=releases, sensitivity=sensitivity)
+    true = epsilon_of(asked, delta, releases=releases, sensitivity=sensitivity)
+    if true > epsilon:
+        raise ConfigError(
+            f"Expected an epsilon at which FedLog's Theorem 4 holds, got {epsilon:g}: its noise gives "
+            f'epsilon {true:.4g}. Calibrate with method "exact".'
+        )
+    return asked
 
 
 def paper_sigma(epsilon: float, delta: float, *, releases: int, sensitivity: float) -> float:
@@ -339,29 +327,3 @@ def _check_steps(delta: float, sampling_rate: float, steps: int) -> None:
         raise ConfigError(f"Expected a sampling rate in (0, 1], got {sampling_rate}.")
     if steps < 1:
         raise ConfigError(f"Expected steps >= 1, got {steps}.")
-
-
-def _searched(
-    epsilon: float, delta: float, releases: int, sensitivity: float, method: Method, exact: float
-) -> float:
-    """Search, from the exact sigma upwards, for the sigma at which an accountant states epsilon."""
-
-    def excess(scale: float) -> float:
-        mu_squared = releases * (sensitivity / (exact * scale)) ** 2
-        history = History(mu_squared=mu_squared)
-        found = rdp_epsilon(history, delta) if method == "rdp" else _pld_epsilon(mu_squared, delta)
-        return (found if found < inf else 1e6) - epsilon
-
-    if excess(_MOST_EXTRA) > 0:
-        raise ConfigError(
-            f"Expected a pair that the accountant {method!r} can calibrate, got epsilon {epsilon:g} at delta "
-            f'{delta:g}. Calibrate with method "exact".'
-        )
-    # accountants state upper bounds, so they need more noise, never less
-    return exact * float(brentq(excess, 0.999, _MOST_EXTRA, xtol=1e-6))
-
-
-def _pld_epsilon(mu_squared: float, delta: float) -> float:
-    interval = min(1e-3, sqrt(mu_squared) / 500)
-    found = pld.from_gaussian_mechanism(1 / sqrt(mu_squared), value_discretization_interval=interval)
-    return float(found.get_epsilon_for_delta(delta))

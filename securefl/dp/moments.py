@@ -117,11 +117,7 @@ class Moments:
         by 4 in squared units. Squares are not negative, also after truncation, so the product of two records'
         is at least 0, and |s - s'|^2 = |s|^2 + |s'|^2 - 2 s s' <= 2. Together at most sqrt(4 + 2).
         """
-        match adjacency:
-            case "add-remove" | "zero-out":
-                return sqrt(2 * _UNIT**2 + _COUNT**2) * STEP
-            case "replace-one":
-                return sqrt(6)
+        return sqrt(6) if adjacency == "replace-one" else sqrt(2 * _UNIT**2 + _COUNT**2) * STEP
 
     def sums(self, outputs: Floats) -> Integers:
         """The summed integer vectors, int64 (2 q + 1,), of records (n, q), without non-finite ones."""

@@ -36,7 +36,7 @@ from securefl.linear.scheme import LinearScheme, LinearServer, Questions, Report
 from securefl.mechanisms.charges import Protection, fewest_contributions
 from securefl.mechanisms.registry import require_mechanism
 from securefl.mechanisms.totals import with_noise
-from securefl.storage.own_record import Own, OwnRecord
+from securefl.storage.own_record import OwnRecord, PartyKeys
 from securefl.sums.registry import scheme_of
 from securefl.sums.scheme import Attempt, Opened
 
@@ -179,7 +179,7 @@ class ServerParty:
 
     def enter(self, directory: Directory) -> None:
         """Join the session of this directory. Raises ConfigError if it has another server's keys."""
-        own = Own(self._identity(directory.session), self._record, directory)
+        own = PartyKeys(self._identity(directory.session), self._record, directory)
         if directory.server != own.identity.member():  # no sum of this server would ever open
             raise ConfigError(
                 "Expected this server's own keys in the directory, got those of another server. Pin its "

@@ -35,9 +35,9 @@ class EncryptionKey:
         """32 bytes: SHA-256 of the public key and the name of its parameters."""
         return hashlib.sha256(self.parameters.name.encode() + b"|" + self.key.raw).digest()
 
-    def residues(self, *, sender: str = "key holder") -> Residues:
+    def residues(self) -> Residues:
         """The key's ring elements, (2, primes + 1, N). Raises RemoteProtocolError for other bytes."""
-        p = self.parameters
+        p, sender = self.parameters, "key holder"
         residues = gate.unpack(
             self.key.raw, 2, (*p.primes, p.special_prime), p.poly_modulus_degree, sender=sender
         )

@@ -89,16 +89,16 @@ class Zeros(Guarded):
         return self._ring.zero(self._encryptor, 1.0)
 
 
-def seconds(parameters: Parameters, *, times: int = 5) -> tuple[float, float]:
+def seconds(parameters: Parameters) -> tuple[float, float]:
     """The CPU seconds of one ciphertext here: what can be done beforehand, and what needs the message.
 
-    Both are the least of so many times.
+    Both are the least of five times.
     """
     ring = Ring.of(parameters)
     zeros = Zeros(ring, KeyPair.generate(parameters).public, most=1)
     values, scale = np.ones(parameters.slots), parameters.weight_scale
     found = []
-    for _ in range(times):
+    for _ in range(5):
         began = process_time()
         zeros.prepare()
         between = process_time()

@@ -50,7 +50,7 @@ from securefl.linear.encryptor import Encryptor, admitted
 from securefl.linear.scheme import LinearScheme, Report, Sent
 from securefl.linear.terms import LinearTerms, flooded
 from securefl.linear.turn import Answer, Declared, ScoreQuestion
-from securefl.storage.own_record import Own
+from securefl.storage.own_record import PartyKeys
 
 # The client -----------------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class CheckedCkks(LinearScheme):
         # Queries under these terms, which size the flooding of their key.
         return b"scores" + terms.terms.digest()
 
-    def generated(self, terms: Checks, own: Own, report: Report) -> tuple[CheckedAnswerer, bytes]:
+    def generated(self, terms: Checks, own: PartyKeys, report: Report) -> tuple[CheckedAnswerer, bytes]:
         directory, pair = own.directory, KeyPair.generate(self._parameters)
 
         def member(number: int) -> tuple[str, PublicKey]:

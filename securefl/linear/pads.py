@@ -43,7 +43,7 @@ from securefl.linear.pad_terms import COVER, KEY, PLACE, SECRET, PadTerms
 from securefl.linear.scheme import LinearScheme, Report, Sent
 from securefl.linear.turn import Answer, Declared, ScoreQuestion, refusal
 from securefl.linear.words import Words
-from securefl.storage.own_record import Own
+from securefl.storage.own_record import PartyKeys
 
 _WORDS: Final[Mapping[str, int]] = {STRONG.name: 64, "words-64": 64, "words-128": 128}
 """The length of words by the plan's `parameters`, whose default is a homomorphic key's."""
@@ -198,7 +198,7 @@ class Pads(LinearScheme):
     def purpose(self, terms: PadTerms) -> bytes:
         return b"pads"
 
-    def generated(self, terms: PadTerms, own: Own, report: Report) -> tuple[PadAnswerer, bytes]:
+    def generated(self, terms: PadTerms, own: PartyKeys, report: Report) -> tuple[PadAnswerer, bytes]:
         # In memory alone: a key holder that is restored from a backup answers under another key.
         made = PadAnswerer(AgreementKey.generate())
         return made, made.agreement.public.raw

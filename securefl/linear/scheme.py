@@ -39,7 +39,7 @@ from securefl.linear.turn import (
     QueryServer,
     ScoreQuestion,
 )
-from securefl.storage.own_record import Own
+from securefl.storage.own_record import PartyKeys
 
 DIGEST: Final = 32
 MOST_KINDS: Final = 16
@@ -169,11 +169,11 @@ class LinearScheme(ABC):
         """The clients' side, from the pinned keys of all parties and the clients' own."""
         return LinearClients(self, directory, identities)
 
-    def server(self, own: Own) -> LinearServer:
+    def server(self, own: PartyKeys) -> LinearServer:
         """The server's side, from its identity and the pinned keys."""
         return LinearServer(self, own)
 
-    def key_holder(self, own: Own, report: Report) -> LinearKeyHolder:
+    def key_holder(self, own: PartyKeys, report: Report) -> LinearKeyHolder:
         """The key holder's side. `report` gets the reasons of refusals."""
         return LinearKeyHolder(self, own, report)
 
@@ -192,7 +192,7 @@ class LinearScheme(ABC):
         """What the key holder's signature of its key binds. One key serves one purpose."""
 
     @abstractmethod
-    def generated(self, terms: Any, own: Own, report: Report) -> tuple[Answerer, bytes]:
+    def generated(self, terms: Any, own: PartyKeys, report: Report) -> tuple[Answerer, bytes]:
         """A new key: how the key holder answers under it, and its public half."""
 
     @abstractmethod
@@ -268,7 +268,7 @@ def _concealed(conceal: Callable[[Floats], bytes], hidden: Floats) -> Concealed:
 class LinearServer:
     """The server's side: it declares weights before it asks, and has one integer opened per client."""
 
-    def __init__(self, scheme: LinearScheme, own: Own) -> None:
+    def __init__(self, scheme: LinearScheme, own: PartyKeys) -> None:
         self._scheme, self._own = scheme, own
         self._declared: dict[str, Declared] = {}
         self._sealed: dict[LinearBounds, int] = {}
@@ -441,7 +441,7 @@ class LinearKeyHolder:
     After a restart, the key holder makes new ones and counts openings from 0.
     """
 
-    def __init__(self, scheme: LinearScheme, own: Own, report: Report) -> None:
+    def __init__(self, scheme: LinearScheme, own: PartyKeys, report: Report) -> None:
         self._scheme, self._own, self._report = scheme, own, report
         self._known: dict[bytes, tuple[Answerer, bytes]] = {}
 

@@ -82,12 +82,6 @@ def require_needed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
         )
 
 
-def _form_tells(plan: Plan, spec: ValueSpec) -> bool:
-    """Whether a total without noise may tell single values apart by their form (`ValueSpec.form`)."""
-    found = spec.reduction == "sum" and spec.form != "real"
-    return found and Protection(plan, spec).opens(SERVER)
-
-
 def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", "not held, said"]:
     """Whether single summed values stay hidden from a server as `secagg` describes it.
 
@@ -103,8 +97,9 @@ def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", 
         require_agreed(plan, sent)
     except ConfigError:
         return "refused"
-    lies = plan.secagg == "active"
-    said = (lies and plan.sum in _FOLLOWED) or any(
-        reads_unbound(plan, spec) or _form_tells(plan, spec) for spec in sent
-    )
+    said = plan.secagg == "active" and plan.sum in _FOLLOWED
+    for spec in sent:
+        # A total without noise may tell single values apart by their form.
+        tells = spec.reduction == "sum" and spec.form != "real" and Protection(plan, spec).opens(SERVER)
+        said = said or tells or reads_unbound(plan, spec)
     return "not held, said" if said else "held"

@@ -39,7 +39,7 @@ class Distributed(Mechanism):
             )
 
     def charge(self) -> Charge:
-        seen = GaussianDpEvent(self.plan.noise_multiplier) if self.plan.hidden else self._one_share()
+        seen = GaussianDpEvent(self.plan.noise_multiplier) if self.plan.hidden else self._of_shares(1)
         return Charge(server=seen, key_holder=NoOpDpEvent(), others=self._others())
 
     def min_contributions(self, cohort: int) -> int:
@@ -90,9 +90,9 @@ class Distributed(Mechanism):
         # `discrete_event` subtracts 4 from sigma^2. Adding 4 here gives the plan's multiplier.
         return sqrt(self.sigma**2 + 4)
 
-    def _one_share(self) -> DpEvent:
-        """The event against a server that sums in the clear: it sees each value with one share of noise."""
-        return GaussianDpEvent(sqrt(self.share_sigma() ** 2 - 4) / self.sensitivity_on_grid)
+    def _of_shares(self, honest: int) -> DpEvent:
+        """The event of a value under this many shares of noise, such as one that is summed in the clear."""
+        return GaussianDpEvent(sqrt(honest * self.share_sigma() ** 2 - 4) / self.sensitivity_on_grid)
 
     def _others(self) -> DpEvent:
         """The event against another client, which knows its own share of the noise in the sum."""
@@ -102,6 +102,4 @@ class Distributed(Mechanism):
         honest = plan.survivors(cohort) - max(plan.colluding(cohort), 1)
         if plan.knowing(cohort) >= 1:
             return GaussianDpEvent(plan.noise_multiplier)
-        if not honest:
-            return NonPrivateDpEvent()
-        return GaussianDpEvent(sqrt(honest * self.share_sigma() ** 2 - 4) / self.sensitivity_on_grid)
+        return self._of_shares(honest) if honest else NonPrivateDpEvent()

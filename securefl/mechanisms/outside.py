@@ -59,15 +59,15 @@ class Outside:
 
     @property
     def noised(self) -> bool:
-        if self._own.noised is not True:
-            self._refuse("`noised` as True, since the plan asks for noise on this value", self._own.noised)
+        found = self._own.noised
+        self._require(found is True, "`noised` as True, since the plan asks for noise on this value", found)
         return True
 
     @property
     def total_by(self) -> str | None:
         # `require_mechanism` checked the plan against the declaration of the kind.
-        if (found := self._own.total_by) != self.kind.total_by:
-            self._refuse(f"`total_by` as of its kind, {self.kind.total_by!r}", found)
+        found, declared = self._own.total_by, self.kind.total_by
+        self._require(found == declared, f"`total_by` as of its kind, {declared!r}", found)
         return found
 
     def check(self) -> None:
@@ -79,15 +79,14 @@ class Outside:
         _ = self.noised, self.total_by, self.learns(SERVER)
         # A ledger enforces the plan's number of releases of a name, and no other limit.
         found, most = self._own.participation, self.plan.max_releases.get(self.spec.name)
-        if found is not None and not (_whole(found) and most is not None and most <= found):
-            self._refuse(f"`participation` that a ledger enforces, at least {most} releases", found)
+        holds = found is None or (_whole(found) and most is not None and most <= found)
+        self._require(holds, f"`participation` that a ledger enforces, at least {most} releases", found)
 
     def charge(self) -> Charge | None:
         found = self._own.charge()
         if found is None:
             return None
-        if not isinstance(found, Charge):
-            self._refuse("a Charge or None of `charge`", found)
+        self._require(isinstance(found, Charge), "a Charge or None of `charge`", found)
         try:
             dump_charge(found)
         except (UnsupportedEvent, TypeError, AttributeError):
@@ -96,8 +95,7 @@ class Outside:
 
     def min_contributions(self, cohort: int) -> int:
         found = self._own.min_contributions(cohort)
-        if not _whole(found):
-            self._refuse("a whole number of at least 0 of `min_contributions`", found)
+        self._require(_whole(found), "a whole number of at least 0 of `min_contributions`", found)
         return found
 
     def headroom(self) -> Headroom:
@@ -125,13 +123,13 @@ class Outside:
 
     def deviation(self, contributions: int) -> float:
         found = self._own.deviation(contributions)
-        if not isinstance(found, float | int) or not (isfinite(found) and found >= 0):
-            self._refuse("a finite `deviation` of at least 0", found)
+        holds = isinstance(found, float | int) and isfinite(found) and found >= 0
+        self._require(holds, "a finite `deviation` of at least 0", found)
         return float(found)
 
     def learns(self, party: str) -> str:
-        if not isinstance(found := self._own.learns(party), str):
-            self._refuse("words of `learns`", found)
+        found = self._own.learns(party)
+        self._require(isinstance(found, str), "words of `learns`", found)
         return found
 
     def _noise(self, found: Any, size: int, most: int | None) -> Integers | None:
@@ -148,6 +146,10 @@ class Outside:
             self._refuse(f"noise within its own headroom of {most} grid units", came, LocalProtocolError)
         drawn: Integers = found
         return drawn
+
+    def _require(self, holds: bool, expected: str, got: Any) -> None:
+        if not holds:
+            self._refuse(expected, got)
 
     def _refuse(self, expected: str, got: Any, error: type[SecureFLError] = ConfigError) -> NoReturn:
         _refuse(self.word, expected, got, f" for {self.spec.name!r}", error)

@@ -184,15 +184,57 @@ def explaining(path: Path | str, kind: Kind) -> Iterator[None]:
         raise _explained(path, kind, error) from None
 
 
+_SENTENCES: Final = {
+    "full": "{path}: the disk is full, or a quota or limit is reached ({told}), so nothing was written and "
+    "nothing released. Make room, and run the same command again: it goes on where it stopped.",
+    "held": "{path} is held by another process ({told}), so nothing was released. Wait for it, or stop it, "
+    "and run the same command again.",
+    "closed": "{path} cannot be written ({told}), so nothing was released: the file or its folder is "
+    "read-only, or belongs to another user. Permit writing, or choose another folder.",
+    "link": "Expected a regular file for the {name}; {path} is a link. Remove the link.",
+    "no folder": "Expected a folder {folder} for the {name}, got none. Create the folder.",
+    "damaged": "{path} is damaged and cannot be used as a {name} ({told}). {lost}",
+}
+"""What went wrong with a file, and what to do, by cause."""
+_CAUSES: Final = {
+    errno.ELOOP: "link",
+    errno.ENOENT: "no folder",
+    errno.ENOTDIR: "no folder",
+    errno.ENOSPC: "full",
+    errno.EDQUOT: "full",
+    None: "damaged",
+}
+
+
 def _explained(path: Path | str, kind: Kind, error: Exception) -> Exception:
+    if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):  # of the caller, not of the file
+        return error
+    return _told(path, kind, error, _cause(path, error))
+
+
+def _told(path: Path | str, kind: Kind, error: Exception, cause: str) -> DataError:
+    """The sentence for this cause. It never quotes the file."""
     match error:
-        case sqlite3.IntegrityError() | sqlite3.ProgrammingError():  # of the caller, not of the file
-            return error
         case sqlite3.Error():
-            return DataError(_sentence(path, kind, error))
+            # The module's own errors, such as for a text that is no UTF-8, have no code.
+            told = getattr(error, "sqlite_errorname", None) or "a value cannot be read"
         case OSError():
-            return DataError(_of_system(path, kind, error))
-    return DataError(_damaged(path, kind, error))
+            told = error.strerror or type(error).__name__
+        case _:
+            told = str(error)
+    words = {"path": path, "folder": Path(path).parent, "name": kind.name, "lost": kind.lost, "told": told}
+    return DataError(_SENTENCES[cause].format(**words))
+
+
+def _cause(path: Path | str, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return _CAUSES.get(error.errno, "closed")
+    extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    code = extended & 0xFF
+    no_room = path != IN_MEMORY and shutil.disk_usage(Path(path).parent).free < _ROOM
+    if extended in _FULL or (code == sqlite3.SQLITE_IOERR and no_room):
+        return "full"
+    return "closed" if code in _READ_ONLY else "held" if code in _HELD else "damaged"
 
 
 @contextmanager
@@ -205,67 +247,6 @@ def decoding() -> Iterator[None]:
         raise
     except Exception as error:
         raise Damaged(f"its content cannot be decoded: {type(error).__name__}") from None
-
-
-def _sentence(path: Path | str, kind: Kind, error: sqlite3.Error) -> str:
-    extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-    code = extended & 0xFF
-    if extended in _FULL or (code == sqlite3.SQLITE_IOERR and _no_room(path)):
-        return _full(path, error)
-    if code in _READ_ONLY:
-        return _not_writable(path, error)
-    if code in _HELD:
-        return (
-            f"{path} is held by another process ({_told(error)}), so nothing was released. Wait for it, or "
-            "stop it, and run the same command again."
-        )
-    return _damaged(path, kind, error)
-
-
-def _of_system(path: Path | str, kind: Kind, error: OSError) -> str:
-    match error.errno:
-        case errno.ELOOP:
-            return f"Expected a regular file for the {kind.name}; {path} is a link. Remove the link."
-        case errno.ENOENT | errno.ENOTDIR:
-            return f"Expected a folder {Path(path).parent} for the {kind.name}, got none. Create the folder."
-        case errno.ENOSPC | errno.EDQUOT:
-            return _full(path, error)
-        case None:
-            return _damaged(path, kind, error)
-    return _not_writable(path, error)
-
-
-def _told(error: Exception) -> str:
-    """A word for an error that never quotes the file: SQLite's code, the system's sentence, or our own."""
-    match error:
-        case sqlite3.Error():
-            # The module's own errors, such as for a text that is no UTF-8, have no code.
-            return getattr(error, "sqlite_errorname", None) or "a value cannot be read"
-        case OSError():
-            return error.strerror or type(error).__name__
-    return str(error)
-
-
-def _full(path: Path | str, error: Exception) -> str:
-    return (
-        f"{path}: the disk is full, or a quota or limit is reached ({_told(error)}), so nothing was written "
-        "and nothing released. Make room, and run the same command again: it goes on where it stopped."
-    )
-
-
-def _not_writable(path: Path | str, error: Exception) -> str:
-    return (
-        f"{path} cannot be written ({_told(error)}), so nothing was released: the file or its folder is "
-        "read-only, or belongs to another user. Permit writing, or choose another folder."
-    )
-
-
-def _damaged(path: Path | str, kind: Kind, error: Exception) -> str:
-    return f"{path} is damaged and cannot be used as a {kind.name} ({_told(error)}). {kind.lost}"
-
-
-def _no_room(path: Path | str) -> bool:
-    return path != IN_MEMORY and shutil.disk_usage(Path(path).parent).free < _ROOM
 
 
 @dataclass(eq=False)
@@ -357,10 +338,14 @@ class Database:
         """
         steps = self._shared.together
         try:
-            with self.explaining(), _step(self._db) if steps else _transaction(self._db):
-                yield
+            with self.explaining():
+                # After a full disk SQLite has undone the transaction. A savepoint would be one of its own.
+                if steps and not self._db.in_transaction:
+                    raise OSError(errno.ENOSPC, "an earlier write failed")
+                with _undone(self._db, *(_STEP if steps else _TRANSACTION)):
+                    yield
         except sqlite3.IntegrityError as error:
-            raise DataError(_damaged(self.path, self.kind, error)) from None
+            raise _told(self.path, self.kind, error, "damaged") from None
         except DataError as error:
             if steps and not self._db.in_transaction:
                 self._shared.lost = self._shared.lost or error
@@ -385,7 +370,7 @@ class Database:
         """
         shared = self._shared
         with self.explaining():
-            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute(_BEGIN)
         shared.together, shared.afterwards = True, {afterwards: None}
         try:
             yield
@@ -423,7 +408,7 @@ def _only_for_its_owner(path: Path, kind: Kind) -> None:
 
 def _make(db: sqlite3.Connection, kind: Kind) -> None:
     """Create all tables of an empty file in one transaction. If the process is killed, it stays empty."""
-    with _transaction(db):
+    with _undone(db, *_TRANSACTION):
         if not _tables(db):
             for statement in kind.tables:
                 db.execute(statement)
@@ -481,32 +466,23 @@ def _tables(db: sqlite3.Connection) -> set[str]:
     return {str(row[0]) for row in rows}
 
 
-@contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    # IMMEDIATE takes the write lock at once. A lock taken at the first write can find that another process
-    # has changed what was read, and fail.
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:  # a full disk has rolled back already
-            db.execute("ROLLBACK")
-        raise
+# IMMEDIATE takes the write lock at once. A lock taken at the first write can find that another process has
+# changed what was read, and fail.
+_BEGIN: Final = "BEGIN IMMEDIATE"
+_TRANSACTION: Final = (_BEGIN, "COMMIT", "ROLLBACK")
+_STEP: Final = ("SAVEPOINT step", "RELEASE step", "ROLLBACK TO step", "RELEASE step")
+"""The statements that begin, end and undo a transaction, or a part of it that is undone alone."""
 
 
 @contextmanager
-def _step(db: sqlite3.Connection) -> Iterator[None]:
-    """A part of the open transaction that is undone alone if it fails."""
-    # After a full disk SQLite has undone the transaction. It would make the savepoint one of its own.
-    if not db.in_transaction:
-        raise OSError(errno.ENOSPC, "an earlier write failed")
-    db.execute("SAVEPOINT step")
+def _undone(db: sqlite3.Connection, begin: str, end: str, *undo: str) -> Iterator[None]:
+    """All changes within, or none if there is an error."""
+    db.execute(begin)
     try:
         yield
+        db.execute(end)
     except BaseException:
         if db.in_transaction:  # a full disk has rolled back already
-            db.execute("ROLLBACK TO step")
-            db.execute("RELEASE step")
+            for statement in undo:
+                db.execute(statement)
         raise
-    db.execute("RELEASE step")

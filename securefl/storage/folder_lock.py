@@ -74,11 +74,6 @@ def locked(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[Non
         file = _locked(folder)
     except OSError as error:
         raise _refusal(folder, error) from None
-    if file is None:
-        raise ConfigError(
-            f"Expected a folder that no process uses: {folder} is in use by {_named(folder)}. Wait for that "
-            "process, stop it, or choose another folder."
-        )
     try:
         if (left := _noted(file.number)) is not None:
             say(f"Taking over {folder} from {left}, which ended without leaving it.")
@@ -97,10 +92,7 @@ def require_idle(folder: Path) -> None:
     try:
         fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ConfigError(
-            f"Expected a folder that no process uses: {folder} is in use by {_named(folder)}. Try again when "
-            "that process has ended."
-        ) from None
+        raise _in_use(folder, number) from None
     except OSError:  # a file system without locks, where no process can run
         return
     finally:
@@ -143,8 +135,8 @@ def _close(file: _File | None) -> None:
         file.close()
 
 
-def _locked(folder: Path) -> _File | None:
-    """The folder's lock, or None if another process keeps it."""
+def _locked(folder: Path) -> _File:
+    """The folder's lock. Raises ConfigError if another process keeps it."""
     end = time.monotonic() + _PATIENCE
     while True:
         file = _File(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | _OPEN, 0o600))
@@ -152,15 +144,16 @@ def _locked(folder: Path) -> _File | None:
             found = os.fstat(file.number)
             if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:  # another name's content is not ours
                 raise OSError(errno.EEXIST, "Not a regular file")
-            fcntl.flock(file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # If the file was replaced between open and lock, we hold the lock of a file that nobody else
-            # sees.
-            if _same(file.number, folder / LOCK):
-                return file
-        except BlockingIOError:
-            if time.monotonic() > end:
-                file.close()
-                return None
+            try:
+                fcntl.flock(file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise _in_use(folder, file.number) from None
+            else:
+                # If the file was replaced between open and lock, we hold the lock of a file that nobody else
+                # sees.
+                if _same(file.number, folder / LOCK):
+                    return file
         except BaseException:
             file.close()
             raise
@@ -192,17 +185,13 @@ def _refusal(folder: Path, error: OSError) -> DataError:
     return DataError(said)
 
 
-def _named(folder: Path) -> str:
-    """Describe the process that holds the folder."""
-    try:
-        number = os.open(folder / LOCK, os.O_RDONLY | _OPEN)
-    except OSError:
-        return "another process"
-    try:
-        holder = _noted(number)
-    finally:
-        os.close(number)
-    return "another process" if holder is None else str(holder)
+def _in_use(folder: Path, number: int) -> ConfigError:
+    """The error that names the process that holds the folder, by the note in its lock file."""
+    holder = _noted(number) or "another process"
+    return ConfigError(
+        f"Expected a folder that no process uses: {folder} is in use by {holder}. Wait for that process, "
+        "stop it, or choose another folder."
+    )
 
 
 def _noted(number: int) -> Holder | None:

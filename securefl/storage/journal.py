@@ -50,10 +50,10 @@ KIND = Kind(
     "could contradict themselves: restore its whole folder from one backup, or begin a new run in another "
     "folder.",
 )
-_KEY = "party = ? AND session = ? AND round = ? AND name = ? AND initial = ? AND again = ?"
-_AT = "at_round = ? AND at_stage = ? AND at_attempt = ?"
+_KEY = ("party", "session", "round", "name", "initial", "again", "at_round", "at_stage", "at_attempt")
+"""The columns of the longest key. A table's key is the first of them, and comes first in it."""
 _KEYS = {"parties": 2, "lasting": 2, "totals": 2, "said": 4, "questions": 6, "attempts": 9, "opened": 6}
-"""How many columns are a table's key. They come first."""
+"""How many columns are a table's key."""
 _ACTS = {"deal": 1, "mask": 2, "sign": 3}
 """The place of an act's digest in the list that `_attempt` gives."""
 Answer = SecretKey | None | bool
@@ -161,7 +161,7 @@ class Journal:
         return found
 
     def _total(self, party: str, session: bytes, told: int) -> int:
-        row = self._read("totals", "party = ? AND session = ?", (party, session))
+        row = self._read("totals", party, session)
         if row is None:
             row = (party, session, told)
             self._write("totals", *row)
@@ -175,7 +175,7 @@ class Journal:
         """
         key = (party, at.session, at.round, name)
         with self._transaction():
-            found = self._read("said", "party = ? AND session = ? AND round = ? AND name = ?", key)
+            found = self._read("said", *key)
             if found is None:
                 self._db.run(
                     "DELETE FROM said WHERE party = ? AND session = ? AND round < ?", (party, *key[1:3])
@@ -200,10 +200,11 @@ class Journal:
             self._seen.clear()  # what was written is undone
             raise
 
-    def _read(self, table: str, where: str, key: tuple[Value, ...]) -> tuple[Any, ...] | None:
+    def _read(self, table: str, *key: Value) -> tuple[Any, ...] | None:
         """A row without its seal, which is checked, or None if there is no row."""
         seen, place = self._seen.setdefault(str(key[0]), {}), (table, *key)
         if place not in seen:
+            where = " AND ".join(f"{column} = ?" for column in _KEY[: _KEYS[table]])
             row = self._db.row(f"SELECT * FROM {table} WHERE {where}", key)
             if row is not None:
                 check(row[-1], table, *row[:-1])
@@ -217,14 +218,14 @@ class Journal:
         self._seen.setdefault(str(values[0]), {})[(table, *values[: _KEYS[table]])] = values
 
     def _lasting(self, party: str, session: bytes) -> SecretKey:
-        found = self._read("lasting", "party = ? AND session = ?", (party, session))
+        found = self._read("lasting", party, session)
         if found is None:
             found = (party, session, self._random(32))
             self._write("lasting", *found)
         return SecretKey(found[-1])
 
     def _secret(self, party: str, session: bytes, number: int) -> SecretKey | None:
-        found = self._read("parties", "party = ? AND session = ?", (party, session))
+        found = self._read("parties", party, session)
         if found is not None and found[2] >= number:
             return SecretKey(found[3]) if found[2] == number else None
         fresh = self._random(32)
@@ -342,7 +343,7 @@ class Journal:
         if self._secret(act.client, act.header.session, act.header.round) is None:
             return False
         keys = [(act.client, *_key(question)) for question in act.questions]
-        stand = [self._read("opened", _KEY, key) for key in keys]
+        stand = [self._read("opened", *key) for key in keys]
         if any(row is not None and row[-1] != act.digest for row in stand):
             return False
         for key, row in zip(keys, stand, strict=True):
@@ -351,12 +352,12 @@ class Journal:
         return True
 
     def _row(self, party: str, question: Question) -> _Row | None:
-        found = self._read("questions", _KEY, (party, *_key(question)))
+        found = self._read("questions", party, *_key(question))
         return None if found is None else _Row(*found[6:])
 
     def _attempt(self, party: str, question: Question, at: tuple[int, int, int]) -> list[Any] | None:
         """The context of one attempt at a question, and the digests of its acts deal, mask and sign."""
-        found = self._read("attempts", f"{_KEY} AND {_AT}", (party, *_key(question), *at))
+        found = self._read("attempts", party, *_key(question), *at)
         return None if found is None else list(found[9:])
 
 

@@ -55,13 +55,13 @@ class OwnRecord:
 
 
 @dataclass(frozen=True, repr=False)
-class Own:
+class PartyKeys:
     """The server's or the key holder's own keys and record in a session, and the pinned keys of all parties.
 
     Raises nothing.
 
-    >>> from securefl.sums import Own
-    >>> list(Own.__annotations__)
+    >>> from securefl.sums import PartyKeys
+    >>> list(PartyKeys.__annotations__)
     ['identity', 'record', 'directory']
     """
 

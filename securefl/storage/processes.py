@@ -239,12 +239,15 @@ def _inside(forked: bool, work: Work, line: Line, given: tuple[Any, ...]) -> NoR
         # The copy inherits open databases of the parent. If garbage collection closed one here, SQLite would
         # delete its log, which the parent still needs.
         gc.freeze()
-        _silent()
+        # The parent's progress bars replaced these files by a writer with a lock. In the forked copy that
+        # lock may be held for ever, and a warning would wait for it.
+        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - to the process's end
     else:
         # A forked worker inherits the block of `unheard`. A spawned one does not inherit all of it.
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-    _end_with_parent()
+    # Otherwise a worker of a killed study would still write into a folder that the next process resumes.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     code = FAILED
     try:
         code = work(line, *given) or 0
@@ -254,24 +257,8 @@ def _inside(forked: bool, work: Work, line: Line, given: tuple[Any, ...]) -> NoR
         os._exit(code)
 
 
-def _silent() -> None:
-    """Discard all further output of this process.
-
-    The parent's progress bars replaced these files by a writer with a lock. In the forked copy that lock may
-    be held for ever, and a warning would wait for it.
-    """
-    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
-
-
 def _end_with_parent() -> None:
-    """End this process at once when its parent has ended.
-
-    Otherwise a worker of a killed study would still write into a folder that the next process resumes.
-    """
-    threading.Thread(target=_wait_for_parent, daemon=True).start()
-
-
-def _wait_for_parent() -> None:
+    """End this process at once when its parent has ended."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

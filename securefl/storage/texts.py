@@ -87,8 +87,9 @@ def _check_tables(table: dict[str, Any]) -> None:
     for _ in range(_DEEPEST):
         inner: list[Any] = []
         for found in level:
-            if isinstance(found, dict):
-                _check_keys(found)
+            for key in found if isinstance(found, dict) else ():
+                if not is_legible(key):
+                    raise ConfigError(f"Expected keys of printable letters, got {key!r}. Rename the key.")
             inner += found.values() if isinstance(found, dict) else found
         if any(isinstance(value, int) and value.bit_length() > 63 for value in inner):
             raise ConfigError(
@@ -98,12 +99,6 @@ def _check_tables(table: dict[str, Any]) -> None:
         if not level:
             return
     raise ConfigError(_too_deep())
-
-
-def _check_keys(table: dict[str, Any]) -> None:
-    for key in table:
-        if not is_legible(key):
-            raise ConfigError(f"Expected keys of printable letters, got {key!r}. Rename the key.")
 
 
 def _too_deep() -> str:

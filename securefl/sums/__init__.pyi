@@ -14,7 +14,7 @@ from securefl.core.release import Release as Release
 from securefl.core.wire import Header as Header
 from securefl.core.wire import Limit as Limit
 from securefl.core.wire import message as message
-from securefl.storage.own_record import Own as Own
+from securefl.storage.own_record import PartyKeys as PartyKeys
 from securefl.sums.registry import names as names
 from securefl.sums.registry import scheme_of as scheme_of
 from securefl.sums.scheme import Attempt as Attempt

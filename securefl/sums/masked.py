@@ -15,7 +15,7 @@ from securefl.core.agreement import Directory, Identity, Roster
 from securefl.core.machine import Machine
 from securefl.secagg import Aborted, Agreement, Channels, Client, Policy, Server, Summed, centred
 from securefl.secagg.checks import CONSISTENCY, UNMASK
-from securefl.storage.own_record import Own
+from securefl.storage.own_record import PartyKeys
 from securefl.sums.scheme import Attempt, Opened, Unopened, least_opened
 
 MOST_COHORTS = 8
@@ -38,10 +38,10 @@ class Masked:
     def clients(self, directory: Directory) -> MaskedClients:
         return MaskedClients(self, directory)
 
-    def server(self, own: Own) -> MaskedServer:
+    def server(self, own: PartyKeys) -> MaskedServer:
         return MaskedServer(self, own.directory)
 
-    def key_holder(self, own: Own) -> None:
+    def key_holder(self, own: PartyKeys) -> None:
         return None
 
     def agreement(self, attempt: Attempt, directory: Directory) -> Agreement:

@@ -33,7 +33,7 @@ from securefl.core.keys import Commitment, SecretKey, Signature
 from securefl.core.machine import Expects, Machine, Need, Outgoing, Step, Work
 from securefl.core.release import KEY_HOLDER, SERVER, Form, Release
 from securefl.core.wire import Limit
-from securefl.storage.own_record import Own
+from securefl.storage.own_record import PartyKeys
 from securefl.sums.scheme import Attempt, Opened, Unopened, required_contributions
 
 NOT_OPENED = "Its box does not open at the key holder, so its part cannot be taken off the total."
@@ -628,10 +628,10 @@ class OpenedScheme(ABC):
     def clients(self, directory: Directory) -> OpenedClients:
         return OpenedClients(self, directory, self.client_part(directory))
 
-    def server(self, own: Own) -> OpenedServerSide:
+    def server(self, own: PartyKeys) -> OpenedServerSide:
         return OpenedServerSide(self, own.directory, self.server_part(own))
 
-    def key_holder(self, own: Own) -> OpenedKeyHolderSide:
+    def key_holder(self, own: PartyKeys) -> OpenedKeyHolderSide:
         return OpenedKeyHolderSide(self, own.directory, self.key_holder_part(own))
 
     def agreement(self, attempt: Attempt, directory: Directory) -> OrderedAgreement:
@@ -670,11 +670,11 @@ class OpenedScheme(ABC):
         """Makes the part of all clients in an attempt, from the key of the attempt."""
 
     @abstractmethod
-    def server_part(self, own: Own) -> Callable[[Attempt, bytes], ServerPart]:
+    def server_part(self, own: PartyKeys) -> Callable[[Attempt, bytes], ServerPart]:
         """Makes the server's part in an attempt, from the key of the attempt."""
 
     @abstractmethod
-    def key_holder_part(self, own: Own) -> Callable[[Attempt], tuple[KeyHolderPart, bytes]]:
+    def key_holder_part(self, own: PartyKeys) -> Callable[[Attempt], tuple[KeyHolderPart, bytes]]:
         """Makes the key holder's part in an attempt, and the signed key of the attempt."""
 
 

@@ -30,7 +30,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.machine import Machine
 from securefl.core.wire import Header
 from securefl.mechanisms.charges import fewest_contributions
-from securefl.storage.own_record import Own
+from securefl.storage.own_record import PartyKeys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,11 +229,11 @@ class SumScheme(Protocol):
         """The clients' side, from the pinned keys of all parties."""
         ...
 
-    def server(self, own: Own) -> ServerSide:
+    def server(self, own: PartyKeys) -> ServerSide:
         """The server's side, from its identity, its record and the pinned keys."""
         ...
 
-    def key_holder(self, own: Own) -> KeyHolderSide | None:
+    def key_holder(self, own: PartyKeys) -> KeyHolderSide | None:
         """The key holder's side. None if the scheme has no key holder."""
         ...
 

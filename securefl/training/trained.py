@@ -244,7 +244,7 @@ class Trained(nn.Module):
         from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
 
         classes = self.about.task == "classification"
-        declared = [one.column for one in self.about.records.columns or ()]
+        declared = self.about.records.columns or ()
         return Tags(
             estimator_type="classifier" if classes else "regressor",
             target_tags=TargetTags(required=False, single_output=True),

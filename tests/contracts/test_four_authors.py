@@ -72,7 +72,7 @@ class DiscreteLocal(Mechanism):
 """
 SUM = """
 from securefl.errors import ConfigError
-from securefl.sums import Directory, Own
+from securefl.sums import Directory, PartyKeys
 from .machines import Client, Server
 class ZeroSum:
     key_holder_learns = ""
@@ -81,8 +81,8 @@ class ZeroSum:
         if self.plan.dropout:
             raise ConfigError("Expected dropout = 0: zero-sum masks cancel only if all clients answer.")
     def clients(self, directory: Directory): return Client.side(self.plan, directory)
-    def server(self, own: Own): return Server.side(self.plan, own)
-    def key_holder(self, own: Own): return None
+    def server(self, own: PartyKeys): return Server.side(self.plan, own)
+    def key_holder(self, own: PartyKeys): return None
 """
 MACHINES = '''
 """Client k adds the mask k and subtracts the mask k + 1, around the cohort. A toy: all share one secret."""
@@ -93,7 +93,7 @@ import numpy as np
 from securefl.errors import RemoteProtocolError
 from securefl.sums import (
     Agreement, Attempt, ComputeAndConceal, Concealed, Directory, Expects, Identity, Limit, Machine, Need,
-    Opened, Outgoing, Own, Release, Step, Unopened, entering, message)
+    Opened, Outgoing, PartyKeys, Release, Step, Unopened, entering, message)
 
 def agreement(plan, directory, attempt: Attempt) -> Agreement:
     vectors = tuple(replace(vector, bits=64) for vector in attempt.vectors())
@@ -147,7 +147,7 @@ class Clients:
 class Server:
     agreement: Agreement
     @staticmethod
-    def side(plan, own: Own): return Servers(plan, own.directory)
+    def side(plan, own: PartyKeys): return Servers(plan, own.directory)
     def begin(self): return Step({})
     def expects(self, state):
         most = sum(8 * vector.length for vector in self.agreement.vectors) + 4096

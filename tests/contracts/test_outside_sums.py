@@ -36,7 +36,7 @@ from securefl.core.wire import Limit, message
 from securefl.engine.aggregator import SecureAggregator
 from securefl.secagg.masks import apply_masks
 from securefl.secagg.packing import centred, words
-from securefl.storage.own_record import Own
+from securefl.storage.own_record import PartyKeys
 from securefl.study.config import parse
 from securefl.sums import registry
 from securefl.sums.scheme import Attempt, Opened, Unopened
@@ -139,10 +139,10 @@ class ZeroSum:
     def clients(self, directory: Directory) -> Side:
         return Side(self._plan, directory)
 
-    def server(self, own: Own) -> Side:
+    def server(self, own: PartyKeys) -> Side:
         return Side(self._plan, own.directory)
 
-    def key_holder(self, own: Own) -> None:
+    def key_holder(self, own: PartyKeys) -> None:
         return None
 
 

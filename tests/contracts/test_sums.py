@@ -179,8 +179,8 @@ def test_the_server_never_sees_a_single_contribution(
         ({"dropout": None}, "Expected `dropout`"),
         ({"max_retries": "-1"}, "max_retries in"),
         ({"max_client_weight": "1.0"}, "max_client_weight in"),
-        ({"max_client_weight": "0.3"}, r"at most 0\.3 .* got up to 0\.50[0-9] .* counts from 179 to 180"),
-        ({"min_num_examples": "90"}, r"at most 0\.51 .* got up to 0\.8 .* counts from 90 to 180"),
+        ({"max_client_weight": "0.3"}, r"more than 0\.3 .* got up to 0\.50[0-9] .* counts from 179 to 180"),
+        ({"min_num_examples": "90"}, r"more than 0\.51 .* got up to 0\.8 .* counts from 90 to 180"),
         ({"max_num_examples": None}, "Expected `min_num_examples` and `max_num_examples`"),
     ],
 )

@@ -14,7 +14,7 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
 from securefl.engine.exchange.server import cohort_of, order_of
 from securefl.storage.journal import Journal
-from securefl.storage.own_record import Own, OwnRecord
+from securefl.storage.own_record import OwnRecord, PartyKeys
 from securefl.sums.scheme import Attempt, SumScheme
 
 
@@ -23,8 +23,8 @@ class Session:
     """What each party of a session has."""
 
     directory: Directory
-    server: Own
-    key_holder: Own
+    server: PartyKeys
+    key_holder: PartyKeys
     identities: Mapping[str, Identity]
 
 
@@ -38,7 +38,9 @@ def session(clients: Iterable[int], of: bytes = bytes(32), journal: Journal | No
     directory = Directory(
         of, own[SERVER].member(), own[KEY_HOLDER].member(), lambda some: [own[name].member() for name in some]
     )
-    server, holder = (Own(own[name], OwnRecord(name, journal), directory) for name in (SERVER, KEY_HOLDER))
+    server, holder = (
+        PartyKeys(own[name], OwnRecord(name, journal), directory) for name in (SERVER, KEY_HOLDER)
+    )
     return Session(directory, server, holder, {name: own[name] for name in names})
 
 

@@ -21,7 +21,7 @@ from securefl.engine.observer import Log
 from securefl.linear.scheme import LinearScheme
 from securefl.mechanisms.agreed import require_agreed
 from securefl.mechanisms.registry import require_mechanism
-from securefl.storage.own_record import Own, OwnRecord
+from securefl.storage.own_record import OwnRecord, PartyKeys
 from securefl.sums.registry import scheme_of
 from securefl.sums.scheme import Attempt
 
@@ -63,7 +63,7 @@ class KeyHolderParty:
         return self._record.identity(session)
 
     def enter(self, directory: Directory, *, after: int = 0) -> None:
-        own = Own(self._identity(directory.session), self._record, directory)
+        own = PartyKeys(self._identity(directory.session), self._record, directory)
         if directory.key_holder != own.identity.member():
             raise ConfigError(
                 "Expected this key holder's own keys in the directory, got those of another "

@@ -22,7 +22,7 @@ from securefl.core.release import KEY_HOLDER, SERVER, Delivered, Form, Release
 from securefl.core.wire import Header, Limit, decode, encode
 from securefl.he.keys import EncryptionKey, checked
 from securefl.he.parameters import STRONG
-from securefl.storage.own_record import Own, OwnRecord
+from securefl.storage.own_record import OwnRecord, PartyKeys
 from securefl.sums.encrypted.keys import MOST_INTEGERS, SumKeys
 from securefl.sums.encrypted.messages import EncryptedInput, SumRequest
 from securefl.sums.encrypted.parts import BlindedSum, Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
@@ -64,7 +64,7 @@ class Encrypted(OpenedScheme):
 
         return part
 
-    def server_part(self, own: Own) -> Callable[[Attempt, bytes], AddingPart]:
+    def server_part(self, own: PartyKeys) -> Callable[[Attempt, bytes], AddingPart]:
         keys, signing = _pinned_key(own.directory), own.identity.signing
 
         def part(attempt: Attempt, key: bytes) -> AddingPart:
@@ -74,7 +74,7 @@ class Encrypted(OpenedScheme):
 
         return part
 
-    def key_holder_part(self, own: Own) -> KeyHolderParts:
+    def key_holder_part(self, own: PartyKeys) -> KeyHolderParts:
         return KeyHolderParts(own)
 
 
@@ -82,7 +82,7 @@ class Encrypted(OpenedScheme):
 class KeyHolderParts:
     """The key holder's parts of a session. They share its keys."""
 
-    own: Own
+    own: PartyKeys
 
     # Made at the first sum: a key costs time, and some sessions have no sum.
     @cached_property

@@ -33,7 +33,7 @@ from securefl.dp.noise import Source
 from securefl.mechanisms.charges import Protection
 from securefl.secagg.masks import Words
 from securefl.secagg.packing import unpack
-from securefl.storage.own_record import Own
+from securefl.storage.own_record import PartyKeys
 from securefl.sums.opened import Evidence, Keys, OpenedScheme, Unboxable
 from securefl.sums.scheme import Attempt
 from securefl.sums.two_server.agreement import (
@@ -82,10 +82,10 @@ class TwoServer(OpenedScheme):
     def client_part(self, directory: Directory) -> Callable[[Attempt, bytes], PaddingPart]:
         return lambda attempt, key: PaddingPart()
 
-    def server_part(self, own: Own) -> Callable[[Attempt, bytes], UnpaddingPart]:
+    def server_part(self, own: PartyKeys) -> Callable[[Attempt, bytes], UnpaddingPart]:
         return lambda attempt, key: UnpaddingPart(own.identity.channel)
 
-    def key_holder_part(self, own: Own) -> Callable[[Attempt], tuple[PadsPart, bytes]]:
+    def key_holder_part(self, own: PartyKeys) -> Callable[[Attempt], tuple[PadsPart, bytes]]:
         secret = partial(own.record.lasting, own.directory.session)
         # No key of the attempt is returned: the agreement has the pinned ones.
         return lambda attempt: (PadsPart(secret(), self._plan, attempt.spec, own.identity.channel), b"")

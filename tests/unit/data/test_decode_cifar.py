@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from securefl.core.errors import DataError
 from securefl.data.digests import CIFAR10_DECODED
 from securefl.data.files import cache_folder
-from securefl.data.parse import parse_cifar
-from securefl.data.sources import load
+from securefl.data.sources import cifar_records, load
 
 TOOL = Path(__file__).parents[3] / "tools" / "decode_cifar.py"
 SPEC = importlib.util.spec_from_file_location("decode_cifar", TOOL)
@@ -62,10 +61,10 @@ def small_batch() -> tuple[Bytes, Bytes]:
 def test_a_med_batch_decodes_to_the_canonical_binary_layout() -> None:
     images, labels = small_batch()
 
-    found, tags = parse_cifar(decoding.decode(med_encoded(images, labels)), "batch")
+    records = cifar_records(decoding.decode(med_encoded(images, labels)))
 
-    assert tags.tolist() == [3, 0, 9]
-    np.testing.assert_array_equal(found, images)
+    assert records[:, 0].tolist() == [3, 0, 9]
+    np.testing.assert_array_equal(records[:, 1:].reshape(images.shape), images)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from support.every import every
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.digests import CIFAR10_DECODED, PINNED, DataFile
-from securefl.data.fetching import Opener, fetch, fetch_files
+from securefl.data.fetching import fetch, fetch_files
 from securefl.data.files import cache_folder, data_folder, digest, files_of, verified
 from securefl.data.sources import load
 
@@ -26,15 +26,29 @@ FILE = DataFile(
 )
 
 
-def serving(*answers: bytes) -> tuple[Opener, list[str]]:
-    """An opener that gives the answers in turn, and the list of addresses it was asked for."""
-    asked: list[str] = []
+class Net:
+    """A network that gives `answers` in turn, and notes the addresses that it was asked for."""
 
-    def opener(url: str) -> io.BytesIO:
-        asked.append(url)
-        return io.BytesIO(answers[len(asked) - 1])
+    def __init__(self) -> None:
+        self.answers: list[bytes] = []
+        self.asked: list[str] = []
 
-    return opener, asked
+    def urlopen(self, url: str, timeout: float) -> io.BytesIO:
+        self.asked.append(url)
+        if not self.answers:
+            raise urllib.error.URLError("no route")
+        return io.BytesIO(self.answers.pop(0))
+
+    def fetch(self, root: Path, *answers: bytes, files: tuple[DataFile, ...] = (FILE,)) -> None:
+        self.answers, self.asked = list(answers), []
+        fetch_files("set", files, root)
+
+
+@pytest.fixture(autouse=True)
+def net(monkeypatch: pytest.MonkeyPatch) -> Net:
+    found = Net()
+    monkeypatch.setattr("urllib.request.urlopen", found.urlopen)
+    return found
 
 
 def contents(root: Path) -> list[str]:
@@ -124,69 +138,63 @@ def test_pinned_digests_are_sha256_and_places_stay_inside_the_folder() -> None:
         assert file.url is not None
 
 
-def test_fetching_places_the_checked_file_and_nothing_else(tmp_path: Path) -> None:
-    opener, asked = serving(CONTENT)
-
-    fetch_files("set", [FILE], tmp_path, opener)
+def test_fetching_places_the_checked_file_and_nothing_else(tmp_path: Path, net: Net) -> None:
+    net.fetch(tmp_path, CONTENT)
 
     assert (tmp_path / FILE.path).read_bytes() == CONTENT
     assert contents(tmp_path) == [FILE.path]
-    assert asked == ["https://author/file.bin"]
+    assert net.asked == ["https://author/file.bin"]
 
 
-def test_a_file_that_is_there_is_not_fetched_again(tmp_path: Path) -> None:
-    opener, asked = serving(CONTENT)
-    fetch_files("set", [FILE], tmp_path, opener)
-    fetch_files("set", [FILE], tmp_path, opener)
+def test_a_file_that_is_there_is_not_fetched_again(tmp_path: Path, net: Net) -> None:
+    net.fetch(tmp_path, CONTENT)
+    net.fetch(tmp_path)
 
-    assert len(asked) == 1
+    assert net.asked == []
 
 
-def test_a_damaged_file_is_replaced(tmp_path: Path) -> None:
+def test_a_damaged_file_is_replaced(tmp_path: Path, net: Net) -> None:
     path = tmp_path / FILE.path
     path.parent.mkdir()
     path.write_bytes(b"damaged")
 
-    fetch_files("set", [FILE], tmp_path, serving(CONTENT)[0])
+    net.fetch(tmp_path, CONTENT)
 
     assert path.read_bytes() == CONTENT
 
 
-def test_other_bytes_than_published_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+def test_other_bytes_than_published_are_refused_and_leave_nothing(tmp_path: Path, net: Net) -> None:
     with pytest.raises(DataError, match="the published bytes") as caught:
-        fetch_files("set", [FILE], tmp_path, serving(b"<html>login</html>")[0])
+        net.fetch(tmp_path, b"<html>login</html>")
 
     assert FILE.sha256 in str(caught.value)
     assert contents(tmp_path) == []
 
 
-def test_other_bytes_leave_the_file_that_was_there(tmp_path: Path) -> None:
+def test_other_bytes_leave_the_file_that_was_there(tmp_path: Path, net: Net) -> None:
     path = tmp_path / FILE.path
     path.parent.mkdir()
     path.write_bytes(b"damaged")
 
     with pytest.raises(DataError, match="the published bytes"):
-        fetch_files("set", [FILE], tmp_path, serving(b"also wrong")[0])
+        net.fetch(tmp_path, b"also wrong")
 
     assert contents(tmp_path) == [FILE.path]
     assert path.read_bytes() == b"damaged"
 
 
-def test_an_endless_answer_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_answer_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, net: Net) -> None:
     monkeypatch.setattr("securefl.data.fetching.LARGEST", 10)
 
     with pytest.raises(DataError, match="at most 10 bytes"):
-        fetch_files("set", [FILE], tmp_path, serving(CONTENT)[0])
+        net.fetch(tmp_path, CONTENT)
 
     assert contents(tmp_path) == []
 
 
-def test_a_dead_source_is_a_data_error_with_its_address(tmp_path: Path) -> None:
-    def dead(url: str) -> io.BytesIO:
-        raise urllib.error.URLError("no route")
-
+def test_a_dead_source_is_a_data_error_with_its_address(tmp_path: Path, net: Net) -> None:
     with pytest.raises(DataError, match=r"file\.bin .*no route"):
-        fetch_files("set", [FILE], tmp_path, dead)
+        net.fetch(tmp_path)
 
 
 def zipped(members: dict[str, bytes]) -> bytes:
@@ -218,30 +226,28 @@ def archived(name: str, content: bytes) -> DataFile:
 
 @every("pack", [zipped, tarred])
 def test_only_the_wanted_members_of_an_archive_are_unpacked(
-    pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path
+    pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path, net: Net
 ) -> None:
     archive = pack({"inside/a": b"one", "../escape": b"bad", "inside/b": b"two", "unasked": b"more"})
-    opener, asked = serving(archive)
-
-    fetch_files("set", [archived("a", b"one"), archived("b", b"two")], tmp_path / "root", opener)
+    net.fetch(tmp_path / "root", archive, files=(archived("a", b"one"), archived("b", b"two")))
 
     assert contents(tmp_path) == ["root/set/a", "root/set/b"]
     assert (tmp_path / "root/set/b").read_bytes() == b"two"
-    assert len(asked) == 1  # one transfer serves both members
+    assert len(net.asked) == 1  # one transfer serves both members
 
 
 @every("pack", [zipped, tarred])
 @every("members", [{"inside/a": b"forged"}, {"elsewhere": b"one"}])
 def test_an_archive_with_a_wrong_or_missing_member_leaves_nothing(
-    pack: Callable[[dict[str, bytes]], bytes], members: dict[str, bytes], tmp_path: Path
+    pack: Callable[[dict[str, bytes]], bytes], members: dict[str, bytes], tmp_path: Path, net: Net
 ) -> None:
     with pytest.raises(DataError):
-        fetch_files("set", [archived("a", b"one")], tmp_path, serving(pack(members))[0])
+        net.fetch(tmp_path, pack(members), files=(archived("a", b"one"),))
 
     assert contents(tmp_path) == []
 
 
-def test_a_member_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+def test_a_member_that_is_a_folder_is_refused(tmp_path: Path, net: Net) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         entry = tarfile.TarInfo("inside/a")
@@ -249,28 +255,26 @@ def test_a_member_that_is_a_folder_is_refused(tmp_path: Path) -> None:
         archive.addfile(entry)
 
     with pytest.raises(DataError, match="not a regular file"):
-        fetch_files("set", [archived("a", b"one")], tmp_path, serving(packed.getvalue())[0])
+        net.fetch(tmp_path, packed.getvalue(), files=(archived("a", b"one"),))
 
 
-def test_an_archive_that_is_none_is_a_data_error(tmp_path: Path) -> None:
+def test_an_archive_that_is_none_is_a_data_error(tmp_path: Path, net: Net) -> None:
     with pytest.raises(DataError, match="Expected to fetch"):
-        fetch_files("set", [archived("a", b"one")], tmp_path, serving(b"<html>moved</html>")[0])
+        net.fetch(tmp_path, b"<html>moved</html>", files=(archived("a", b"one"),))
 
     assert contents(tmp_path) == []
 
 
-def test_fetch_asks_the_authors_addresses_and_refuses_other_bytes(tmp_path: Path) -> None:
-    opener, asked = serving(b"not MNIST")
+def test_fetch_asks_the_authors_addresses_and_refuses_other_bytes(tmp_path: Path, net: Net) -> None:
+    net.answers = [b"not MNIST"]
 
     with pytest.raises(DataError, match="the published bytes"):
-        fetch("mnist", folder=tmp_path, opener=opener)
+        fetch("mnist", folder=tmp_path)
 
-    assert asked == [files_of("mnist")[0].url]
+    assert net.asked == [files_of("mnist")[0].url]
     assert contents(tmp_path) == []
 
 
-def test_a_set_that_ships_with_a_dependency_needs_no_fetching(tmp_path: Path) -> None:
-    opener, asked = serving()
-
-    assert fetch("digits", folder=tmp_path, opener=opener) == ()
-    assert asked == []
+def test_a_set_that_ships_with_a_dependency_needs_no_fetching(tmp_path: Path, net: Net) -> None:
+    assert fetch("digits", folder=tmp_path) == ()
+    assert net.asked == []

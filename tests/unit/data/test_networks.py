@@ -105,7 +105,7 @@ def test_features_that_are_not_finite_are_named_by_row(tmp_path: Path) -> None:
     x = arrays()[0]
     x[4, 1] = np.nan
     np.save(path, x)
-    with pytest.raises(DataError, match=r"a-x\.npy, row 5: .*finite"):
+    with pytest.raises(DataError, match=r"a-x\.npy, row 5, column 'x': .*finite"):
         own(from_files(path, None, LAYOUT), LAYOUT, name="f", sides=Sides(0))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import struct
 import sys
 import urllib.error
 from pathlib import Path
@@ -16,9 +18,8 @@ from securefl.data import shakespeare
 from securefl.data.dataset import Dataset, Split
 from securefl.data.digests import CIFAR10_DECODED, GAS_RANGES, NAMES, PINNED, DataFile
 from securefl.data.files import verified
-from securefl.data.parse import GAS_COLUMNS
 from securefl.data.sides import Sides
-from securefl.data.sources import _gas_turbine, load, require_files
+from securefl.data.sources import _gas_turbine, cifar_records, load, read_idx, require_files
 
 REAL = os.environ.get("SECUREFL_DATA", "")
 
@@ -62,6 +63,36 @@ def test_the_data_package_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+# --- formats -----------------------------------------------------------------------------------
+
+
+@every(
+    ("head", "body", "expected"),
+    [
+        ([0, 0, 8, 3, 2, 2, 3], bytes(range(12)), np.arange(12, dtype=np.uint8).reshape(2, 2, 3)),
+        ([0, 0, 12, 2, 1, 2], struct.pack(">ii", 258, -3), np.array([[258, -3]], np.int32)),
+    ],
+)
+def test_an_idx_file_keeps_its_order_and_signs(
+    head: list[int], body: bytes, expected: np.ndarray, tmp_path: Path
+) -> None:
+    path = tmp_path / "f.gz"
+    path.write_bytes(gzip.compress(bytes(head[:4]) + struct.pack(f">{len(head) - 4}I", *head[4:]) + body))
+    found = read_idx(path)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_cifar_record_is_a_label_and_three_planes() -> None:
+    content = b"".join(
+        bytes([label, *(k for k in planes for _ in range(1024))])
+        for label, planes in ((3, (1, 2, 3)), (9, (4, 5, 6)))
+    )
+    records = cifar_records(content)
+    assert records[:, 0].tolist() == [3, 9]
+    assert records[:, 1:].reshape(2, 3, 32, 32)[:, :, 31, 0].tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
 # --- roles -------------------------------------------------------------------------------------
 
 PLAY = "ROMEO:\nOne.\nTwo.\n\nJULIET:\nThree: four.\n\n\nROMEO:\nFive.\n"
@@ -98,7 +129,7 @@ def test_no_character_of_a_roles_test_part_is_seen_in_training() -> None:
 
 
 def gas_file(folder: Path, rows: np.ndarray) -> Path:
-    lines = [",".join(GAS_COLUMNS), *(",".join(map(repr, row)) for row in rows.tolist())]
+    lines = [",".join(GAS_RANGES), *(",".join(map(repr, row)) for row in rows.tolist())]
     path = folder / f"{len(rows)}.csv"
     path.write_text("\n".join(lines), encoding="ascii")
     return path
@@ -111,7 +142,7 @@ def scaled(folder: Path, rows: np.ndarray) -> set[tuple[float, ...]]:
 
 
 def test_one_row_more_moves_no_other_row_of_gas_turbine(tmp_path: Path) -> None:
-    low, high = np.array([GAS_RANGES[column] for column in GAS_COLUMNS]).T
+    low, high = np.array([*GAS_RANGES.values()]).T
     rows = np.random.default_rng(0).uniform(low, high, (20, 11))
     before = scaled(tmp_path, rows)
     for extreme in (low - 1e6, high + 1e6):

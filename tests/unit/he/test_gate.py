@@ -27,7 +27,7 @@ def opened(raw: bytes, parameters: Parameters) -> gate.Residues:
 def test_residues_survive_and_take_no_more_bytes_than_their_primes(parameters: Parameters) -> None:
     residues = drawn(parameters)
     raw = gate.pack(residues, parameters.primes)
-    widths = [(bits + 7) // 8 for bits in parameters.coeff_modulus_bits[:2]]
+    widths = [(prime.bit_length() + 7) // 8 for prime in parameters.primes[:2]]
     assert len(raw) == 2 * parameters.poly_modulus_degree * sum(widths)
     np.testing.assert_array_equal(opened(raw, parameters), residues)
 

@@ -114,7 +114,7 @@ def test_keys_hold_two_polynomials_and_nothing_for_rotation_or_relinearisation(
     parameters: Parameters,
 ) -> None:
     keys, n = pair(parameters), parameters.poly_modulus_degree
-    widths = sum((bits + 7) // 8 for bits in parameters.coeff_modulus_bits)
+    widths = sum((p.bit_length() + 7) // 8 for p in (*parameters.primes, parameters.special_prime))
     assert len(keys.public.key.raw) == 2 * n * widths
     assert len(keys.secret.reveal()) == n
     for module in Path(securefl.he.__file__).parent.glob("*.py"):

@@ -231,21 +231,6 @@ def test_a_grid_has_room_for_a_value_and_its_share() -> None:
     Protection(PLAN, narrow).charge()  # local noise is cut as a whole, behind the release
 
 
-def test_a_grid_that_is_just_reached_has_room() -> None:
-    """reach 16 units and a share of 16 exactly: 16 + 13 * 16."""
-    units = 60.0
-    plan = replace(ALONE, noise_multiplier=sqrt(64.0**2 * 1 - 4) / units, adversaries=("server",))
-    spec = replace(SUM, sensitivity={("record", "add-remove"): units}, cohort=1)
-    sigma = own_sigma(plan, replace(spec, grid=Grid(step=1.0, bound=10.0**6)))
-    assert sigma == pytest.approx(64.0, rel=1e-15)
-    for limit, fits in ((ceil(units + 13 * sigma), True), (ceil(units + 13 * sigma) - 1, False)):
-        grid = Grid(step=1.0, bound=float(limit))
-        if fits:
-            Protection(plan, replace(spec, grid=grid)).charge()
-        else:
-            assert "the bound would cut the noise off" in refusal(plan, replace(spec, grid=grid))
-
-
 def test_a_grid_too_coarse_for_the_total_is_refused() -> None:
     assert "total sigma of at least 64 grid units" in refusal(
         replace(SHARED, noise_multiplier=0.03), replace(SUM, cohort=8)

@@ -124,7 +124,7 @@ def test_no_client_that_sees_two_broadcasts_guesses_better_than_the_plan_says(
 def test_a_cohort_that_leaves_one_other_is_refused_and_one_more_client_is_the_remedy(
     clients: int, dropout: float, how: str
 ) -> None:
-    with pytest.raises(ConfigError, match="larger min_cohort_size"):
+    with pytest.raises(ConfigError, match="larger cohorts"):
         plan_of(clients, how, dropout=dropout)
     plan = plan_of(clients + 1, how, dropout=dropout)
     assert observed(plan, clients + 1, lost=clients + 1 - plan.survivors(clients + 1)) > 0.5

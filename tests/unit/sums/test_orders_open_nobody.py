@@ -101,7 +101,7 @@ ATTACKS = {
         said="no client to have more than 0.5",
     ),
     "just beyond the share": Attack(  # 3^2 / (3^2 + 2 * 1) is above 1/2, though 3 / 6 is not
-        DRAWN, {**BY_DRAWS, "draws": 6}, weights=heavy(3), opens=False, said="got 0.818"
+        DRAWN, {**BY_DRAWS, "draws": 6}, weights=heavy(3), opens=False, said="got up to 0.818"
     ),
     "draws in an arm without": Attack(OWN, {}, weights=heavy(2**40), said="weighs 'own' equally"),
     "draws beside counts": Attack(COUNTED, BY_COUNTS, weights=heavy(2**40), said="weighs 'own' by counts"),
