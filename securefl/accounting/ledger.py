@@ -38,7 +38,7 @@ release elsewhere before the round ends, the rule does not hold for that copy.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,9 @@ class Ledger(Budget):
         *,
         counter: Path | None = None,
         allotted: Mapping[str, int] | None = None,
+        clock: Callable[[], str] = now,
     ) -> None:
+        self._clock = clock
         self._db = connect(path, terms, counter)
         self._link: Head | None = None
         self._fresh: set[ReleaseKey] = set()  # keys that are new in the latest call of `reserve`
@@ -233,7 +235,7 @@ class Ledger(Budget):
         return row is not None
 
     def _insert(self, key: ReleaseKey, charge: Charge, asked: Asked) -> None:
-        parts = (*row_of(key), dump_charge(charge), asked.initial, asked.number, now())
+        parts = (*row_of(key), dump_charge(charge), asked.initial, asked.number, self._clock())
         link = self._link = self._newest().then(*parts)
         # `_stands` ran before this batch was written. The table's UNIQUE refuses a key that occurs twice.
         try:

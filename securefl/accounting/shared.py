@@ -173,7 +173,10 @@ class SharedLedger:
         DataError: if it is damaged, is of another version, or has lost a run.
     """
 
-    def __init__(self, path: Path | str, terms: Terms, records: str) -> None:
+    def __init__(
+        self, path: Path | str, terms: Terms, records: str, *, clock: Callable[[], str] = now
+    ) -> None:
+        self._clock = clock
         self._terms = terms
         self._db = Database(path, KIND)
         try:
@@ -231,7 +234,7 @@ class SharedLedger:
                 self._insert(own)
 
     def _insert(self, own: Allotment) -> None:
-        parts = (own.run, own.what, own.text, now())
+        parts = (own.run, own.what, own.text, self._clock())
         link = _head(self._db.rows).then(*parts)
         try:
             self._db.run("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", (link.count, *parts, link.digest))
