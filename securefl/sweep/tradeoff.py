@@ -106,6 +106,13 @@ class Point:
         return cls(asked=asked, at=at, mean=mean, half=half, missing=missing, values=tuple(known.tolist()))
 
 
+def holds(series: Sequence[Series]) -> str:
+    """The unit and the delta of the epsilons of all series, in words; empty if they differ."""
+    held = {(row.get("unit"), row.get("delta")) for own in series for row in own.rows.to_dict("records")}
+    unit, delta = held.pop()
+    return "" if held or unit is None else f" per {unit} at delta {delta:g}"
+
+
 def student(values: ArrayLike) -> tuple[float, float]:
     """The mean, and half the width of the 95 % confidence interval by Student's t.
 
