@@ -29,8 +29,8 @@ from securefl.report.pages import number_text
 from securefl.study import publication
 from securefl.sweep.best import answer, caveats, headline
 from securefl.sweep.cells import Sweep, in_force, short_names, show
-from securefl.sweep.run import facts, finished
-from securefl.sweep.tradeoff import Series, done, filters, student
+from securefl.sweep.run import facts_of
+from securefl.sweep.tradeoff import Series, filters, student
 from securefl.sweep.tradeoff_plots import Drawing, drawings, worn_by
 
 if TYPE_CHECKING:
@@ -156,8 +156,8 @@ def shown_on_pages(
 
 def _outside(sweep: Sweep, out: Path) -> list[str]:
     """Sentences on data that no epsilon covers, from all finished cells."""
-    told = [facts(sweep.home(out, cell), cell)["outside"] for cell in done(sweep, out)]
-    return list(dict.fromkeys(sentence for own in told for sentence in own))
+    told = [sentence for _, own in facts_of(sweep, out) for sentence in own["outside"]]
+    return list(dict.fromkeys(told))
 
 
 def script_digest() -> str:
@@ -174,11 +174,8 @@ def swept_values(sweep: Sweep, key: str) -> list[str]:
 def cards(sweep: Sweep, out: Path) -> list[Card]:
     """The privacy cards of the finished cells. Cards that differ in finite epsilons alone are merged."""
     found: dict[str, tuple[str, Sequence[Mapping[str, Any]], int]] = {}
-    for cell in sweep.cells:
-        folder = sweep.home(out, cell)
-        if not finished(folder):
-            continue
-        rows = facts(folder, cell)["card"]
+    for cell, own in facts_of(sweep, out):
+        rows = own["card"]
         # Without the size of finite epsilons: otherwise a sweep over epsilon would have a card for each cell.
         like = repr(
             [(row["party"], row["arms"], row["learns"], says_infinite(row["epsilon"])) for row in rows]
@@ -190,13 +187,12 @@ def cards(sweep: Sweep, out: Path) -> list[Card]:
 
 def alarms_of(sweep: Sweep, out: Path) -> dict[str, Sequence[Mapping[str, Any]]]:
     """The warnings of each finished cell that has some, by its name: `arm`, `text` and `learnt`."""
-    told = {cell.name: facts(sweep.home(out, cell), cell)["alarms"] for cell in done(sweep, out)}
-    return {name: own for name, own in told.items() if own}
+    return {cell.name: own["alarms"] for cell, own in facts_of(sweep, out) if own["alarms"]}
 
 
 def measure_of(sweep: Sweep, out: Path) -> Measure:
     """The measure of accuracy in all finished cells together."""
-    kinds = {facts(sweep.home(out, cell), cell)["kind"] for cell in done(sweep, out)} or {"classification"}
+    kinds = {own["kind"] for _, own in facts_of(sweep, out)} or {"classification"}
     if len(kinds) == 1:
         return MEASURES[kinds.pop()]
     words = " or, if targets are not classes, ".join(MEASURES[kind].words for kind in sorted(kinds))
