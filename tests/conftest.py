@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 from support import started
 
-from securefl.storage import processes
+from securefl.storage import folder_lock, processes
 
 settings.register_profile("securefl", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("securefl")
@@ -26,6 +26,7 @@ settings.load_profile("securefl")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 processes.processors = lambda: 1  # a test that wants several workers says how many
+folder_lock._PATIENCE = 0.05  # tests that are refused a folder wait for it so long
 
 
 @pytest.fixture

@@ -519,7 +519,7 @@ def hears(folder: Path, plan: Plan, lie: Any, *, replies: bool = False) -> tuple
     else:
         double.meddle = lying(lie)
     with LocalDeployment(plan, UPDATES, clients=CLIENTS, folder=folder) as parties:
-        grid = SecureGrid(double, own, UPDATES, parties.server, deadline=0.2, patience=1.0)
+        grid = SecureGrid(double, own, UPDATES, parties.server, deadline=0.2, patience=0.3)
         return own.start(grid, start(), 1, train_config=ConfigRecord(dict(CONFIG))), double
 
 

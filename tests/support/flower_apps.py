@@ -124,4 +124,4 @@ def secured(folder: Path, apps: Any = None, *, clients: int = CLIENTS) -> HeardG
 def grid_of(
     house: LocalDeployment, strategy: Any, double: GridDouble, updates: Updates = UPDATES
 ) -> SecureGrid:
-    return SecureGrid(double, strategy, updates, house.server, deadline=5.0, patience=1.0)
+    return SecureGrid(double, strategy, updates, house.server, deadline=5.0, patience=0.3)
