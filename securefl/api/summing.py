@@ -134,6 +134,8 @@ def masked_sum(
         raise ConfigError(f"Expected `silent` as a list of names, got {silent!r}.")
     if strange := [name for name in silent if name not in given.names]:
         raise ConfigError(f"Expected silent clients among {', '.join(given.names)}, got {strange[0]!r}.")
+    # Clipped to the declared sensitivity itself, so that no charge is of another norm.
+    clip = next(iter(spec.sensitivity.values()), None)
     rows = dict(zip(given.names, given.rows, strict=True))
 
     def compute(name: str) -> Value:

@@ -101,7 +101,7 @@ def accuracy(series: Sequence[Series], measure: Measure, narrow: bool = False) -
         for axes in panels.values():
             far_apart(axes, [point.at for own in series for point in own.points("final_accuracy")])
         along(panels, key)
-        place = _plain
+        place: Place = _plain
     else:
         place, endless = _epsilon_axis(panels, series)
         about = (
@@ -289,7 +289,8 @@ def panelled(
 def along(panels: Mapping[Panel, Axes], what: str) -> None:
     """Label the horizontal axes, below the lowest panel of each column."""
     # No label of the whole figure: the legend would lie on it.
-    for axes in {axes.get_subplotspec().colspan.start: axes for axes in panels.values()}.values():
+    lowest = {round(axes.get_position().x0, 6): axes for axes in panels.values()}
+    for axes in lowest.values():
         axes.set_xlabel(what, fontsize=10 if len(panels) == 1 else 8)
 
 
