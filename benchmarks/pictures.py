@@ -25,7 +25,7 @@ from securefl.report.accuracy import MEASURES
 from securefl.report.style import blank, legend, light_frame, look, plain_logarithmic
 from securefl.report.tables import write_png
 from securefl.sweep.tradeoff import Series
-from securefl.sweep.tradeoff_plots import accuracy_against_epsilon, add_legend
+from securefl.sweep.tradeoff_plots import accuracy, add_legend
 
 BODIES: Mapping[str, Mapping[str, str]] = {
     "public body, unit norm, central noise": {
@@ -64,7 +64,7 @@ def series(number: int, line: str, rows: pd.DataFrame, panel: tuple[str, ...] = 
 
 def against_epsilon(found: Sequence[Series]) -> Figure:
     """The product's picture of a sweep, with one deviation over the seeds: the files have no single seeds."""
-    drawing = accuracy_against_epsilon(found, MEASURES["classification"])
+    drawing = accuracy(found, MEASURES["classification"])
     add_legend(drawing)
     (axes,) = drawing.figure.axes
     for own in found:
@@ -116,7 +116,7 @@ def heads() -> Figure:
     """
     table = read("heads_twin.csv").assign(unit="record", delta=1e-5)
     table = table[table["privacy.noise"] == "distributed"]
-    drawing = accuracy_against_epsilon(
+    drawing = accuracy(
         [
             series(number, arm, rows, (f"{records:,} records",))
             for number, (arm, own) in enumerate(table.groupby("arm", sort=False))
@@ -131,7 +131,7 @@ def heads() -> Figure:
 def dpsgd_epsilon() -> Figure:
     rows = read("dpsgd_epsilon.csv").rename(columns={"dpsgd.epsilon": "privacy.epsilon"})
     found = [series(0, "FedAvg by DP-SGD", rows.assign(unit="record", delta=1e-5))]
-    return accuracy_against_epsilon(found, MEASURES["classification"]).figure
+    return accuracy(found, MEASURES["classification"]).figure
 
 
 def growth() -> Figure:

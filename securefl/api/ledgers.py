@@ -1,4 +1,4 @@
-"""The ledger of one call, in a temporary or a lasting file, and the file of its clients' names beside it.
+"""One query to named clients, and its ledger: in a temporary or a lasting file, with the file of their names.
 
 A ledger knows clients by number. The file of names keeps a client's number the same in all calls. Without it
 one client's releases would be charged to another if a second call had other names or another order.
@@ -7,19 +7,26 @@ one client's releases would be charged to another if a second call had other nam
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import Answers, CohortQuery, Value, ValueSpec
 from securefl.api.arguments import path_of
 from securefl.core.errors import DataError
+from securefl.core.linear import LinearBounds
+from securefl.core.messages import client_name
+from securefl.core.release import PARTIES
 from securefl.core.text_safety import require_distinct
+from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.party.computing import Records
+from securefl.engine.privacy_card import learns
 from securefl.storage.database import Damaged, Database, Kind, check, seal
 
 KIND: Final = Kind(
@@ -35,6 +42,49 @@ KIND: Final = Kind(
 )
 RECORDS: Final[Records] = (np.zeros((1, 1)), np.zeros(1))
 """The records of a client that sends the caller's value. A client without records would abstain."""
+
+
+def ask(
+    plan: Plan,
+    spec: ValueSpec,
+    names: Sequence[str],
+    compute: Callable[[str], Value],
+    ledger: Path | str | None,
+    *,
+    bounds: LinearBounds | None = None,
+    parameters: str = "strong",
+    **asked: Any,
+) -> tuple[Answers, dict[str, int], dict[str, Any], bool]:
+    """Put one query to these clients, in this process, and charge its ledger.
+
+    Args:
+        plan, spec: of the query, and of its value.
+        names: of the clients, in the caller's order.
+        compute: makes the value of a client, by its name.
+        ledger: see `ledger_of`.
+        bounds, parameters: of a score.
+        asked: `sums` or `per_client` of the query.
+
+    Returns:
+        The answers; the number of each client that has one; the reason why each other one is `absent`, what
+        each party `learns` and the `epsilon` against it; and whether a budget did not bear it.
+    """
+    with ledger_of(ledger, plan, names) as (path, numbers):
+        named = {number: name for name, number in numbers.items()}
+        query = CohortQuery(cohort=tuple(sorted(named)), broadcast=np.zeros(0, np.float32), **asked)
+        function = ClientFunction(spec, lambda context: compute(named[context.client]), bounds)
+        records = [RECORDS] * (1 + max(named))
+        with SecureAggregator(plan, [function], records, ledger=path, parameters=parameters) as aggregator:
+            answers = aggregator.query(query)
+            there = answers.per_client.get(spec.name, answers.survivors)
+            reasons = {name: aggregator.log.abstained.get(client_name(numbers[name]), "") for name in names}
+            told = {
+                "absent": {name: why for name, why in reasons.items() if numbers[name] not in there},
+                "learns": {party: learns(plan, [spec], party) for party in PARTIES},
+                "epsilon": {party: aggregator.ledger.worst(party) for party in PARTIES},
+            }
+            found = {name: numbers[name] for name in names if numbers[name] in there}
+            return answers, found, told, bool({*map(client_name, named)} & {*aggregator.log.refused})
 
 
 @contextmanager

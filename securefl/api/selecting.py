@@ -9,19 +9,14 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Value, ValueSpec
+from securefl.algorithm.queries import PerClient, Schedule, Value, ValueSpec
 from securefl.api.arguments import number, whole
-from securefl.api.ledgers import RECORDS, ledger_of
+from securefl.api.ledgers import ask
 from securefl.api.vectors import named
 from securefl.core.draws import sample_without_replacement
 from securefl.core.errors import ConfigError, DataError, ProtocolError
-from securefl.core.messages import client_name
-from securefl.core.release import PARTIES
 from securefl.dp.moments import MeanVariance
-from securefl.engine.aggregator import SecureAggregator
-from securefl.engine.privacy_card import learns
 from securefl.matching import Options, Profile
 from securefl.matching.profiles import Anchor, Bounds
 
@@ -134,33 +129,29 @@ def select_by_profile(
         max_rounds=1,
     )
     linear = options.query(middle).linear(options.variant, options.bounds)
-    per_client = PerClient(spec, linear)
-    with ledger_of(ledger, plan, list(given)) as (path, numbers):
-        names = {number: name for name, number in numbers.items()}
 
-        def compute(context: ClientContext) -> Value:
-            found = options.features(given[names[context.client]])
-            parts = found.split(options.variant)
-            return Value(hidden=parts.hidden, clear=parts.clear)
+    def compute(name: str) -> Value:
+        parts = options.features(given[name]).split(options.variant)
+        return Value(hidden=parts.hidden, clear=parts.clear)
 
-        query = CohortQuery(
-            cohort=tuple(sorted(names)), broadcast=np.zeros(0, np.float32), per_client=(per_client,)
+    asked = (PerClient(spec, linear),)
+    answers, there, told, _ = ask(
+        plan,
+        spec,
+        list(given),
+        compute,
+        ledger,
+        bounds=linear.bounds,
+        parameters=parameters,
+        per_client=asked,
+    )
+    if not there:
+        raise ProtocolError(
+            f"Expected a score of some client, got none: {'; '.join(told['absent'].values())}"
         )
-        records = [RECORDS] * (1 + max(names))
-        with SecureAggregator(
-            plan, [ClientFunction(spec, compute, linear.bounds)], records, ledger=path, parameters=parameters
-        ) as aggregator:
-            known = {names[k]: score for k, score in aggregator.query(query).per_client[_NAME].items()}
-            why = {names[k]: aggregator.log.abstained.get(client_name(k), "") for k in names}
-            epsilon = {party: aggregator.ledger.worst(party) for party in PARTIES}
-    absent = {name: why[name] for name in given if name not in known}
-    if not known:
-        raise ProtocolError(f"Expected a score of some client, got none: {'; '.join(absent.values())}")
-    found = {name: known[name] for name in given if name in known}
+    found = {name: answers.per_client[_NAME][number] for name, number in there.items()}
     drawn = sample_without_replacement(-alpha * np.array(list(found.values())), min(count, len(found)), rng)
-    chosen = tuple(list(found)[place] for place in drawn)
-    learnt = {party: learns(plan, [spec], party) for party in PARTIES}
-    return Selected(chosen, found, absent, learnt, epsilon)
+    return Selected(clients=tuple(list(found)[place] for place in drawn), scores=found, **told)
 
 
 def _plain(name: str, own: ProfileLike) -> MeanVariance:

@@ -12,18 +12,13 @@ import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
-from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import NO_NOISE, Plan
-from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
+from securefl.algorithm.queries import Sum, Value, ValueSpec
 from securefl.api.arguments import number, whole
-from securefl.api.ledgers import RECORDS, ledger_of
+from securefl.api.ledgers import ask
 from securefl.api.vectors import Vectors, vectors
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, ProtocolError
 from securefl.core.grid import Grid
-from securefl.core.messages import client_name
-from securefl.core.release import PARTIES
-from securefl.engine.aggregator import SecureAggregator
-from securefl.engine.privacy_card import learns
 from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.distributed import Distributed
 
@@ -124,13 +119,13 @@ def masked_sum(
         ProtocolError: too many clients fell silent. No sum was opened; charges stay.
     """
     given = vectors(vectors_of)
-    for what, value in {"corrupt": corrupt, "dropout": dropout, "noise_multiplier": noise_multiplier}.items():
+    whole("min_honest", min_honest)
+    shares = {"corrupt": corrupt, "dropout": dropout, "max_client_weight": max_client_weight}
+    for what, value in {**shares, "noise_multiplier": noise_multiplier}.items():
         number(what, value)
     for what, chosen in {"bound": bound, "clip": clip, "delta": delta, "budget": budget}.items():
         if chosen is not None:
             number(what, chosen)
-    whole("min_honest", min_honest)
-    number("max_client_weight", max_client_weight)
     spec = _sends(given, bound, clip, noise_multiplier)
     plan = _plan(
         given, corrupt, dropout, min_honest, max_client_weight, noise_multiplier, delta, budget, ledger
@@ -139,8 +134,31 @@ def masked_sum(
         raise ConfigError(f"Expected `silent` as a list of names, got {silent!r}.")
     if strange := [name for name in silent if name not in given.names]:
         raise ConfigError(f"Expected silent clients among {', '.join(given.names)}, got {strange[0]!r}.")
-    with ledger_of(ledger, plan, given.names) as (path, numbers):
-        return _summed(given, spec, plan, path, numbers, frozenset(silent))
+    # Clipped to the declared sensitivity itself, so that no charge is of another norm.
+    clip = next(iter(spec.sensitivity.values()), None)
+    rows = dict(zip(given.names, given.rows, strict=True))
+
+    def compute(name: str) -> Value:
+        if name in silent:
+            raise DataError("It fell silent, as it was told to.")
+        return Value(clear=rows[name]) if clip is None else Value.summed(rows[name][None], spec.grid, clip)
+
+    sums = (Sum(spec, given.rows.shape[1]),)
+    answers, there, told, refused = ask(plan, spec, given.names, compute, ledger, sums=sums)
+    if not there:
+        allowed = len(given.names) - plan.survivors(len(given.names))
+        reasons = "; ".join(f"{name}: {why}" for name, why in told["absent"].items() if why)
+        raise (BudgetExceeded if refused else ProtocolError)(
+            f"Expected at most {allowed} of {len(given.names)} clients to be absent from the sum, got more: "
+            f"{reasons or 'no client gave a reason'}"
+        )
+    return MaskedSum(
+        total=answers.totals[_NAME].value.reshape(given.shape),
+        survivors=tuple(there),
+        event=Protection(plan, spec).charge().server,
+        error=len(there) * spec.grid.step * (0.5 if clip is None else 1.0),
+        **told,
+    )
 
 
 def _sends(given: Vectors, bound: float | None, clip: float | None, noise: float) -> ValueSpec:
@@ -194,8 +212,6 @@ def _plan(
             "Expected `ledger` and a noise_multiplier with `budget`: without a ledger charges do not add up, "
             "and without noise no budget is enough."
         )
-    if not 0 <= noise < np.inf:
-        raise ConfigError(f"Expected a finite noise_multiplier >= 0, got {noise}.")
     return Plan(
         sum="masked",
         noise=Distributed.word if noise else NO_NOISE,
@@ -214,59 +230,3 @@ def _plan(
         non_private=() if noise else (_NAME,),
         max_rounds=1,
     )
-
-
-def _summed(
-    given: Vectors,
-    spec: ValueSpec,
-    plan: Plan,
-    path: Path,
-    numbers: Mapping[str, int],
-    silent: frozenset[str],
-) -> MaskedSum:
-    names = {number: name for name, number in numbers.items()}
-    place = {numbers[name]: at for at, name in enumerate(given.names)}
-    clip = next(iter(spec.sensitivity.values()), None)
-
-    def compute(context: ClientContext) -> Value:
-        if names[context.client] in silent:
-            raise DataError("It fell silent, as it was told to.")
-        row = given.rows[place[context.client]]
-        if clip is None:
-            return Value(clear=row)
-        return Value.summed(row[None], spec.grid, clip)
-
-    records = [RECORDS] * (1 + max(numbers.values()))
-    query = CohortQuery(
-        cohort=tuple(sorted(place)),
-        broadcast=np.zeros(0, np.float32),
-        sums=(Sum(spec, given.rows.shape[1]),),
-    )
-    with SecureAggregator(plan, [ClientFunction(spec, compute)], records, ledger=path) as aggregator:
-        answers = aggregator.query(query)
-        absent = {
-            names[k]: aggregator.log.abstained.get(client_name(k), "")
-            for k in place
-            if k not in answers.survivors
-        }
-        if not answers.survivors:
-            _require_sum(absent, [names[k] for k in place if client_name(k) in aggregator.log.refused], plan)
-        return MaskedSum(
-            total=answers.totals[_NAME].value.reshape(given.shape),
-            survivors=tuple(name for name in given.names if name not in absent),
-            absent=absent,
-            learns={party: learns(plan, [spec], party) for party in PARTIES},
-            event=Protection(plan, spec).charge().server,
-            epsilon={party: aggregator.ledger.worst(party) for party in PARTIES},
-            error=len(answers.survivors) * spec.grid.step * (0.5 if clip is None else 1.0),
-        )
-
-
-def _require_sum(absent: Mapping[str, str], refused: Sequence[str], plan: Plan) -> None:
-    """Raise the error that explains why there is no sum."""
-    allowed = len(absent) - plan.survivors(len(absent))
-    reasons = "; ".join(f"{name}: {why}" for name, why in absent.items() if why) or "no client gave a reason"
-    told = (
-        f"Expected at most {allowed} of {len(absent)} clients to be absent from the sum, got more: {reasons}"
-    )
-    raise (BudgetExceeded if refused else ProtocolError)(told)

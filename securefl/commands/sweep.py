@@ -17,7 +17,6 @@ from securefl.report.terminal import say
 from securefl.study.packaged import text_of
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import Console
 
     from securefl.sweep.cells import Sweep
@@ -151,23 +150,11 @@ def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
         echo_pages("Report", chosen.folder / "report.html")
 
 
-def _echo_means(table: pd.DataFrame) -> None:
-    """Print the mean accuracy of each line at each epsilon, a row for each line."""
-    from securefl.report.pages import number_text
-
-    head = ["final accuracy at epsilon", *(f"{epsilon:g}" for epsilon in table.columns)]
-    rows = [
-        [": ".join(filter(None, name)), *(number_text(mean, 3) for mean in row)]
-        for name, row in zip(table.index, table.to_numpy().tolist(), strict=True)
-    ]
-    echo_table(head, rows)
-
-
 def _swept(
     found: Sweep, out: Path, workers: int | None, on_ray: bool, console: Console, as_text: bool
 ) -> None:
     """Run the unfinished cells of a sweep in its folder, and print the results."""
-    from securefl.sweep.best import caveats, headline, means
+    from securefl.sweep.best import answer, caveats, headline
     from securefl.sweep.cells import CONFIG, claim
     from securefl.sweep.page import alarms_of
     from securefl.sweep.report import as_json
@@ -191,11 +178,10 @@ def _swept(
     elif not summary.empty:
         echo(f"{len(found.cells) - len(failed)} of {len(found.cells)} cells are finished.")
         series = series_of(found, summary)
-        table = means(series)
         for sentence in filter(None, (headline(series), *caveats(found))):
             echo(sentence)
-        if len(table):
-            _echo_means(table)
+        if table := answer(series):
+            echo_table(table[0], table[1:])
         echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
         echo_pages("Page", out / "sweep.html")
     alarming = alarms_of(found, out)

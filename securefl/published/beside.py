@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from itertools import product
 from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from securefl.core.errors import ConfigError
 from securefl.published.table import Figure, Measure, Row, Table, differences
+from securefl.report import terminal
 from securefl.report.significance import holm, least_p, said, signed_rank
 from securefl.report.tables import write_csv
 from securefl.storage.texts import read_text
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 CSV = "table.csv"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
+class Sample(NamedTuple):
     """A measure of one arm over its seeds.
 
     values: one for each seed, in the order of the seeds. If a run never reached the target, its value is that
@@ -93,7 +93,7 @@ def sample(measure: Measure, metrics: pd.DataFrame, arm: str, target: float | No
     """
     own = metrics[metrics["arm"] == arm]
     taken = [_of_run(measure, run.sort_values("round"), target) for _, run in own.groupby("seed")]
-    return Sample(values=tuple(value for value, _ in taken), reached=sum(reached for _, reached in taken))
+    return Sample(tuple(value for value, _ in taken), sum(reached for _, reached in taken))
 
 
 def _of_run(measure: Measure, run: pd.DataFrame, target: float | None) -> tuple[float, bool]:
@@ -132,10 +132,10 @@ def costs(measure: Measure, run: pd.DataFrame) -> pd.Series:
 class Pair:
     """One figure of a table: the published one, None if the paper prints none, and the measured one.
 
-    p: of Wilcoxon's signed-rank test, seed by seed, against the part's own system; None for that system, and
-    where one of the two lacks the figure under a seed (nan). adjusted: the same by Holm's method, over the
-    rivals of this part and measure that have a p. lead: of the part's own system over this one, above 0 if
-    that is better.
+    row: its system. p: of Wilcoxon's signed-rank test, seed by
+    seed, against the part's own system; nan for that system, and where one of the two lacks the figure under
+    a seed. adjusted: the same by Holm's method, over the rivals of this part and measure that have a p. lead:
+    of the part's own system over this one, above 0 if that is better.
     """
 
     part: str
@@ -143,9 +143,9 @@ class Pair:
     measure: Measure
     published: Figure | None
     measured: Sample
-    p: float | None = None
-    adjusted: float | None = None
-    lead: float = 0.0
+    p: float
+    adjusted: float
+    lead: float
 
 
 def beside(table: Table, metrics: Mapping[str, pd.DataFrame]) -> tuple[Pair, ...]:
@@ -155,12 +155,13 @@ def beside(table: Table, metrics: Mapping[str, pd.DataFrame]) -> tuple[Pair, ...
         target = part.study.study.target
         samples = [sample(measure, metrics[part.name], row.arm, target) for row in part.rows]
         ours = sample(measure, metrics[part.name], part.ours, target)
-        p = {
-            place: signed_rank(samples[place].values, ours.values)
-            for place, row in enumerate(part.rows)
-            if row.arm != part.ours and not isnan(samples[place].mean + ours.mean)
-        }
-        adjusted = dict(zip(p, holm(tuple(p.values())), strict=True))
+        p = [
+            nan
+            if row.arm == part.ours or isnan(own.mean + ours.mean)
+            else signed_rank(own.values, ours.values)
+            for row, own in zip(part.rows, samples, strict=True)
+        ]
+        adjusted = iter(holm([one for one in p if not isnan(one)]))
         found += [
             Pair(
                 part=part.name,
@@ -168,11 +169,11 @@ def beside(table: Table, metrics: Mapping[str, pd.DataFrame]) -> tuple[Pair, ...
                 measure=measure,
                 published=row.figures.get(measure),
                 measured=own,
-                p=p.get(place),
-                adjusted=adjusted.get(place),
+                p=one,
+                adjusted=nan if isnan(one) else next(adjusted),
                 lead=(1 if measure.higher_is_better else -1) * (ours.mean - own.mean),
             )
-            for place, (row, own) in enumerate(zip(part.rows, samples, strict=True))
+            for row, own, one in zip(part.rows, samples, p, strict=True)
         ]
     return tuple(found)
 
@@ -184,7 +185,7 @@ def claims(table: Table, pairs: Sequence[Pair]) -> list[str]:
         label = next((row.label for row in part.rows if row.arm == part.ours), part.ours)
         own = [one for one in pairs if (one.part, one.measure) == (part.name, measure)]
         own = [one for one in own if one.row.arm != part.ours]
-        rivals = [(one.row.label, one.lead, one.adjusted) for one in own if one.adjusted is not None]
+        rivals = [(one.row.label, one.lead, one.adjusted) for one in own if not isnan(one.adjusted)]
         without = [one.row.label for one in own if isnan(one.measured.mean)]
         unit = f" {measure if measure.target is None else 'rounds'}" if measure.counts else ""
         if own:
@@ -196,17 +197,14 @@ def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
     """The table as lines of text: for each system the published figures, the measured ones, and p."""
     lines = [f"{table.title} ({table.source})"]
     for part in table.parts:
-        lines += [
-            "",
-            part.name,
-            _line("", "", [_head(one, part.study.study.target) for one in table.measures]),
-        ]
+        head, rows = ["", "", *(_head(one, part.study.study.target) for one in table.measures)], []
         for row in part.rows:
             own = [pair for pair in pairs if pair.part == part.name and pair.row is row]
-            lines.append(_line(row.label, "published", [_published(pair) for pair in own]))
-            lines.append(_line("", "measured", [_measured(pair) for pair in own]))
-            if any(pair.p is not None for pair in own):
-                lines.append(_line("", "p", ["–" if pair.p is None else f"{pair.p:.3g}" for pair in own]))
+            rows.append([row.label, "published", *map(_published, own)])
+            rows.append(["", "measured", *map(_measured, own)])
+            if not all(isnan(pair.p) for pair in own):
+                rows.append(["", "p", *("–" if isnan(pair.p) else f"{pair.p:.3g}" for pair in own)])
+        lines += ["", part.name, *terminal.table(head, rows, None).split("\n")]
     seeds = len(pairs[0].measured.values)
     return [
         *lines,
@@ -224,11 +222,6 @@ def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
 def _head(measure: Measure, target: float | None) -> str:
     own_target = not measure.counts or measure.target is not None
     return measure.value if own_target or target is None else f"{measure} to {target:g}"
-
-
-def _line(name: str, what: str, cells: Sequence[str]) -> str:
-    """A line of print: 24 characters for the system and for what its figures are, and 20 for each measure."""
-    return (f"{name:<12.12} {what:<11}" + "".join(f"{cell:<20}" for cell in cells)).rstrip()
 
 
 def _published(pair: Pair) -> str:
@@ -268,8 +261,8 @@ def as_rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     ]
 
 
-def _known(value: float | None) -> float | None:
-    return None if value is None or isnan(value) else round(value, 5)
+def _known(value: float) -> float | None:
+    return None if isnan(value) else round(value, 5)
 
 
 def write(path: Path, command: str, table: Table, pairs: Sequence[Pair]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from securefl.report import style
-from securefl.report.style import WIDE, Look, blank, checked, legend, light_frame
+from securefl.report.style import WIDE, Look, blank, checked, curve, legend, light_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,15 +17,23 @@ if TYPE_CHECKING:
 
 _ACROSS = 3
 """Matrices side by side."""
+_NUMBERED = 12
+"""The most classes of a matrix with numbers."""
 
 
 def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
-    """A matrix for each model: the share of a class's records (row) by predicted class (column), in shades.
+    """A matrix for each model: the percentage of a class's records (row) by predicted class (column).
 
+    Percentages are shades, and numbers too if the classes are few; those below a half have no number.
     table: columns name, true, predicted, records; records are summed over seeds.
     Raises DataError for missing columns or an empty frame.
     """
+    from matplotlib.colors import LinearSegmentedColormap
+
     data = checked(table, ("name", "true", "predicted", "records"))
+    # From transparent: nothing is as light or as dark as the page. No shade hides the numbers on it.
+    ink = style.ARM_COLOURS[0]
+    shades = LinearSegmentedColormap.from_list("share", [f"{ink}00", f"{ink}BF"])
     names = list(dict.fromkeys(data["name"]))
     across = min(len(names), _ACROSS if width >= WIDE else 1)
     rows = ceil(len(names) / across)
@@ -41,12 +49,16 @@ def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
         # A class without test records has a row of zeros.
         share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
         # Without interpolation a page has a dot for each number, which the browser enlarges.
-        axes.imshow(share, cmap="Blues", vmin=0, vmax=1, interpolation="none")
+        image = axes.imshow(100 * share, cmap=shades, vmin=0, vmax=100, interpolation="none")
+        for (row, column), each in np.ndenumerate(100 * share if len(share) <= _NUMBERED else ()):
+            if each >= 0.5:
+                axes.text(column, row, f"{each:.0f}", fontsize=8, ha="center", va="center")
         style.whole_numbers(axes.xaxis)
         style.whole_numbers(axes.yaxis)
         axes.set_xlabel("predicted class")
         axes.set_ylabel("class")
         axes.set_title(name, fontsize=10, loc="left")
+    figure.colorbar(image, ax=figure.axes, label="records of the class (%)")
     return figure
 
 
@@ -71,9 +83,7 @@ def calibration(
     several = "seed" in data.columns and data["seed"].nunique() > 1
     for name in names:
         own = data[data["name"] == name].sort_values("probability")
-        line = "" if several else "-"
-        look = shown[name]
-        axes.plot(own["probability"], own["right"], line, color=look.colour, marker=look.marker, label=name)
+        curve(axes, own["probability"], own["right"], shown[name], label=name, joined=not several)
     axes.set_xlabel("probability of the predicted class")
     axes.set_ylabel("share of right classes")
     axes.set_xlim(0, 1)

@@ -6,11 +6,10 @@ All figures are built on matplotlib's object interface and touch no global state
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securefl.report import style
 from securefl.report.style import (
@@ -19,11 +18,11 @@ from securefl.report.style import (
     Look,
     arms_of,
     checked,
+    curve,
     far_apart,
     legend,
     light_frame,
     limit,
-    line,
     panels_of,
     whole_numbers,
 )
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 SHARE = "accuracy (share, 0 to 1)"
 _WHOSE = {"global": "one global model", "personal": "personal models"}
 _NOTE: Mapping[str, Any] = {"fontsize": 9.0, "loc": "left"}
@@ -70,8 +68,7 @@ def accuracy(
     for axes, (models, part) in zip(panels, parts.items(), strict=False):
         light_frame(axes)
         for place, arm in enumerate(arms_of(part)):
-            curve = _Curve.of(part[part["arm"] == arm], target)
-            _draw(axes, curve, _label(arm, curve.reached, target), looks[arm], place, least)
+            _draw(axes, part[part["arm"] == arm], target, looks[arm], place, least)
         between = "; " if width >= WIDE else "\n"
         axes.set_title(between.join(filter(None, (_WHOSE.get(models), _seeds_words(part)))), **_NOTE)
         draw_floor(axes, part, labelled=True)
@@ -81,7 +78,7 @@ def accuracy(
         limit(axes, target, "target")
         axes.set_ylabel(label if axes is panels[0] or width < WIDE else "")
     if arms:
-        legend(figure, [_label(arm, None, target) for arm in arms])
+        legend(figure, [arm if target is None else f"{arm} (target not reached)" for arm in arms])
     return figure
 
 
@@ -96,43 +93,29 @@ def draw_floor(axes: Axes, data: pd.DataFrame, *, labelled: bool) -> None:
         axes.axhline(height, label=FLOOR if labelled else "_nolegend_", **ink)
 
 
-@dataclass(frozen=True, eq=False)
-class _Curve:
-    """An arm over its rounds: the mean, each seed's values (seeds, rounds), where it reaches the target."""
-
-    rounds: Floats
-    mean: Floats
-    seeds: Floats
-    reached: float | None
-
-    @classmethod
-    def of(cls, own: pd.DataFrame, target: float | None) -> _Curve:
-        known = own if "seed" in own.columns else own.assign(seed=0)
-        table = known.pivot_table(index="seed", columns="round", values="accuracy")
-        rounds, values = table.columns.to_numpy(dtype=float), table.to_numpy(dtype=float)
-        # A seed whose clients' budgets ended early has no values in later rounds.
-        mean = np.nanmean(values, axis=0)
-        return cls(rounds, mean, values, _first_reach(rounds, mean, target))
-
-
-def _draw(axes: Axes, curve: _Curve, label: str, look: Look, place: int, least: float) -> None:
-    rounds, mean, ink = curve.rounds, curve.mean, look.colour
-    line(axes, rounds, mean, look, place=place, label=label)
-    if 1 < len(curve.seeds) < FEW_SEEDS:
-        for values in curve.seeds:
-            axes.plot(rounds, values, ".", color=ink, markersize=5, alpha=0.5, label="_nolegend_")
-    elif len(curve.seeds) >= FEW_SEEDS:
-        deviation = np.nanstd(curve.seeds, axis=0)
-        low, high = np.maximum(mean - deviation, least), np.minimum(mean + deviation, 1.0)
-        # A band over one round has no width and is invisible, so error bars show it.
-        if len(rounds) == 1:
-            axes.errorbar(rounds, mean, yerr=[mean - low, high - mean], color=ink, capsize=4)
-        axes.fill_between(rounds, low, high, color=ink, alpha=0.18, linewidth=0)
-    if curve.reached is not None:
-        height = mean[rounds == curve.reached]
-        axes.plot(
-            [curve.reached], height, look.marker, color=ink, markeredgecolor="white", markersize=9, zorder=5
-        )
+def _draw(axes: Axes, own: pd.DataFrame, target: float | None, look: Look, place: int, least: float) -> None:
+    """Draw an arm: the mean over its seeds, how far they lie apart, and where the mean reaches the target."""
+    known = own if "seed" in own.columns else own.assign(seed=0)
+    # A seed whose clients' budgets ended early has no values in later rounds.
+    seeds = known.pivot_table(index="seed", columns="round", values="accuracy")
+    mean, apart = seeds.mean(), seeds.std(ddof=0)
+    few, arm = len(seeds) < FEW_SEEDS, str(own["arm"].iloc[0])
+    hits = mean.index[mean >= (np.inf if target is None else target)]
+    reached = f"at round {hits[0]:g}" if len(hits) else "not reached"
+    curve(
+        axes,
+        mean.index,
+        mean,
+        look,
+        label=arm if target is None else f"{arm} (target {reached})",
+        low=None if few else (mean - apart).clip(lower=least),
+        high=(mean + apart).clip(upper=1.0),
+        seeds=seeds.to_numpy() if few and len(seeds) > 1 else (),
+        place=place,
+    )
+    if len(hits):
+        style_of: Mapping[str, Any] = {"markeredgecolor": "white", "markersize": 9, "zorder": 5}
+        axes.plot(hits[:1], mean[hits[:1]], look.marker, color=look.colour, **style_of)
 
 
 def bytes_and_time(
@@ -160,20 +143,21 @@ def bytes_and_time(
     figure, panels = panels_of(2, height=3.2, width=width)
     for axes in panels:
         light_frame(axes)
-    totals: dict[str, list[float]] = {"megabytes": [], "minutes": []}
+    totals: tuple[list[float], ...] = ([], [])
     for place, arm in enumerate(arms):
-        curve = _by_round(data[data["arm"] == arm], ["accuracy", "megabytes", "seconds"])
-        cost = {"megabytes": curve["megabytes"].cumsum(), "minutes": curve["seconds"].cumsum() / 60}
+        own = data[data["arm"] == arm]
+        means = own.groupby("round")[["accuracy", "megabytes", "seconds"]].mean()
         # Costs add up over all rounds, also over rounds without a measured accuracy.
-        seen = curve.index.isin(evaluated(data[data["arm"] == arm])["round"])
-        dash = {"linestyle": "--" if arm in personal else "-", "label": names[arm]}
-        for axes, (name, total) in zip(panels, cost.items(), strict=True):
-            line(axes, total[seen], curve["accuracy"][seen], looks[arm], place=place, **dash)
-            totals[name].append(float(total.iloc[-1]))
+        seen = means.index.isin(evaluated(own)["round"])
+        worn = replace(looks[arm], dash=(4, 2) if arm in personal else ())
+        for axes, ends, cost in zip(panels, totals, (means["megabytes"], means["seconds"] / 60), strict=True):
+            total = cost.cumsum()
+            curve(axes, total[seen], means["accuracy"][seen], worn, place=place, label=names[arm])
+            ends.append(float(total.iloc[-1]))
     for axes in panels:
         for part in parts.values():
             draw_floor(axes, part, labelled=True)
-    for axes, ends in zip(panels, totals.values(), strict=True):
+    for axes, ends in zip(panels, totals, strict=True):
         if not far_apart(axes, ends):
             style.few_numbers(axes.xaxis)
     panels[0].set_xlabel("sent and received so far, all clients (MB)")
@@ -209,21 +193,3 @@ def _seeds_words(data: pd.DataFrame) -> str:
             return f"mean of {seeds} seeds; points: each seed"
         case seeds:
             return f"mean of {seeds} seeds; band: one standard deviation"
-
-
-def _by_round(data: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    return data.groupby("round")[columns].mean().sort_index()
-
-
-def _first_reach(
-    rounds: NDArray[np.float64], mean: NDArray[np.float64], target: float | None
-) -> float | None:
-    if target is None or not (hits := np.flatnonzero(mean >= target)).size:
-        return None
-    return float(rounds[hits[0]])
-
-
-def _label(arm: str, reached: float | None, target: float | None) -> str:
-    if target is None:
-        return arm
-    return f"{arm} ({'target not reached' if reached is None else f'target at round {reached:g}'})"

@@ -12,18 +12,18 @@ from securefl.report.style import (
     WIDE,
     Look,
     arms_of,
+    beyond,
     checked,
+    curve,
     legend,
     light_frame,
     limit,
-    line,
     panels_of,
     whole_numbers,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLUMNS: Final = ("arm", "seed", "round", "party", "least", "most")
@@ -50,40 +50,35 @@ def epsilon(
     area below it reaches down to the least. An infinite epsilon lies above the axis, on a line that is marked
     so. budget: drawn as a dashed line; None for none. Raises DataError for missing columns or an empty frame.
     """
-    from matplotlib.ticker import MaxNLocator
-
     data = checked(spent, COLUMNS)
     arms, parties = arms_of(data), finite_parties(data)
     looks = looks or style.looks(arms)
     figure, panels = panels_of(max(1, len(parties)), height=2.7, width=width)
-    finite = data["most"].to_numpy(dtype=float)
-    finite = finite[np.isfinite(finite)]
-    top = max(float(finite.max(initial=0.0)), budget or 0.0) or 1.0
+    known = data["most"][np.isfinite(data["most"])]
+    top = max(float(known.max()) if len(known) else 0.0, budget or 0.0) or 1.0
     for axes, party in zip(panels, parties, strict=False):
         light_frame(axes)
         own = data[data["party"] == party]
         for place, arm in enumerate(arms):
             # Lines of several arms with an infinite epsilon lie side by side, not on each other.
             endless = top * (1.2 + min(0.03, 0.14 / len(arms)) * (place - (len(arms) - 1) / 2))
-            _draw(axes, own[own["arm"] == arm], looks[arm], place, arm, endless)
+            rounds = own[own["arm"] == arm].groupby("round").agg({"least": "min", "most": "max"})
+            finite = np.isfinite(rounds["most"])
+            curve(
+                axes,
+                rounds.index,
+                rounds["most"].where(finite, endless),
+                looks[arm],
+                label=arm,
+                low=rounds["least"].where(finite),
+                high=rounds["most"],
+                place=place,
+            )
         limit(axes, budget, "budget")
         axes.set_title(f"against the {party}", fontsize=10, loc="left")
         axes.set_xlabel("round")
         whole_numbers(axes.xaxis)
-        axes.set_ylim(0, 1.3 * top)
-        ticks = [value for value in MaxNLocator(nbins=5).tick_values(0, top) if value <= 1.05 * top]
-        axes.set_yticks([*ticks, 1.2 * top], [*(f"{value:g}" for value in ticks), "infinite"])
+        beyond(axes, top, "infinite")
         axes.set_ylabel("epsilon of a data holder" if axes is panels[0] or width < WIDE else "")
     legend(figure, arms)
     return figure
-
-
-def _draw(axes: Axes, own: pd.DataFrame, look: Look, place: int, label: str, endless: float) -> None:
-    table = own.groupby("round")[["least", "most"]].agg({"least": "min", "most": "max"}).sort_index()
-    rounds = table.index.to_numpy(dtype=float)
-    largest, least = table["most"].to_numpy(dtype=float), table["least"].to_numpy(dtype=float)
-    most = np.where(np.isinf(largest), endless, largest)
-    line(axes, rounds, most, look, place=place, label=label)
-    axes.fill_between(
-        rounds, least, most, where=np.isfinite(largest), color=look.colour, alpha=0.15, linewidth=0
-    )

@@ -68,10 +68,19 @@ _LETTERS_PER_INCH = 13.3
 
 @dataclass(frozen=True)
 class Look:
-    """The style of one series: its colour (hex) and its mark."""
+    """The style of one series: its colour (hex), its mark, and its dash in points on and off; () is solid.
+
+    hollow: whether marks are filled with white.
+    """
 
     colour: str
     marker: str
+    hollow: bool = False
+    dash: tuple[int, ...] = ()
+
+    @property
+    def fill(self) -> str:
+        return "white" if self.hollow else self.colour
 
 
 def look(number: int) -> Look:
@@ -79,16 +88,13 @@ def look(number: int) -> Look:
     return Look(_colour(number), MARKERS[number % len(MARKERS)])
 
 
-def swatch(worn: Look, *, fill: str | None = None, dash: tuple[int, ...] = ()) -> Markup:
-    """A line with a series' mark, as SVG for a page's legend beside its figures.
-
-    fill: of the mark, by default the series' colour. dash: lengths on and off, empty for a solid line.
-    """
-    dashes = f' stroke-dasharray="{dash[0] * 1.5:g} {dash[1] * 1.5:g}"' if dash else ""
+def swatch(worn: Look) -> Markup:
+    """A line with a series' mark, as SVG for a page's legend beside its figures."""
+    dashes = f' stroke-dasharray="{" ".join(f"{1.5 * part:g}" for part in worn.dash)}"' if worn.dash else ""
     return Markup(  # safe: it has numbers and constants alone
         f'<svg class="key" viewBox="0 0 36 12" aria-hidden="true"><path d="M0 6h36" stroke="{worn.colour}" '
         f'stroke-width="2"{dashes}/><path d="{_shape(worn.marker)}" '
-        f'style="fill:{PAGE_INKS.get((fill or worn.colour).lower(), fill or worn.colour)}" '
+        f'style="fill:{"var(--paper, #ffffff)" if worn.hollow else worn.colour}" '
         f'stroke="{worn.colour}"/></svg>'
     )
 
@@ -166,16 +172,75 @@ def panels_of(count: int, *, height: float, width: float) -> tuple[Figure, list[
     return figure, list(figure.subplots(down, across, sharey=True, squeeze=False).flat)
 
 
-def line(axes: Axes, across: Any, up: Any, worn: Look, *, place: int, **more: Any) -> None:
-    """Draw a series through these places, with some ten marks.
+def curve(
+    axes: Axes,
+    across: Any,
+    up: Any,
+    worn: Look,
+    *,
+    label: str = "_nolegend_",
+    low: Any = None,
+    high: Any = None,
+    seeds: Iterable[Any] = (),
+    place: int = 0,
+    joined: bool = True,
+    band: bool = True,
+) -> list[Any]:
+    """Draw a series: a line with some ten marks, the values of its seeds, and a band between two bounds.
 
-    place: of the series among those of the panel. Marks of different series are at different places, so that
-    they stay visible where lines overlap.
+    Args:
+        axes: where it is drawn.
+        across, up: the places of its points.
+        worn: its look.
+        label: its words in the legend.
+        low, high: the bounds of each point, nan where it has none; None if no point has bounds.
+        seeds: for each seed its values at all points, drawn as dots; nan where it has none.
+        place: of the series among those of the panel. Marks of different series are at different points, so
+            that they stay visible where lines overlap.
+        joined: whether a line joins its points.
+        band: False for a bar at each point, as a single point always has: a band there has no width.
+
+    Returns:
+        What was drawn, the line first.
     """
+    across, up, ink = np.asarray(across), np.asarray(up), worn.colour
     gap = max(1, len(across) // _MARKS)
-    where = (place % gap, gap) if len(across) > 1 else None
-    ink: dict[str, Any] = {"color": worn.colour, "marker": worn.marker, "markersize": 5, "linewidth": 1.8}
-    axes.plot(across, up, markevery=where, **ink, **more)
+    drawn: list[Any] = axes.plot(
+        across,
+        up,
+        worn.marker,
+        color=ink,
+        markerfacecolor=worn.fill,
+        markersize=5,
+        linestyle=(0, worn.dash) if joined and worn.dash else "-" if joined else "",
+        linewidth=1.8,
+        markevery=(place % gap, gap) if len(across) > 1 else None,
+        label=label,
+    )
+    for values in seeds:
+        drawn += axes.plot(across, values, ".", color=ink, markersize=5, alpha=0.5, label="_nolegend_")
+    known = np.zeros(len(across), bool) if low is None else ~np.isnan(low)
+    if band and known.sum() > 1:
+        drawn.append(axes.fill_between(across, low, high, where=known, color=ink, alpha=0.15, linewidth=0))
+    elif known.any():
+        ends = np.array([up - low, high - up])[:, known]
+        drawn += axes.errorbar(
+            across[known], up[known], yerr=ends, fmt="none", ecolor=ink, capsize=3
+        ).get_children()
+    return drawn
+
+
+def beyond(axes: Axes, top: float, word: str, *, whole: bool = False) -> None:
+    """Number the vertical axis from 0 to `top`, and mark 1.2 times as much with a word, unless it is empty.
+
+    whole: whether only whole numbers are marked.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    ticks = [at for at in MaxNLocator(nbins=5, integer=whole).tick_values(0, top) if at <= 1.05 * top]
+    words = [f"{at:g}" for at in ticks]
+    axes.set_ylim(0, 1.3 * top)
+    axes.set_yticks([*ticks, 1.2 * top] if word else ticks, [*words, word] if word else words)
 
 
 def limit(axes: Axes, height: float | None, name: str) -> None:

@@ -1,4 +1,4 @@
-"""A sweep's result: a sentence on the best arm, and the means of all arms at each epsilon over all seeds.
+"""A sweep's answer: a sentence on the best arm, and the means of all arms at each epsilon over all seeds.
 
 An arm is compared only if its true epsilon is at most the one that was asked for.
 """
@@ -6,14 +6,14 @@ An arm is compared only if its true epsilon is at most the one that was asked fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite, isnan
+from math import inf, isfinite, isnan
 from typing import Final
 
 import pandas as pd
 
 from securefl.study.accounted import sentence as accounted
 from securefl.sweep.cells import Sweep
-from securefl.sweep.tradeoff import Series
+from securefl.sweep.tradeoff import Series, holds
 
 CHOICE: Final = (
     "The best cell's epsilon does not cover its choice: publishing the best cell reveals something about all "
@@ -23,54 +23,23 @@ CHOICE: Final = (
 
 
 def headline(series: Sequence[Series]) -> str:
-    """What accuracy an epsilon costs, in plain words, of the arm that is best in the middle of the epsilons.
+    """The arm of the highest accuracy at the middle one of the finite epsilons, in a sentence.
 
     Empty if no accuracy is known. Personal models do not compare with global ones, so they come second.
     """
-    shown = [own for own in series if not own.personal] or list(series)
-    known = {
-        own.number: [point for point in own.points("final_accuracy") if not isnan(point.mean)]
-        for own in shown
-    }
-    finite = sorted({float(f"{p.at:.3g}") for points in known.values() for p in points if isfinite(p.at)})
-    if not finite:
-        best = max(((p.mean, own.line) for own in shown for p in known[own.number]), default=None)
-        return (
-            ""
-            if best is None
-            else f"No cell has a finite epsilon. The best accuracy is {best[0]:.3f}, of {best[1]}."
-        )
-    middle = finite[(len(finite) - 1) // 2]
-    there = [
-        (point.mean, own)
-        for own in shown
-        for point in known[own.number]
-        if float(f"{point.at:.3g}") == middle
+    known = [
+        (float(f"{point.at:.3g}"), point.mean, own)
+        for own in [one for one in series if not one.personal] or series
+        for point in own.points("final_accuracy")
+        if not isnan(point.mean)
     ]
-    mean, lead = max(there, key=lambda pair: pair[0])
-    first = lead.rows.iloc[0]
-    holds = (
-        f" per {first['unit']} at delta {first['delta']:g}"
-        if {"unit", "delta"} <= {*lead.rows.columns}
-        else ""
-    )
-    whose = (
-        f"the best arm is {lead.line}, with an accuracy of"
-        if len(shown) > 1
-        else f"{lead.line} has an accuracy of"
-    )
-    told = f"At a true epsilon of {middle:g}{holds}, {whose} {mean:.3f}"
-    own = [point for point in known[lead.number] if isfinite(point.at)]
-    ends = [point for point in (own[0], own[-1]) if float(f"{point.at:.3g}") != middle]
-    rest = [f"{point.mean:.3f} at {float(f'{point.at:.3g}'):g}" for point in dict.fromkeys(ends)]
-    endless = [point.mean for point in known[lead.number] if not isfinite(point.at)]
-    if endless:
-        rest.append(f"{max(endless):.3f} where epsilon is infinite")
-    return f"{told}{'; it is ' if rest else ''}{_and(rest)}."
-
-
-def _and(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+    if not known:
+        return ""
+    finite = sorted({at for at, _, _ in known if isfinite(at)}) or [inf]
+    middle = finite[(len(finite) - 1) // 2]
+    mean, lead = max(((mean, own) for at, mean, own in known if at == middle), key=lambda pair: pair[0])
+    where = f"At a true epsilon of {middle:g}{holds([lead])}" if middle < inf else "Without a finite epsilon"
+    return f"{where}, {lead.line} has the highest accuracy: {mean:.3f}."
 
 
 def caveats(sweep: Sweep) -> list[str]:
@@ -85,14 +54,10 @@ def means(series: Sequence[Series]) -> pd.DataFrame:
     nan where a line has no value. Empty if no two lines compare at any epsilon.
     """
     rows = [
-        {
-            "panel": ", ".join(own.panel),
-            "line": own.line,
-            "epsilon": point.asked,
-            "mean": point.mean,
-        }
+        {"panel": ", ".join(own.panel), "line": own.line, "epsilon": point.asked, "mean": point.mean}
         for own in series
-        if _honest(own)
+        # Honest: every true epsilon is at most the one asked for, and one global model is tested.
+        if not own.personal and (own.rows["epsilon_true"] <= own.rows["asked"] * (1 + 1e-9)).all()
         for point in own.points("final_accuracy")
     ]
     if not rows:
@@ -103,7 +68,12 @@ def means(series: Sequence[Series]) -> pd.DataFrame:
     return found if (found.groupby("panel").count() > 1).to_numpy().any() else pd.DataFrame()
 
 
-def _honest(own: Series) -> bool:
-    """Whether every true epsilon is at most the one asked for, and one global model is tested."""
-    kept = own.rows["epsilon_true"] <= own.rows["asked"] * (1 + 1e-9)
-    return bool(kept.all()) and not own.personal
+def answer(series: Sequence[Series]) -> list[list[str]]:
+    """The same as texts, with a head, for a terminal and for the page. Empty if nothing compares."""
+    found = means(series)
+    head = ["Final accuracy at epsilon", *(f"{epsilon:g}" for epsilon in found.columns)]
+    rows = [
+        [": ".join(filter(None, name)), *("–" if isnan(mean) else f"{mean:.3f}" for mean in row)]
+        for name, row in zip(found.index, found.to_numpy().tolist(), strict=True)
+    ]
+    return [head, *rows] if rows else []

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import Any, Final
 import tomli_w
 
 from securefl.core.errors import ConfigError
-from securefl.core.reading import convert, near
+from securefl.core.reading import convert
 from securefl.dp.choice import Trials
 from securefl.storage.files import folder_at, write
 from securefl.storage.own_code import CALLER, Namer
@@ -40,84 +40,60 @@ _LONGEST = 100
 """The longest name of a cell's folder, in characters. File systems allow 255 bytes."""
 EPSILON: Final = "privacy.epsilon"
 MOST_CELLS: Final = 2000
-_KNOWN: Final = ("grid", "list", "panels", "choice")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """The section [sweep].
 
-    grid: lists of values by key. Their product gives the cells. entries: overrides; each entry has the whole
+    grid: lists of values by key. Their product gives the cells. list: overrides; each entry has the whole
     grid. panels: swept keys whose values have panels of their own; the first key's panels are side by side.
     choice: the number of trials that a private selection draws; None if all cells are run and published.
     """
 
-    grid: Mapping[str, Sequence[Any]]
-    entries: Sequence[Mapping[str, Any]]
+    grid: dict[str, Any] = field(default_factory=dict)
+    list: tuple[dict[str, Any], ...] = ({},)
     panels: tuple[str, ...] = ()
     choice: Trials | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The swept keys, in the order of the file."""
-        return tuple(dict.fromkeys([*(key for entry in self.entries for key in entry), *self.grid]))
+        return tuple(dict.fromkeys([*(key for entry in self.list for key in entry), *self.grid]))
 
-    def points(self) -> list[dict[str, Any]]:
+    def points(self) -> Sequence[dict[str, Any]]:
         """The overrides of every cell. Raises ConfigError for more than MOST_CELLS."""
-        count = len(self.entries) * prod(len(values) for values in self.grid.values())
+        count = len(self.list) * prod(len(values) for values in self.grid.values())
         if count > MOST_CELLS:
             raise ConfigError(f"Expected at most {MOST_CELLS:,} cells, got {count:,}; sweep over less.")
         return [
             {**entry, **dict(zip(self.grid, values, strict=True))}
-            for entry, values in product(self.entries, product(*self.grid.values()))
+            for entry, values in product(self.list, product(*self.grid.values()))
         ]
 
 
 def section_of(section: Any) -> Section:
     """The section as TOML has it, by default with one empty entry. Raises ConfigError for an invalid one."""
-    if not isinstance(section, dict):
-        raise ConfigError(f"Expected a table [sweep], got {section!r}.")
-    for key in section:
-        if key not in _KNOWN:
-            raise ConfigError(f"[sweep] Unknown key `{key}`{near(key, _KNOWN)}; known: {', '.join(_KNOWN)}.")
-    grid, entries = section.get("grid", {}), section.get("list", [{}])
-    if not {"grid", "list"} & {*section} or not isinstance(grid, dict) or not isinstance(entries, list):
+    found = convert(Section, section, "sweep")
+    if not {"grid", "list"} & {*section} or not found.list:
         raise ConfigError("Expected a table [sweep.grid] or tables [[sweep.list]], got others.")
-    if not entries:
-        raise ConfigError("Expected a table [sweep.grid] or tables [[sweep.list]], got others.")
-    for key, values in grid.items():
+    for key, values in found.grid.items():
         _dotted(key, values, "[sweep.grid]")
         if not isinstance(values, list) or not values:
             raise ConfigError(f"[sweep.grid] Expected a list of values of `{key}`, got {values!r}.")
-    for entry in entries:
-        _require_entry(entry, grid)
-    found = Section(grid=grid, entries=entries)
-    choice = convert(Trials, section["choice"], "sweep.choice") if "choice" in section else None
-    panels = _panels(section.get("panels", []), found.keys)
-    return Section(grid=grid, entries=entries, panels=panels, choice=choice)
-
-
-def _require_entry(entry: Any, grid: Mapping[str, Any]) -> None:
-    if not isinstance(entry, dict):
-        raise ConfigError(f"[[sweep.list]] Expected tables, got {entry!r}.")
-    for key, value in entry.items():
+    for key, value in (pair for entry in found.list for pair in entry.items()):
         _dotted(key, value, "[[sweep.list]]")
-        if key in grid:
+        if key in found.grid:
             raise ConfigError(
                 f"Expected `{key}` in [sweep.grid] or in [[sweep.list]], got it in both. Keep one of them."
             )
-
-
-def _panels(panels: Any, keys: Iterable[str]) -> tuple[str, ...]:
-    able = [key for key in keys if key != EPSILON and not key.startswith("arm.")]
-    if not isinstance(panels, list) or any(key not in able for key in panels):
+    able = [key for key in found.keys if key != EPSILON and not key.startswith("arm.")]
+    if not {*found.panels} <= {*able} or len({*found.panels}) < len(found.panels):
         raise ConfigError(
-            f"[sweep] Expected panels as a list of swept keys (of {', '.join(able) or 'none here'}), got "
-            f"{panels!r}. The epsilon is the axis of each panel, and arms are its lines."
+            f"[sweep] Expected each key once in panels, of those swept ({', '.join(able) or 'none here'}), "
+            f"got {[*found.panels]}. The epsilon is the axis of each panel, and arms are its lines."
         )
-    if len(set(panels)) < len(panels):
-        raise ConfigError(f"[sweep] Expected each key once in panels, got {panels!r}.")
-    return tuple(panels)
+    return found
 
 
 def _dotted(key: str, value: Any, where: str) -> None:
@@ -192,25 +168,19 @@ def parse_sweep(
     section = section_of(table.pop("sweep"))
     keys, points = section.keys, section.points()
     names = _names(points, keys)
-    cells: list[Cell] = []
+    cells: dict[str, Cell] = {}
     for overrides, name in zip(points, names, strict=True):
-        if any(_same(cell.overrides, overrides) for cell in cells):
+        if _as_text(overrides) in cells:
             raise ConfigError(f"Expected each cell once, got {name} twice. Leave one out.")
-        folder = _free(name, {cell.folder for cell in cells})
-        cells.append(
-            Cell(
-                overrides=overrides,
-                name=name,
-                folder=folder,
-                study=replace(_study(table, overrides, name, home, brought), namer=namer),
-            )
-        )
+        folder = _free(name, {cell.folder for cell in cells.values()})
+        study = replace(_study(table, overrides, name, home, brought), namer=namer)
+        cells[_as_text(overrides)] = Cell(overrides=overrides, name=name, folder=folder, study=study)
     return Sweep(
-        name=cells[0].study.study.name,
+        name=study.study.name,
         keys=keys,
         panels=section.panels,
         choice=section.choice,
-        cells=tuple(cells),
+        cells=tuple(cells.values()),
         text=text,
         own_folder=home,
         namer=namer,
@@ -301,10 +271,13 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
 
 def _names(points: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:
     """The name of each cell: its values at the keys in which cells differ."""
-    told = [key for key in keys if any(not _same_at(point, points[0], key) for point in points)] or keys
+    told = [
+        key for key in keys if len({_as_text([point[key]] if key in point else []) for point in points}) > 1
+    ]
     short = short_names(keys)
     return [
-        ", ".join(f"{short[key]} = {show(point[key])}" for key in told if key in point) or "as it stands"
+        ", ".join(f"{short[key]} = {show(point[key])}" for key in told or keys if key in point)
+        or "as it stands"
         for point in points
     ]
 
@@ -329,13 +302,9 @@ def _study(
         raise ConfigError(f"In the cell {name}: {error}") from None
 
 
-def _same_at(one: Mapping[str, Any], other: Mapping[str, Any], key: str) -> bool:
-    return (key in one) == (key in other) and _same({"": one.get(key)}, {"": other.get(key)})
-
-
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _as_text(value: Any) -> str:
     # Compared as JSON: `==` makes 1, 1.0 and true equal, and nan unequal to itself.
-    return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def put(table: dict[str, Any], key: str, value: Any) -> None:

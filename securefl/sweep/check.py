@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,14 +69,12 @@ def check(
     `refused`.
     """
     single_thread()
-    alike: dict[str, list[Cell]] = {}
     ordered = list(cells)
+    alike: dict[str, list[Cell]] = {}
     for cell in ordered:
         alike.setdefault(data_of(cell.study, cell.study.study.seeds[0]), []).append(cell)
-    found: dict[str, Checked] = {}
     # One world at a time: those of a whole sweep may not fit into memory together.
-    for group in alike.values():
-        found |= {own.cell.folder: own for own in _checked(group, costs, tell)}
+    found = {own.cell.folder: own for group in alike.values() for own in _checked(group, costs, tell)}
     return [found[cell.folder] for cell in ordered]
 
 
@@ -106,27 +105,20 @@ def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) ->
             plan = made[study.arms[0].name][1]
             wants = tuple(foreseen(study, [(arm, made[arm.name]) for arm in study.arms]))
             held = account(study, here, plan)
-            yield Checked(
-                cell=cell, refused="", arms=_costs(made) if costs else (), allotted=wants, held=held
-            )
+            arms = tuple(_cost(name, *made[name]) for name in made if costs)
+            yield Checked(cell=cell, refused="", arms=arms, allotted=wants, held=held)
         except SecureFLError as error:
             yield Checked(cell=cell, refused=str(error), arms=())
 
 
-def _costs(made: Mapping[str, tuple[Algorithm, Plan]]) -> tuple[ArmCost, ...]:
-    costs = []
-    for name, (algorithm, plan) in made.items():
-        sent = [contribution.spec for contribution in algorithm.contributions]
-        spent = {p: compose(events_of(plan, sent, p, plan.max_rounds), plan.delta) for p in PARTIES}
-        costs.append(
-            ArmCost(
-                arm=name,
-                epsilon=spent,
-                affordable=affordable_rounds(plan, sent),
-                training_noise=next((noise_of(s.training) for s in sent if s.training is not None), None),
-            )
-        )
-    return tuple(costs)
+def _cost(name: str, algorithm: Algorithm, plan: Plan) -> ArmCost:
+    sent = [contribution.spec for contribution in algorithm.contributions]
+    return ArmCost(
+        arm=name,
+        epsilon={p: compose(events_of(plan, sent, p, plan.max_rounds), plan.delta) for p in PARTIES},
+        affordable=affordable_rounds(plan, sent),
+        training_noise=next((noise_of(s.training) for s in sent if s.training is not None), None),
+    )
 
 
 def require_all(sweep: Sweep, checked: Sequence[Checked]) -> None:
@@ -135,11 +127,13 @@ def require_all(sweep: Sweep, checked: Sequence[Checked]) -> None:
     if not refused:
         return
     # A reason that several cells share, such as a missing file, is listed once.
-    by_reason: dict[str, list[Checked]] = {}
-    for own in refused:
-        by_reason.setdefault(own.refused.rstrip("."), []).append(own)
-    shown = "; ".join(f"{_where(cells)}: {reason}" for reason, cells in [*by_reason.items()][:_SHOWN])
-    left = sum(map(len, [*by_reason.values()][_SHOWN:]))
+    reasons = Counter(own.refused for own in refused)
+    first = {own.refused: own.cell.name for own in reversed(refused)}
+    listed = [
+        f"in the cell {first[why]}{f' and {count - 1} more' if count > 1 else ''}: {why.rstrip('.')}"
+        for why, count in reasons.items()
+    ]
+    shown, left = "; ".join(listed[:_SHOWN]), sum([*reasons.values()][_SHOWN:])
     more = f"; and {left} more, which `securefl plan` lists" if left else ""
     raise ConfigError(
         f"{sweep.file}{': ' if sweep.file else ''}{len(refused)} of {len(checked)} cells cannot run, so none "
@@ -167,11 +161,6 @@ def require_room(checked: Sequence[Checked], begun: Callable[[Cell], Mapping[str
             raise BudgetExceeded(f"{path}: {refused}")
 
 
-def _where(cells: Sequence[Checked]) -> str:
-    name = f"in the cell {cells[0].cell.name}"
-    return name if len(cells) == 1 else f"{name} and {len(cells) - 1} more"
-
-
 def lines(sweep: Sweep, checked: Sequence[Checked]) -> Iterator[str]:
     """A line for each cell and arm: epsilon by party, or why the cell cannot run."""
     yield f"{sweep.name}: a sweep of {len(checked)} cells over {', '.join(sweep.keys)}"
@@ -183,8 +172,16 @@ def lines(sweep: Sweep, checked: Sequence[Checked]) -> Iterator[str]:
         yield own.cell.name
         if own.refused:
             yield f"  cannot run: {own.refused}"
+        of = own.cell.study
         for cost in own.arms:
-            yield f"  {cost.arm}: {_epsilon(cost)}{_rounds(own, cost)}{_noise(cost)}"
+            line = f"  {cost.arm}: ε {_against(cost.epsilon)}"
+            if cost.affordable is not None:
+                line += (
+                    f"; a budget of {of.privacy.budget:g} buys {cost.affordable} of {of.study.rounds} rounds"
+                )
+            if cost.training_noise is not None:
+                line += f"; private training with noise multiplier {cost.training_noise:g}"
+            yield line
 
 
 def _shared(checked: Sequence[Checked]) -> Iterator[str]:
@@ -196,30 +193,15 @@ def _shared(checked: Sequence[Checked]) -> Iterator[str]:
             held, count = ledgers.get(path, (own.held, 0))
             ledgers[path] = held, count + len(own.allotted)
     for path, (held, count) in ledgers.items():
-        spent = ", ".join(
-            f"{brief(held.epsilon(party))} against the {party}" for party in held.terms.adversaries
-        )
+        spent = _against({party: held.epsilon(party) for party in held.terms.adversaries})
         yield (
             f"The ledger {path} holds {len(held.entries)} runs over these records: ε {spent}, of a budget of "
             f"{held.budget:g}. These cells are {count} runs; those that are in the ledger cost nothing more."
         )
 
 
-def _epsilon(cost: ArmCost) -> str:
-    return "ε " + ", ".join(f"{brief(value)} against the {party}" for party, value in cost.epsilon.items())
-
-
-def _noise(cost: ArmCost) -> str:
-    if cost.training_noise is None:
-        return ""
-    return f"; private training with noise multiplier {cost.training_noise:g}"
-
-
-def _rounds(own: Checked, cost: ArmCost) -> str:
-    if cost.affordable is None:
-        return ""
-    of = own.cell.study
-    return f"; a budget of {of.privacy.budget:g} buys {cost.affordable} of {of.study.rounds} rounds"
+def _against(epsilon: Mapping[str, float]) -> str:
+    return ", ".join(f"{brief(value)} against the {party}" for party, value in epsilon.items())
 
 
 def seconds(checked: Sequence[Checked], forecasts: Sequence[Forecast], workers: int) -> float:
@@ -227,9 +209,13 @@ def seconds(checked: Sequence[Checked], forecasts: Sequence[Forecast], workers: 
 
     forecasts: of the arms of one cell. Cells have the same arms, and may differ in rounds and seeds.
     """
-    able = [own.cell.study.study for own in checked if not own.refused]
     whole = [
-        sum(own.total_seconds(section.rounds, len(section.seeds)) for own in forecasts) for section in able
+        sum(
+            arm.total_seconds(own.cell.study.study.rounds, len(own.cell.study.study.seeds))
+            for arm in forecasts
+        )
+        for own in checked
+        if not own.refused
     ]
     return max(sum(whole) / min(workers, max(1, len(whole))), max(whole, default=0.0))
 

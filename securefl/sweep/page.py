@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,33 +20,28 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from securefl.accounting.figures import asked_for, says_infinite, short, with_reason
+from securefl.accounting.figures import asked_for, says_infinite, with_reason
 from securefl.core.installed import versions
 from securefl.report import pages, run_page, style
 from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.inline import inline_svg
 from securefl.report.pages import number_text
 from securefl.study import publication
-from securefl.sweep.best import caveats, headline
+from securefl.sweep.best import answer, caveats, headline
 from securefl.sweep.cells import Sweep, in_force, short_names, show
-from securefl.sweep.run import facts, finished
-from securefl.sweep.tradeoff import Series, done, filters, student
-from securefl.sweep.tradeoff_plots import Drawing, Ink, drawings
+from securefl.sweep.run import facts_of
+from securefl.sweep.tradeoff import Series, filters, student
+from securefl.sweep.tradeoff_plots import Drawing, drawings, worn_by
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
 _TEMPLATE = "sweep.html.j2"
 _COLUMNS: Final = (
-    "Final accuracy",
-    "Best accuracy",
-    "Rounds run",
-    "Rounds to target",
-    "Up MB",
-    "Down MB",
-    "Seeds",
+    *("Epsilon asked for, or by given noise", "True epsilon", "Models tested"),
+    *("Final accuracy ‡", "Best accuracy ‡", "Rounds run", "Rounds to target ‡", "Up MB", "Down MB", "Seeds"),
 )
-"""Of the table of numbers, beside which each number stands on a narrow screen."""
+"""Of the table of numbers. On a narrow screen each stands beside its number."""
 SCRIPT = """
 const boxes = [...document.querySelectorAll("#filters input")];
 function show() {
@@ -75,29 +69,6 @@ class Card:
     rows: Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Truth:
-    """The true epsilons of a series, one for each epsilon asked for.
-
-    holds: unit, adjacency, delta and adversaries, in words. why: the reason why an epsilon is infinite.
-    """
-
-    series: Series
-    epsilons: Sequence[str]
-    holds: str
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """A line of the table of numbers: a series at one epsilon asked for."""
-
-    series: Series
-    asked: str
-    true: str
-    numbers: Sequence[str]
-
-
 def render(
     sweep: Sweep,
     out: Path,
@@ -113,7 +84,6 @@ def render(
     failed: the errors of failed cells, by name. figures: see `shown_on_pages`. private: whether the page is
     for the person at this machine alone. Otherwise it has no warnings.
     """
-    asked = sorted({float(value) for own in series for value in own.rows["asked"]})
     alarms = alarms_of(sweep, out) if private else {}
     choices = filters(sweep, series)
     short = short_names(sweep.keys)
@@ -134,10 +104,10 @@ def render(
         choices={short.get(name, name): values for name, values in choices.items()},
         series=series,
         groups={own.number: _groups(own, choices) for own in series},
-        truths=[_truth(own, asked) for own in series],
-        asked=[asked_for(value) for value in asked],
-        rows=[row for own in series for row in _rows(own)],
+        rows=[(one, _numbers(own)) for one in series for _, own in one.rows.groupby("asked", sort=True)],
+        held=_held(series),
         headline=headline(series),
+        answer=answer(series),
         figures=figures,
         cards=cards(sweep, out),
         columns=_COLUMNS,
@@ -186,8 +156,8 @@ def shown_on_pages(
 
 def _outside(sweep: Sweep, out: Path) -> list[str]:
     """Sentences on data that no epsilon covers, from all finished cells."""
-    told = [facts(sweep.home(out, cell), cell)["outside"] for cell in done(sweep, out)]
-    return list(dict.fromkeys(sentence for own in told for sentence in own))
+    told = [sentence for _, own in facts_of(sweep, out) for sentence in own["outside"]]
+    return list(dict.fromkeys(told))
 
 
 def script_digest() -> str:
@@ -204,11 +174,8 @@ def swept_values(sweep: Sweep, key: str) -> list[str]:
 def cards(sweep: Sweep, out: Path) -> list[Card]:
     """The privacy cards of the finished cells. Cards that differ in finite epsilons alone are merged."""
     found: dict[str, tuple[str, Sequence[Mapping[str, Any]], int]] = {}
-    for cell in sweep.cells:
-        folder = sweep.home(out, cell)
-        if not finished(folder):
-            continue
-        rows = facts(folder, cell)["card"]
+    for cell, own in facts_of(sweep, out):
+        rows = own["card"]
         # Without the size of finite epsilons: otherwise a sweep over epsilon would have a card for each cell.
         like = repr(
             [(row["party"], row["arms"], row["learns"], says_infinite(row["epsilon"])) for row in rows]
@@ -220,13 +187,12 @@ def cards(sweep: Sweep, out: Path) -> list[Card]:
 
 def alarms_of(sweep: Sweep, out: Path) -> dict[str, Sequence[Mapping[str, Any]]]:
     """The warnings of each finished cell that has some, by its name: `arm`, `text` and `learnt`."""
-    told = {cell.name: facts(sweep.home(out, cell), cell)["alarms"] for cell in done(sweep, out)}
-    return {name: own for name, own in told.items() if own}
+    return {cell.name: own["alarms"] for cell, own in facts_of(sweep, out) if own["alarms"]}
 
 
 def measure_of(sweep: Sweep, out: Path) -> Measure:
     """The measure of accuracy in all finished cells together."""
-    kinds = {facts(sweep.home(out, cell), cell)["kind"] for cell in done(sweep, out)} or {"classification"}
+    kinds = {own["kind"] for _, own in facts_of(sweep, out)} or {"classification"}
     if len(kinds) == 1:
         return MEASURES[kinds.pop()]
     words = " or, if targets are not classes, ".join(MEASURES[kind].words for kind in sorted(kinds))
@@ -240,47 +206,32 @@ def _groups(series: Series, choices: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def _truth(series: Series, asked: Sequence[float]) -> Truth:
-    rows = series.rows
-    largest = rows.groupby("asked")["epsilon_true"].max()
-    first = rows.iloc[0]
-    whys = dict.fromkeys(
-        rows.loc[np.isfinite(rows["asked"]) & (rows["infinite_reason"] != ""), "infinite_reason"]
-    )
-    return Truth(
-        series=series,
-        epsilons=[short(float(largest[value])) if value in largest.index else "–" for value in asked],
-        holds=f"per {first['unit']} ({first['adjacency']}), δ = {first['delta']:g}, "
-        f"against {first['adversaries'] or 'nobody'}",
-        why=" ".join(f"{with_reason(inf, why).capitalize()}." for why in whys),
-    )
-
-
-def _rows(series: Series) -> list[Row]:
-    return [
-        Row(
-            series=series,
-            asked=asked_for(float(str(asked))),
-            true=with_reason(float(own["epsilon_true"].max()), str(own["infinite_reason"].iloc[0])),
-            numbers=_numbers(own),
-        )
-        for asked, own in series.rows.groupby("asked", sort=True)
-    ]
+def _held(series: Sequence[Series]) -> dict[str, list[str]]:
+    """What true epsilons hold for, in words, with the series whose epsilons do."""
+    found: dict[str, list[str]] = {}
+    for own in series:
+        row = own.rows.iloc[0]
+        words = f"per {row['unit']} ({row['adjacency']}), δ = {row['delta']:g}"
+        found.setdefault(f"{words}, against {row['adversaries'] or 'nobody'}", []).append(own.label)
+    return found
 
 
 def _numbers(own: pd.DataFrame) -> list[str]:
-    known = own["final_accuracy"].dropna()
+    """A line of the table of numbers: a series at one epsilon asked for."""
+    first, known = own.iloc[0], own["final_accuracy"].dropna()
     mean, half = student(known)
     band = "" if np.isnan(half) else f" ± {number_text(half, 3)}"
     if len(known) == 2:  # a confidence interval of two values is meaningless
         band = f" ({', '.join(number_text(value, 3) for value in known)})"
-    megabytes = [float(own[name].mean()) / 1e6 for name in ("bytes_up", "bytes_down")]
     return [
+        asked_for(float(first["asked"])),
+        with_reason(float(own["epsilon_true"].max()), str(first["infinite_reason"])),
+        ", ".join(own["models"].unique()),
         number_text(mean, 3) + band,
         number_text(float(own["best_accuracy"].mean()), 3),
         f"{float(own['rounds'].mean()):.3g}",
         _rounds(own),
-        *(f"{size:.3g}" for size in megabytes),
+        *(f"{float(own[name].mean()) / 1e6:.3g}" for name in ("bytes_up", "bytes_down")),
         str(len(own)),
     ]
 
@@ -298,5 +249,4 @@ def _rounds(own: pd.DataFrame) -> str:
 
 def swatch(series: Series) -> Markup:
     """The line and mark of a series, for a legend beside its figures."""
-    ink = Ink.of(series)
-    return style.swatch(style.look(series.look), fill=ink.fill, dash=ink.dash)
+    return style.swatch(worn_by(series))

@@ -80,6 +80,12 @@ def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
     return {**dict(zip(_TOLD, own, strict=True)), "metrics": metrics}
 
 
+def facts_of(sweep: Sweep, out: Path) -> list[tuple[Cell, Mapping[str, Any]]]:
+    """The finished cells, each with its facts."""
+    homes = ((cell, sweep.home(out, cell)) for cell in sweep.cells)
+    return [(cell, facts(folder, cell)) for cell, folder in homes if finished(folder)]
+
+
 def finish(
     folder: Path,
     study: Study,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, floor, inf, log10, nan, sqrt
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from securefl.report.style import FEW_SEEDS
 from securefl.study.config import Study
 from securefl.study.results import rounds_to
 from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, setting_in_words, short_names, show
-from securefl.sweep.run import facts, finished
+from securefl.sweep.run import facts_of
 
 CONFIDENCE = 0.95
 _APART = 100_000
@@ -106,6 +106,13 @@ class Point:
         return cls(asked=asked, at=at, mean=mean, half=half, missing=missing, values=tuple(known.tolist()))
 
 
+def holds(series: Sequence[Series]) -> str:
+    """The unit and the delta of the epsilons of all series, in words; empty if they differ."""
+    held = {(row.get("unit"), row.get("delta")) for own in series for row in own.rows.to_dict("records")}
+    unit, delta = held.pop()
+    return "" if held or unit is None else f" per {unit} at delta {delta:g}"
+
+
 def student(values: ArrayLike) -> tuple[float, float]:
     """The mean, and half the width of the 95 % confidence interval by Student's t.
 
@@ -125,18 +132,13 @@ def results_table(sweep: Sweep, out: Path) -> pd.DataFrame:
     Columns: cell, one per swept key (its dotted path), arm, protocol, seed, round, and those of
     `results.Results.metrics`.
     """
-    tables = [_metrics(sweep, cell, sweep.home(out, cell)) for cell in done(sweep, out)]
+    tables = [_metrics(sweep, cell, own["metrics"]) for cell, own in facts_of(sweep, out)]
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def done(sweep: Sweep, out: Path) -> list[Cell]:
-    """The finished cells."""
-    return [cell for cell in sweep.cells if finished(sweep.home(out, cell))]
-
-
-def _metrics(sweep: Sweep, cell: Cell, folder: Path) -> pd.DataFrame:
+def _metrics(sweep: Sweep, cell: Cell, metrics: bytes) -> pd.DataFrame:
     # An arm may be called "nan". Only an empty field is a missing number.
-    table = io.BytesIO(facts(folder, cell)["metrics"])
+    table = io.BytesIO(metrics)
     # The first line is a comment. Other lines may contain "#".
     own = pd.read_csv(table, skiprows=1, dtype={"arm": str}, keep_default_na=False, na_values=[""])
     # Arms and figures by their own names, of which the table has the cells.
@@ -169,14 +171,13 @@ def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFram
     (the reason why epsilon_true is infinite).
     """
     rows = []
-    for cell in done(sweep, out):
-        words = facts(sweep.home(out, cell), cell)["infinite_reason"]
+    for cell, told in facts_of(sweep, out):
         mine = results[results["cell"] == cell.folder]
         for (arm, seed), own in mine.groupby(["arm", "seed"], sort=False):
             # Sorted, since `_summary` reads the last row as the last round.
             row = _summary(cell, own.sort_values("round"))
             head = {name: own[name].iloc[0] for name in ("cell", *sweep.keys, "arm", "protocol")}
-            rows.append({**head, "seed": seed, **row, "infinite_reason": words[arm]})
+            rows.append({**head, "seed": seed, **row, "infinite_reason": told["infinite_reason"][arm]})
     # A nullable integer: with another type, a missing round would turn the whole column into floats.
     return with_levels(pd.DataFrame(rows).astype({"rounds_to_target": "Int64"})) if rows else pd.DataFrame()
 
@@ -227,10 +228,10 @@ def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def series_of(sweep: Sweep, summary: pd.DataFrame, axis: str = "") -> list[Series]:
+def series_of(sweep: Sweep, summary: pd.DataFrame, axis: str = "", first: int = 0) -> list[Series]:
     """The series of a sweep, in the order of its cells.
 
-    axis: a swept key with numbers (see `axes_of`) in place of the true epsilon.
+    axis: a swept key with numbers (see `axes_of`) in place of the true epsilon. first: its number.
     """
     if axis:
         summary = summary[pd.to_numeric(summary[axis], errors="coerce").notna()]
@@ -249,15 +250,21 @@ def series_of(sweep: Sweep, summary: pd.DataFrame, axis: str = "") -> list[Serie
     panels = [key for key in sweep.panels if key in told and not axis]
     made: list[Series] = []
     looks: dict[str, int] = {}
-    for number, (values, rows) in enumerate(groups):
+    for number, (values, rows) in enumerate(groups, first):
         cell = cells[rows["cell"].iloc[0]]
-        words = {name: _words(cell, values, name, short) for name in told}
+        arm = next(arm for arm in cell.study.arms if arm.name == values["arm"])
+        words = {
+            name: values[name]
+            if name in ("arm", "protocol")
+            else setting_in_words(cell, name, arm, short[name])
+            for name in told
+        }
         whose = f" ({rows['models'].iloc[0]} models)" if both else ""
-        line = _joined([words[name] for name in told if name not in panels], values) + whose
+        line = (", ".join(words[name] for name in told if name not in panels) or arm.name) + whose
         made.append(
             Series(
                 number=number,
-                label=_joined(list(words.values()), values) + whose,
+                label=(", ".join(words.values()) or arm.name) + whose,
                 values=values,
                 rows=rows,
                 panel=tuple(words[key] for key in panels),
@@ -282,12 +289,9 @@ def axes_of(sweep: Sweep, summary: pd.DataFrame) -> list[str]:
 
 def other_axes(sweep: Sweep, summary: pd.DataFrame) -> list[list[Series]]:
     """The series over each axis beside epsilon, if one has several points. No two have the same number."""
-    found = [series_of(sweep, summary, axis) for axis in axes_of(sweep, summary)]
-    return [
-        [replace(one, number=one.number + _APART * place) for one in own]
-        for place, own in enumerate(found, 1)
-        if any(one.rows["asked"].nunique() > 1 for one in own)
-    ]
+    axes = enumerate(axes_of(sweep, summary), 1)
+    found = [series_of(sweep, summary, axis, _APART * place) for place, axis in axes]
+    return [own for own in found if any(one.rows["asked"].nunique() > 1 for one in own)]
 
 
 def _independent(keys: Sequence[str], summary: pd.DataFrame) -> list[str]:
@@ -311,17 +315,6 @@ def _telling(values: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[
         if apart > parts:
             told, parts = [*told, name], apart
     return told
-
-
-def _words(cell: Cell, values: Mapping[str, str], name: str, short: Mapping[str, str]) -> str:
-    if name in ("arm", "protocol"):
-        return values[name]
-    arm = next(arm for arm in cell.study.arms if arm.name == values["arm"])
-    return setting_in_words(cell, name, arm, short[name])
-
-
-def _joined(words: Sequence[str], values: Mapping[str, str]) -> str:
-    return ", ".join(words) or values["arm"]
 
 
 def filters(sweep: Sweep, series: Sequence[Series]) -> dict[str, list[str]]:

@@ -40,7 +40,7 @@ def test_a_table_from_the_list_to_its_csv(
     code, printed, err = securefl(capfd, "reproduce", "digits", "--out", tmp_path, "--workers", 1)
     assert code == 0
     assert "4/4 cells  one: FedProf #2" in err
-    assert "Ours         published  0.600               N/A" in printed
+    assert "Ours  published  0.600 " in printed
     assert "- study.rounds = 2; published is 500." in printed
     path = tmp_path / "digits" / "table.csv"
     traces = tmp_path / "digits" / "traces-rounds.png"

@@ -17,7 +17,7 @@ from matplotlib.text import Text
 from support.every import every
 
 from securefl.core.errors import DataError
-from securefl.report import client_plots, plots, style
+from securefl.report import client_plots, measure_plots, plots, style
 
 
 def metrics(seeds: tuple[int, ...] = (0,)) -> pd.DataFrame:
@@ -329,3 +329,14 @@ def test_a_run_of_one_round_is_seen(seeds: tuple[int, ...]) -> None:
         curves = [line for line in figure.axes[0].lines if line.get_label() in ("FedAvg", "FedProf")]
         assert [line.get_marker() for line in curves] == ["o", "s"]
         assert all(line.get_markevery() is None for line in curves)
+
+
+@pytest.mark.parametrize(("classes", "numbered"), [(2, True), (40, False)])
+def test_a_confusion_matrix_has_a_scale_and_numbers_if_they_fit(classes: int, numbered: bool) -> None:
+    cells = [(k, j, 3 if k == j else int(j == 0)) for k in range(classes) for j in range(classes)]
+    table = pd.DataFrame(cells, columns=["true", "predicted", "records"]).assign(name="FedAvg")
+    axes, scale = measure_plots.confusion(table).axes
+    assert [text.get_text() for text in axes.texts] == (["100", "25", "75"] if numbered else [])
+    assert "%" in scale.get_ylabel()
+    (image,) = axes.images
+    assert image.to_rgba([0.0])[0][3] == 0, "the page shows through, light or dark"

@@ -81,11 +81,11 @@ def test_folders_of_values_with_one_slug_differ() -> None:
         ('[sweep]\npanels = ["data.clients"]', "Expected a table [sweep.grid] or tables [[sweep.list]]"),
         (
             f'[sweep]\npanels = ["data.clients"]\n[sweep.grid]\n{EPSILONS}',
-            "(of none here), got ['data.clients']",
+            "(none here), got ['data.clients']",
         ),
         (f'[sweep]\npanels = ["privacy.epsilon"]\n[sweep.grid]\n{EPSILONS}', "is the axis of each panel"),
-        (f'[sweep]\npanels = "data.clients"\n[sweep.grid]\n{CLIENTS}', "panels as a list of swept keys"),
-        (f"[sweep]\npanels = [[]]\n[sweep.grid]\n{CLIENTS}", "panels as a list of swept keys"),
+        (f'[sweep]\npanels = "data.clients"\n[sweep.grid]\n{CLIENTS}', "`panels`: Expected a list"),
+        (f"[sweep]\npanels = [[]]\n[sweep.grid]\n{CLIENTS}", "`panels`: Expected text in quotes, got []"),
         (
             f'[sweep]\npanels = ["data.clients", "data.clients"]\n[sweep.grid]\n{CLIENTS}',
             "Expected each key once in panels",
