@@ -15,7 +15,7 @@ from support.combinations import ALL, TURNS, Combination
 from support.combinations import study as combined
 from support.every import every
 from support.private_studies import DISTRIBUTED, KEY_HOLDER, client_level, noised_fedprof, private
-from support.tiny_study import FEDAVG, run, text, world
+from support.tiny_study import FEDAVG, composed, run, text, world
 from support.tiny_study import study as written
 from support.transcripts import Transcript, all_spoilt, few, having, spoilt, transcript
 
@@ -28,7 +28,6 @@ from securefl.engine.party import computing
 from securefl.engine.party.computing import Computing
 from securefl.engine.party.contributing import Contributing
 from securefl.mechanisms.charges import Protection, unbounded
-from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.seeded import World
 
@@ -133,7 +132,7 @@ def test_no_neighbour_of_private_records_shows(name: str, tmp_path: Path) -> Non
 
 def finite(of: Study, here: World) -> bool:
     """Whether all that the arm sends has a finite price against the other clients."""
-    algorithm, plan = composition(of, of.arms[0], here)
+    algorithm, plan = composed(of, here)
     return not any(
         unbounded([Protection(plan, contribution.spec).charge()], (OTHERS,))
         for contribution in algorithm.contributions

@@ -20,12 +20,11 @@ import pytest
 from click.testing import CliRunner
 from support.by_hand import Step, played, steps
 from support.coordinated import Federation
-from support.party_folders import made
+from support.party_folders import build_once, made
 
 from securefl.commands.main import cli
 from securefl.core.errors import SecureFLError
 from securefl.deployment import coordinator, sockets
-from securefl.deployment.party_setup import PartyStudy
 
 pytestmark = pytest.mark.docs
 
@@ -77,9 +76,7 @@ class Here:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
-    monkeypatch.setattr(
-        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-    )
+    build_once(monkeypatch)
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path)
     machine = Here(tmp_path, monkeypatch)

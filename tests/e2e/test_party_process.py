@@ -11,14 +11,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from support.party_folders import MASKED, Asking, enrolled, made
+from support.party_folders import MASKED, Asking, build_once, enrolled
 from support.started import Started
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.deployment import folder as folders
 from securefl.deployment.connection import send
 from securefl.deployment.messages import REFUSED
-from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.status import status
 
 APART = "client-0001"
@@ -36,9 +35,7 @@ def process(home: Path) -> Iterator[Started]:
 
 
 def test_a_party_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-    )
+    build_once(monkeypatch)
     enrolled(tmp_path, MASKED)
     home = tmp_path / APART
     path = home / "run" / "party.sock"

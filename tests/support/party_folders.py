@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from securefl.algorithm.clients import State, run_round
 from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.core.messages import client_name
@@ -38,7 +40,11 @@ TWO_SERVER = MASKED.replace('"masked"', '"two-server"')
 
 
 BUILD = PartyStudy.of
-"""As it is, for tests that put `made` in its place: building a world takes a second."""
+
+
+def build_once(patch: pytest.MonkeyPatch) -> None:
+    """Put `made` in the place of `PartyStudy.of`: building a world takes a second."""
+    patch.setattr(PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
 
 
 @cache

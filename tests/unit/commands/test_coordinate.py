@@ -13,12 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 from support.coordinated import Federation
 from support.grid_double import GridDouble
-from support.party_folders import MASKED, enrolled, made
+from support.party_folders import MASKED, build_once, enrolled
 
 from securefl.commands.main import cli
 from securefl.deployment import sockets
 from securefl.deployment.gathering import TooFewParties
-from securefl.deployment.party_setup import PartyStudy
 from securefl.flower import studies, submitting
 from securefl.flower.exchange import relay
 from securefl.flower.studies import play
@@ -27,9 +26,7 @@ from securefl.flower.submitting import Submitted
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Federation]:
-    monkeypatch.setattr(
-        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-    )
+    build_once(monkeypatch)
     monkeypatch.chdir(tmp_path)
     enrolled(tmp_path, MASKED)
     own = Federation(tmp_path, MASKED)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from support.party_folders import CLEAR, MASKED, made
+from support.party_folders import CLEAR, MASKED, build_once
 
 from securefl.commands.party import party
 from securefl.core.errors import ConfigError
-from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.roster import parse
 
 STATED = "--unit record --adjacency replace-one --delta 1e-4 --budget inf"
@@ -19,9 +18,7 @@ STATED = "--unit record --adjacency replace-one --delta 1e-4 --budget inf"
 
 @pytest.fixture(autouse=True)
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-    )
+    build_once(monkeypatch)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     Path("study.toml").write_text(CLEAR)

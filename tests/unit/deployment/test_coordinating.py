@@ -28,7 +28,6 @@ from securefl.deployment import keys, pinning, sockets
 from securefl.deployment import spending as spendings
 from securefl.deployment.gathering import TooFewParties
 from securefl.deployment.messages import Enter, decode_envelope
-from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.roster import line_of, parse
 from securefl.deployment.server import listening
 from securefl.deployment.sockets import SocketExchange
@@ -38,16 +37,10 @@ from securefl.study import session
 from securefl.study.attended import presences
 from securefl.study.interruption import Interrupted
 
+pytestmark = pytest.mark.usefixtures("built_once")
+
 NOISED = client_level(rounds=4).text.replace("clients = 6", "clients = 3")
 FULL = [(1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 1, 2]), (4, [0, 1, 2])]
-
-
-@pytest.fixture(autouse=True)
-def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Building a world takes a second, and every opening of a folder does it."""
-    monkeypatch.setattr(
-        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-    )
 
 
 def lines(own: Federation) -> list[str]:

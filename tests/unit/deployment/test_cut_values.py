@@ -13,7 +13,7 @@ from flwr.app import Message
 from support.coordinated import federation
 from support.every import every
 from support.grid_parties import Parties
-from support.party_folders import enrolled, made
+from support.party_folders import enrolled
 from support.private_studies import AVERAGING, private
 
 from securefl.algorithm.plan import Plan
@@ -22,7 +22,6 @@ from securefl.commands.main import cli
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.grid import Grid
 from securefl.deployment.messages import TurnReply, decode_envelope
-from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.session_store import CUT
 from securefl.deployment.status import status
 from securefl.engine.party.computing import Computing
@@ -31,16 +30,11 @@ from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import is_cut
 from securefl.study.attended import presences
 
+pytestmark = pytest.mark.usefixtures("built_once")
+
 QUIET = private("fedavg", AVERAGING["fedavg"]).text
 WILD = QUIET.replace("learning_rate = 0.5", "learning_rate = 1e5")
 """Private training whose steps are so long that no grid holds the update."""
-
-
-@pytest.fixture(autouse=True)
-def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-    )
 
 
 def test_the_owner_reads_how_often_and_what_to_do(tmp_path: Path) -> None:

@@ -18,18 +18,12 @@ from securefl.core.release import SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment import keys
 from securefl.deployment.messages import REFUSED, Enter, Entered, decode_envelope, encode_envelope
-from securefl.deployment.party_setup import PartyStudy
 from securefl.storage import database
 from securefl.storage.counter import Counter
 
+pytestmark = pytest.mark.usefixtures("built_once")
+
 ME = "client-0001"
-
-
-@pytest.fixture(autouse=True)
-def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-    )
 
 
 class Shots:

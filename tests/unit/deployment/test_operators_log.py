@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support.coordinated import Federation
-from support.party_folders import enrolled, made, names, part, pin
+from support.party_folders import build_once, enrolled, made, names, part, pin
 from support.tiny_study import text
 
 from securefl.commands.party import status_lines
 from securefl.deployment import folder as folders
 from securefl.deployment import keys
-from securefl.deployment.party_setup import OwnData, PartyStudy
+from securefl.deployment.party_setup import OwnData
 from securefl.deployment.roster import line_of
 from securefl.deployment.status import status
 
@@ -59,9 +59,7 @@ def with_another_plan(root: Path, name: str) -> None:
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-        )
+        build_once(patch)
         yield coordinated(tmp_path_factory.mktemp("federation"))
 
 

@@ -26,7 +26,7 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment import keys, pinning, plan_file
 from securefl.deployment.party import PartySession
-from securefl.deployment.party_setup import OwnData, PartyStudy, data_of
+from securefl.deployment.party_setup import OwnData, data_of
 from securefl.deployment.roster import line_of
 from securefl.deployment.status import status
 from securefl.engine.party.clients import ClientParty
@@ -34,16 +34,10 @@ from securefl.study.backends import ArmContext, OneProcess
 from securefl.training.cohorts import Batched
 from securefl.training.jobs import usable
 
+pytestmark = pytest.mark.usefixtures("built_once")
+
 SENT = 2
 """What a client sends in the first round of a session: its update, and its count, which it sends once."""
-
-
-@pytest.fixture(autouse=True)
-def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Building a world takes a second, and every opening of a folder does it."""
-    monkeypatch.setattr(
-        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-    )
 
 
 @contextmanager

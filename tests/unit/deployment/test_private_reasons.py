@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from support.app_sessions import EQUAL, NAMES, ONE, PLAN, UPDATES, Result, computed, session
 from support.every import every
-from support.party_folders import CLEAR, Asking, enrolled, made
+from support.party_folders import CLEAR, Asking, build_once, enrolled
 
 from securefl.algorithm.plan import Plan
 from securefl.commands.main import cli
@@ -21,7 +21,6 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment.local import UpdateParty
-from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.status import status
 from securefl.deployment.updates import Updates
@@ -193,9 +192,7 @@ def test_a_party_does_not_open_the_folder_of_another(tmp_path: Path) -> None:
 
 
 def test_a_study_party_without_records_reads_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-    )
+    build_once(monkeypatch)
     enrolled(tmp_path)
     with ExitStack() as stack:
         answers = {}

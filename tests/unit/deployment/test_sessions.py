@@ -42,7 +42,6 @@ from securefl.core.release import KEY_HOLDER, OTHERS, PARTIES, SERVER
 from securefl.core.streams import own_stream
 from securefl.deployment import folder as folders
 from securefl.deployment import keys, pinning, plan_file
-from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.roster import line_of
 from securefl.deployment.status import status
 from securefl.engine.party import contributing
@@ -50,16 +49,10 @@ from securefl.mechanisms.charges import Protection
 from securefl.storage.counter import Counter
 from securefl.study.config import parse
 
+pytestmark = pytest.mark.usefixtures("built_once")
+
 ALL, FEWER = (0, 1, 2, 3), (0, 1, 2)
 """Of `MASKED`: two cohorts that its plan allows, and that differ by one client."""
-
-
-@pytest.fixture(autouse=True)
-def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Building a world takes a second, and every opening of a folder does it."""
-    monkeypatch.setattr(
-        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-    )
 
 
 @pytest.fixture

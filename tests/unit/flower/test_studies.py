@@ -28,7 +28,6 @@ from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
 from securefl.deployment.coordinator import run_deployed
 from securefl.deployment.gathering import RunLost, TooFewParties
-from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.status import status
 from securefl.flower import studies, submitting
 from securefl.flower.exchange import FRAME, UNANSWERED, GridExchange, relay
@@ -38,13 +37,7 @@ from securefl.storage.folder_lock import locked
 from securefl.study.attended import presences
 from securefl.study.interruption import Interrupted, Interruption
 
-
-@pytest.fixture(autouse=True)
-def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Building a world takes a second, and every opening of a folder does it."""
-    monkeypatch.setattr(
-        PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text))
-    )
+pytestmark = pytest.mark.usefixtures("built_once")
 
 
 def lines(own: Federation) -> list[str]:

@@ -25,7 +25,6 @@ from support.lying_queries import EVERYBODY, FIRST_LAYER, VICTIM, Parties, dead
 from securefl.core.machine import Step
 from securefl.core.messages import client_name, task
 from securefl.core.release import KEY_HOLDER
-from securefl.deployment.party_setup import PartyStudy
 from securefl.engine import server as engine
 from securefl.engine.exchange.server import broadcast_of, order_of
 from securefl.engine.party import contributing
@@ -128,11 +127,7 @@ def test_nor_between_parties_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     study = sessions.STUDY
     monkeypatch.setattr(contributing, "protect", noting)
     monkeypatch.setattr(engine.ServerParty, "_hidden", lying)
-    monkeypatch.setattr(
-        PartyStudy,
-        "of",
-        classmethod(lambda cls, study, arm, seed, keeper=None: party_folders.made(study.text)),
-    )
+    party_folders.build_once(monkeypatch)
     party_folders.enrolled(tmp_path, study)
     with closing(sessions.Place(tmp_path, study)) as place:
         total = place.begin().total(sessions.EVERYBODY)
