@@ -39,7 +39,6 @@ from securefl.training.run_jobs import _again, one_by_one, run_job
 
 HEAD = 10 * 9
 """The values of the head of a tiny study: 8 features, a bias, 10 classes."""
-DEEP = "\nhidden = [8, 6]"
 
 
 def one(name: str, options: str = "", *, rounds: int = 2, deep: bool = False, **more: Any) -> Study:
