@@ -36,6 +36,14 @@ def tmp_path() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture
+def built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parties of one study share its world."""
+    from support.party_folders import build_once  # it loads torch
+
+    build_once(monkeypatch)
+
+
 _SKIPPED = "securefl/skipped"
 
 

@@ -26,11 +26,10 @@ from support.combinations import (
     study,
 )
 from support.noises import noised, reach
-from support.tiny_study import run, world
+from support.tiny_study import composed, run
 from support.watched_sums import Watched
 
 from securefl.core.errors import ConfigError
-from securefl.study.composition import composition
 from securefl.sums.registry import names
 
 
@@ -45,7 +44,7 @@ def check(one: Combination, folder: Path, patch: pytest.MonkeyPatch) -> None:
     of = study(one, rounds=3 if one[0][0] == "fedcor" else 1)  # its trial is in round 3
     watched = Watched(patch)
     finished = run(of, folder)
-    _, plan = composition(of, of.arms[0], world(of))
+    _, plan = composed(of)
     assert (plan.sum, plan.noise) == (scheme, noise)
     assert not any(record["rejected_from"] or record["abstained"] for record in finished.records)
     sums = 0
@@ -85,7 +84,7 @@ def test_all(one: Combination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def refused(one: Combination) -> bool:
     try:
         of = study(one)
-        composition(of, of.arms[0], world(of))
+        composed(of)
     except ConfigError:
         return True
     return False

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import public
 import pytest
 from scipy import stats
@@ -36,7 +37,7 @@ PROTOCOL = """
 from dataclasses import dataclass
 import numpy as np
 from securefl.algorithm import CohortQuery, Evaluation, RoundResult, State, Sum, Value, ValueSpec
-LABELS = ValueSpec(name="labels", reduction="sum", reveals="label counts", on_model=False,
+LABELS = ValueSpec(name="labels", reduction="sum", reveals="label counts", on_model=False, cohort=4,
                    sensitivity={("record", "add-remove"): 1.0})
 class Counts:
     spec = LABELS
@@ -50,7 +51,9 @@ class Majority:
         everyone, model = population.everyone(), state.broadcast
         answers = yield CohortQuery(cohort=everyone, broadcast=model, sums=(Sum(LABELS, 10),))
         state = State(answers.totals["labels"].value.astype(np.float32))
-        return RoundResult(state=state, survivors=answers.survivors)
+        turns = np.full(population.clients, float(number))
+        return RoundResult(state=state, drawn=dict.fromkeys(everyone, 1), survivors=answers.survivors,
+                           figures={"turn": turns})
     def evaluate(self, state, devices):
         right = self.problem.server_y == np.argmax(state.broadcast)
         return Evaluation(accuracy=float(right.mean()), loss=0.0)
@@ -249,9 +252,13 @@ def test_an_author_imports_few_lines_from_faces_alone(program: str, lines: int, 
 
 ARM = '[[arm]]\nname = "Majority"\nprotocol = "majority"\n'
 NOISED = {"adjacency": '"add-remove"', "non_private": "[]", "epsilon": "4.0"}
+MASKED = {"sum": '"masked"', "dropout": "0.2", "corrupt": "0.0"}
 PRIVACY: dict[str, dict[str, str]] = {
     "clear": {},
-    "masked": {"sum": '"masked"', "dropout": "0.2", "corrupt": "0.0"},
+    "masked": MASKED,
+    "ckks": MASKED | {"sum": '"ckks"'},
+    "two-server": MASKED | {"sum": '"two-server"'},
+    "masked, with noise": MASKED | NOISED | {"noise": '"distributed"'},
     "by the outside mechanism": NOISED | {"noise": '"discrete-local"'},
     "by the outside sum": {"sum": '"outside-zero-sum"', "dropout": "0.0", "corrupt": "0.0"},
 }
@@ -259,15 +266,20 @@ PRIVACY: dict[str, dict[str, str]] = {
 
 @every("how", PRIVACY)
 def test_the_protocol_runs_in_a_study(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = how == "by the outside mechanism"
+    drawn = how == "masked, with noise"
     if not drawn:  # a page takes ten times as long as its run
         monkeypatch.setattr(run_report, "write", lambda *args, **named: tmp_path)
     written = with_privacy(text(ARM, non_private='["labels"]', clients=4), PRIVACY[how])
     found, page = run_study(parse(written), tmp_path, lambda arm, seed, record: None)
     assert page.is_file() == drawn
     assert found.metrics["answered"].tolist() == [4, 4]
+    assert found.participation["selected"].tolist() == [2] * 4
+    if drawn:
+        figures = pd.read_csv(tmp_path / "private" / "figures.csv", comment="#")
+        assert set(figures["figure"]) == {"turn"}
+        assert figures["value"].tolist() == [1.0] * 4 + [2.0] * 4
     assert 0.05 < found.summary[0].final_accuracy < 0.25
-    assert np.isfinite(found.summary[0].epsilon["server"]) == ("mechanism" in how)
+    assert np.isfinite(found.summary[0].epsilon["server"]) == ("noise" in PRIVACY[how])
 
 
 # The mechanism ---------------------------------------------------------------------------------------
@@ -316,6 +328,7 @@ def test_the_sum_gives_the_same_models_as_in_the_clear(tmp_path: Path) -> None:
     for a, b in zip(clear.states, summed.states, strict=True):
         assert np.array_equal(a.broadcast, b.broadcast)
     assert [record["answered"] for record in finished.records] == [list(range(4))] * 2
+    assert not any(record["rejected_from"] or record["abstained"] for record in finished.records)
 
 
 def test_the_sum_refuses_a_plan_in_which_clients_fall_silent(tmp_path: Path) -> None:
@@ -332,6 +345,7 @@ def test_a_silent_client_costs_the_sum(tmp_path: Path) -> None:
     nothing = np.zeros(0, np.float32)
     with SecureAggregator(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
         answers = aggregator.query(CohortQuery(cohort=(0, 1, 2), broadcast=nothing, sums=(Sum(spec, 3),)))
+        assert answers.survivors == (0, 1, 2)
         assert answers.totals["own"].value.tolist() == [6.0] * 3
         mute(aggregator, "client-0003")
         missing = aggregator.query(CohortQuery(cohort=(0, 1, 2, 3), broadcast=nothing, sums=(Sum(spec, 3),)))

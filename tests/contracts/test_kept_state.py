@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from support.arms import ARMS, hiding
 from support.every import every
 from support.four_clients import CLEAR, SENDS, records
-from support.tiny_study import text, with_privacy, world
+from support.tiny_study import composed, text, with_privacy, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientContext, ClientFunction, run_round
@@ -144,7 +144,7 @@ def test_a_sum_for_which_code_of_a_study_s_own_runs_counts_as_reading_state(
     monkeypatch.setattr(Problem, "own_code", True)
     arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n{options}\n'
     of = parse(text(arm, non_private=SENT).replace("hidden = [8]", "hidden = [8, 8]"))
-    algorithm, _ = composition(of, of.arms[0], world(of))
+    algorithm, _ = composed(of)
     sums = [part.spec for part in algorithm.contributions if part.spec.reduction == "sum"]
     # Counts of records are no output of a model.
     moved = {spec.reads_state for spec in sums if spec.name not in ("count", "counts")}

@@ -23,7 +23,7 @@ from scipy import stats
 from support.every import every
 from support.hidden_plans import hidden
 from support.private_studies import client_level
-from support.tiny_study import run, world
+from support.tiny_study import composed, run
 from support.watched_sums import Watched
 
 from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, dump_charge
@@ -48,7 +48,6 @@ from securefl.mechanisms.protecting import protect
 from securefl.mechanisms.registry import OURS, kind_of, names
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
-from securefl.study.composition import composition
 
 ENTRIES, ALARM = 40_000, 1e-9
 SPEC = ValueSpec(
@@ -367,7 +366,7 @@ def test_a_study_runs_with_a_mechanism_from_outside(
     study = client_level(noise='"twice"', rounds=1, **({} if scheme == "clear" else HIDDEN))
     watched = Watched(monkeypatch)
     finished = run(study, tmp_path)
-    algorithm, plan = composition(study, study.arms[0], world(study))
+    algorithm, plan = composed(study)
     [contribution] = algorithm.contributions
     assert (plan.sum, plan.noise) == (scheme, "twice")
     assert not any(record["rejected_from"] or record["abstained"] for record in finished.records)

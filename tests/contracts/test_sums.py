@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.arms import ARMS, STATISTICS, hiding
 from support.every import every
-from support.tiny_study import run, spied, text, with_privacy, world
+from support.tiny_study import composed, run, spied, text, with_privacy, world
 from support.watched_sums import Watched
 
 from securefl.accounting.ledger import Ledger, Terms
@@ -22,7 +22,6 @@ from securefl.he.keys import KeyPair
 from securefl.protocols import averaging
 from securefl.secagg.packing import Masker
 from securefl.study.arm import arm_folder
-from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.results import collect
 from securefl.study.run_report import privacy_card
@@ -104,7 +103,7 @@ class TestSums:
 def test_the_server_learns_totals(how: str, tmp_path: Path) -> None:
     of = one("fedavg", "fraction = 1.0", how, rounds=1)
     collected = collect(of, [run(of, tmp_path)])
-    algorithm, plan = composition(of, of.arms[0], world(of))
+    algorithm, plan = composed(of)
     server = privacy_card(collected, {"x": (algorithm, plan)})[0]
     assert "the total over the cohort of" in server.learns
 
@@ -192,7 +191,7 @@ def test_masked_sums_need_their_numbers(changed: dict[str, str | None], said: st
 
     def prepare() -> None:
         of = parse(written)
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
     with pytest.raises(ConfigError, match=said):
         prepare()
@@ -207,7 +206,7 @@ def test_a_sum_that_no_cohort_could_open_is_told_beforehand(how: str, word: str,
     """Not round after round, in a run that says nothing else."""
     of = parse(with_privacy(one("fedavg", "fraction = 1.0", how).text, {word: "9"}))
     with pytest.raises(ConfigError, match=said):
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
 
 @every("how", HIDDEN)
@@ -215,7 +214,7 @@ def test_a_cohort_of_one_is_not_asked(how: str, tmp_path: Path, monkeypatch: pyt
     """Its sum would be its own value: told beforehand, and else by the server before anything is charged."""
     certain = one("fedavg", "fraction = 0.1", how)
     with pytest.raises(ConfigError, match="min_cohort_size = 5"):
-        composition(certain, certain.arms[0], world(certain))
+        composed(certain)
     of = one("fedavg", 'fraction = 1.0\naggregation = "partial"', how)
     choose = averaging.sample_without_replacement
     monkeypatch.setattr(

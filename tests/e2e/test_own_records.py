@@ -89,10 +89,6 @@ def told(*words: object) -> str:
     return done.stdout
 
 
-def test_it_is_short() -> None:
-    assert len(STUDY.splitlines()) <= 40
-
-
 def test_a_table_and_a_module_by_commands(cancer: pd.DataFrame) -> None:
     spent = json.loads(told("plan", "mine.toml", "--json"))["arms"][0]["epsilon"]["server"]
     told("run", "mine.toml", "--out", "run", "--workers", 1)

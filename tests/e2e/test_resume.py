@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 from support.every import every
-from support.tiny_study import FEDAVG, FEDPROF, plain, study, world
+from support.tiny_study import FEDAVG, FEDPROF, composed, plain, study, world
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.study.arm import ArmRun, arm_folder
-from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
 
@@ -144,6 +143,6 @@ def test_a_delta_that_allows_publishing_a_record_is_refused(tmp_path: Path) -> N
 
 def test_a_longer_schedule_is_another_plan() -> None:
     """The plan's digest is in the session: rounds of another schedule could not be mistaken for ours."""
-    plans = [composition(of, of.arms[0], world(of))[1] for of in (study(FEDPROF, rounds=n) for n in (1, 2))]
+    plans = [composed(of)[1] for of in (study(FEDPROF, rounds=n) for n in (1, 2))]
     first, second = (plan.session(["client-0000"], bytes(32)) for plan in plans)
     assert first != second

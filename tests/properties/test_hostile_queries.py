@@ -181,9 +181,7 @@ RULES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[], AbstractContextMan
     "counts apart": (("FedLog",), lambda: out(Statistic, "counts_apart", lambda self, *_: self)),
     "only initial queries are headless": (
         ("FedLog",),
-        lambda: out(
-            OwnBodies, "fit", lambda self, asked: _fit(self, asked) if asked.broadcast.size else None
-        ),
+        lambda: out(OwnBodies, "fit", headed),
     ),
     "stale models are kept state": (("stale",), lambda: out(stale.Cached, "reads_state", "bound")),
 }

@@ -33,7 +33,6 @@ CLIENT = MeanVariance(np.linspace(-1, 1, Q), np.ones(Q), 50)
 # weights that differ by a factor of ten in norm
 SMALL = MeanVariance(np.zeros(Q), np.full(Q, 2.5), 50)
 LARGE = MeanVariance(np.zeros(Q), np.full(Q, 0.25), 50)
-NORMS = {"small": SMALL, "large": LARGE}
 
 
 def terms(parameters: Parameters, scores: int = 5000) -> LinearTerms:

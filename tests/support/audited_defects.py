@@ -1,12 +1,8 @@
-"""Defects that the auditor must find: six that were in the package, and thirteen that tests plant in it.
-
-By hand, on any version: `PYTHONPATH=<its checkout>:tests python -m support.audited_defects` audits the six.
-"""
+"""Attacks on six defects that the package had, and thirteen defects that tests plant in it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,9 +10,10 @@ import numpy as np
 import pytest
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.data.sides import Sides
 from support.audited_grid import DELTA, MODELS, Case, neighbours, text_of
 from support.audited_models import CODES, Dropping, Mixing, MixingWords
-from support.auditor import Finding, audit, holm
+from support.auditor import Finding, audit
 from support.observed_runs import Records, Sent
 
 FEDAVG: Final = Case(
@@ -45,18 +42,18 @@ class Attack:
     model: Callable[..., Any] | None = None
     broadcast: Callable[[Sent], Sent] | None = None
 
-    def findings(self, name: str, runs: int = 4, measures: bool = True) -> list[Finding] | None:
-        """What the auditor says; None for a study that is refused. measures: as in `observed`."""
+    def findings(self, name: str) -> list[Finding] | None:
+        """What the auditor says; None for a study that is refused."""
         try:
             return audit(
                 self.text,
                 self.one,
                 self.other,
-                runs=runs,
+                runs=4,
                 model=self.model,
                 name=name,
                 delta=DELTA,
-                measures=measures,
+                measures=False,
                 broadcast=self.broadcast,
             )
         except ConfigError:
@@ -288,13 +285,6 @@ def _split_by_place(patch: Patch) -> None:
     def by_place(x: Any, share: float) -> Any:
         return np.random.default_rng(len(x)).random(len(x)) < share
 
-    try:
-        from securefl.data.sides import Sides  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        from securefl.study import world
-
-        patch.setattr(world, "held_out", lambda x, y, share, seed: by_place(x, share))
-        return
     patch.setattr(Sides, "apart", lambda own, x, y, share, purpose: by_place(x, share))
 
 
@@ -371,22 +361,3 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "an entry without noise": Plant(case=FEDLOG, plant=_bare_entry, by="constants"),
     "two releases charged as one": Plant(case=FEDAVG, plant=_charged_once, by="values", runs=8),
 }
-
-
-def main(names: Sequence[str] = tuple(ATTACKS)) -> dict[str, str]:
-    """What became of each attack on the version at hand, by name: refused, harmless or which finding."""
-    said = {}
-    for name in names:
-        findings = ATTACKS[name]().findings(name)
-        red = holm(findings or [])
-        said[name] = "refused" if findings is None else "harmless" if not red else _in_words(red)
-    return said
-
-
-def _in_words(red: Sequence[Finding]) -> str:
-    worst = red[0]
-    return f"red: {worst.distinguisher}, told {worst.told:.3g}, shown {worst.bound:.3g} ({worst.why})"
-
-
-if __name__ == "__main__":
-    print(json.dumps(main(), indent=1))

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError
 from securefl.core.messages import client_name
 from securefl.data import Dataset, Split
-from securefl.study.data_section import DataSection
 from support.audited_models import CODES, Dense, Dropping, Pictures, Words
 from support.auditor import Finding, audit
 from support.observed_runs import Records, Sent
@@ -33,10 +32,8 @@ DELTA: Final = 1e-3
 CLIENTS: Final = 4
 EACH: Final = 8
 """Records of a client."""
-DECLARES: Final = "public_num_examples" in DataSection.__dataclass_fields__
-"""Whether a study declares what its records would tell: how many a client has, and who the clients are."""
-DECLARED: Final = f"public_num_examples = {EACH}" if DECLARES else ""
-"""What a study says under [data] of its clients' numbers of records, which are private: where it can."""
+DECLARED: Final = f"public_num_examples = {EACH}"
+"""What a study says under [data] of its clients' numbers of records, which are private."""
 
 PROTOCOLS: Final[Mapping[str, str]] = {
     "fedavg": 'fraction = 1.0\naggregation = "partial"',
@@ -341,7 +338,7 @@ def _data(case: Case) -> str:
         "test_share = 0.3" if case.split == "test share" else "",
         'test = "test.csv"' if table and case.split != "test share" else "",
     ]
-    if table and DECLARES:
+    if table:
         of = "h{}" if case.source == "table" else str(LARGE)[:-1] + "{}"
         names = ", ".join(f'"{of.format(number)}"' for number in range(CLIENTS))
         lines.append(f"[data.columns.hospital]\ncategories = [{names}]")
@@ -468,8 +465,7 @@ def _split(clients: Sequence[Client], test: Client, name: str, classes: int) -> 
     x = np.concatenate([own for own, _ in clients])
     y = np.concatenate([own for _, own in clients])
     groups = np.repeat(np.arange(len(clients)), [len(own) for own, _ in clients])
-    holders: dict[str, Any] = {"holders": len(clients)} if DECLARES else {}
-    train = Dataset(name=name, x=x, y=y, classes=classes, groups=groups, **holders)
+    train = Dataset(name=name, x=x, y=y, classes=classes, groups=groups, holders=len(clients))
     return Split(train=train, test=Dataset(name=name, x=test[0], y=test[1], classes=classes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,18 @@ from support.tiny_secagg import entropy
 
 def swapped(values: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
     return (*values[:at], value, *values[at + 1 :])
+
+
+def put(at: int, **parts: Any) -> Callable[[Any], Any]:
+    """A lie: in each of these parts of a message another entry at this place."""
+    return lambda said: replace(
+        said, **{name: swapped(getattr(said, name), at, one) for name, one in parts.items()}
+    )
+
+
+def copied(of: int, to: int, *names: str, source: Any = None) -> Callable[[Any], Any]:
+    """A lie: in these parts an entry also in the place of another. source: the message that it is from."""
+    return lambda said: put(to, **{name: getattr(source or said, name)[of] for name in names})(said)
 
 
 def signed_anew(inner: Client, state: Any, shares: Shares) -> Shares:

@@ -1,8 +1,7 @@
 """Runs of studies through `securefl.run`, with all that left a party written down.
 
-A run is observed at four places: every message that a party took in, every answer to an Ask, every model that
-was broadcast after a round, and the epsilon that the run told at its end. They are the same in old versions
-of the package, so that the same study can be observed there.
+A run is observed at three places: every message that a party took in, every answer to an Ask, and the epsilon
+that the run told at its end.
 
 A *coupled* run draws all its secrets from a key: two data sets under one key are noised alike, and their
 releases differ by what the records move, and by nothing else.
@@ -29,6 +28,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.core.release import PARTIES
 from securefl.data import Split
+from securefl.data.sides import Sides
 from securefl.dp.noise import Source
 
 Floats = NDArray[np.float64]
@@ -78,26 +78,23 @@ class Seen:
     Attributes:
         began: why the study did not run to its end, empty if it did. refused: whether it says that the study
             cannot be used as written (ConfigError).
-        told: epsilon by party at the end. by_round: the same after each round.
+        told: epsilon by party at the end.
         messages: in the order of their arrival.
         released: numbers that a client sent in the clear, by (place, client, name), in grid units for sums.
         totals: opened sums by (place, name), noise included. steps: their grids' steps by name.
         numbers: what was opened for single clients, by (place, client, name).
         public: what everybody may know, by (place, name): cohorts, weights, public arrays, orders.
-        models: the broadcast vector before each Ask and after each round.
     """
 
     began: str = ""
     refused: bool = False
     told: dict[str, float] = field(default_factory=dict)
-    by_round: list[dict[str, float]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     released: dict[tuple[Place, str, str], Floats] = field(default_factory=dict)
     totals: dict[tuple[Place, str], Floats] = field(default_factory=dict)
     steps: dict[str, float] = field(default_factory=dict)
     numbers: dict[tuple[Place, str, str], Floats] = field(default_factory=dict)
     public: dict[tuple[Place, str], Floats] = field(default_factory=dict)
-    models: dict[tuple[Place, str], Floats] = field(default_factory=dict)
 
 
 def observed(
@@ -153,8 +150,6 @@ def observed(
             seen.refused = isinstance(error, ConfigError)
             return seen
     seen.told = {party: float(run.epsilon[party].max()) for party in PARTIES}
-    for _, rows in run.metrics.groupby("round"):
-        seen.by_round.append({party: float(rows[f"epsilon_{party}"].max()) for party in PARTIES})
     return seen
 
 
@@ -175,9 +170,8 @@ def _fastest() -> str | None:
 def _watch(patch: pytest.MonkeyPatch, seen: Seen, broadcast: Callable[[Sent], Sent] | None) -> None:
     from securefl.engine.drive import Driver
     from securefl.engine.inprocess import InProcess
-    from securefl.study.run import RoundRunner
 
-    read, query, play = Driver._read, InProcess.query, RoundRunner.play
+    read, query = Driver._read, InProcess.query
 
     def reading(drive: Driver, parcel: Any, expects: Any) -> Any:
         body = read(drive, parcel, expects)
@@ -194,14 +188,8 @@ def _watch(patch: pytest.MonkeyPatch, seen: Seen, broadcast: Callable[[Sent], Se
         _note_answers(seen, place, question, answers)
         return answers, log
 
-    def playing(turn: RoundRunner, number: int, state: Any) -> Any:
-        played = play(turn, number, state)
-        seen.models[(number, 99), "model"] = np.asarray(played[0].broadcast, np.float64)
-        return played
-
     patch.setattr(Driver, "_read", reading)
     patch.setattr(InProcess, "query", asking)
-    patch.setattr(RoundRunner, "play", playing)
 
 
 def _note(seen: Seen, header: Any, parcel: Any, body: Any) -> None:
@@ -223,7 +211,6 @@ def _note(seen: Seen, header: Any, parcel: Any, body: Any) -> None:
 
 def _note_ask(seen: Seen, place: Place, question: Any) -> None:
     seen.public[place, "cohort"] = np.asarray(question.cohort, np.float64)
-    seen.models[place, "broadcast"] = np.asarray(question.broadcast, np.float64)
     for name, array in question.public.items():
         seen.public[place, f"public {name}"] = np.asarray(array, np.float64)
     for one in question.sums:
@@ -315,21 +302,11 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
             drawn("key-holder", question.round, question.ask, question.again, question.name)
         ),
     )
-    _couple_splits(patch, drawn)
-
-
-def _couple_splits(patch: pytest.MonkeyPatch, drawn: Callable[..., SecretKey]) -> None:
-    """The key of splits by content, where the version at hand has one."""
-    try:
-        from securefl.data import sides  # type: ignore[attr-defined]
-    except ImportError:
-        return
-    if hasattr(sides, "Sides") and hasattr(sides.Sides, "_for"):
-        made = sides.Sides._for
-        patch.setattr(
-            sides.Sides,
-            "_for",
-            lambda own, purpose: (
-                made(own, purpose) if isinstance(own._key, int) else drawn("split", purpose).reveal()
-            ),
-        )
+    made = Sides._for
+    patch.setattr(
+        Sides,
+        "_for",
+        lambda own, purpose: (
+            made(own, purpose) if isinstance(own._key, int) else drawn("split", purpose).reveal()
+        ),
+    )

@@ -45,21 +45,16 @@ BUILD = PartyStudy.of
 """As it is, for `build_once`."""
 
 
+def build_once(patch: pytest.MonkeyPatch) -> None:
+    """Put `made` in the place of `PartyStudy.of`: building a world takes a second."""
+    patch.setattr(PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
+
+
 @cache
 def made(study: str = CLEAR) -> PartyStudy:
     """One arm of a study; built once."""
     found = parse_study(study)
     return BUILD(found, found.arms[0], found.study.seeds[0])
-
-
-def build_once(patch: pytest.MonkeyPatch) -> None:
-    """Building a world takes a second, and every opening of a folder does it."""
-    patch.setattr(PartyStudy, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
-
-
-@pytest.fixture
-def built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    build_once(monkeypatch)
 
 
 def part(of: PartyStudy, name: str, counters: Path, **more: object) -> folder.PartyOptions:

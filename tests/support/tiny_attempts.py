@@ -117,7 +117,6 @@ class Seat:
 
     machine: Client
     state: Any
-    pending: Any = None
 
 
 @dataclass

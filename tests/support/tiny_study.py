@@ -19,8 +19,10 @@ from securefl.algorithm.clients import (
     RoundResult,
     State,
 )
+from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.study.arm import ArmRun
+from securefl.study.composition import composition
 from securefl.study.config import Arm, ProtocolOptions, Study, parse
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
@@ -115,6 +117,11 @@ def study(*arms: str, **changes: Any) -> Study:
 
 def world(of: Study) -> World:
     return build(of, of.study.seeds[0])
+
+
+def composed(of: Study, here: World | None = None) -> tuple[Algorithm, Plan]:
+    """Algorithm and plan of the first arm."""
+    return composition(of, of.arms[0], here or world(of))
 
 
 def run(of: Study, folder: Path, *, here: World | None = None, arm: Arm | None = None) -> ArmRun:

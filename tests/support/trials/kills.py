@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,6 @@ import numpy as np
 from support.trials import facts
 from support.trials.cases import CASES, Case
 from support.trials.victim import FATAL, HUNG, Child, Outcome, call
-from support.trials.workers import spread
 
 MOST_KILLS = 3
 """In one folder, one after the other."""
@@ -47,7 +46,6 @@ class Whole:
 class Trial:
     case: Case
     whole: Whole
-    seed: int
     number: int
 
 
@@ -81,26 +79,17 @@ def whole(case: Case) -> Whole:
         return Whole(first, statements, ended[1].seconds)
 
 
-def trials(kills: int, seed: int, names: Sequence[str], workers: int) -> Iterator[Result]:
+def trials(kills: int, names: Sequence[str]) -> Iterator[Result]:
     """Trials over these cases in turn until so many victims were killed."""
     wholes = {name: whole(CASES[name]) for name in names}
     done, number = 0, 0
     while done < kills:
-        batch = range(number, number + min(4 * workers, kills - done))
-        number = batch.stop
-        for result in spread(play, [_trial(wholes, seed, n) for n in batch], workers):
-            done += len(result.kills)
-            yield result
+        name = _turn(names, number)
+        yield (result := play(Trial(CASES[name], wholes[name], number)))
+        done, number = done + len(result.kills), number + 1
 
 
-def _trial(wholes: Mapping[str, Whole], seed: int, number: int) -> Trial:
-    name = _turn(tuple(wholes), number)
-    expected = wholes[name]
-    assert expected is not None
-    return Trial(CASES[name], expected, seed, number)
-
-
-def _turn(names: tuple[str, ...], number: int) -> str:
+def _turn(names: Sequence[str], number: int) -> str:
     """Whose turn it is: the runs' one after the other, and every so often a sweep's, which takes longer."""
     runs = [name for name in names if not CASES[name].swept]
     sweeps = [name for name in names if CASES[name].swept]
@@ -110,7 +99,7 @@ def _turn(names: tuple[str, ...], number: int) -> str:
 
 def play(trial: Trial) -> Result:
     """Kill a run a few times in its folder, let it end, and look."""
-    rng = np.random.default_rng([trial.seed, trial.number])
+    rng = np.random.default_rng([1, trial.number])
     kills: list[str] = []
     before = Counter[tuple[str, facts.Charge]]()
     with tempfile.TemporaryDirectory() as name:

@@ -21,9 +21,9 @@ if __name__ == "__main__":
     prepare()
     match sys.argv[1:]:
         case ["kills", count, *cases]:
-            found = list(kills.trials(int(count), 1, cases or tuple(CASES), 1))
+            found = list(kills.trials(int(count), cases or tuple(CASES)))
         case ["flips", count, *bases]:
-            found = list(flips.flips(int(count), 1, bases or flips.BASES, 1))
+            found = list(flips.flips(int(count), bases or flips.BASES))
         case ["pairs", count]:
             found = list(pairs.trials(int(count)))
         case _:

@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from support.cheap_runs import blank_pictures, brief_observer, coarse_figures
-from support.party_folders import built_once
 
-__all__ = ["blank_pictures", "brief_observer", "built_once", "coarse_figures"]
+__all__ = ["blank_pictures", "brief_observer", "coarse_figures"]

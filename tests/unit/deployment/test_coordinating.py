@@ -38,11 +38,10 @@ from securefl.study import session
 from securefl.study.attended import presences
 from securefl.study.interruption import Interrupted
 
+pytestmark = pytest.mark.usefixtures("built_once")
+
 NOISED = client_level(rounds=4).text.replace("clients = 6", "clients = 3")
 FULL = [(1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 1, 2]), (4, [0, 1, 2])]
-
-
-pytestmark = pytest.mark.usefixtures("built_once")
 
 
 def lines(own: Federation) -> list[str]:

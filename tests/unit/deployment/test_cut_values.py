@@ -30,12 +30,11 @@ from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import is_cut
 from securefl.study.attended import presences
 
+pytestmark = pytest.mark.usefixtures("built_once")
+
 QUIET = private("fedavg", AVERAGING["fedavg"]).text
 WILD = QUIET.replace("learning_rate = 0.5", "learning_rate = 1e5")
 """Private training whose steps are so long that no grid holds the update."""
-
-
-pytestmark = pytest.mark.usefixtures("built_once")
 
 
 def test_the_owner_reads_how_often_and_what_to_do(tmp_path: Path) -> None:

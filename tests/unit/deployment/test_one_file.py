@@ -21,10 +21,9 @@ from securefl.deployment.messages import REFUSED, Enter, Entered, decode_envelop
 from securefl.storage import database
 from securefl.storage.counter import Counter
 
-ME = "client-0001"
-
-
 pytestmark = pytest.mark.usefixtures("built_once")
+
+ME = "client-0001"
 
 
 class Shots:

@@ -35,11 +35,10 @@ from securefl.study.config import note_home
 from securefl.training.cohorts import Batched
 from securefl.training.jobs import usable
 
+pytestmark = pytest.mark.usefixtures("built_once")
+
 SENT = 2
 """What a client sends in the first round of a session: its update, and its count, which it sends once."""
-
-
-pytestmark = pytest.mark.usefixtures("built_once")
 
 
 @contextmanager

@@ -49,11 +49,10 @@ from securefl.mechanisms.charges import Protection
 from securefl.storage.counter import Counter
 from securefl.study.config import parse
 
+pytestmark = pytest.mark.usefixtures("built_once")
+
 ALL, FEWER = (0, 1, 2, 3), (0, 1, 2)
 """Of `MASKED`: two cohorts that its plan allows, and that differ by one client."""
-
-
-pytestmark = pytest.mark.usefixtures("built_once")
 
 
 @pytest.fixture

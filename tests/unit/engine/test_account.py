@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.hidden_studies import HIDDEN
 from support.private_studies import noised_fedprof
-from support.tiny_study import plain, run, study, text, with_privacy, world
+from support.tiny_study import composed, plain, run, study, text, with_privacy
 
 from securefl.accounting.filed import ReleaseTable
 from securefl.accounting.ledger import Ledger
@@ -18,7 +18,6 @@ from securefl.core.wire import Header
 from securefl.engine.account import Account
 from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint, resume_point
-from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 
 NETWORK = "\n[network]\nreorder = true\ndropout = 0.06\nduplicate = 0.2\n"
@@ -46,7 +45,7 @@ CASES = {
 
 
 def account_of(of: Study, records: list[dict[str, Any]]) -> Account:
-    algorithm, plan = composition(of, of.arms[0], world(of))
+    algorithm, plan = composed(of)
     account = Account(
         plan,
         {contribution.spec.name: contribution.spec for contribution in algorithm.contributions},
@@ -57,7 +56,7 @@ def account_of(of: Study, records: list[dict[str, Any]]) -> Account:
 
 
 def never_below(of: Study, folder: Path, records: list[dict[str, Any]]) -> None:
-    account, plan = account_of(of, records), composition(of, of.arms[0], world(of))[1]
+    account, plan = account_of(of, records), composed(of)[1]
     with Ledger(arm_folder(folder, of.arms[0], of.study.seeds[0]) / "ledger.sqlite", plan.terms()) as ledger:
         anew = ReleaseTable(ledger._db, lambda: ledger.head)
         filed = {k: anew.counted(client_name(k)) for k in range(of.data.clients)}
@@ -115,7 +114,7 @@ def test_a_restored_account_counts_the_same() -> None:
 
 def test_a_server_on_its_books_counts_the_orders_of_one_that_was_killed() -> None:
     of = study(FEDAVG, rounds=3)
-    algorithm, plan = composition(of, of.arms[0], world(of))
+    algorithm, plan = composed(of)
     specs = {one.spec.name: one.spec for one in algorithm.contributions}
     (name,) = specs
     with Ledger(":memory:", replace(plan, budget=0.0).terms()) as books:

@@ -12,7 +12,7 @@ import numpy as np
 from legal_queries import Population, Search, pad_noise
 from support.every import every
 from support.tiny_he import pad_holder, pad_request, pad_score, pad_server
-from support.tiny_study import FEDPROF, text, world
+from support.tiny_study import FEDPROF, composed, text
 
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
@@ -21,7 +21,6 @@ from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import mask
 from securefl.linear.registry import left_open
 from securefl.matching.profiles import Anchor, Bounds, Variant, features, linear_query
-from securefl.study.composition import composition
 from securefl.study.config import parse
 
 SIGNING, HOLDER = SigningKey.generate(), AgreementKey.generate()
@@ -62,7 +61,7 @@ def error(length: int, count: int = 60, *, alone: bool) -> float:
 def said(scores: str) -> tuple[float, int, float]:
     """What the card of a FedProf study states: a figure for one score, the number of all, and theirs."""
     study = parse(text(FEDPROF, scores=scores))
-    algorithm, plan = composition(study, study.arms[0], world(study))
+    algorithm, plan = composed(study)
     card = learns(plan, [one.spec for one in algorithm.contributions], "server")
     found = re.search(
         r"one that is legal reads one entry to ([\d.]+) %[^,]*, (\d+) on one vector to ([\d.]+) %", card

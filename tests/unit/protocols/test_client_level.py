@@ -14,7 +14,7 @@ from support.hidden_plans import hidden
 from support.noises import noise
 from support.private_studies import DISTRIBUTED, KEY_HOLDER
 from support.private_studies import client_level as study
-from support.tiny_study import run, spied, world
+from support.tiny_study import composed, run, spied, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientContext
@@ -33,7 +33,6 @@ from securefl.mechanisms.charges import Protection, fewest_contributions
 from securefl.mechanisms.protecting import protect
 from securefl.protocols.contributions import Sampling, bounded
 from securefl.protocols.parts import Part, Update
-from securefl.study.composition import composition
 from securefl.study.seeded import World
 from securefl.training import train
 
@@ -81,19 +80,19 @@ def test_without_a_bound_no_noise_is_enough() -> None:
     of = study()
     of = replace(of, local=replace(of.local, update_bound=None))
     with pytest.raises(ConfigError, match="one client moves it"):
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
 
 def test_a_bound_does_not_help_a_record() -> None:
     of = study(unit='"record"', adjacency='"add-remove"', delta="1e-4")
     with pytest.raises(ConfigError, match="one record moves it"):
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
 
 def test_cohorts_without_a_least_size_have_no_shares() -> None:
     of = study("fedprof", more="replacement = true\n", **DISTRIBUTED)
     with pytest.raises(ConfigError, match="Expected a least size"):
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
 
 @pytest.mark.parametrize("bound", ["0.0", "1e-4", "2048.0", "inf", "nan"])
@@ -174,7 +173,7 @@ def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
     of = study(rounds=1)
     of = replace(of, model=replace(of.model, hidden=(64,)))
     here = world(of)
-    plan = composition(of, of.arms[0], here)[1]
+    plan = composed(of, here)[1]
     spy, _ = spied(of, tmp_path, here)
     update = Update(Part(here.problem), Sampling(cohort=6))
     steps = [
@@ -261,7 +260,7 @@ def test_who_cannot_be_enough_is_not_asked(tmp_path: Path) -> None:
     """Of 6 clients 3 have retired; a sum needs 5, so the others keep their budgets."""
     of = study(rounds=2, **DISTRIBUTED)
     here = world(of)
-    algorithm, plan = composition(of, of.arms[0], here)
+    algorithm, plan = composed(of, here)
     with Ledger(tmp_path / "ledger.sqlite", plan.terms()) as ledger:
         engine = simulated(
             plan,

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from support.private_studies import private
 from support.tiny_problem import tiny_problem
-from support.tiny_study import run, spied, study, world
+from support.tiny_study import composed, run, spied, study, world
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -24,7 +24,6 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.protocols.feddbe import FedDBE
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
-from securefl.study.composition import composition
 from securefl.study.config import Study
 from securefl.study.export import taken
 from securefl.training import ModelConfig
@@ -77,7 +76,7 @@ def test_the_consensus_has_a_charge_of_its_own(tmp_path: Path) -> None:
     assert (names.count("consensus"), names.count("update")) == (4, 8)
     lacking = tiny(non_private='["update"]')
     with pytest.raises(ConfigError, match=r'."consensus"'):
-        composition(lacking, lacking.arms[0], world(lacking))
+        composed(lacking)
 
 
 def test_a_client_bounds_its_features_and_answers_whatever_its_records_are() -> None:
@@ -202,4 +201,4 @@ def test_a_damaged_bias_is_named() -> None:
 def test_private_training_is_refused() -> None:
     of = private("feddbe", "")
     with pytest.raises(ConfigError, match=r"no \[dpsgd\] with FedDBE"):
-        composition(of, of.arms[0], world(of))
+        composed(of)

@@ -16,7 +16,7 @@ from scipy import stats
 from support.every import every
 from support.private_studies import FEDPROF, private
 from support.private_studies import noised_fedprof as fedprof
-from support.tiny_study import FEDAVG, run, spied, study, world
+from support.tiny_study import FEDAVG, composed, run, spied, study, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.clients import ClientContext, Contribution
@@ -32,7 +32,6 @@ from securefl.mechanisms.protecting import protect
 from securefl.protocols.contributions import Loss, Size, size_sends
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.study.arm import arm_folder
-from securefl.study.composition import composition
 from securefl.training import probe_profile
 from securefl.training.task import Problem
 
@@ -67,7 +66,7 @@ def test_a_whole_run_costs_what_was_asked_for(scores: str, variant: str, tmp_pat
         assert finished.records[-1]["epsilon"][party] <= 8.0 * 1.001
     assert finished.records[-1]["epsilon"]["key-holder"] == 0
     assert [len(record["answered"]) for record in finished.records] == [4, 4]
-    plan = composition(of, of.arms[0], world(of))[1]
+    plan = composed(of)[1]
     assert dict(plan.max_releases) == {"update": 2, "profile": 3}
     terms = Terms(
         unit="record",
@@ -112,7 +111,7 @@ def test_what_is_clipped_of_noised_profiles_is_counted(tmp_path: Path) -> None:
 def test_unbounded_profiles_cannot_be_noised() -> None:
     of = private("fedprof", "fraction = 1.0", noise='"local"', epsilon="8.0")
     with pytest.raises(ConfigError, match="moves it without bound"):
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
 
 @every(("noise", "rest"), [("distributed", {"dropout": "0.25", "corrupt": "0.0"}), ("central", {})])
@@ -125,7 +124,7 @@ def test_what_nobody_sums_its_client_noises(noise: str, rest: dict[str, str], tm
 
 def test_a_profile_once_in_several_rounds_has_less_noise(tmp_path: Path) -> None:
     often, seldom = fedprof(rounds=5), fedprof("refresh = 2\n", rounds=5)
-    plans = [composition(of, of.arms[0], world(of))[1] for of in (often, seldom)]
+    plans = [composed(of)[1] for of in (often, seldom)]
     assert [dict(plan.max_releases)["profile"] for plan in plans] == [6, 3]
     assert plans[1].noise_multiplier < plans[0].noise_multiplier
     spy, finished = spied(seldom, tmp_path)
@@ -149,7 +148,7 @@ def test_who_retires_stays_away(tmp_path: Path) -> None:
 def test_no_more_profiles_than_the_noise_was_made_for(tmp_path: Path) -> None:
     """A server that asks for profiles in place of updates is refused, by the name of the release."""
     of = fedprof()
-    plan = composition(of, of.arms[0], world(of))[1]
+    plan = composed(of)[1]
     terms = Terms(unit="record", adjacency="add-remove", delta=1e-4, max_releases=plan.max_releases)
     (profile,) = (
         s.spec for s in of.arms[0].options.build(world(of).problem).contributions if s.spec.name == "profile"

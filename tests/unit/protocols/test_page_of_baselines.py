@@ -7,12 +7,11 @@ from pathlib import Path
 
 from support.every import every
 from support.private_studies import client_level, private
-from support.tiny_study import world
+from support.tiny_study import composed
 
 from securefl.core.errors import ConfigError
 from securefl.core.release import OTHERS
 from securefl.mechanisms.charges import Protection, unbounded
-from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.packaged import packaged
 
@@ -30,7 +29,7 @@ OPTIONS = {
 def finite(of: Study) -> bool:
     """Whether all that the arm sends has a finite price against other clients."""
     try:
-        algorithm, plan = composition(of, of.arms[0], world(of))
+        algorithm, plan = composed(of)
     except ConfigError:
         return False
     return not any(

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from support.private_studies import private
 from support.tiny_problem import tiny_problem
-from support.tiny_study import run, spied, study, world
+from support.tiny_study import composed, run, spied, study, world
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -29,7 +29,6 @@ from securefl.protocols.fedrep import FedRep
 from securefl.protocols.pfedme import PFedMe
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
-from securefl.study.composition import composition
 from securefl.study.config import Study
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
@@ -40,7 +39,6 @@ from securefl.training.run_jobs import _again, one_by_one, run_job
 
 HEAD = 10 * 9
 """The values of the head of a tiny study: 8 features, a bias, 10 classes."""
-DEEP = "\nhidden = [8, 6]"
 
 
 def one(name: str, options: str = "", *, rounds: int = 2, deep: bool = False, **more: Any) -> Study:
@@ -329,7 +327,7 @@ def test_a_model_without_a_body_is_refused_before_a_run(name: str) -> None:
     of = one(name)
     of = replace(of, model=replace(of.model, hidden=()))
     with pytest.raises(ConfigError, match="before its last 1 dense"):
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
 
 def test_a_client_without_test_records_counts_nowhere() -> None:

@@ -12,14 +12,13 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 from support.private_studies import client_level, private
 from support.tiny_problem import tiny_problem
-from support.tiny_study import spied, study, world
+from support.tiny_study import composed, spied, study, world
 
 from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError
 from securefl.protocols.pfedme import PFedMe
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
-from securefl.study.composition import composition
 from securefl.study.config import Study
 from securefl.training import Problem
 from securefl.training.cohorts import Batched
@@ -174,10 +173,10 @@ def test_both_models_are_tested(tmp_path: Path) -> None:
 def test_private_training_is_refused_and_steps_that_diverge() -> None:
     of = private("pfedme", "")
     with pytest.raises(ConfigError, match=r"no \[dpsgd\] with pFedMe"):
-        composition(of, of.arms[0], world(of))
+        composed(of)
     of = tiny("lamda = 15.0")
     with pytest.raises(ConfigError, match=r"below 2 .* got 0.2 \* 15"):
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
 
 def test_its_update_is_bounded_for_a_client_and_endless_for_a_record(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, NoOpDpEvent
 from support.every import every
 from support.private_studies import AVERAGING, private
-from support.tiny_study import run, spied, study, world
+from support.tiny_study import composed, run, spied, study, world
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import History, dump_event, load_event, steps_event
@@ -20,7 +20,6 @@ from securefl.core.errors import ConfigError, UnsupportedEvent
 from securefl.dp.calibration import multiplier_beside
 from securefl.mechanisms.charges import Protection
 from securefl.study.arm import arm_folder
-from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 
 STEPS = steps_event(0.1, 1.2, 5)
@@ -71,13 +70,13 @@ def test_private_training_is_charged_at_record_level_only() -> None:
     for changed in ({"adjacency": "replace-one"}, {"unit": '"client"', "adjacency": "zero-out"}):
         of = private("fedavg", AVERAGING["fedavg"], **changed)
         with pytest.raises(ConfigError, match="adding or removing"):
-            composition(of, of.arms[0], world(of))
+            composed(of)
 
 
 def test_what_is_not_accounted_still_makes_epsilon_endless(tmp_path: Path) -> None:
     of = private("fedavg_rp", 'fraction = 1.0\nscheme = "I"')
     with pytest.raises(ConfigError, match=r"non_private = .\"size\""):
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
 
 @every("name", ["fedavg", "fedadam", "lg_fedavg", "stc", "cs_fl"])
@@ -105,7 +104,7 @@ def test_statistic_and_training_compose_to_the_epsilon_asked_for(tmp_path: Path)
     finished = run(of, tmp_path)
     assert finished.records[-1]["epsilon"]["server"] == pytest.approx(6.0, rel=1e-3)
     assert finished.records[-1]["epsilon"]["server"] <= 6.0 * (1 + 2e-4), "running figures: 0.02 % above"
-    _, plan = composition(of, of.arms[0], world(of))
+    _, plan = composed(of)
     z = plan.noise_multiplier
     whole = compose({STEPS: 2, GaussianDpEvent(z): 3}, of.privacy.delta)
     assert whole == pytest.approx(6.0, rel=1e-3)
@@ -114,7 +113,7 @@ def test_statistic_and_training_compose_to_the_epsilon_asked_for(tmp_path: Path)
 
 def test_the_first_exchange_costs_no_training() -> None:
     of = fedlog()
-    algorithm, plan = composition(of, of.arms[0], world(of))
+    algorithm, plan = composed(of)
     (spec,) = [statistic.spec for statistic in algorithm.contributions]
     assert spec.depends_on == "records"
     first, later = Protection(plan, spec).charge(trained=False), Protection(plan, spec).charge()
@@ -126,7 +125,7 @@ def test_the_first_exchange_costs_no_training() -> None:
 def test_training_that_costs_more_than_was_asked_for_is_told_before_anything_runs() -> None:
     of = fedlog(epsilon="0.1")
     with pytest.raises(ConfigError, match="training to cost less"):
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
 
 @every("epsilon", ["0.0", "-1.0", "nan"])
@@ -138,7 +137,7 @@ def test_an_epsilon_is_more_than_nothing(epsilon: str) -> None:
 def test_a_budget_that_bears_not_one_round_is_told_before_anything_runs() -> None:
     of = private("fedavg", AVERAGING["fedavg"], rounds=6, budget="0.1")
     with pytest.raises(ConfigError, match=r"round 1 .* the budget"):
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
 
 def test_a_budget_that_ends_drops_clients_out_by_itself(tmp_path: Path) -> None:
@@ -179,7 +178,7 @@ def test_composed_events_are_stored_and_add_up() -> None:
 def test_spare_attempts_are_paid_for_beforehand() -> None:
     """Noise for two rounds and three attempts that may be repeated: training five times, six releases."""
     of = fedlog()
-    algorithm, _ = composition(of, of.arms[0], world(of))
+    algorithm, _ = composed(of)
     sent = [statistic.spec for statistic in algorithm.contributions]
     spared = replace(
         of.privacy,

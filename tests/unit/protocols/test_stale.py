@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.tiny_study import run, study, world
+from support.tiny_study import composed, run, study, world
 
 from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError
 from securefl.protocols.parts import Update
 from securefl.protocols.stale import Cached
 from securefl.study.arm import arm_folder, opened
-from securefl.study.composition import composition
 from securefl.study.config import parse
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 0.5\naggregation = "full"\nstale = true\n'
@@ -24,7 +23,7 @@ def test_the_model_is_the_mean_of_all_last_models(tmp_path: Path) -> None:
     of = study(ARM, rounds=4, clients=6)
     here = world(of)
     run(of, tmp_path, here=here)
-    _, plan = composition(of, of.arms[0], here)
+    _, plan = composed(of, here)
     with opened(of, of.arms[0], here, plan, arm_folder(tmp_path, of.arms[0], here.seed)) as saved:
         assert saved.state is not None
         model, kept = saved.state.broadcast, saved.checkpoint.kept()

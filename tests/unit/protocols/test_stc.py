@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from support.cheap_runs import undrawn
 from support.hidden_studies import counts
-from support.tiny_study import run, spied, study, text, with_privacy, world
+from support.tiny_study import composed, run, spied, study, text, with_privacy, world
 from support.trained_bodies import context
 
 from securefl.core.release import SERVER
 from securefl.engine import privacy_card
 from securefl.protocols.stc import STC, ternary
-from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.session import run_study
 
@@ -99,7 +98,7 @@ def test_the_report_says_whether_zeros_travelled(way: str, said: str, tmp_path: 
 
 
 def learns(of: Study) -> str:
-    _, plan = composition(of, of.arms[0], world(of))
+    _, plan = composed(of)
     specs = [own.spec for own in of.arms[0].options.build(world(of).problem).contributions]
     return privacy_card.learns(plan, specs, SERVER)
 

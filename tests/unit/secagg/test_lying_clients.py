@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.every import every
-from support.liars import signed_anew, swapped, wrong_pair
+from support.liars import put, signed_anew, swapped, wrong_pair
 from support.recorded import CLIENTS, Recording, honest
 from support.tiny_secagg import aggregate, agreement, assert_exact, client, entropy, header
 
@@ -159,13 +159,13 @@ def test_shares_of_a_wrong_key_name_the_dealer_when_it_drops() -> None:
 
 
 UNMASKS: dict[str, Callable[[Client, Any, Unmask], Unmask]] = {
-    "another share": lambda c, s, u: replace(u, shares=swapped(u.shares, 1, Share(bytes(65)))),
+    "another share": lambda c, s, u: put(1, shares=Share(bytes(65)))(u),
     "another salt": lambda c, s, u: replace(
         u, shares=swapped(u.shares, 1, Share(bytes(32) + u.shares[1].raw[32:]))
     ),
     "one fewer": lambda c, s, u: replace(u, shares=u.shares[1:]),
     "one more": lambda c, s, u: replace(u, shares=(*u.shares, u.shares[0])),
-    "short": lambda c, s, u: replace(u, shares=swapped(u.shares, 1, Share(b""))),
+    "short": lambda c, s, u: put(1, shares=Share(b""))(u),
     "exchanged": lambda c, s, u: replace(u, shares=(u.shares[1], u.shares[0], *u.shares[2:])),
     "of the key of a survivor": lambda c, s, u: replace(
         u, shares=swapped(u.shares, 1, Share(s.held.pairs[1].key))
@@ -195,7 +195,7 @@ LIES: dict[str, tuple[type, Callable[[Client, Any, Any], Any]]] = {
     "too few shares": (Shares, lambda c, s, m: replace(m, sealed=m.sealed[1:])),
     "too few hashes": (Shares, lambda c, s, m: replace(m, marks=m.marks[1:])),
     "short boxes": (Shares, lambda c, s, m: replace(m, sealed=tuple(Share(b"") for _ in m.sealed))),
-    "a short hash": (Shares, lambda c, s, m: replace(m, marks=swapped(m.marks, 0, Commitment(b"")))),
+    "a short hash": (Shares, lambda c, s, m: put(0, marks=Commitment(b""))(m)),
     "no seed": (Shares, lambda c, s, m: replace(m, seed=Commitment(b""))),
     "an unsigned dealing": (Shares, lambda c, s, m: replace(m, seed=Commitment(bytes(32)))),
     "an unsigned input": (MaskedInput, lambda c, s, m: replace(m, signature=Signature(bytes(64)))),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.every import every
-from support.liars import swapped
+from support.liars import copied, put
 from support.recorded import Honest, Recording, honest, refused, without
 from support.tiny_secagg import aggregate, agreement, assert_exact, client, identity
 
@@ -51,49 +51,28 @@ Spoil = Callable[[RosterClosed], RosterClosed]
 def forged_rosters() -> dict[str, tuple[Spoil, int]]:
     """Rosters whose form is right, and the member that did not sign its entry."""
     other = honest(attempt=2).clients[0].at(RosterClosed)[1]
+    entry = ("keys", "nonces", "signatures")
     return {
-        "a forged key": (lambda r: replace(r, keys=swapped(r.keys, 2, PublicKey(bytes(31) + b"x"))), 2),
-        "a weak key": (lambda r: replace(r, keys=swapped(r.keys, 2, PublicKey(bytes(32)))), 2),
-        "a forged nonce": (lambda r: replace(r, nonces=swapped(r.nonces, 2, Commitment(bytes(32)))), 2),
-        "a forged signature": (
-            lambda r: replace(r, signatures=swapped(r.signatures, 2, Signature(bytes(64)))),
-            2,
-        ),
-        "a key of another attempt": (
-            lambda r: replace(
-                r,
-                keys=swapped(r.keys, 2, other.keys[2]),
-                nonces=swapped(r.nonces, 2, other.nonces[2]),
-                signatures=swapped(r.signatures, 2, other.signatures[2]),
-            ),
-            2,
-        ),
-        "one key for two members": (
-            lambda r: replace(
-                r,
-                keys=swapped(r.keys, 3, r.keys[2]),
-                nonces=swapped(r.nonces, 3, r.nonces[2]),
-                signatures=swapped(r.signatures, 3, r.signatures[2]),
-            ),
-            3,
-        ),
+        "a forged key": (put(2, keys=PublicKey(bytes(31) + b"x")), 2),
+        "a weak key": (put(2, keys=PublicKey(bytes(32))), 2),
+        "a forged nonce": (put(2, nonces=Commitment(bytes(32))), 2),
+        "a forged signature": (put(2, signatures=Signature(bytes(64))), 2),
+        "a key of another attempt": (copied(2, 2, *entry, source=other), 2),
+        "one key for two members": (copied(2, 3, *entry), 3),
     }
 
 
 def rosters() -> dict[str, tuple[Spoil, str]]:
     other = honest(attempt=2).clients[0].at(RosterClosed)[1]
     return {
-        "no signature": (
-            lambda r: replace(r, signatures=swapped(r.signatures, 2, Signature(b""))),
-            "did not sign",
-        ),
-        "a short key": (lambda r: replace(r, keys=swapped(r.keys, 2, PublicKey(bytes(31)))), "did not sign"),
+        "no signature": (put(2, signatures=Signature(b"")), "did not sign"),
+        "a short key": (put(2, keys=PublicKey(bytes(31))), "did not sign"),
         "all of another attempt": (lambda r: other, "our own key"),
-        "our key replaced": (lambda r: replace(r, keys=swapped(r.keys, 0, r.keys[1])), "our own key"),
+        "our key replaced": (copied(1, 0, "keys"), "our own key"),
         "ourselves left out": (lambda r: without(r, 0), "our own key"),
         "too few": (lambda r: without(without(without(r, 8), 7), 6), "at least 7"),
-        "a stranger": (lambda r: replace(r, members=swapped(r.members, 8, 10)), "pinned roster"),
-        "a member twice": (lambda r: replace(r, members=swapped(r.members, 1, 0)), "pinned roster"),
+        "a stranger": (put(8, members=10), "pinned roster"),
+        "a member twice": (put(1, members=0), "pinned roster"),
         "a missing nonce": (lambda r: replace(r, nonces=r.nonces[1:]), "for each member"),
     }
 
@@ -126,7 +105,7 @@ def test_a_forged_entry_of_a_stranger_is_named_too() -> None:
     due = len(machine.at(Dealt)[0].closed.graph.neighbours[0])
 
     def lied(number: int) -> RosterClosed:
-        return replace(roster, nonces=swapped(roster.nonces, far, Commitment(number.to_bytes(32, "little"))))
+        return put(far, nonces=Commitment(number.to_bytes(32, "little")))(roster)
 
     def neighbours(of: RosterClosed) -> int:
         return len(ClosedRoster(machine.inner.agreement, of.entries).graph.neighbours[0])
@@ -215,46 +194,25 @@ def test_the_graph_changes_with_one_nonce() -> None:
 # A server that lies about shares and graphs -----------------------------------------------------------
 
 
+def cut_at(dealt: Dealt, by: int) -> Dealt:
+    """The same bytes of hashes and box, cut in two so much later."""
+    at = len(dealt.marks[2].raw) + by
+    joined = dealt.marks[2].raw + dealt.sealed[2].raw
+    return put(2, marks=Commitment(joined[:at]), sealed=Share(joined[at:]))(dealt)
+
+
 DEALT: dict[str, tuple[Callable[[Dealt], Dealt], str]] = {
     "altered shares": (
-        lambda d: replace(d, sealed=swapped(d.sealed, 2, Share(bytes(len(d.sealed[2].raw))))),
+        lambda d: put(2, sealed=Share(bytes(len(d.sealed[2].raw))))(d),
         "did not sign these shares",
     ),
-    "short shares": (lambda d: replace(d, sealed=swapped(d.sealed, 2, Share(b""))), "did not sign"),
-    "altered hashes": (
-        lambda d: replace(d, marks=swapped(d.marks, 2, Commitment(bytes(64)))),
-        "did not sign these shares",
-    ),
-    "shares of another neighbour": (
-        lambda d: replace(d, sealed=swapped(d.sealed, 2, d.sealed[3])),
-        "did not sign",
-    ),
-    "altered shares with another's evidence": (
-        lambda d: replace(
-            d,
-            sealed=swapped(d.sealed, 2, d.sealed[3]),
-            marks=swapped(d.marks, 2, d.marks[3]),
-            evidence=swapped(d.evidence, 2, d.evidence[3]),
-        ),
-        "did not sign",
-    ),
+    "short shares": (put(2, sealed=Share(b"")), "did not sign"),
+    "altered hashes": (put(2, marks=Commitment(bytes(64))), "did not sign these shares"),
+    "shares of another neighbour": (copied(3, 2, "sealed"), "did not sign"),
+    "altered shares with another's evidence": (copied(3, 2, "sealed", "marks", "evidence"), "did not sign"),
     # A leaf that was the hash of both, without their lengths, would be the same leaf when cut elsewhere.
-    "a byte of the box among the hashes": (
-        lambda d: replace(
-            d,
-            marks=swapped(d.marks, 2, Commitment(d.marks[2].raw + d.sealed[2].raw[:1])),
-            sealed=swapped(d.sealed, 2, Share(d.sealed[2].raw[1:])),
-        ),
-        "did not sign",
-    ),
-    "a byte of the hashes in the box": (
-        lambda d: replace(
-            d,
-            marks=swapped(d.marks, 2, Commitment(d.marks[2].raw[:-1])),
-            sealed=swapped(d.sealed, 2, Share(d.marks[2].raw[-1:] + d.sealed[2].raw)),
-        ),
-        "did not sign",
-    ),
+    "a byte of the box among the hashes": (lambda d: cut_at(d, 1), "did not sign"),
+    "a byte of the hashes in the box": (lambda d: cut_at(d, -1), "did not sign"),
     "a neighbour fewer": (
         lambda d: replace(d, sealed=d.sealed[1:], marks=d.marks[1:], evidence=d.evidence[1:]),
         "neighbours",
@@ -459,13 +417,13 @@ def quorums() -> dict[str, tuple[Callable[[Quorum], Quorum], str]]:
             lambda q: replace(q, signers=q.signers[:5], signatures=q.signatures[:5]),
             "Expected 6",
         ),
-        "a forged one": (lambda q: replace(q, signatures=swapped(q.signatures, 4, strange)), "did not sign"),
+        "a forged one": (put(4, signatures=strange), "did not sign"),
         "one signature for two": (
-            lambda q: replace(q, signatures=swapped(q.signatures, 4, q.signatures[3])),
+            copied(3, 4, "signatures"),
             "did not sign",
         ),
-        "a signer twice": (lambda q: replace(q, signers=swapped(q.signers, 1, 0)), "distinct"),
-        "a signer that dropped": (lambda q: replace(q, signers=swapped(q.signers, 3, 4)), "survivors"),
+        "a signer twice": (put(1, signers=0), "distinct"),
+        "a signer that dropped": (put(3, signers=4), "survivors"),
         "a survivor without any": (
             lambda q: replace(q, signers=q.signers[:8], signatures=q.signatures[:8]),
             "every surviving neighbour",

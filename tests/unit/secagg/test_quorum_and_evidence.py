@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.every import every
-from support.liars import signed_anew, swapped
+from support.liars import put, signed_anew, swapped
 from support.recorded import Recording, honest, refused
 from support.tiny_secagg import (
     Lenient,
@@ -97,7 +97,7 @@ def test_a_byte_of_the_key_in_the_nonce_is_refused_though_the_signature_is_good(
     machine = run.clients[0]
     state, roster, _ = machine.at(RosterClosed)
     key, nonce = moved((roster.keys[2].raw, roster.nonces[2].raw), by)
-    lie = replace(roster, keys=swapped(roster.keys, 2, key), nonces=swapped(roster.nonces, 2, nonce))
+    lie = put(2, keys=key, nonces=nonce)(roster)
     refused(machine.inner, state, lie, "member 2, which did not sign")
     waiting, said, _ = run.server.at(Advertise, client_name(2))
     key, nonce = moved((said.key.raw, said.nonce.raw), by)
@@ -259,7 +259,7 @@ def test_a_client_that_is_not_among_the_signers_verifies_a_whole_quorum() -> Non
     machine, state, told = shown(near, far, own=False)
     assert counted(machine, state, told) == quorum
     last = next(at for at in reversed(range(quorum)) if told.signers[at] not in neighbours_of(state))
-    forged = replace(told, signatures=swapped(told.signatures, last, Signature(bytes(64))))
+    forged = put(last, signatures=Signature(bytes(64)))(told)
     refused(machine, state, forged, "did not sign")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
 from support.every import every
-from support.liars import swapped
+from support.liars import put, swapped
 from support.recorded import Recording, honest, refused
 from support.tiny_secagg import TERMS, Host, aggregate, agreement, assert_exact, client
 
@@ -334,7 +334,7 @@ def test_a_client_whose_tag_has_another_length_loses_its_place(length: int) -> N
     """A longer one would not fit the message in which its neighbour awaits it."""
     server = honest().server
     state, said, _ = server.at(Consistent, client_name(2))
-    lie = replace(said, tags=swapped(said.tags, 0, Signature(bytes(length))))
+    lie = put(0, tags=Signature(bytes(length)))(said)
     with pytest.raises(RemoteProtocolError, match="tags of 16 bytes"):
         server.inner.receive(state, client_name(2), lie)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.every import every
-from support.liars import swapped
+from support.liars import put
 from support.recorded import honest, refused
 from support.tiny_secagg import aggregate, agreement, assert_exact, client, identity
 
@@ -60,7 +60,7 @@ def test_a_roster_that_others_took_is_refused_by_the_member_whose_entry_it_lacks
     """The same object, after another member found it good."""
     one, other = (honest().clients[k] for k in (0, 1))
     roster = one.at(RosterClosed)[1]
-    lie = replace(roster, nonces=swapped(roster.nonces, other.inner.channels.own, Commitment(bytes(32))))
+    lie = put(other.inner.channels.own, nonces=Commitment(bytes(32)))(roster)
     assert one.inner.receive(one.at(RosterClosed)[0], "server", lie).need is not None
     refused(other.inner, other.at(RosterClosed)[0], lie, "Expected our own key, nonce and signature")
 
@@ -69,7 +69,7 @@ def test_a_roster_that_is_wrong_for_all_is_refused_by_each() -> None:
     """The first refusal is not taken for a check that passed."""
     one, other = (honest().clients[k] for k in (0, 1))
     roster = one.at(RosterClosed)[1]
-    lie = replace(roster, signatures=swapped(roster.signatures, 3, Signature(b"")))
+    lie = put(3, signatures=Signature(b""))(roster)
     for machine in (one, other, one):
         refused(machine.inner, machine.at(RosterClosed)[0], lie, "Expected a signature of member 3")
 

@@ -13,8 +13,8 @@ from support.command_line import securefl as command
 from support.every import every
 from support.own_records import arrays
 from support.private_studies import client_level, noised_fedprof
+from support.tiny_study import composed, text, with_privacy
 from support.tiny_study import run as played
-from support.tiny_study import text, with_privacy
 
 import securefl
 from securefl.accounting.composition import compose
@@ -223,7 +223,7 @@ def test_an_arm_that_is_run_alone_is_reserved_too(tmp_path: Path) -> None:
 @every("study", [client_level(rounds=3), noised_fedprof(rounds=2)])
 def test_an_allotment_is_what_a_client_can_be_charged_and_no_less(tmp_path: Path, study: Study) -> None:
     here = world.build(study, study.study.seeds[0])
-    algorithm, plan = composition(study, study.arms[0], here)
+    algorithm, plan = composed(study, here)
     allotted = allotment(plan, [contribution.spec for contribution in algorithm.contributions])
     played(study, tmp_path)
     file = arm_folder(tmp_path, study.arms[0], here.seed) / "ledger.sqlite"

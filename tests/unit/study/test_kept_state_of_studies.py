@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.arms import OPTIONS, hiding
 from support.every import every
-from support.tiny_study import run, text, with_privacy, world
+from support.tiny_study import composed, run, text, with_privacy, world
 
 from securefl.core.errors import ConfigError
 from securefl.engine.privacy_card import learns
@@ -42,7 +42,7 @@ def of(name: str, how: str = "masked", *, more: str = "", local: str = "", **pri
 
 
 def card(study: Study) -> str:
-    algorithm, plan = composition(study, study.arms[0], world(study))
+    algorithm, plan = composed(study)
     return learns(plan, [part.spec for part in algorithm.contributions], "server")
 
 
@@ -51,7 +51,7 @@ def card(study: Study) -> str:
 def test_without_noise_it_is_refused_with_noise_named_first(name: str, how: str) -> None:
     study = of(name, how)
     with pytest.raises(ConfigError, match=r"for x: .* reads state") as refusal:
-        composition(study, study.arms[0], world(study))
+        composed(study)
     said = str(refusal.value)
     follows = [] if name in REPEATED else ["semi-honest"]
     remedies = ["noise", "accepts_kept_state", *follows, 'sum = "clear"']
@@ -65,23 +65,23 @@ def test_each_remedy_lets_it_run(name: str, tmp_path: Path) -> None:
     noise = {"noise": '"distributed"', "epsilon": "8.0", **per_client}
     bounded = "client_bound = 20.0" if name == "fedlog" else ""  # what the refusal names
     noised = of(name, more=bounded, local="update_bound = 0.5", **noise)
-    composition(noised, noised.arms[0], world(noised))
+    composed(noised)
     accepted = of(name, more="accepts_kept_state = true")
     for study in (accepted, *([] if name in REPEATED else [of(name, secagg='"semi-honest"')])):
         assert run(study, tmp_path / study.privacy.secagg).records
     clear = of(name, "clear")
-    composition(clear, clear.arms[0], world(clear))
+    composed(clear)
 
 
 @every("how", ["masked", "two-server"])
 def test_an_acceptance_stands_on_the_card_and_in_the_plan(how: str) -> None:
     accepted = of("lg_fedavg", how, more="accepts_kept_state = true")
     assert "the owner accepted that a server that lies can open a single client's update" in card(accepted)
-    _, plan = composition(accepted, accepted.arms[0], world(accepted))
+    _, plan = composed(accepted)
     assert '"accepts_kept_state": true' in plan.text()
     followed = of("lg_fedavg", how, secagg='"semi-honest"')
     assert "it must follow it" in card(followed)
-    _, plan = composition(followed, followed.arms[0], world(followed))
+    _, plan = composed(followed)
     assert '"accepts_kept_state": false' in plan.text()
 
 
@@ -90,7 +90,7 @@ def test_an_arm_that_keeps_nothing_of_the_kind_is_held_and_needs_no_acceptance(n
     assert "lies" not in card(of(name))
     needless = of(name, more="accepts_kept_state = true")
     with pytest.raises(ConfigError, match="for x: Expected no accepts_kept_state"):
-        composition(needless, needless.arms[0], world(needless))
+        composed(needless)
 
 
 @every("words", [{"secagg": '"semi-honest"'}, {"sum": '"clear"'}])
@@ -99,14 +99,14 @@ def test_an_acceptance_of_nothing_is_told(words: dict[str, str]) -> None:
         "lg_fedavg", "clear" if "sum" in words else "masked", more="accepts_kept_state = true", **words
     )
     with pytest.raises(ConfigError, match="Delete the key"):
-        composition(study, study.arms[0], world(study))
+        composed(study)
 
 
 @every("how", ["masked", "two-server", "ckks"])
 def test_what_two_sums_repeat_is_refused_under_a_server_that_follows(how: str) -> None:
     study = of("fedavg", how, secagg='"semi-honest"')
     with pytest.raises(ConfigError, match=r"for x: .* reads state"):
-        composition(study, study.arms[0], world(study))
+        composed(study)
     accepted = of("fedavg", how, secagg='"semi-honest"', more="accepts_kept_state = true")
     assert "the owner accepted that a server can open" in card(accepted)
 
@@ -121,6 +121,6 @@ def test_an_acceptance_names_one_arm_alone() -> None:
     arms = arm.format("x", "lg_fedavg") + "accepts_kept_state = true\n" + arm.format("y", "fedper")
     words = {"sum": '"masked"', **hiding(("fedavg", ""))}
     study = parse(with_privacy(text(arms, clients=7, rounds=1, non_private=SENT), words))
-    composition(study, study.arms[0], world(study))
+    composed(study)
     with pytest.raises(ConfigError, match=r"for y: .* reads state"):
         composition(study, study.arms[1], world(study))

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from support.every import every
 from support.private_studies import DISTRIBUTED, client_level
-from support.tiny_study import FEDAVG, plain, text, world
+from support.tiny_study import FEDAVG, composed, plain, text, world
 
 from securefl.accounting import ledger as door
 from securefl.accounting.ledger import Ledger
@@ -35,7 +35,6 @@ from securefl.storage.read_only import read
 from securefl.study.arm import arm_folder, made_folder, opened
 from securefl.study.backends import Backend, OneProcess
 from securefl.study.checkpoint import Checkpoint, rounds_in
-from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.results import finished_rounds
 from securefl.study.run import run_arm
@@ -96,7 +95,7 @@ def test_a_round_is_one_durable_commit(name: str, tmp_path: Path, commits: list[
 
 def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
     of = STUDIES["clear"]()
-    _, plan = composition(of, of.arms[0], world(of))
+    _, plan = composed(of)
     home = made_folder(tmp_path, of.arms[0], 3)
     with opened(of, of.arms[0], world(of), plan, home) as saved:
         assert saved.file is not None

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import pytest
 from support.private_studies import AVERAGING, DISTRIBUTED, KEY_HOLDER, private
 from support.private_studies import client_level as study
-from support.tiny_study import FEDPROF, plain, same_state, text, with_privacy, world
+from support.tiny_study import FEDPROF, composed, plain, same_state, text, with_privacy, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.errors import WorkerDied
@@ -28,7 +28,6 @@ from securefl.storage.journal import Journal
 from securefl.study import arm as arm_files
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
-from securefl.study.composition import composition
 from securefl.study.config import RuntimeSection, Study, parse
 from securefl.study.run import run_arm
 from securefl.training import dpsgd
@@ -132,7 +131,7 @@ def power(monkeypatch: pytest.MonkeyPatch) -> Power:
 def ended(of: Study, folder: Path) -> tuple[Any, ...]:
     """Model, records and what every client was charged, of a finished run."""
     home = arm_folder(folder, of.arms[0], 3)
-    _, plan = composition(of, of.arms[0], world(of))
+    _, plan = composed(of)
     with Checkpoint(checkpoint_file(home)) as kept:
         state, records = kept.load()
     with Ledger(home / "ledger.sqlite", plan.terms()) as ledger:
@@ -221,7 +220,7 @@ def test_a_worker_that_dies_costs_no_round_and_no_charge(
         patched.setattr(dpsgd, "train_privately", train)
         with pytest.raises(WorkerDied, match=r"signal 9 \(SIGKILL\)"):
             run_arm(of, of.arms[0], here, tmp_path / "cut", records.append)
-    _, plan = composition(of, of.arms[0], here)
+    _, plan = composed(of, here)
     with Ledger(arm_folder(tmp_path / "cut", of.arms[0], 3) / "ledger.sqlite", plan.terms()) as ledger:
         assert {row[2] for row in ledger.rows()} >= {2}, "the second round was not charged before it trained"
     run_arm(of, of.arms[0], here, tmp_path / "cut", lambda record: None)

@@ -14,7 +14,7 @@ from dp_accounting import DpEvent, GaussianDpEvent
 from support.every import every
 from support.offenders import offenders
 from support.private_studies import AVERAGING, DISTRIBUTED, DPSGD, FEDPROF
-from support.tiny_study import run, text, with_privacy, world
+from support.tiny_study import composed, run, text, with_privacy, world
 
 from securefl.accounting.composition import compose, running_epsilon
 from securefl.accounting.events import History, steps_event
@@ -70,7 +70,7 @@ STUDIES = {
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_ledger_states_the_target_and_never_more(name: str, tmp_path: Path) -> None:
     of = STUDIES[name]()
-    algorithm, plan = composition(of, of.arms[0], world(of))
+    algorithm, plan = composed(of)
     records = run(of, tmp_path).records
     assert max(records[-1]["epsilon"][party] for party in plan.adversaries) <= 2.0
     # A client that is in every round, with all retries: this is what the noise is sized for.
@@ -143,7 +143,7 @@ def test_holders_of_different_sizes_have_one_noise_and_one_epsilon(tmp_path: Pat
     assert len(set(spent)) == 1
     assert 1.96 <= spent[0] <= 2.0
     assert composition(of, of.arms[0], uneven)[0].contributions[0].spec.training == (
-        composition(of, of.arms[0], here)[0].contributions[0].spec.training
+        composed(of, here)[0].contributions[0].spec.training
     )
 
 
@@ -151,11 +151,11 @@ def test_a_client_charges_and_trains_by_its_own_copy() -> None:
     """A server whose study has a larger target changes neither the noise nor the charge of a client."""
     own = asked("fedavg", AVERAGING["fedavg"])
     server = parse(own.text.replace("epsilon = 2.0", "epsilon = 4.0"))
-    mine, other = (composition(of, of.arms[0], world(of))[0].contributions[0] for of in (own, server))
+    mine, other = (composed(of)[0].contributions[0] for of in (own, server))
     assert mine.spec.training == steps_event(0.5, mine.part.problem.private.noise_multiplier, 5)  # type: ignore[attr-defined]
     assert mine.spec.training != other.spec.training
     assert compose({mine.spec.training: 4}, own.privacy.delta) <= 2.0  # type: ignore[dict-item]
-    assert composition(own, own.arms[0], world(own))[0].contributions[0].spec.training == mine.spec.training
+    assert composed(own)[0].contributions[0].spec.training == mine.spec.training
 
 
 def test_epsilon_stands_in_either_section() -> None:
@@ -226,19 +226,19 @@ def test_a_target_that_no_noise_reaches_is_explained(changes: dict[str, str], sa
         whole = whole.replace(old, new, 1)
     of = parse(whole)
     with pytest.raises(ConfigError, match=said):
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
 
 def test_a_target_beside_a_value_without_noise_is_refused() -> None:
     of = asked("fedprof", FEDPROF, non_private='["profile"]')
     with pytest.raises(ConfigError, match=r"^\[dpsgd\] .*'profile'"):
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
 
 def test_too_small_an_epsilon_beside_given_noise_names_both_sections() -> None:
     of = asked("fedlog", FEDLOG, extra=DPSGD, noise='"local"', epsilon="0.1")
     with pytest.raises(ConfigError, match=r"^\[privacy\].*\[dpsgd\]"):
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
 
 def test_the_plan_says_noise_rounds_and_parts() -> None:
@@ -263,7 +263,7 @@ def test_the_plan_says_what_is_kept_for_retries() -> None:
 def test_the_plan_says_that_a_public_number_replaces_that_of_records() -> None:
     """Under add-remove a client's number of records is data. The card said that the server learns it."""
     of = asked("fedavg", "fraction = 1.0")
-    algorithm, plan = composition(of, of.arms[0], world(of))
+    algorithm, plan = composed(of)
     told = learns(plan, [own.spec for own in algorithm.contributions], "server")
     assert told.endswith("trained privately, a public number in place of its number of records")
     bounded = replace(plan, adjacency="replace-one", public_num_examples=None)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from support.private_studies import DPSGD
-from support.tiny_study import text, with_privacy, world
+from support.tiny_study import composed, text, with_privacy
 
 from securefl.accounting.composition import compose
 from securefl.dp.calibration import epsilon_of
-from securefl.study.composition import composition
 from securefl.study.config import parse
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fedlog"\nbody = "dp-sgd"\n'
@@ -18,7 +17,7 @@ def test_training_costs_as_much_as_all_other_noised_values() -> None:
     target = DPSGD.replace("noise_multiplier = 1.2", "epsilon = 2.0").replace("rate = 0.1", "rate = 0.5")
     whole = text(ARM, rounds=4, clients=4, non_private="[]", extra=target)
     of = parse(with_privacy(whole, {"noise": '"local"', "adjacency": '"add-remove"'}))
-    algorithm, plan = composition(of, of.arms[0], world(of))
+    algorithm, plan = composed(of)
     (spec,) = [own.spec for own in algorithm.contributions]
     assert spec.training is not None
     releases = plan.max_releases[spec.name]

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.every import every
 from support.private_studies import DPSGD
-from support.tiny_study import run, text, with_privacy, world
+from support.tiny_study import composed, run, text, with_privacy, world
 from targets import OPTIONS
 
 from securefl.accounting.composition import compose
@@ -65,12 +65,12 @@ def test_the_last_round_ends_at_the_target(name: str, tmp_path: Path) -> None:
 def test_a_protocol_without_private_training_is_refused(name: str) -> None:
     of = asked(name)
     with pytest.raises(ConfigError):
-        composition(of, of.arms[0], world(of))
+        composed(of)
 
 
 def test_a_client_of_fltrust_is_charged_once_a_round_whether_it_is_trusted_or_not(here: World) -> None:
     of = asked("fltrust")
-    algorithm, plan = composition(of, of.arms[0], here)
+    algorithm, plan = composed(of, here)
     scored, summed = (own.spec for own in algorithm.contributions)
     assert events_of(plan, [scored], "server", ROUNDS) == {scored.training: ROUNDS}
     assert Protection(plan, summed).charge() == NO_COST
@@ -185,7 +185,7 @@ def test_retries_are_in_the_target_of_two_trainings(retries: int) -> None:
     hidden = {"sum": '"masked"', "noise": '"none"', "dropout": "0.2", "corrupt": "0.0"}
     of = asked("fedrep", rate=0.5, max_retries=str(retries), **hidden)
     here = world(of)
-    algorithm, plan = composition(of, of.arms[0], here)
+    algorithm, plan = composed(of, here)
     (own,) = algorithm.contributions
     private = sized(of, of.arms[0], here.problem).private
     assert private is not None

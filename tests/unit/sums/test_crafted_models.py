@@ -14,13 +14,12 @@ import pytest
 from click.testing import CliRunner
 from crafted_model import STUDY, attack, dealt, noised
 from support.every import every
-from support.tiny_study import world
+from support.tiny_study import composed
 
 from securefl.algorithm.queries import ValueSpec
 from securefl.commands.plan import plan as plan_command
 from securefl.core.release import SERVER
 from securefl.engine import privacy_card
-from securefl.study.composition import composition
 from securefl.study.config import parse
 
 SMALL = STUDY.replace("hidden = [512]", "hidden = [64]")
@@ -67,7 +66,7 @@ def test_pictures_fade_as_epsilon_falls() -> None:
 
 def server_learns(text: str) -> str:
     of = parse(text)
-    algorithm, plan = composition(of, of.arms[0], world(of))
+    algorithm, plan = composed(of)
     return privacy_card.learns(plan, [own.spec for own in algorithm.contributions], SERVER, assumptions=False)
 
 
@@ -98,7 +97,7 @@ def test_the_plan_says_it_before_all_that_the_server_learns(tmp_path: Any) -> No
 
 def test_a_value_that_no_model_moves_is_not_read_by_one() -> None:
     of = parse(SMALL)
-    _, plan = composition(of, of.arms[0], world(of))
+    _, plan = composed(of)
     constant = ValueSpec(name="update", reduction="sum", reveals="its vector", on_model=False)
     number = ValueSpec(name="update", reduction="none", reveals="its loss")
     foreign = ValueSpec(name="update", reduction="sum", reveals="its app's value")

@@ -16,7 +16,7 @@ from support.hidden_studies import counts
 from support.liars import signed_anew
 from support.run_file import empty, take
 from support.tiny_orders import order
-from support.tiny_study import plain, same_state, spied, text, with_privacy, world
+from support.tiny_study import composed, plain, same_state, spied, text, with_privacy, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
@@ -41,7 +41,6 @@ from securefl.protocols import averaging
 from securefl.secagg import Client
 from securefl.secagg.messages import Shares
 from securefl.study.arm import arm_folder
-from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
 from securefl.sums import masked
@@ -80,7 +79,7 @@ def study(arm: str = "partial", *, max_retries: int = 0, noised: bool = False, *
 
 def rows(of: Study, folder: Path, name: str = "") -> list[tuple[Any, ...]]:
     """(holder, round, attempt) of all that was charged, or of what was charged under this name."""
-    _, plan = composition(of, of.arms[0], world(of))
+    _, plan = composed(of)
     with Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", plan.terms()) as ledger:
         return [(row[0], row[2], row[4]) for row in ledger.rows() if name in ("", row[5])]
 

@@ -15,7 +15,7 @@ from support.hidden_plans import hidden
 from support.hidden_studies import counts
 from support.liars import wrong_pair
 from support.tiny_parties import attempt, session
-from support.tiny_study import FEDAVG, plain, run, spied, text, with_privacy, world
+from support.tiny_study import FEDAVG, composed, plain, run, spied, text, with_privacy, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.plan import Plan
@@ -31,7 +31,6 @@ from securefl.engine.party.clients import ClientParty
 from securefl.secagg import Client
 from securefl.secagg.messages import Shares
 from securefl.study.arm import arm_folder
-from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
 from securefl.sums import masked
@@ -274,10 +273,10 @@ def test_clients_of_any_number_are_masked() -> None:
 def assert_composed(of: Study, said: str | None) -> None:
     """Or refused with these words."""
     if said is None:
-        composition(of, of.arms[0], world(of))
+        composed(of)
     else:
         with pytest.raises(ConfigError, match=said):
-            composition(of, of.arms[0], world(of))
+            composed(of)
 
 
 @every(

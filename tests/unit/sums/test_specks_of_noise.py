@@ -13,13 +13,12 @@ import numpy as np
 from support.every import every
 from support.lying_queries import lg_bodies, problem
 from support.private_studies import client_level
-from support.tiny_study import world
+from support.tiny_study import composed
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.engine.privacy_card import learns
 from securefl.mechanisms.charges import Protection
-from securefl.study.composition import composition
 
 WORDS = {"sum": '"masked"', "noise": '"local"', "dropout": "0.0", "corrupt": "0.0", "min_cohort_size": "5"}
 HUGE = ["1e6", "1e9", "1e12"]
@@ -27,7 +26,7 @@ HUGE = ["1e6", "1e9", "1e12"]
 
 def made(epsilon: str) -> tuple[Plan, list[ValueSpec]]:
     study = client_level(epsilon=epsilon, max_client_weight="0.5", **WORDS)
-    algorithm, plan = composition(study, study.arms[0], world(study))
+    algorithm, plan = composed(study)
     return plan, [one.spec for one in algorithm.contributions]
 
 

@@ -82,8 +82,10 @@ SLOW: dict[str, Callable[[], Learnt]] = {
 
 
 @every("of", CASES.values())
-def test_outputs_are_the_models(of: Callable[[], Learnt], tmp_path: Path) -> None:
+def test_outputs_are_the_models_and_the_card_travels(of: Callable[[], Learnt], tmp_path: Path) -> None:
     assert compared(of(), tmp_path / "model.onnx") < 1e-5
+    found = onnxruntime.InferenceSession(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map
+    assert json.loads(found["securefl"]) == {"format": "securefl 8 model", "card": CARD}
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
@@ -91,12 +93,6 @@ def test_outputs_are_the_models(of: Callable[[], Learnt], tmp_path: Path) -> Non
 @pytest.mark.parametrize("of", SLOW.values(), ids=list(SLOW))
 def test_outputs_of_more_models_are_the_models(of: Callable[[], Learnt], tmp_path: Path) -> None:
     assert compared(of(), tmp_path / "model.onnx") < 1e-5
-
-
-def test_the_card_travels_in_the_metadata(tmp_path: Path) -> None:
-    save_onnx(tmp_path / "model.onnx", CASES["linear"](), CARD)
-    found = onnxruntime.InferenceSession(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map
-    assert json.loads(found["securefl"]) == {"format": "securefl 8 model", "card": CARD}
 
 
 @every("gone", ["onnx", "onnxruntime", "onnxscript"])

@@ -11,7 +11,7 @@ import pytest
 from support.every import every
 from support.observed_runs import couple
 from support.tiny_heads import study, world
-from support.tiny_study import plain, spied, with_privacy
+from support.tiny_study import composed, plain, spied, with_privacy
 
 from securefl.core.errors import ConfigError
 from securefl.mechanisms.charges import Protection
@@ -72,7 +72,7 @@ def test_the_solver_knows_the_noise_that_is_in_the_total(where: str, tmp_path: P
         of = parse(with_privacy(of.text, {**SHARES, "adversaries": '["server", "others"]'}))
     here = build(of, 1)
     spy, _ = spied(of, tmp_path, here)
-    _, plan = composition(of, of.arms[0], here)
+    _, plan = composed(of, here)
     (made,) = of.arms[0].options.build(here.problem).contributions
     ((asked, answers),) = spy.asks
     _, statistic = statistic_spec(made.blocks, made.bounding)
