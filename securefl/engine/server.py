@@ -24,11 +24,11 @@ from securefl.core.agreement import Directory, Identity, Member
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
 from securefl.core.messages import client_name, task
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.core.wire import Header, encode
+from securefl.core.wire import Header
 from securefl.engine.account import Account
 from securefl.engine.attendance import Absence, Seen
 from securefl.engine.calls import QueryCall, SumCall, encode_call
-from securefl.engine.drive import Driver
+from securefl.engine.drive import Driver, Worker
 from securefl.engine.exchange import Server, limits
 from securefl.engine.exchange.server import broadcast_of, cohort_of, order_of
 from securefl.engine.observer import Log
@@ -107,7 +107,7 @@ def begin(
     return Scores(scoring, asked, key)
 
 
-class ServerParty:
+class ServerParty(Worker):
     """The server of one run, from its own copy of the plan.
 
     Args:
@@ -422,18 +422,6 @@ class ServerParty:
         return replace(no_answers(query), per_client=answers.per_client)
 
     # Beside its machines ------------------------------------------------------------------------------
-
-    def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
-        """Run the machines' slow work. Each order carries all its inputs."""
-        return [order.run() for _, order in needs]
-
-    def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
-        # One message may be for many clients. `outbox` holds them, so an identity stays that of one message.
-        made: dict[tuple[Header, int], bytes] = {}
-        for header, body in outbox:
-            if (place := (header, id(body))) not in made:
-                made[place] = encode(header, body)
-        return [made[header, id(body)] for header, body in outbox]
 
     def error_bound(self) -> float | None:
         """Largest error of an encrypted score (probability 1 - 1e-6); None if no score was encrypted."""

@@ -14,9 +14,9 @@ from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
 from securefl.core.machine import Machine
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER
-from securefl.core.wire import Header, encode
+from securefl.core.wire import Header
 from securefl.engine.calls import QueryCall, SumCall, by_server, decode_call, last_place
-from securefl.engine.drive import Driver
+from securefl.engine.drive import Driver, Worker
 from securefl.engine.observer import Log
 from securefl.linear.scheme import LinearScheme
 from securefl.mechanisms.agreed import require_agreed
@@ -26,7 +26,7 @@ from securefl.sums.registry import scheme_of
 from securefl.sums.scheme import Attempt
 
 
-class KeyHolderParty:
+class KeyHolderParty(Worker):
     """The key holder of one run, from its own copy of the plan.
 
     Args:
@@ -127,6 +127,3 @@ class KeyHolderParty:
             self._record.record([order])[0] if isinstance(order, Begin | RecordAct) else order.run()
             for _, order in needs
         ]
-
-    def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
-        return [encode(header, body) for header, body in outbox]
