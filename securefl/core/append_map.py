@@ -51,4 +51,4 @@ class AppendMap(Mapping[K, V]):
         return self._size
 
     def __repr__(self) -> str:
-        return f"Grown({dict(self)!r})"
+        return f"AppendMap({dict(self)!r})"
