@@ -70,8 +70,8 @@ def protect(
         value: the client's value before protection.
         key: the holder, session, round, stage, attempt and name of the release.
         weight: the weight in a sum, in (0, 1].
-        conceal: conceals the integers of a sum, or the hidden part of a number. Required if the plan hides
-            the value.
+        conceal: conceals the integers of a sum. For the hidden part of a number it is a `ConcealVector`,
+            which has the bounds of the query. Required if the plan hides the value.
         trained: as for `Protection.charge`.
         secret: the client's noise is derived from it and the release's key. Without one the noise comes from
             the operating system.
@@ -86,8 +86,8 @@ def protect(
             client abstains, or sends the value that it would send without records.
         Abstains: `after_noise` refused a noised value, or a noised vector is outside the bounds of its query.
         LocalProtocolError: a value that must be noised has no grid integers, or they are of another step
-            than the spec's; the plan hides the value and `conceal` is None; or the value answers linear
-            queries and declares no number of releases.
+            than the spec's; the plan hides the value and `conceal` is not of its kind; or the value answers
+            linear queries and declares no number of releases.
         ConfigError: as for `Protection`.
     """
     plan, spec, mechanism = protection.plan, protection.spec, protection.mechanism
