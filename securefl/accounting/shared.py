@@ -89,7 +89,7 @@ class Allotment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Account:
+class SharedRuns:
     """The runs of a shared ledger, and the check of its budget. The order of the runs does not matter."""
 
     terms: Terms
@@ -211,10 +211,10 @@ class SharedLedger:
         with self._db.explaining():
             self._note.write(_head(self._db.rows))
 
-    def account(self) -> Account:
+    def account(self) -> SharedRuns:
         """Return the stored runs."""
         with self._db.explaining():
-            return Account(terms=self._terms, entries=_entries(self._db.rows, None))
+            return SharedRuns(terms=self._terms, entries=_entries(self._db.rows, None))
 
     def reserve(self, wants: Sequence[Allotment]) -> None:
         """Reserve whole runs durably: all of them, or none. A stored run is not charged again.
@@ -226,7 +226,7 @@ class SharedLedger:
         # The note follows the commit: a note ahead of its ledger would make an intact ledger unusable.
         with self._db.transaction(self._noted):
             # Read in the transaction that writes, so that two processes cannot both spend the same remainder.
-            account = Account(terms=self._terms, entries=_entries(self._db.rows, None))
+            account = SharedRuns(terms=self._terms, entries=_entries(self._db.rows, None))
             new = [own for own in wants if not _stands(account.known(own.run), own)]
             if (refused := account.refusal(wants)) is not None:
                 raise refused
@@ -244,7 +244,7 @@ class SharedLedger:
             ) from None
 
 
-def account_of(path: Path, terms: Terms | None = None, records: str = "") -> Account:
+def account_of(path: Path, terms: Terms | None = None, records: str = "") -> SharedRuns:
     """Read the shared ledger at `path`, also from a read-only folder.
 
     Args:
@@ -257,7 +257,7 @@ def account_of(path: Path, terms: Terms | None = None, records: str = "") -> Acc
         ConfigError: if it was made with other terms, or for other records.
     """
     if terms is not None and not path.exists():
-        return Account(terms=terms)
+        return SharedRuns(terms=terms)
     with explaining(path, KIND):
         before = noted(path)  # read first, because a run may begin meanwhile
         found, stored = read(path, lambda db: _stored(db, path, before, terms))
@@ -276,20 +276,20 @@ def is_shared(path: Path) -> bool:
 
 def _stored(
     db: sqlite3.Connection, path: Path, before: Head | None, asked: Terms | None
-) -> tuple[Account, Mapping[str, str]]:
+) -> tuple[SharedRuns, Mapping[str, str]]:
     """The account and the stored terms. Before its first terms, a ledger has those that are asked for."""
 
     rows = rows_of(db)
 
     # A process that makes a ledger has an empty file first, then tables, then terms, and then a noted head.
-    new = Account(terms=asked) if asked is not None and before is None else None
+    new = SharedRuns(terms=asked) if asked is not None and before is None else None
     if new is not None and is_empty(db):
         return new, {}
     require(db, path, KIND)
     if new is not None and not rows("SELECT 1 FROM terms UNION ALL SELECT 1 FROM runs"):
         return new, {}
     stored = _terms_of(rows)
-    return Account(terms=read_terms(stored), entries=_entries(rows, before)), stored
+    return SharedRuns(terms=read_terms(stored), entries=_entries(rows, before)), stored
 
 
 _Rows = Callable[[str], Iterable[tuple[Any, ...]]]

@@ -99,7 +99,7 @@ def runs(path: Path, as_json: bool) -> None:
     all releases that it may make.
     """
     from securefl.accounting.figures import plain, short
-    from securefl.accounting.shared import Account, account_of, is_shared
+    from securefl.accounting.shared import SharedRuns, account_of, is_shared
     from securefl.core.release import PARTIES
 
     if not is_shared(path):
@@ -110,7 +110,7 @@ def runs(path: Path, as_json: bool) -> None:
     found = account_of(path)
     terms = found.terms
     after = [
-        {party: Account(terms=terms, entries=found.entries[:n]).epsilon(party) for party in PARTIES}
+        {party: SharedRuns(terms=terms, entries=found.entries[:n]).epsilon(party) for party in PARTIES}
         for n in range(1, len(found.entries) + 1)
     ]
     if as_json:

@@ -49,6 +49,3 @@ class AppendMap(Mapping[K, V]):
 
     def __len__(self) -> int:
         return self._size
-
-    def __repr__(self) -> str:
-        return f"Grown({dict(self)!r})"

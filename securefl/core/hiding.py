@@ -37,19 +37,19 @@ class Concealed:
 
 
 Conceal = Callable[[NDArray[Any]], Concealed]
-"""A function that masks or encrypts one flat array.
-
-The array holds the int64 integers of a sum, or the float64 hidden part of a linear query.
-"""
+"""A function that masks or encrypts a flat array: the int64 integers of a sum; in `ConcealVector`, floats."""
 
 
 @dataclass(frozen=True, repr=False)
 class ConcealVector:
-    """Masks or encrypts the hidden part of a client's answer to a linear query. Raises what `conceal` raises.
+    """The function that masks or encrypts the hidden part of an answer to a linear query. Raises nothing.
+
+    It is no `Conceal`, so that no vector is concealed without a look at the bounds: the noise that hides the
+    query's weights, and the room of the ring, are sized by them.
 
     Attributes:
         bounds: the query's bounds, as the server's call has them. The client compares them with its own
-            before it is charged.
+            before it is charged, and the vector with them before it is concealed.
         conceal: the function.
 
     >>> import numpy as np
@@ -57,15 +57,12 @@ class ConcealVector:
     >>> from securefl.sums import Concealed
     >>> from securefl.core.hiding import ConcealVector
     >>> bounds = LinearBounds(hidden_length=2, norm=5.0, weight_norm=1.0, row_norm=1.0, product=5.0)
-    >>> ConcealVector(bounds, lambda hidden: Concealed("masked", hidden + 5))(np.ones(2)).numbers
-    array([6., 6.])
+    >>> ConcealVector(bounds, lambda hidden: Concealed("masked", hidden + 5)).bounds.norm
+    5.0
     """
 
     bounds: LinearBounds
     conceal: Conceal
-
-    def __call__(self, hidden: NDArray[Any]) -> Concealed:
-        return self.conceal(hidden)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -9,19 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.machine import Expects, Machine, Step
-from securefl.core.wire import Header, Limit, decode, peek
+from securefl.core.wire import Header, Limit, decode, encode, peek
 
 
-class Worker(Protocol):
-    """The part of a party that does its machines' slow work, in waves, and encodes their messages."""
+class Worker:
+    """The part of a party that does its machines' slow work, in waves, and encodes their messages.
 
-    def work(self, needs: Sequence[tuple[str, Any]]) -> Sequence[Any]: ...
+    A party with a ledger or a journal overrides what must be on record first. Without either, an order runs
+    as it is, and a release in a message is refused by the encoder.
+    """
 
-    def encode(self, outbox: Sequence[tuple[Header, Any]]) -> Sequence[bytes]: ...
+    def work(self, needs: Sequence[tuple[str, Any]]) -> Sequence[Any]:
+        """Run the machines' slow work. Each order carries all its inputs."""
+        return [order.run() for _, order in needs]
+
+    def encode(self, outbox: Sequence[tuple[Header, Any]]) -> Sequence[bytes]:
+        """Encode these messages, each once for all its receivers."""
+        # `outbox` holds the messages, so an identity stays that of one message.
+        made: dict[tuple[Header, int], bytes] = {}
+        for header, body in outbox:
+            if (place := (header, id(body))) not in made:
+                made[place] = encode(header, body)
+        return [made[header, id(body)] for header, body in outbox]
 
 
 @dataclass(frozen=True)

@@ -20,23 +20,23 @@ from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery, PerClient, ValueSpec
 from securefl.algorithm.weighing import Weights, require_allowed, require_batches
-from securefl.core.agreement import Directory, Identity, Member
+from securefl.core.agreement import Directory
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
 from securefl.core.messages import client_name, task
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.core.wire import Header, encode
+from securefl.core.wire import Header
 from securefl.engine.account import Account
 from securefl.engine.attendance import Absence, Seen
 from securefl.engine.calls import QueryCall, SumCall, encode_call
 from securefl.engine.drive import Driver
 from securefl.engine.exchange import Server, limits
 from securefl.engine.exchange.server import broadcast_of, cohort_of, order_of
-from securefl.engine.observer import Log
+from securefl.engine.party.recorded import RecordedParty
 from securefl.linear.scheme import LinearScheme, LinearServer, Questions, Report, Scoring
 from securefl.mechanisms.charges import Protection, fewest_contributions
 from securefl.mechanisms.registry import require_mechanism
 from securefl.mechanisms.totals import with_noise
-from securefl.storage.own_record import OwnRecord, PartyKeys
+from securefl.storage.own_record import OwnRecord
 from securefl.sums.registry import scheme_of
 from securefl.sums.scheme import Attempt, Opened
 
@@ -107,7 +107,7 @@ def begin(
     return Scores(scoring, asked, key)
 
 
-class ServerParty:
+class ServerParty(RecordedParty):
     """The server of one run, from its own copy of the plan.
 
     Args:
@@ -138,16 +138,15 @@ class ServerParty:
         retries_left: int | None = None,
         books: Ledger | None = None,
     ) -> None:
+        super().__init__(record)
         require_mechanism(plan)
         self.account = Account(plan, contributions, clients, books)
-        self.log = Log()
         self.seen = Seen()
         self._called: set[str] = set()
         self._heard: frozenset[str] = frozenset()
         self.retries_left = plan.max_retries if retries_left is None else retries_left
         self._plan = plan
         self._contributions = dict(contributions)
-        self._record = record
         self._clients = clients
         self._culprits = set(proven_cheaters)
         self._scoring = scores
@@ -170,21 +169,9 @@ class ServerParty:
         sizes = range(least, self._clients)
         return next((n for n in sizes if fewest_contributions(self._plan, n, sums) <= n), self._clients)
 
-    def member(self, session: bytes) -> Member:
-        """The server's public keys of a session, for the directory."""
-        return self._identity(session).member()
-
-    def _identity(self, session: bytes) -> Identity:
-        return self._record.identity(session)
-
     def enter(self, directory: Directory) -> None:
         """Join the session of this directory. Raises ConfigError if it has another server's keys."""
-        own = PartyKeys(self._identity(directory.session), self._record, directory)
-        if directory.server != own.identity.member():  # no sum of this server would ever open
-            raise ConfigError(
-                "Expected this server's own keys in the directory, got those of another server. Pin its "
-                "line again."
-            )
+        own = self.own(directory, directory.server)
         self._sums = None if self._scheme is None else self._scheme.server(own)
         self.scores = None if self._scoring is None else self._scoring.server(own)
 
@@ -422,18 +409,6 @@ class ServerParty:
         return replace(no_answers(query), per_client=answers.per_client)
 
     # Beside its machines ------------------------------------------------------------------------------
-
-    def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
-        """Run the machines' slow work. Each order carries all its inputs."""
-        return [order.run() for _, order in needs]
-
-    def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
-        # One message may be for many clients. `outbox` holds them, so an identity stays that of one message.
-        made: dict[tuple[Header, int], bytes] = {}
-        for header, body in outbox:
-            if (place := (header, id(body))) not in made:
-                made[place] = encode(header, body)
-        return [made[header, id(body)] for header, body in outbox]
 
     def error_bound(self) -> float | None:
         """Largest error of an encrypted score (probability 1 - 1e-6); None if no score was encrypted."""

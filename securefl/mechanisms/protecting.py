@@ -13,8 +13,9 @@ from securefl.algorithm.queries import Floats, Value, ValueSpec, undeclared
 from securefl.core.abstaining import Abstains, Reason
 from securefl.core.entropy import derived, long_fingerprint
 from securefl.core.errors import DataError, LocalProtocolError
-from securefl.core.hiding import Conceal, Concealed, ConcealVector
+from securefl.core.hiding import Conceal, ConcealVector
 from securefl.core.keys import SecretKey
+from securefl.core.linear import LinearBounds
 from securefl.core.release import Release, ReleaseKey
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
@@ -33,7 +34,7 @@ def protect(
     *,
     key: ReleaseKey,
     weight: float,
-    conceal: Conceal | None = None,
+    conceal: Conceal | ConcealVector | None = None,
     trained: bool = True,
     secret: SecretKey | None = None,
     must_answer: bool = False,
@@ -69,8 +70,8 @@ def protect(
         value: the client's value before protection.
         key: the holder, session, round, stage, attempt and name of the release.
         weight: the weight in a sum, in (0, 1].
-        conceal: conceals the integers of a sum, or the hidden part of a number. Required if the plan hides
-            the value.
+        conceal: conceals the integers of a sum. For the hidden part of a number it is a `ConcealVector`,
+            which has the bounds of the query. Required if the plan hides the value.
         trained: as for `Protection.charge`.
         secret: the client's noise is derived from it and the release's key. Without one the noise comes from
             the operating system.
@@ -85,8 +86,8 @@ def protect(
             client abstains, or sends the value that it would send without records.
         Abstains: `after_noise` refused a noised value, or a noised vector is outside the bounds of its query.
         LocalProtocolError: a value that must be noised has no grid integers, or they are of another step
-            than the spec's; the plan hides the value and `conceal` is None; or the value answers linear
-            queries and declares no number of releases.
+            than the spec's; the plan hides the value and `conceal` is not of its kind; or the value answers
+            linear queries and declares no number of releases.
         ConfigError: as for `Protection`.
     """
     plan, spec, mechanism = protection.plan, protection.spec, protection.mechanism
@@ -98,16 +99,20 @@ def protect(
     if spec.reduction == "sum":
         sent = _summand(mechanism, spec, value, weight, source, must_answer)
         if plan.hidden:
-            hidden = _concealed(spec, conceal, sent.astype(np.int64))
+            if conceal is None or isinstance(conceal, ConcealVector):
+                raise _unconcealed(spec)
+            hidden = conceal(sent.astype(np.int64))
     else:
         value = _number(mechanism, spec, value, source)
         if value.hidden.size and spec.schedule.max_releases is None:
             raise undeclared(spec.name)
         sent = np.concatenate([value.hidden, value.clear])
-        # A scheme that expects a hidden part gets none in the clear: it refuses an empty one.
+        # A query that conceals a part is not answered in the clear: its bounds refuse an empty one.
         if plan.scores != "clear" and (value.hidden.size or conceal is not None):
-            _require_inside(mechanism, spec, conceal, value)
-            hidden = _concealed(spec, conceal, value.hidden)
+            if not isinstance(conceal, ConcealVector):
+                raise _unconcealed(spec)
+            _require_inside(mechanism, spec, conceal.bounds, value)
+            hidden = conceal.conceal(value.hidden)
             hidden = replace(hidden, numbers=np.concatenate([hidden.numbers, value.clear]))
     return Release(
         key=key,
@@ -190,14 +195,12 @@ def _number(mechanism: Noise, spec: ValueSpec, value: Value, source: Source) -> 
     return value
 
 
-def _require_inside(mechanism: Noise, spec: ValueSpec, conceal: Conceal | None, value: Value) -> None:
+def _require_inside(mechanism: Noise, spec: ValueSpec, bounds: LinearBounds, value: Value) -> None:
     """Raises DataError if a vector is outside the bounds of its query, and Abstains(NOISED) after noise.
 
     It depends on the vector, so it is no public reason.
     """
-    if not isinstance(conceal, ConcealVector):
-        return
-    bounds, outside = conceal.bounds, ""
+    outside = ""
     # Values beside those of the bounds would leave in the clear, and say more than the score.
     if value.clear.shape != (bounds.clear_length,):
         outside = f"{bounds.clear_length} values in the clear, got {value.clear.size}"
@@ -214,12 +217,10 @@ def _require_inside(mechanism: Noise, spec: ValueSpec, conceal: Conceal | None, 
         raise DataError(why)
 
 
-def _concealed(spec: ValueSpec, conceal: Conceal | None, numbers: NDArray[Any]) -> Concealed:
-    if conceal is None:
-        raise LocalProtocolError(
-            f"Expected a function that conceals {spec.name!r}, as the plan says, got none: it is not sent."
-        )
-    return conceal(numbers)
+def _unconcealed(spec: ValueSpec) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"Expected a function that conceals {spec.name!r}, as the plan says, got none: it is not sent."
+    )
 
 
 def _place(key: ReleaseKey) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from securefl.accounting.figures import brief, plain
-from securefl.accounting.shared import Account, Allotment, SharedLedger, account_of, shared_terms
+from securefl.accounting.shared import Allotment, SharedLedger, SharedRuns, account_of, shared_terms
 from securefl.accounting.statements import identity_of
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
@@ -152,7 +152,7 @@ def begun(study: Study, folder: Path) -> dict[str, str]:
     }
 
 
-def account(study: Study, world: World, plan: Plan) -> Account | None:
+def account(study: Study, world: World, plan: Plan) -> SharedRuns | None:
     """The present contents of the study's shared ledger; None if it names none. Only reads.
 
     Raises ConfigError if the ledger has other terms or records.

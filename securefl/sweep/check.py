@@ -10,7 +10,7 @@ from typing import Any
 
 from securefl.accounting.composition import compose
 from securefl.accounting.figures import brief, plain
-from securefl.accounting.shared import Account, Allotment
+from securefl.accounting.shared import Allotment, SharedRuns
 from securefl.algorithm.clients import Algorithm
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import BudgetExceeded, ConfigError, SecureFLError
@@ -56,7 +56,7 @@ class Checked:
     refused: str
     arms: tuple[ArmCost, ...]
     allotted: tuple[Allotment, ...] = ()
-    held: Account | None = None
+    held: SharedRuns | None = None
 
 
 def check(
@@ -146,7 +146,7 @@ def require_room(checked: Sequence[Checked], begun: Callable[[Cell], Mapping[str
 
     begun: gives the identity of the ledger of each run of a cell that has begun, by the names of `foreseen`.
     """
-    ledgers: dict[Path, tuple[Account, list[Allotment]]] = {}
+    ledgers: dict[Path, tuple[SharedRuns, list[Allotment]]] = {}
     for own in checked:
         path = ledger_of(own.cell.study)
         if path is None or own.held is None:
@@ -186,7 +186,7 @@ def lines(sweep: Sweep, checked: Sequence[Checked]) -> Iterator[str]:
 
 def _shared(checked: Sequence[Checked]) -> Iterator[str]:
     """A sentence for each shared ledger: its present epsilon, and the runs that these cells would add."""
-    ledgers: dict[str, tuple[Account, int]] = {}
+    ledgers: dict[str, tuple[SharedRuns, int]] = {}
     for own in checked:
         if own.held is not None:
             path = str(own.cell.study.privacy.ledger)

@@ -9,7 +9,6 @@ deadline ends the collecting without it.
 """
 
 from securefl.engine.exchange.client import Client, Contribute
-from securefl.engine.exchange.server import Server
-from securefl.engine.exchange.sizes import limits
+from securefl.engine.exchange.server import Server, limits
 
 __all__ = ["Client", "Contribute", "Server", "limits"]

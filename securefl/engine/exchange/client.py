@@ -13,7 +13,7 @@ from securefl.algorithm.plan import CLEAR, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import Weights, require_allowed, require_batches
 from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.core.hiding import Conceal
+from securefl.core.hiding import Conceal, ConcealVector
 from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import Broadcast, Cohort, ContributionMessage, Order
 from securefl.core.newest import newest
@@ -55,7 +55,7 @@ class Contribute:
     broadcast: Broadcast
     wants: tuple[str, ...]
     cohort: Cohort | None = None
-    conceal: Mapping[str, Conceal] = field(default_factory=dict)
+    conceal: Mapping[str, Conceal | ConcealVector] = field(default_factory=dict)
 
     @property
     def draws(self) -> int:
@@ -82,7 +82,7 @@ class Client:
     contributions: Mapping[str, ValueSpec]
     most: Limit
     cohort: Cohort | None = None
-    conceal: Mapping[str, Conceal] = field(default_factory=dict)
+    conceal: Mapping[str, ConcealVector] = field(default_factory=dict)
 
     def begin(self) -> Step[ClientPhase]:
         return Step(Waiting())

@@ -24,6 +24,7 @@ from securefl.core.messages import (
     client_name,
 )
 from securefl.core.release import KEY_HOLDER, Delivered
+from securefl.core.sparse import most_bytes
 from securefl.core.text_safety import excerpt
 from securefl.core.wire import Header, Limit
 from securefl.linear.scheme import Asked, Found, Scoring, Sent
@@ -232,6 +233,21 @@ class Server:
             per_client[name][client] = number
         totals = clear.answers(state.sums, self._sums, self.query, survivors)
         return Step(Ended(), result=Answers(survivors=survivors, totals=totals, per_client=per_client))
+
+
+def limits(query: CohortQuery, sealed: int) -> tuple[Limit, Limit]:
+    """Limits of broadcast or order, and of a contribution with encrypted numbers of `sealed` bytes.
+
+    They are checked before a message is decoded. Broadcast and order share one.
+    """
+    asked = len(query.sums) + len(query.per_client)
+    broadcast = 4 * query.broadcast.size + 8 * sum(a.size for a in query.public.values())
+    numbers = 8 * sum(sum(e.lengths()) for e in query.per_client)
+    contribution = sum(most_bytes(s.size) for s in query.sums) + numbers + sealed * len(query.per_client)
+    return (
+        Limit(broadcast + OVERHEAD, max(2 * len(query.public), asked)),
+        Limit(contribution + OVERHEAD, asked),
+    )
 
 
 def broadcast_of(query: CohortQuery) -> Broadcast:

@@ -3,6 +3,7 @@
 clients        a client's records, ledger, journal, identity and state; one client, or all of a simulation
 computing      computes a client's values, each once for a query
 contributing   charges, computes and protects a client's values
+recorded       what the key holder and the server have alike: keys of their own, and a record of acts
 key_holder     the key holder's keys, and the record of its openings
 
 The server calls a party to a place of a session. The party then makes a driver for that place. It takes its

@@ -24,7 +24,7 @@ from securefl.core.machine import Machine
 from securefl.core.messages import Broadcast, Cohort, client_name, task
 from securefl.core.wire import Header, Limit
 from securefl.engine.calls import QueryCall, SumCall, by_server, decode_call, last_place
-from securefl.engine.drive import Driver
+from securefl.engine.drive import Driver, Worker
 from securefl.engine.exchange import Client, Contribute
 from securefl.engine.observer import Log
 from securefl.engine.party.computing import Computing, Records, Streams, of_size, one_by_one
@@ -44,7 +44,7 @@ _REFUSED = object()
 """Stands in place of the work of a client that abstains."""
 
 
-class ClientParty:
+class ClientParty(Worker):
     """The clients on one machine: one client in a deployment, all clients in a simulation.
 
     Args:

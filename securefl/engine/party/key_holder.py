@@ -8,25 +8,24 @@ from typing import Any
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import require_allowed, require_batches
-from securefl.core.acts import Begin, RecordAct
-from securefl.core.agreement import Directory, Identity, Member
+from securefl.core.agreement import Directory
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
 from securefl.core.machine import Machine
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER
-from securefl.core.wire import Header, encode
+from securefl.core.wire import Header
 from securefl.engine.calls import QueryCall, SumCall, by_server, decode_call, last_place
 from securefl.engine.drive import Driver
-from securefl.engine.observer import Log
+from securefl.engine.party.recorded import RecordedParty
 from securefl.linear.scheme import LinearScheme
 from securefl.mechanisms.agreed import require_agreed
 from securefl.mechanisms.registry import require_mechanism
-from securefl.storage.own_record import OwnRecord, PartyKeys
+from securefl.storage.own_record import OwnRecord
 from securefl.sums.registry import scheme_of
 from securefl.sums.scheme import Attempt
 
 
-class KeyHolderParty:
+class KeyHolderParty(RecordedParty):
     """The key holder of one run, from its own copy of the plan.
 
     Args:
@@ -45,30 +44,17 @@ class KeyHolderParty:
         *,
         scores: LinearScheme | None = None,
     ) -> None:
+        super().__init__(record)
         require_mechanism(plan)
         self._plan = plan
         self._contributions = dict(contributions)
-        self._record = record
         self._scoring = scores
         self._directory: Directory | None = None
         self._after = (0, 0, -1)
         self.drive: Driver | None = None
-        self.log = Log()
-
-    def member(self, session: bytes) -> Member:
-        """The key holder's public keys of a session, for the directory."""
-        return self._identity(session).member()
-
-    def _identity(self, session: bytes) -> Identity:
-        return self._record.identity(session)
 
     def enter(self, directory: Directory, *, after: int = 0) -> None:
-        own = PartyKeys(self._identity(directory.session), self._record, directory)
-        if directory.key_holder != own.identity.member():
-            raise ConfigError(
-                "Expected this key holder's own keys in the directory, got those of another "
-                "key holder. Pin its roster line again, or restore its folder."
-            )
+        own = self.own(directory, directory.key_holder)
         self._directory, self._after, self.drive = directory, last_place(after), None
         scheme = scheme_of(self._plan)
         self._sums = None if scheme is None else scheme.key_holder(own)
@@ -120,13 +106,3 @@ class KeyHolderParty:
                 task=call.task,
             )
         )
-
-    def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
-        """Do slow work. Acts are recorded before any opening; the other orders carry all their inputs."""
-        return [
-            self._record.record([order])[0] if isinstance(order, Begin | RecordAct) else order.run()
-            for _, order in needs
-        ]
-
-    def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
-        return [encode(header, body) for header, body in outbox]

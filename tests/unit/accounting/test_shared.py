@@ -21,7 +21,7 @@ from support.started import Started
 from securefl.accounting.composition import compose
 from securefl.accounting.events import NO_COST, NON_PRIVATE, dump_charge, steps_event
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.accounting.shared import KIND, Account, Allotment, SharedLedger, account_of, shared_terms
+from securefl.accounting.shared import KIND, Allotment, SharedLedger, SharedRuns, account_of, shared_terms
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
 from securefl.core.release import OTHERS, SERVER, Charge, ReleaseKey
 from securefl.storage.database import Database
@@ -185,10 +185,12 @@ def test_a_budget_is_needed(budget: float | None) -> None:
 def test_the_order_of_runs_does_not_matter(order: list[int], charges: list[str]) -> None:
     runs = [bits(str(n), n + 1, charge) for n, charge in enumerate(charges)]
     terms = replace(TERMS, budget=50.0)
-    there, back = (Account(terms=terms, entries=tuple(listed)) for listed in (runs, [runs[n] for n in order]))
+    there, back = (
+        SharedRuns(terms=terms, entries=tuple(listed)) for listed in (runs, [runs[n] for n in order])
+    )
     assert there.epsilon(SERVER) == back.epsilon(SERVER)
     *first, last = runs
-    before = Account(terms=terms, entries=tuple(first))
+    before = SharedRuns(terms=terms, entries=tuple(first))
     assert before.epsilon(SERVER, [last]) == there.epsilon(SERVER)
     whole: Counter[Any] = sum((own.events(SERVER) for own in runs), Counter())
     # A filter may cost more than composition, and never less.

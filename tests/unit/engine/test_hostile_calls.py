@@ -303,7 +303,7 @@ def signs(whole: InProcess, purpose: bytes, lie: Callable[[bytes], bytes]) -> No
 
     def lying(to: Any, data: bytes) -> bytes:
         key = own(to, data)[:-SIGNATURE_BYTES]
-        return party._identity(SESSION).vouch(purpose, SESSION, lie(key))
+        return party._record.identity(SESSION).vouch(purpose, SESSION, lie(key))
 
     party.call = lying  # type: ignore[method-assign]
 

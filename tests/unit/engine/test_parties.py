@@ -284,7 +284,7 @@ def test_a_key_holder_of_another_name_in_the_directory_is_refused() -> None:
     whole = InProcess(server(TWO), [client(TWO, range(CLIENTS))], mine)
     whole.query(replace(ASK, sums=()), PLACE)
     assert mine._directory is not None
-    with pytest.raises(ConfigError, match="key holder's own keys"):
+    with pytest.raises(ConfigError, match="key-holder's own keys"):
         other.enter(mine._directory)
 
 

@@ -19,7 +19,7 @@ from support.tiny_study import run as played
 import securefl
 from securefl.accounting.composition import compose
 from securefl.accounting.events import NO_COST, dump_charge
-from securefl.accounting.shared import Account, account_of
+from securefl.accounting.shared import SharedRuns, account_of
 from securefl.api.running import Run
 from securefl.core.errors import BudgetExceeded, ConfigError
 from securefl.mechanisms.charges import allotment, events_of
@@ -48,7 +48,7 @@ def run(study: Study, out: Path) -> Run:
     return securefl.run(study, out=out, workers=1, progress=False)
 
 
-def held(tmp_path: Path) -> Account:
+def held(tmp_path: Path) -> SharedRuns:
     return account_of(tmp_path / "people.ledger")
 
 
