@@ -48,36 +48,35 @@ learning_rate = 0.1
 epochs = 1
 batch_size = 32
 [privacy]
-{privacy}
+sum = "clear"
+scores = "ckks"
 noise = "none"
 unit = "record"
 adjacency = "replace-one"
 delta = 1e-5
 budget = inf
 adversaries = ["server", "key-holder", "others"]
-non_private = {values}
 min_cohort_size = 2
 min_honest = 2
 max_client_weight = 0.5
+non_private = {}
 [[arm]]
 name = "x"
-{arm}
+{}
 """
+PROFILE = STUDY.format(["update", "profile"], 'protocol = "fedprof"\nfraction = 0.4\nalpha = 10.0')
+STATISTIC = STUDY.format(["statistic"], 'protocol = "fedlog"')
+MASKED = STATISTIC.replace('sum = "clear"', 'sum = "masked"\ndropout = 0.2\ncorrupt = 0.0')
 CARRIERS = """Profile Features Split Value Concealed Release Delivered Contribution OpenRequest OpenReply
-Score MaskedInput Summed Opened Total"""
-FLOWERS, CHARGES = f"{CARRIERS} Message RecordDict ArrayRecord", "Charge"
-CLEAR, MASKED = (
-    'sum = "clear"\nscores = "{}"',
-    'sum = "masked"\nscores = "clear"\ndropout = 0.2\ncorrupt = 0.0',
-)
-FEDPROF, FEDLOG = 'protocol = "fedprof"\nfraction = 0.4\nalpha = 10.0', 'protocol = "fedlog"'
-WAYS = {
-    "profile to score": (CARRIERS, CLEAR.format("ckks"), ["update", "profile"], FEDPROF),
-    "phi to eta": (CARRIERS, CLEAR.format("clear"), ["statistic"], FEDLOG),
-    "phi to eta, masked": (CARRIERS, MASKED, ["statistic"], FEDLOG),
-    "charge to ledger": (CHARGES, CLEAR.format("clear"), ["statistic"], FEDLOG),
+Score MaskedInput Summed Opened Total Message RecordDict ArrayRecord"""
+WALKS = {
+    "profile to score": (CARRIERS, PROFILE),
+    "phi to eta": (CARRIERS, STATISTIC),
+    "phi to eta, masked": (CARRIERS, MASKED),
+    "charge to ledger": ("Charge", STATISTIC),
+    "update over Flower": (CARRIERS, ""),
 }
-"""What carries the value; how sums and scores are taken, what is sent without noise, and the arm."""
+"""What carries the value, and the study that is played."""
 
 
 class Trace:
@@ -96,22 +95,24 @@ class Trace:
         file = Path(frame.f_code.co_filename)
         if event not in ("call", "return") or not any(room in file.parents for room in ROOMS):
             return
-        if event == "call" and self.follows(tuple(frame.f_locals.values())):
-            self._given.add(id(frame))
-        elif event == "return" and id(frame) in self._given:
+        given, made = id(frame) in self._given, event == "return"
+        if made and given:
             self._given.remove(id(frame))
-            self.follow(result)
-        elif event == "call" or not self.follows(result):
+            self._follow(result)
+        elif not self._follows(result if made else tuple(frame.f_locals.values())):
             return
+        elif not made:
+            self._given.add(id(frame))
         self.files.add(str(file.resolve().relative_to(ROOT)))
 
-    def follows(self, value: Any) -> bool:
-        found = [one for one in held(value) if type(one).__name__ in self._carriers]
+    def _follows(self, value: Any) -> bool:
+        every = list(held(value))
+        found = [one for one in every if type(one).__name__ in self._carriers]
         for one in found:
-            self.follow(list(getattr(one, "__dict__", {}).values()))
-        return bool(found) or any(id(one) in self._followed for one in held(value))
+            self._follow(list(getattr(one, "__dict__", {}).values()))
+        return bool(found) or any(id(one) in self._followed for one in every)
 
-    def follow(self, value: Any) -> None:
+    def _follow(self, value: Any) -> None:
         for one in held(value):
             if isinstance(one, np.ndarray | bytes) and len(one) > 8:
                 self._followed[id(one)] = one  # kept, so that no other object gets its number
@@ -152,26 +153,19 @@ def over_flower(trace: Trace) -> None:
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     own, rate = FedAvg(fraction_evaluate=0.0), ConfigRecord({"lr": 0.5})
-    threading.setprofile(trace)
-    try:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            LocalDeployment(apps.CLEAR, apps.UPDATES, clients=apps.CLIENTS, folder=Path(folder)) as house,
-        ):
-            grid = apps.grid_of(house, own, apps.secured(Path(folder)))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        threading.setprofile(trace)
+        with LocalDeployment(apps.CLEAR, apps.UPDATES, clients=apps.CLIENTS, folder=folder) as house:
+            grid = apps.grid_of(house, own, apps.secured(folder))
             sys.setprofile(trace)
             own.start(grid, apps.start(), num_rounds=1, train_config=rate)
-    finally:
-        sys.setprofile(None)
+            sys.setprofile(None)
         threading.setprofile(None)
 
 
 if __name__ == "__main__":
-    walks = {name: Trace(own[0]) for name, own in WAYS.items()} | {"update over Flower": Trace(FLOWERS)}
-    for name, trace in walks.items():
-        if name in WAYS:
-            _, privacy, values, arm = WAYS[name]
-            touched(trace, STUDY.format(privacy=privacy, values=values, arm=arm))
-        else:
-            over_flower(trace)
-        print(f"{name}: {len(trace.files)} files: {', '.join(sorted(trace.files))}")
+    for walk, (carriers, study) in WALKS.items():
+        trace = Trace(carriers)
+        touched(trace, study) if study else over_flower(trace)
+        print(f"{walk}: {len(trace.files)} files: {', '.join(sorted(trace.files))}")

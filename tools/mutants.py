@@ -18,13 +18,12 @@ libraries, but nothing of this project.
 from __future__ import annotations
 
 import ast
+import compileall
 import multiprocessing
 import os
 import random
-import shutil
 import subprocess
 import sys
-import threading
 import time
 import tokenize
 import tomllib
@@ -33,6 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from tempfile import TemporaryDirectory
 from typing import Final
 
@@ -78,38 +78,31 @@ def listed(words: Sequence[str]) -> list[Mutant]:
     return [one for one in found if not words or any(word in f"{one.name} {one.file}" for word in words)]
 
 
-_PAIRS: Final = ("< <=", "> >=", "== !=", "and or", "+ -", "* //", "+= -=", "True False", "min max")
-_OTHER: Final = {one: other for pair in map(str.split, _PAIRS) for one, other in (pair, pair[::-1])} | {
-    "not": "",
-    "raise": "",
-    "is": "is not",
-}
+_SWAPS: Final = (
+    "<:<=,<=:<,>:>=,>=:>,==:!=,!=:==,and:or,or:and,+:-,-:+,*://,//:*,+=:-=,-=:+=,True:False,False:True,"
+    "min:max,max:min,not:,raise:,is:is not"
+)
+_OTHER: Final = dict(swap.split(":") for swap in _SWAPS.split(","))
 
 
 def sampled(room: str, seed: int) -> list[Mutant]:
     """All faults that a room offers, in a drawn order. The tests that name a module come first."""
     home = ROOT / ("protocols" if room == "protocols" else f"securefl/{room}")
-    tests = {path: path.read_text(encoding="utf-8") for path in ROOT.glob(f"tests/unit/{room}/test_*.py")}
+    tests = {}
+    for path in ROOT.glob(f"tests/unit/{room}/test_*.py"):
+        tests[str(path.relative_to(ROOT))] = path.read_text(encoding="utf-8")
     if not tests:
         raise SystemExit(f"Expected a room with a folder of tests such as accounting, got {room!r}.")
     found = []
-    for path in sorted(home.rglob("*.py")):
-        file, lines = path.relative_to(ROOT), path.read_text(encoding="utf-8").splitlines(keepends=True)
+    for path in home.rglob("*.py"):
+        file, lines = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8").splitlines(keepends=True)
         order = sorted(tests, key=lambda test, stem=path.stem: (stem not in tests[test], test))
         for token in tokenize.generate_tokens(iter(lines).__next__):
-            more = f"({token.string} + 1)" if token.type == tokenize.NUMBER else None
-            if (new := _OTHER.get(token.string, more)) is not None:
-                line, at = token.start
-                found.append(
-                    Mutant(
-                        name=f"{file}:{line}:{at}: {token.string} -> {new or 'nothing'}",
-                        file=str(file),
-                        old=token.string,
-                        new=new,
-                        tests=list(map(str, order)),
-                        at=len("".join(lines[: line - 1])) + at,
-                    )
-                )
+            old, (line, column) = token.string, token.start
+            if (new := f"({old} + 1)" if token.type == tokenize.NUMBER else _OTHER.get(old)) is not None:
+                name = f"{file}:{line}:{column}: {old} -> {new or 'nothing'}"
+                at = sum(map(len, lines[: line - 1])) + column
+                found.append(Mutant(name=name, file=file, old=old, new=new, tests=order, at=at))
     random.Random(seed).shuffle(found)
     return found
 
@@ -119,23 +112,18 @@ def sampled(room: str, seed: int) -> list[Mutant]:
 _FORKS = multiprocessing.get_context("forkserver")
 
 
-def _tested(root: str, arguments: Sequence[str], log: str, writes: bool) -> None:
-    """In a fork: end with the exit code of pytest, or with 3 where it breaks."""
+def _tested(root: Path, arguments: Sequence[str]) -> None:
+    """In a fork: end with the exit code of pytest."""
     os.setsid()
     os.chdir(root)
-    os.environ["PYTHONPATH"] = root
-    sys.path.insert(0, root)
-    sys.dont_write_bytecode = not writes
-    with open(log, "w") as sink:
+    os.environ["PYTHONPATH"] = str(root)
+    sys.path.insert(0, str(root))
+    with root.with_suffix(".log").open("w") as sink:
         os.dup2(sink.fileno(), 1)
         os.dup2(sink.fileno(), 2)
-    code = 3
-    try:
-        import pytest
+    import pytest
 
-        code = int(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]))
-    except BaseException as broken:
-        print(repr(broken))
+    code = pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments])
     sys.stdout.flush()
     os._exit(code)
 
@@ -144,75 +132,72 @@ class Copy:
     """A copy of the working tree, in which pytest runs."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.log = root, root.with_suffix(".log")
-        listing = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
-        names = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True, text=True).stdout
-        for name in filter(os.path.lexists, names.split("\0")):
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, root / name, follow_symlinks=False)
+        self.root = root
+        root.mkdir()
+        listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT)
+        subprocess.run(["xargs", "-0", "cp", "-dp", "--parents", "-t", root], cwd=ROOT, input=listed)
+        # By their times, Python takes a cached module of the same size and second for the changed one.
+        compileall.compile_dir(root, quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
 
-    def run(self, *arguments: str, limit: float = LIMIT, writes: bool = False) -> int | None:
-        """The exit code of pytest, or None after `limit` seconds."""
-        process = _FORKS.Process(target=_tested, args=(str(self.root), arguments, str(self.log), writes))
+    def run(self, *arguments: str, limit: float = LIMIT, times: int = 2) -> int | None:
+        """The exit code of pytest, or None after `limit` seconds. What dies without a code runs again."""
+        process = _FORKS.Process(target=_tested, args=(self.root, arguments))
         process.start()
         process.join(limit)
         code = process.exitcode
         if code is None:
             os.killpg(process.pid, 9)
             process.join()
+        elif times > 1 and not 0 <= code < 100:
+            return self.run(*arguments, limit=limit, times=times - 1)
         return code
 
     def verdict(self, mutant: Mutant) -> str:
         """'killed', 'SURVIVED', or why the mutant could not be tried."""
         path = self.root / mutant.file
-        text, stat = path.read_text(encoding="utf-8"), path.stat()
+        text = path.read_text(encoding="utf-8")
         try:
-            mutated = mutant.planted(text)
+            path.write_text(mutant.planted(text), encoding="utf-8")
+            code = self.run("-x", *mutant.tests)
         except (ValueError, SyntaxError) as bad:
             return f"STALE: {bad}"
-        # Python takes a cached module of the same size and second for the changed one.
-        for cached in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
-            cached.unlink()
-        path.write_text(mutated, encoding="utf-8")
-        try:
-            code = self.run("-x", *mutant.tests)
         finally:
             path.write_text(text, encoding="utf-8")
-            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
         told = {0: "SURVIVED", 1: "killed", None: "killed, by time"}
-        return told.get(code) or f"ERROR: pytest ended with {code}\n{self.log.read_text()[-800:]}"
+        return told.get(code) or f"ERROR: pytest ended with {code}\n{self.log()}"
+
+    def log(self) -> str:
+        """What pytest said last."""
+        return self.root.with_suffix(".log").read_text()[-4000:]
 
 
 def tried(mutants: Sequence[Mutant], minutes: float) -> int:
     """Plant one fault after another, and return the number of those that no test kills."""
-    here, verdicts = threading.local(), []
 
-    def take() -> None:
-        here.copy = free.pop()
-
-    def one(mutant: Mutant) -> None:
+    def one(mutant: Mutant) -> str:
         if (start := time.monotonic()) > end:
-            return
-        verdict = here.copy.verdict(mutant)
+            return ""
+        copy = free.pop()
+        verdict = copy.verdict(mutant)
+        free.append(copy)
         if verdict.startswith("STALE") and mutant.at >= 0:
-            return  # no program
-        verdicts.append(verdict)
+            return ""  # no program
         print(f"{time.monotonic() - start:6.1f} s  {mutant.name}: {verdict}", flush=True)
+        return verdict
 
-    with TemporaryDirectory(prefix="mutants-") as folder:
+    with TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(WORKERS) as pool:
         free = [Copy(Path(folder, f"tree{worker}")) for worker in range(WORKERS)]
-        if free[0].run(*sorted({test for own in mutants for test in own.tests}), limit=1800, writes=True):
-            raise SystemExit(f"{free[0].log.read_text()[-4000:]}\nA test is red without a fault.")
+        if free[0].run(*sorted({test for own in mutants for test in own.tests}), limit=1800):
+            raise SystemExit(f"{free[0].log()}\nA test is red without a fault.")
         end = time.monotonic() + 60 * minutes
-        with ThreadPoolExecutor(WORKERS, initializer=take) as pool:
-            list(pool.map(one, mutants))
+        verdicts = [verdict for verdict in pool.map(one, mutants) if verdict]
     killed = sum(verdict.startswith("killed") for verdict in verdicts)
     print(f"{killed} of {len(verdicts)} mutants killed.")
     return len(verdicts) - killed
 
 
 if __name__ == "__main__":
-    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "100"}
+    os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     _FORKS.set_forkserver_preload(_LIBRARIES.split())
     match sys.argv[1:]:
         case ["list", *words]:

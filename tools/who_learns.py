@@ -1,10 +1,9 @@
-"""The tables "Who learns what" of the documents, from the words of the privacy card.
+"""The tables "Who learns what" of docs/threat-model.md, from the words of the privacy card.
 
-    python tools/who_learns.py [--write]    # README.md and docs/threat-model.md: are they so, or write them
+    python tools/who_learns.py [--write]    # docs/threat-model.md: is it so, or write it
 
-Each row is a case: a study's text, and one value of its arm. The study is parsed and the arm built as in a
-run. So a row has the words of the card (`engine.privacy_card`) and the charge of that value
-(`mechanisms.Protection`).
+Each row is a case: one value of an arm. The study is parsed and the arm built as in a run. So a row has the
+words of the card (`engine.privacy_card`) and the charge of that value (`mechanisms.Protection`).
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from __future__ import annotations
 import re
 import textwrap
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import made
 import tomli_w
-from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
+from dp_accounting import NonPrivateDpEvent, NoOpDpEvent
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
@@ -29,15 +28,13 @@ from securefl.engine import privacy_card
 from securefl.mechanisms import charges
 from securefl.mechanisms.agreed import stance
 from securefl.study.config import parse
-from securefl.study.world import build
-from securefl.training.task import Problem
+from securefl.study.seeded import World
+from securefl.study.world import build, of_study
 
-ROOT = Path(__file__).parents[1]
+PAGE = Path(__file__).parents[1] / "docs" / "threat-model.md"
 STATE = "<!-- kept state: made by python tools/who_learns.py --write -->"
 BEGIN = "<!-- who learns what: made by python tools/who_learns.py --write -->"
 END = "<!-- end -->"
-README, MODEL = "README.md", "docs/threat-model.md"
-PAGES = (README, MODEL)
 
 _HEAD = """
 [study]
@@ -59,6 +56,7 @@ optimizer = "sgd"
 learning_rate = 0.1
 epochs = 1
 batch_size = 16
+update_bound = 1.0
 
 [privacy]
 sum = "clear"
@@ -72,6 +70,11 @@ adversaries = ["others"]
 non_private = [
     "update", "map", "profile", "direction", "loss", "size", "statistic", "consensus", "votes", "counts",
 ]
+min_cohort_size = 10
+min_honest = 5
+max_client_weight = 0.4
+min_num_examples = 50
+max_num_examples = 90
 """
 _DPSGD = """
 [dpsgd]
@@ -86,166 +89,122 @@ learning_rate = 0.05
 _SERVERS = {"lying": "active", "following": "semi-honest"}
 _FOREIGN = ValueSpec(name="update", reduction="sum", reveals="its model update", form="real")
 WAYS, SCORES = ("clear", "masked", "ckks", "two-server"), ("clear", "ckks", "pads")
-_COHORT = {
-    "corrupt": 0.1,
-    "dropout": 0.1,
-    "min_cohort_size": 10,
-    "min_honest": 5,
-    "max_client_weight": 0.4,
-    "min_num_examples": 50,
-    "max_num_examples": 90,
-}
 _NOISED = {"adjacency": "add-remove", "epsilon": 2.0}
 _LOCAL = {**_NOISED, "noise": "local"}
-_PER_CLIENT = {"unit": "client", "adjacency": "zero-out", "epsilon": 2.0, "noise": "local"}
+_PER_CLIENT = {**_LOCAL, "unit": "client", "adjacency": "zero-out"}
 _SHARES = {**_NOISED, "sum": "masked", "noise": "distributed"}
-_AVERAGING = {"protocol": "fedavg", "fraction": 0.5, "aggregation": "partial"}
-_PROFILE = {"protocol": "fedprof", "fraction": 0.5, "aggregation": "partial"}
-_CLIPPED = _PROFILE | {"clip": {"outputs": 2.0, "squares": 4.0}}
-_FEDLOG = {"protocol": "fedlog"}
-_ADDS = {"protocol": "adds", "fraction": 0.5, "importance": "lrp", "optimizer": "sgd", "rate": 0.02}
-_LOSS = {"protocol": "active_fl", "fraction": 0.5}
-_SKETCH, _FEDDBE = {"protocol": "cs_fl", "fraction": 0.5}, {"protocol": "feddbe", "fraction": 0.5}
+_DRAWN, _ALL = {"fraction": 0.5}, {"fraction": 1.0}
+_HALF = _DRAWN | {"aggregation": "partial"}
+_CLIPPED = {**_HALF, "clip": {"outputs": 2.0, "squares": 4.0}}
+_BOUNDED = {"fraction": 0.5, "loss_bound": 5.0}
+_ADDS = {"fraction": 0.5, "importance": "lrp", "optimizer": "sgd", "rate": 0.02}
 
-
-@dataclass(frozen=True)
-class Case:
-    """One row. both: whether the README has it too.
-
-    row: the first cell. value: its name in the ledger. arm: the study's. privacy: what differs in [privacy].
-    """
-
-    row: str
-    value: str
-    arm: Mapping[str, Any]
-    privacy: Mapping[str, Any]
-    both: bool = True
-
-    def text(self) -> str:
-        """The study, as TOML."""
-        study = tomllib.loads(_HEAD + _DPSGD * ("[dpsgd]" in self.row))
-        privacy = study["privacy"] = study["privacy"] | self.privacy
-        if privacy["sum"] != "clear" or privacy["noise"] == "distributed":
-            privacy |= _COHORT
-        if privacy["unit"] == "client":
-            study["local"]["update_bound"] = 1.0
-        return tomli_w.dumps(study | {"arm": [{"name": "x", **self.arm}]})
-
-
-CASES = (
-    *(Case(f'update, `sum = "{way}"`', "update", _AVERAGING, {"sum": way}) for way in WAYS),
-    Case("update, clear, `[dpsgd]`", "update", _AVERAGING, {"adjacency": "add-remove"}),
-    Case("update, clear, local noise, per client", "update", _AVERAGING, _PER_CLIENT),
-    Case(
+Case = tuple[str, str, str, Mapping[str, Any], Mapping[str, Any]]
+"""A row's first cell, a value's name, a protocol, its options, and what is other in [privacy]."""
+CASES: list[Case] = [
+    *((f'update, `sum = "{way}"`', "update", "fedavg", _HALF, {"sum": way}) for way in WAYS),
+    ("update, clear, `[dpsgd]`", "update", "fedavg", _HALF, {"adjacency": "add-remove"}),
+    ("update, clear, local noise, per client", "update", "fedavg", _HALF, _PER_CLIENT),
+    (
         "update, masked, distributed noise, per client",
         "update",
-        _AVERAGING,
-        {**_PER_CLIENT, "sum": "masked", "noise": "distributed"},
-        False,
+        "fedavg",
+        _HALF,
+        _PER_CLIENT | {"sum": "masked", "noise": "distributed"},
     ),
-    Case("map (ADDS), clear", "map", _ADDS, {}),
-    Case("update (STC), clear", "update", {"protocol": "stc", "fraction": 0.5, "p": 0.1}, {}, False),
-    Case("sketch (CS-FL), clear", "update", _SKETCH, {}, False),
-    Case("votes (CS-FL), clear", "votes", _SKETCH, {}, False),
-    *(Case(f'profile, `scores = "{way}"`', "profile", _PROFILE, {"scores": way}) for way in SCORES),
-    Case(
+    ("map (ADDS), clear", "map", "adds", _ADDS, {}),
+    ("update (STC), clear", "update", "stc", {"fraction": 0.5, "p": 0.1}, {}),
+    ("sketch (CS-FL), clear", "update", "cs_fl", _DRAWN, {}),
+    ("votes (CS-FL), clear", "votes", "cs_fl", _DRAWN, {}),
+    *((f'profile, `scores = "{way}"`', "profile", "fedprof", _HALF, {"scores": way}) for way in SCORES),
+    (
         'profile, mean-only, `scores = "ckks"`',
         "profile",
-        _PROFILE | {"variant": "mean-only"},
+        "fedprof",
+        {**_HALF, "variant": "mean-only"},
         {"scores": "ckks"},
-        False,
     ),
-    Case("profile, clear, noise", "profile", _CLIPPED, _LOCAL, False),
-    Case("profile, pads, noise", "profile", _CLIPPED, {**_LOCAL, "scores": "pads"}, False),
-    Case(
-        'direction (FLTrust), `scores = "pads"`',
-        "direction",
-        {"protocol": "fltrust", "fraction": 0.5},
-        {"scores": "pads"},
-        False,
-    ),
-    Case("statistic, local noise", "statistic", _FEDLOG, _LOCAL),
-    Case("statistic, masked, distributed noise", "statistic", _FEDLOG, _SHARES),
-    Case("statistic, clear, distributed noise", "statistic", _FEDLOG, {**_SHARES, "sum": "clear"}, False),
-    Case("statistic, central noise", "statistic", _FEDLOG, {**_NOISED, "noise": "central"}),
-    Case(
+    ("profile, clear, noise", "profile", "fedprof", _CLIPPED, _LOCAL),
+    ("profile, pads, noise", "profile", "fedprof", _CLIPPED, _LOCAL | {"scores": "pads"}),
+    ('direction (FLTrust), `scores = "pads"`', "direction", "fltrust", _DRAWN, {"scores": "pads"}),
+    ("statistic, local noise", "statistic", "fedlog", {}, _LOCAL),
+    ("statistic, masked, distributed noise", "statistic", "fedlog", {}, _SHARES),
+    ("statistic, clear, distributed noise", "statistic", "fedlog", {}, _SHARES | {"sum": "clear"}),
+    ("statistic, central noise", "statistic", "fedlog", {}, _NOISED | {"noise": "central"}),
+    (
         "statistic, two servers, key holder's noise",
         "statistic",
-        _FEDLOG,
-        {**_NOISED, "sum": "two-server", "noise": "key-holder"},
+        "fedlog",
+        {},
+        _NOISED | {"sum": "two-server", "noise": "key-holder"},
     ),
-    Case("statistic of heads, masked, distributed noise", "statistic", {"protocol": "heads"}, _SHARES, False),
-    Case("consensus (FedDBE), masked", "consensus", _FEDDBE, {"sum": "masked"}, False),
-    Case("fine-tuned (FedBABU), clear", "tuned", {"protocol": "fedbabu", "fraction": 0.5}, {}, False),
-    Case("loss (Active FL)", "loss", _LOSS, {}),
-    Case("loss, `loss_bound` and noise", "loss", _LOSS | {"loss_bound": 5.0}, _LOCAL, False),
-    Case("number of records, replace-one", "size", _LOSS, {}),
-    Case("number of records, add-remove, noise", "size", _LOSS | {"loss_bound": 5.0}, _LOCAL, False),
-)
+    ("statistic of heads, masked, distributed noise", "statistic", "heads", {}, _SHARES),
+    ("consensus (FedDBE), masked", "consensus", "feddbe", _DRAWN, {"sum": "masked"}),
+    ("fine-tuned (FedBABU), clear", "tuned", "fedbabu", _DRAWN, {}),
+    ("loss (Active FL)", "loss", "active_fl", _DRAWN, {}),
+    ("loss, `loss_bound` and noise", "loss", "active_fl", _BOUNDED, _LOCAL),
+    ("number of records, replace-one", "size", "active_fl", _DRAWN, {}),
+    ("number of records, add-remove, noise", "size", "active_fl", _BOUNDED, _LOCAL),
+]
 
 
 @cache
-def _problem() -> Problem:
-    return build(parse(CASES[0].text()), 1).problem
+def _world() -> World:
+    return build(parse(f'{_HEAD}[[arm]]\nname = "x"\nprotocol = "fedlog"'), 1)
 
 
-def planned(text: str) -> tuple[Plan, list[ValueSpec]]:
-    """The plan of a study's arm, and the specs of its values."""
-    study, base = parse(text), _problem()
-
-    def of(specs: Iterable[ValueSpec]) -> Plan:
-        return study.privacy.plan(2, list(specs), records=base.records, clients=base.clients)
-
-    problem = replace(base, local=study.local, private=study.private, planned=of)
-    specs = [own.spec for own in study.arms[0].options.build(problem).contributions]
-    return of(specs), specs
+def planned(
+    protocol: str, options: Mapping[str, Any], privacy: Mapping[str, Any], more: str = ""
+) -> tuple[Plan, list[ValueSpec]]:
+    """The plan of an arm, and the specs of its values. more: further sections of the study."""
+    text = tomllib.loads(_HEAD + more)
+    own = text["privacy"] = text["privacy"] | privacy
+    if own["sum"] != "clear" or own["noise"] == "distributed":
+        own |= {"corrupt": 0.1, "dropout": 0.1}
+    study = parse(tomli_w.dumps(text | {"arm": [{"name": "x", "protocol": protocol, **options}]}))
+    problem = of_study(_world(), study).problem
+    specs = [found.spec for found in study.arms[0].options.build(problem).contributions]
+    return study.privacy.plan(2, specs, records=problem.records, clients=problem.clients), specs
 
 
 def composed(case: Case) -> tuple[Plan, ValueSpec]:
     """The plan of a case, and the spec of its value."""
-    plan, specs = planned(case.text())
-    (spec,) = [own for own in specs if own.name == case.value]
-    return plan, spec
+    row, value, *how = case
+    plan, specs = planned(*how, _DPSGD * ("[dpsgd]" in row))
+    return plan, next(spec for spec in specs if spec.name == value)
 
 
-def _cost(event: DpEvent) -> str:
-    return {NonPrivateDpEvent: "ε = ∞", NoOpDpEvent: "no charge"}.get(type(event), "finite ε")
-
-
-def cells(case: Case, page: str) -> list[str]:
+def cells(case: Case) -> list[str]:
     """A row: the value, what the server and the key holder learn, and the charge against other clients."""
     plan, spec = composed(case)
-    charge = charges.Protection(plan, spec).charge().by_party()
-    told = {p: privacy_card.learns(plan, [spec], p, assumptions=False) for p in (SERVER, KEY_HOLDER)}
-    if page != MODEL:
-        told = {party: re.sub(r" \([^()]*\)", "", said) for party, said in told.items()}  # in brief
-    cost = {party: _cost(event) for party, event in charge.items()}
-    holder = f"{told[KEY_HOLDER]}: {cost[KEY_HOLDER]}".removesuffix(": no charge")
-    return [case.row, f"{told[SERVER]}: {cost[SERVER]}", holder, cost[OTHERS]]
+    cost = charges.Protection(plan, spec).charge().by_party()
+    said = {NonPrivateDpEvent: "ε = ∞", NoOpDpEvent: "no charge"}
+    server, holder, others = (said.get(type(event), "finite ε") for event in cost.values())
+    told = [privacy_card.learns(plan, [spec], party, assumptions=False) for party in (SERVER, KEY_HOLDER)]
+    return [case[0], f"{told[0]}: {server}", f"{told[1]}: {holder}".removesuffix(": no charge"), others]
 
 
-def table(page: str) -> str:
-    """The whole part of a page between its markers."""
-    rows = [["a client's", "server", "key holder", "other clients"]]
-    rows += [cells(case, page) for case in CASES if case.both or page == MODEL]
+def table() -> str:
+    """What each party learns of each case's value, and what the other clients learn in a hidden sum."""
     # The sentence of a hidden sum holds for all rows: it says what is so in such a sum alone.
-    plan, spec = next((plan, spec) for plan, spec in map(composed, CASES) if plan.hidden)
+    plan, spec = next(found for found in map(composed, CASES) if found[0].hidden)
     others = privacy_card.learns(plan, [spec], OTHERS)
-    said = f"Other clients learn {others}. Their column is its charge."
-    return f"{textwrap.fill(said, 118)}\n\n{_lines(rows)}"
+    said = textwrap.fill(f"Other clients learn {others}. Their column is its charge.", 118)
+    heading = ["a client's", "server", "key holder", "other clients"]
+    return f"{said}\n\n{_lines([heading, *map(cells, CASES)])}"
 
 
 _KEEPING = (
-    ("fedavg, fedprox, fedadam, fedavg_rp, cfcfm", "fedavg", {"fraction": 1.0}),
+    ("fedavg, fedprox, fedadam, fedavg_rp, cfcfm", "fedavg", _ALL),
     ("the same with `stale`", "fedavg", {"fraction": 1.0, "aggregation": "full", "stale": True}),
-    ("fedprof, active_fl, fedcor, pow_d", "fedprof", {"fraction": 1.0}),
+    ("fedprof, active_fl, fedcor, pow_d", "fedprof", _ALL),
     ("feddrop, fedbabu, pfedme", "pfedme", {"lamda": 2.0}),
     ("fedlog, public body", "fedlog", {}),
     ("fedlog, private body", "fedlog", {"body": "private"}),
     ("fedproto", "fedproto", {}),
     ("heads", "heads", {"head": "prototypes"}),
     ("adds", "adds", _ADDS),
-    ("fltrust", "fltrust", {"fraction": 1.0}),
+    ("fltrust", "fltrust", _ALL),
     ("lg_fedavg, fedper, fedrep", "lg_fedavg", {}),
     ("feddbe", "feddbe", {}),
     ("stc", "stc", {"fraction": 1.0, "p": 0.1}),
@@ -254,41 +213,35 @@ _KEEPING = (
 """A row's first cell, and an arm that stands for all that it names."""
 
 
-_OTHERS = "Flower apps, loops, protocols of others and models with code of a study's own, of real numbers"
-
-
 def state_table() -> str:
     """By protocol, sum and server: whether single values without noise stay hidden (`agreed.stance`)."""
     rows = [["protocol", *(f"`{how}`, {mode}" for how in WAYS for mode in _SERVERS)]]
-    for row, protocol, options in _KEEPING:
-        rows.append([row, *(stance(*one) for one in served({**options, "protocol": protocol}))])
-    own = served({"protocol": "fedavg", "fraction": 1.0})
-    rows.append([_OTHERS, *(stance(plan, [_FOREIGN]) for plan, _ in own)])
+    rows += [[row, *(stance(*one) for one in served(*arm))] for row, *arm in _KEEPING]
+    own = "Flower apps, loops, protocols of others and models with code of a study's own, of real numbers"
+    rows.append([own, *(stance(plan, [_FOREIGN]) for plan, _ in served("fedavg", _ALL))])
     return _lines(rows)
 
 
-def _lines(rows: list[list[str]]) -> str:
+def _lines(rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown. rows: its heading first."""
     heading, *rest = ("| " + " | ".join(row) + " |" for row in rows)
     return "\n".join([heading, "|---" * len(rows[0]) + "|", *rest])
 
 
-def served(arm: Mapping[str, Any]) -> list[tuple[Plan, list[ValueSpec]]]:
+def served(protocol: str, options: Mapping[str, Any]) -> list[tuple[Plan, list[ValueSpec]]]:
     """An arm's plans without noise, and the specs of its values, for each column of `state_table`."""
-    plans = [planned(Case("", "", arm, {"sum": how}).text()) for how in WAYS]
+    plans = [planned(protocol, options, {"sum": how}) for how in WAYS]
     return [(replace(plan, secagg=mode), specs) for plan, specs in plans for mode in _SERVERS.values()]
 
 
-def filled(page: str, text: str) -> str:
-    """A page's text with its tables made anew. Raises ValueError if it has not a pair of markers for each."""
-    makers = {BEGIN: lambda: table(page)} | ({STATE: state_table} if page == MODEL else {})
-    for begin, make in makers.items():
-        head, *rest = text.split(begin)
-        if len(rest) != 1 or END not in rest[0]:
-            raise ValueError(f"Expected {begin} once each in {page}, and {END} after it.")
-        text = f"{head}{begin}\n{make()}\n{END}{rest[0].split(END, 1)[1]}"
+def filled(text: str) -> str:
+    """The page with its tables made anew. Raises ValueError if it has not a pair of markers for each."""
+    for begin, new in ((BEGIN, table()), (STATE, state_table())):
+        text, found = re.subn(f"(?s)(?<={begin}\n).*?(?=\n{END})", lambda _, new=new: new, text)
+        if found != 1:
+            raise ValueError(f"Expected {begin} once, and {END} after it, got {found}.")
     return text
 
 
 if __name__ == "__main__":
-    made.main({ROOT / page: filled(page, (ROOT / page).read_text(encoding="utf-8")) for page in PAGES})
+    made.main({PAGE: filled(PAGE.read_text(encoding="utf-8"))})

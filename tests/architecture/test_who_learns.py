@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import who_learns
@@ -20,13 +19,13 @@ from securefl.mechanisms.agreed import stance
 from securefl.mechanisms.mechanism import Local
 from securefl.sums.two_server import TwoServer
 
-TEXTS = {page: (who_learns.ROOT / page).read_text(encoding="utf-8") for page in who_learns.PAGES}
+PAGE = who_learns.PAGE.read_text(encoding="utf-8")
+WORDS = PAGE.split(who_learns.BEGIN)[1].split(who_learns.END)[0].strip()
 
 
-@every("page", who_learns.PAGES)
-def test_a_page_has_the_words_of_the_card(page: str) -> None:
+def test_the_page_has_the_words_of_the_card() -> None:
     """If this fails, run `python tools/who_learns.py --write`."""
-    assert TEXTS[page] == who_learns.filled(page, TEXTS[page])
+    assert who_learns.filled(PAGE) == PAGE
 
 
 @every(
@@ -42,22 +41,21 @@ def test_other_words_of_the_card_are_found(
     owner: object, name: str, words: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, name, words)
-    assert TEXTS["README.md"] != who_learns.filled("README.md", TEXTS["README.md"])
+    assert who_learns.table() != WORDS
 
 
 def test_another_charge_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     none = charges.Protection(*who_learns.composed(who_learns.CASES[-2])).charge()
     monkeypatch.setattr(charges.Protection, "charge", lambda own: none)
-    assert TEXTS["README.md"] != who_learns.filled("README.md", TEXTS["README.md"])
+    assert who_learns.table() != WORDS
 
 
-def test_the_readme_has_few_rows() -> None:
-    assert sum(case.both for case in who_learns.CASES) <= 20
-
-
-def test_a_page_without_its_markers_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"once each in README\.md"):
-        who_learns.filled("README.md", "no marker")
+@every("text", ["no marker", PAGE.replace(who_learns.END, ""), PAGE + PAGE])
+def test_a_page_without_its_markers_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(who_learns, "CASES", who_learns.CASES[1:2])
+    monkeypatch.setattr(who_learns, "state_table", str)
+    with pytest.raises(ValueError, match=who_learns.BEGIN):
+        who_learns.filled(text)
 
 
 def test_each_protocol_stands_in_the_table_of_kept_state() -> None:
@@ -70,8 +68,8 @@ def test_each_protocol_stands_in_the_table_of_kept_state() -> None:
 
 LIES = ("a server that lies", "reads the key holder's key")
 """What cards say of a server that does not follow the protocol."""
-_MADE = TEXTS[who_learns.MODEL].split(who_learns.STATE)[1].split(who_learns.END)[0].splitlines()
-ROWS = [line.split("|")[1:-1] for line in _MADE if line.startswith("| ")][1:]
+STATES = PAGE.split(who_learns.STATE)[1].split(who_learns.END)[0].strip()
+ROWS = [line.split("|")[1:-1] for line in STATES.splitlines()[2:]]
 
 
 @every(("protocol", "options"), ARMS)
@@ -79,7 +77,9 @@ def test_every_arm_has_the_stance_of_its_row_and_its_card_says_so(protocol: str,
     """A row names several protocols by one of them, and one set of their options."""
     named = [row for row in ROWS if re.search(rf"\b{protocol}\b", row[0])]
     told = named[-1] if "private" in options else named[0]
-    for cell, (plan, specs) in zip(told[1:], who_learns.served(arm_of(protocol, options)), strict=True):
+    for cell, (plan, specs) in zip(
+        told[1:], who_learns.served(protocol, tomllib.loads(options)), strict=True
+    ):
         found = stance(plan, specs)
         assert found == cell.strip()
         if plan.hidden and found != "refused":
@@ -88,13 +88,9 @@ def test_every_arm_has_the_stance_of_its_row_and_its_card_says_so(protocol: str,
             assert (lies or "no figure bounds" in card) == (found == "not held, said")
 
 
-def arm_of(protocol: str, options: str) -> dict[str, Any]:
-    return tomllib.loads(options) | {"protocol": protocol}
-
-
 def test_another_stance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(who_learns, "stance", lambda plan, specs: "held")
-    assert TEXTS[who_learns.MODEL] != who_learns.filled(who_learns.MODEL, TEXTS[who_learns.MODEL])
+    assert who_learns.state_table() != STATES
 
 
 @every("page", ["flower-strategies.md", "tutorials/flower-app.md", "how-to/own-loop.md"])

@@ -154,7 +154,9 @@ def test_matching_between_files() -> None:
         times = [f"{row[name]:.2f}" for name in ("client", "evaluator", "holder", "total")]
         assert said == [row["way"], *times, f"{row['up']:,}", f"{row['between']:,}", f"{row['error']:.0e}"]
     strong, *_ = kept
-    assert all(row["up"] < 0.01 * strong["up"] for row in kept if "pads" in row["way"]), "a hundredth of what ciphertexts take"
+    assert all(row["up"] < 0.01 * strong["up"] for row in kept if "pads" in row["way"]), (
+        "a hundredth of what ciphertexts take"
+    )
 
 
 def test_peers() -> None:

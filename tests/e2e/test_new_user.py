@@ -147,3 +147,19 @@ def test_the_blocks_of_the_document_run(tmp_path: Path, monkeypatch: pytest.Monk
         exec(compile(block.replace("logging.basicConfig()", ""), "python.md", "exec"), names)
     assert 0 < names["total"].epsilon["server"] < 2  # type: ignore[attr-defined]
     assert set(names["chosen"].clients) == {"ann", "bob"}  # type: ignore[attr-defined]
+
+
+def test_ten_calls_of_readme_s_lines_are_paid_for_and_an_eleventh_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(
+        r"^```py\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    lines = compile(block, "README.md", "exec")
+    for _ in range(10):
+        exec(lines, {})
+    with pytest.raises(securefl.SecureFLError) as refused:
+        exec(lines, {})
+    assert type(refused.value).__name__ == "BudgetExceeded"
+    assert len(capsys.readouterr().out.splitlines()) == 10
