@@ -49,10 +49,7 @@ def test_decibel_is_a_power_ratio() -> None:
 
 def test_a_constant_model_goes_down_once_and_up_at_half_the_speed() -> None:
     # 3 * 8 megabit over 1 (or 4) MHz * 2 bit
-    assert client_costs(MODEL, TWO, 2500, Payload(), 0).seconds == pytest.approx([12.0, 3.0])
-
-
-def test_a_constant_model_goes_before_the_bytes_sent() -> None:
+    assert client_costs(MODEL, TWO, 2500, NOTHING, 0).seconds == pytest.approx([12.0, 3.0])
     assert client_costs(MODEL, TWO, 2500, Payload(up=1, down=1), 0).seconds == pytest.approx([12.0, 3.0])
 
 
