@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from securefl.commands.choices import NEW_FILE, PATH, with_json
-from securefl.commands.printing import echo, echo_json
+from securefl.commands.printing import echo, echo_json, echo_table
 
 
 @click.command(epilog="Example:  securefl compare runs/a runs/b -o compare.html")
@@ -23,11 +23,11 @@ from securefl.commands.printing import echo, echo_json
 def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Put the finished runs in the folders RUN side by side: what differs, and how they ended.
 
-    Each arm is compared with the arm of the same name in the first RUN, seed by seed. With six paired seeds
-    or more there is a p of Wilcoxon's signed-rank test, corrected by Holm's rule; with fewer it has no power,
-    and the line says so. The page of -o has all curves in one picture. The folders are only read.
-    Runs that are tested on different records, or that measure another thing, are refused. Where records are
-    dealt to clients differently, seeds are not paired, and a line says so.
+    A table has a row for each arm, and how it ended beside the arm of the same name in the first RUN, seed by
+    seed. With six paired seeds or more there is a p of Wilcoxon's signed-rank test, corrected by Holm's rule;
+    with fewer it has no power, and a line says so. The page of -o has all curves in one picture.
+    The folders are only read. Runs that are tested on different records, or that measure another thing, are
+    refused. Where records are dealt to clients differently, seeds are not paired, and a line says so.
     On the machine of the runs, accuracies of personal models are shown too; they are not for publication.
     """
     from securefl.report.pages import require_page
@@ -44,16 +44,13 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     if as_json:
         echo_json(report.as_json(found) | ({"page": str(out)} if out else {}), 2)
         return
-    click.echo(report.answer(found))
-    click.echo(report.differing(found))
-    for key, values in found.differences.items():
-        told = ", ".join(
-            f"{report.shown(v)} in {run.name}" for run, v in zip(found.runs, values, strict=True)
-        )
-        echo(f"  {key}: {told}")
-    for own in found.series:
-        echo(f"{own.label}: {report.accuracy(own)} after {own.rounds} rounds, {own.models} models")
-    for line in (*map(report.gap_words, found.gaps), *report.untested(found), *found.notes):
+    for head, *rows in ([report.HEAD, *report.rows(found)], report.differing(found)):
+        if rows:
+            echo_table(head, rows)
+            echo("")
+    if not found.differences:
+        echo("The configurations are the same.")
+    for line in found.notes:
         echo(line)
     if out is not None:
         echo(f"Page: {out}")

@@ -72,7 +72,7 @@ def echo(text: object, *, err: bool = False) -> None:
 
 def echo_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table for a person on stdout."""
-    click.echo(terminal.table(head, rows, terminal.columns_of(sys.stdout)))
+    click.echo(escaped(terminal.table(head, rows, terminal.columns_of(sys.stdout))))
 
 
 def echo_json(value: object, indent: int | None = None) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations, count
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pandas as pd
 
 from securefl.core.errors import ConfigError, DataError
@@ -29,16 +28,15 @@ from securefl.storage.private_folder import CONFIG, PRIVATE, RUN, require_format
 from securefl.storage.texts import read_text, toml
 from securefl.study.publication import PERSONAL
 
-_TABLE_BYTES: Final = 2**28
 _TESTED: Final = (
     *("source", "target", "classes", "ignore", "columns", "test", "test_share", "test_clients"),
     *("features", "network"),
 )
 """Keys of [data] that decide what the models are tested on."""
-_DEALT: Final = ("data", "corruption")
-"""Sections that decide how records are dealt: with other ones, the same seed is another world."""
-_COLUMNS: Final = ("arm", "seed", "round", "accuracy", "bytes_up", "bytes_down", "models")
-NOT_SET: Final = "not set"
+_COLUMNS: Final = {
+    *("arm", "seed", "round", "accuracy", "bytes_up", "bytes_down", "models"),
+    *(f"epsilon_{party}" for party in PARTIES),
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,7 +45,7 @@ class Finished:
 
     name: distinct among the compared runs. config: the values of the study by dotted key; those of an arm are
     under `arm "NAME".`. metrics: a row for each arm, seed and round. measure: what "accuracy" is, in words.
-    digests: of own records, by name. split: the digest of the key that drew the test records, if one did.
+    digests: of own records, by name. split: the key that drew the test records, if one did.
     """
 
     name: str
@@ -57,64 +55,34 @@ class Finished:
     metrics: pd.DataFrame
     measure: str
     digests: Mapping[str, str]
-    split: str
-
-    @property
-    def arms(self) -> list[str]:
-        return list(dict.fromkeys(self.metrics["arm"]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Series:
-    """An arm of a run. Accuracies are shares, by seed; nan if the seed has no final one. A party's epsilon is
-    the largest over the seeds. label: distinct among all series."""
-
-    label: str
-    run: str
-    arm: str
-    models: str
-    rounds: int
-    accuracies: Mapping[int, float]
-    megabytes_up: float
-    megabytes_down: float
-    epsilon: Mapping[str, float]
-
-    @property
-    def mean(self) -> float:
-        return float(np.mean(list(self.accuracies.values())))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gap:
-    """Two series over paired seeds. points: the mean difference of final accuracy, first less second, in
-    points. p: of Wilcoxon's signed-rank test, two-sided, corrected by Holm's rule over all tests; None where
-    none was made, for the reason `why`. paired: whether one seed is one world in both."""
-
-    first: str
-    second: str
-    pairs: int
-    points: float
-    p: float | None
-    why: str = ""
-    paired: bool = True
+    split: bytes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """Runs side by side. differences: by dotted key, a value for each run. notes: what limits the comparison,
-    in sentences. metrics: the rounds of all series, with their labels as `arm`."""
+    """Runs side by side.
+
+    series: a row for each arm of each run, under a distinct label. Columns: run, arm, models ("global" or
+    "personal"), rounds; accuracy, lowest and highest, the final one over the seeds, nan if a seed has none;
+    megabytes up and down of all clients, means over the seeds; the largest epsilon against each party. Of the
+    opponent in the first run, if there is one: other (its label), pairs (their number), of (what is counted),
+    points (the mean difference of final accuracy), p (of Wilcoxon's signed-rank test, two-sided, corrected by
+    Holm's rule over all tests; nan if none was made).
+    differences: by dotted key, a value for each run, None where it is not set. notes: what limits the
+    comparison, in sentences.
+    metrics: the rounds of all series, with their labels as `arm`.
+    """
 
     runs: Sequence[Finished]
-    series: Sequence[Series]
+    series: pd.DataFrame
     differences: Mapping[str, Sequence[Any]]
-    gaps: Sequence[Gap]
     notes: Sequence[str]
     metrics: pd.DataFrame
 
     @property
     def personal(self) -> bool:
         """Whether accuracies of personal models are among the figures."""
-        return any(own.models == PERSONAL for own in self.series)
+        return bool((self.series["models"] == PERSONAL).any())
 
 
 def compared(folders: Sequence[Path]) -> Comparison:
@@ -137,26 +105,24 @@ def compared(folders: Sequence[Path]) -> Comparison:
     ]
     for one, other in combinations(runs, 2):
         _require_same_tests(one, other)
-    series, metrics = [], []
-    alone = all(len(run.arms) == 1 for run in runs)
-    for run in runs:
-        for arm, rows in run.metrics.groupby("arm", sort=False):
-            series.append(_series(run.name, str(arm), run.name if alone else f"{run.name}: {arm}", rows))
-            metrics.append(rows.assign(arm=series[-1].label))
+    rounds = pd.concat([run.metrics.assign(run=run.name) for run in runs], ignore_index=True)
+    alone = all(run.metrics["arm"].nunique() == 1 for run in runs)
+    rounds["label"] = rounds["run"] if alone else rounds["run"] + ": " + rounds["arm"]
     # By text, since 1 and 1.0, and a list and its copy, are one value. A study's name is no setting.
     keys = dict.fromkeys(key for run in runs for key in run.config if key != "study.name")
-    values = {key: [run.config.get(key, NOT_SET) for run in runs] for key in keys}
+    values = {key: [run.config.get(key) for run in runs] for key in keys}
     differences = {
         key: own for key, own in values.items() if len({json.dumps(v, default=str) for v in own}) > 1
     }
-    apart = _apart(runs, [key for key in differences if key.split(".")[0] in _DEALT])
+    apart = _apart(runs, differences)
+    series = _figures(rounds)
+    untested = _beside_the_first(series, rounds, apart)
     return Comparison(
         runs=runs,
         series=series,
         differences=differences,
-        gaps=_tests([*_opponents(series)], apart),
-        notes=_notes(runs, series, apart),
-        metrics=pd.concat(metrics, ignore_index=True),
+        notes=[*_notes(runs, series, apart), *untested],
+        metrics=rounds.assign(arm=rounds["label"]),
     )
 
 
@@ -172,9 +138,8 @@ def _read(folder: Path, name: str) -> Finished:
         raise ConfigError(
             f"{folder}: not finished; go on with: securefl run {config} --out {folder}. Then compare again."
         )
-    text = read_text(config)
-    private = folder / PRIVATE / "metrics.csv"
-    key, records = folder / PRIVATE / "split.key", folder / PRIVATE / "records.json"
+    text, private = read_text(config), folder / PRIVATE
+    key, records, metrics = (private / file for file in ("split.key", "records.json", "metrics.csv"))
     digests = _json(records) if records.is_file() else {}
     return Finished(
         name=name,
@@ -182,38 +147,37 @@ def _read(folder: Path, name: str) -> Finished:
         text=text,
         config=dict(_flat(toml(text))),
         # On the machine of the run, with the accuracies of personal models.
-        metrics=_table(private if private.is_file() else folder / "metrics.csv"),
+        metrics=_table(metrics if metrics.is_file() else folder / metrics.name),
         measure=str(_json(folder / "summary.json").get("accuracy", "")),
         digests={name: said for name, said in digests.items() if "SHA-256" in str(said)},
-        split=content(key, 4096).hex() if key.is_file() else "",
+        split=content(key, 4096) if key.is_file() else b"",
     )
 
 
-def _table(path: Path) -> pd.DataFrame:
+@contextmanager
+def _expecting(path: Path, what: str) -> Iterator[None]:
+    """A context in which a ValueError says that this file is damaged."""
     try:
-        found = pd.read_csv(io.BytesIO(content(path, _TABLE_BYTES)), comment="#")
-    except (ValueError, UnicodeDecodeError) as error:
+        yield
+    except ValueError as error:
         raise DataError(
-            f"{path}: expected a table of rounds, got: {error} Write it again: securefl report {path.parent}"
+            f"{path}: expected {what}, got: {error} Write it again: securefl report {path.parent}"
         ) from None
-    needed = (*_COLUMNS, *(f"epsilon_{party}" for party in PARTIES))
-    if missing := [column for column in needed if column not in found.columns]:
-        raise DataError(
-            f"{path}: expected the columns {', '.join(needed)}, got none called {', '.join(missing)}. "
-            f"Write it again: securefl report {path.parent}"
-        )
-    if found.empty:
-        raise DataError(f"{path}: expected a row for each round, got none. Write it again: securefl report.")
+
+
+def _table(path: Path) -> pd.DataFrame:
+    with _expecting(path, "a table of rounds"):
+        found = pd.read_csv(io.BytesIO(content(path, 2**28)), comment="#")
+        if (missing := sorted(_COLUMNS - {*found.columns})) or found.empty:
+            raise ValueError(f"no column {', '.join(missing)}." if missing else "no row.")
     return found.assign(arm=found["arm"].map(lambda arm: str(uncell(arm))))
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
+    with _expecting(path, "a JSON object"):
         found = json.loads(content(path, 2**26))
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: expected a JSON object. Write it again: securefl report {path.parent}")
+        if not isinstance(found, dict):
+            raise ValueError(f"a {type(found).__name__}.")
     return found
 
 
@@ -235,13 +199,12 @@ def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 def _require_same_tests(one: Finished, other: Finished) -> None:
     tested = [f"data.{word}" for word in _TESTED]
     tested += [key for key in (*one.config, *other.config) if key.startswith("data.columns.")]
-    both = [(key, one.config.get(key, NOT_SET), other.config.get(key, NOT_SET)) for key in tested]
-    both += [
-        (f"SHA-256 of {key}", one.digests[key], other.digests[key])
-        for key in one.digests.keys() & other.digests.keys()
-    ]
-    both += [("accuracy", one.measure, other.measure)]
-    for key, mine, theirs in both:
+    digests = [(f"SHA-256 of {key}", key) for key in one.digests.keys() & other.digests.keys()]
+    for key, mine, theirs in (
+        *((key, one.config.get(key), other.config.get(key)) for key in tested),
+        *((words, one.digests[key], other.digests[key]) for words, key in digests),
+        ("accuracy", one.measure, other.measure),
+    ):
         if mine != theirs:
             raise ConfigError(
                 f"Expected runs of one measure on the same records, got {key} = {mine} in {one.name} and "
@@ -250,65 +213,61 @@ def _require_same_tests(one: Finished, other: Finished) -> None:
             )
 
 
-def _apart(runs: Sequence[Finished], dealt: Sequence[str]) -> str:
+def _apart(runs: Sequence[Finished], differences: Mapping[str, Any]) -> str:
     """Why the same seed is not the same world in all runs; empty if it is."""
-    if dealt:
+    # With another deal of the records, the same seed is another world.
+    if dealt := [key for key in differences if key.startswith(("data.", "corruption."))]:
         return f"the runs deal their records differently ({', '.join(dealt)})"
-    if len({run.split for run in runs}) > 1:
-        return "each run drew its test records with a key of its own"
-    return ""
+    split = len({run.split for run in runs}) > 1
+    return "each run drew its test records with a key of its own" if split else ""
 
 
-def _notes(runs: Sequence[Finished], series: Sequence[Series], apart: str) -> list[str]:
-    notes = []
+def _notes(runs: Sequence[Finished], series: pd.DataFrame, apart: str) -> Iterator[str]:
     own = [run for run in runs if run.config.get("data.source") not in NAMES]
     if unknown := [run.name for run in own if not run.digests]:
-        notes.append(
+        yield (
             "Nobody checked that the runs have the same records: there is no digest of them in "
             f"private/records.json of {' and '.join(unknown)}."
         )
     if apart:
-        notes.append(f"One seed is not one world here, because {apart}: seeds are not paired.")
-    if len({tuple(sorted(set(run.metrics["seed"]))) for run in runs}) > 1:
-        notes.append("The runs have different seeds: only seeds that both have are paired.")
-    if len({own.rounds for own in series}) > 1:
-        notes.append("The runs differ in rounds: final accuracies are after different work.")
-    if {own.models for own in series} == {"global", PERSONAL}:
-        notes.append(
+        yield f"One seed is not one world here, because {apart}: seeds are not paired."
+    if len({frozenset(run.metrics["seed"]) for run in runs}) > 1:
+        yield "The runs have different seeds: only seeds that both have are paired."
+    if series["rounds"].nunique() > 1:
+        yield "The runs differ in rounds: final accuracies are after different work."
+    if series["models"].nunique() > 1:
+        yield (
             "Global models are tested on the server's records, personal ones on records like their client's: "
             "the two do not compare."
         )
-    return notes
 
 
 # Figures and tests --------------------------------------------------------------------------------
 
 
-def _series(run: str, arm: str, label: str, own: pd.DataFrame) -> Series:
-    last = own.sort_values("round").groupby("seed")["accuracy"].apply(lambda ended: ended.iloc[-1])
-    moved = own.groupby("seed")[["bytes_up", "bytes_down"]].sum().mean() / 1e6
-    return Series(
-        label=label,
-        run=run,
-        arm=arm,
-        models=str(own["models"].iloc[0]),
-        rounds=int(own["round"].max()),
-        accuracies={int(str(seed)): float(value) for seed, value in last.items()},
-        megabytes_up=float(moved["bytes_up"]),
-        megabytes_down=float(moved["bytes_down"]),
-        epsilon={party: float(own[f"epsilon_{party}"].max()) for party in PARTIES},
+def _figures(rounds: pd.DataFrame) -> pd.DataFrame:
+    by_seed = rounds.groupby(["label", "seed"], sort=False)
+    ended = by_seed["accuracy"].agg(_last).groupby("label", sort=False)
+    moved = by_seed[["bytes_up", "bytes_down"]].sum().groupby("label").mean() / 1e6
+    return (
+        rounds.groupby("label", sort=False)
+        .agg(
+            **{name: (name, "first") for name in ("run", "arm", "models")},
+            rounds=("round", "max"),
+            **{f"epsilon_{party}": (f"epsilon_{party}", "max") for party in PARTIES},
+        )
+        .assign(
+            accuracy=ended.agg(lambda own: own.mean(skipna=False)),
+            lowest=ended.min(),
+            highest=ended.max(),
+            megabytes_up=moved["bytes_up"],
+            megabytes_down=moved["bytes_down"],
+        )
     )
 
 
-def _opponents(series: Sequence[Series]) -> Iterator[tuple[Series, Series]]:
-    """The pairs to be tested: an arm of a later run with that of the first run, by name, or if both have one
-    arm."""
-    arms = Counter(own.run for own in series)
-    first = series[0].run
-    for own in (one for one in series if one.run != first):
-        for other in (one for one in series if one.run == first):
-            if (other.arm == own.arm or arms[first] == arms[own.run] == 1) and other.models == own.models:
-                yield own, other
+def _last(own: pd.Series[float]) -> float:
+    return float(own.iloc[-1])  # nan too, which `last` would leave out
 
 
 def least_pairs(tests: int) -> int:
@@ -319,36 +278,40 @@ def least_pairs(tests: int) -> int:
     return next(pairs for pairs in count(1) if tests * least_p(pairs) < LEVEL)
 
 
-def _tests(pairs: Sequence[tuple[Series, Series]], apart: str) -> list[Gap]:
-    """Wilcoxon's signed-rank tests of all pairs that have power, corrected by Holm's rule.
+def _beside_the_first(series: pd.DataFrame, rounds: pd.DataFrame, apart: str) -> list[str]:
+    """Add the columns of the difference from the first run to `series`. Returns why some are not tested.
 
-    apart: why the same seed is not the same world in all runs. Then nothing is tested.
+    An opponent has the same name, or both are their runs' only arms. All tests that have power are made, and
+    corrected by Holm's rule. apart: why the same seed is not the same world. Then nothing is tested.
     """
-    gaps = [(pd.Series(one.accuracies) - pd.Series(other.accuracies)).dropna() for one, other in pairs]
+    finals = rounds.groupby(["label", "seed"], sort=False)["accuracy"].agg(_last)
+    arms, first = series.groupby("run")["arm"].agg(list), series["run"].iloc[0]
+    gaps, others = {}, {}
+    for label, own in series[series["run"] != first].iterrows():
+        lone = len(arms[first]) == len(arms[own["run"]]) == 1
+        alike = (series["arm"] == own["arm"]) | lone
+        for other in series.index[(series["run"] == first) & (series["models"] == own["models"]) & alike]:
+            others[label], gaps[label] = other, (finals[label] - finals[other]).dropna()
     # The test leaves out seeds that ended level.
-    unequal = [int((own != 0).sum()) for own in gaps]
-    hopeful = max(1, sum(number >= least_pairs(1) for number in unequal))
+    unequal = {label: int((gap != 0).sum()) for label, gap in gaps.items()}
+    hopeful = max(1, sum(number >= least_pairs(1) for number in unequal.values()))
     needed = least_pairs(hopeful)
-    made = [place for place, number in enumerate(unequal) if number >= needed and not apart]
-    alone = [signed_rank([*gaps[place]], [0.0] * len(gaps[place])) for place in made]
-    p = dict(zip(made, holm(alone), strict=True))
-    found = []
-    for place, ((one, other), own) in enumerate(zip(pairs, gaps, strict=True)):
-        level = f", {len(own) - unequal[place]} of them level," if unequal[place] < len(own) else ""
-        among = f" among {hopeful} tests" if hopeful > 1 else ""
-        powerless = (
-            f"{len(own)} pair{'' if len(own) == 1 else 's'} of seeds{level}{among} cannot give a p below "
-            f"{LEVEL}; run {needed} seeds or more in both"
-        )
-        found.append(
-            Gap(
-                first=one.label,
-                second=other.label,
-                pairs=len(own),
-                points=100 * float(own.mean()),
-                p=p.get(place),
-                why="" if place in p else apart or powerless,
-                paired=not apart,
-            )
-        )
-    return found
+    made = [label for label, number in unequal.items() if number >= needed and not apart]
+    p = dict(
+        zip(made, holm([signed_rank([*gaps[one]], [0.0] * len(gaps[one])) for one in made]), strict=True)
+    )
+    series["other"] = pd.Series(others, dtype=object)
+    series["of"] = "seeds of each" if apart else "paired seeds"
+    series["pairs"] = pd.Series({label: len(gap) for label, gap in gaps.items()}, dtype=float)
+    series["points"] = pd.Series({label: 100 * gap.mean() for label, gap in gaps.items()}, dtype=float)
+    series["p"] = pd.Series(p, dtype=float)
+    if not gaps:
+        return ["No arm has an opponent: no later run has an arm with a name of the first run."]
+    whys = [
+        apart
+        or f"{len(gaps[label])} paired seeds, of which {unequal[label]} differ, cannot give a p below "
+        f"{LEVEL} in {hopeful} test{'s' if hopeful > 1 else ''}; run {needed} seeds or more in both"
+        for label in gaps
+        if label not in p
+    ]
+    return [f"No test: {why}." for why in dict.fromkeys(whys)]

@@ -1,61 +1,26 @@
-"""Tells a comparison of runs: sentences, the HTML page, and JSON."""
+"""Tells a comparison of runs: one table for the terminal and the HTML page, and JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
-from securefl.accounting.figures import plain
+from securefl.accounting.figures import in_words, plain
+from securefl.core.release import PARTIES
 from securefl.report import plots
 from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.pages import APART, Picture, environment, number_text
 from securefl.report.run_page import TESTED
 from securefl.report.style import looks
-from securefl.study.comparison import NOT_SET, Comparison, Gap, Series
-from securefl.study.publication import PERSONAL
-
-_MOST_NAMED = 3
-"""The most differences that a sentence names."""
-
-
-def answer(found: Comparison) -> str:
-    """A sentence on the series with the highest final accuracy, for global and for personal models."""
-    kinds = [
-        [own for own in found.series if (own.models == PERSONAL) == personal and not math.isnan(own.mean)]
-        for personal in (False, True)
-    ]
-    if not any(kinds):
-        return "No series has a final accuracy."
-    words = (" of global models", " of personal models") if all(kinds) else ("", "")
-    return " ".join(_highest(known, own) for known, own in zip(kinds, words, strict=True) if known)
-
-
-def _highest(known: Sequence[Series], models: str) -> str:
-    first = max(known, key=lambda own: own.mean)
-    level = [own for own in known if f"{own.mean:.3f}" == f"{first.mean:.3f}"]
-    names = " and ".join(own.label for own in level)
-    if len(known) == 1:
-        return f"The only series{models}, {names}, ended at an accuracy of {first.mean:.3f}."
-    if len(level) == len(known):
-        return f"All {len(known)} series{models} ended level, at an accuracy of {first.mean:.3f}."
-    return f"Of {len(known)} series{models}, {names} ended highest, at an accuracy of {first.mean:.3f}."
-
-
-def differing(found: Comparison) -> str:
-    """One sentence: which keys of the configurations differ."""
-    names = list(found.differences)
-    if not names:
-        return "The configurations are the same."
-    many = f"{len(names)} keys, among them " if len(names) > _MOST_NAMED else ""
-    return f"The configurations differ in {many}{', '.join(names[:_MOST_NAMED])}."
+from securefl.study.comparison import Comparison
 
 
 def shown(value: Any) -> str:
     """A value of a configuration in one line, as TOML has it."""
     match value:
+        case None:
+            return "not set"
         case bool():
             return str(value).lower()
         case float() | int():
@@ -65,36 +30,51 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def gap_words(own: Gap) -> str:
-    """A sentence on the difference of two series, with the test's p if there is one."""
-    if math.isnan(own.points):
-        return f"{own.first} and {own.second} share no seed with a final accuracy."
-    gap = "level"
-    if abs(own.points) >= 0.05:
-        gap = f"{abs(own.points):.1f} points {'higher' if own.points > 0 else 'lower'}"
-    mean = f"{own.first} ended {gap} {'with' if gap == 'level' else 'than'} {own.second}"
-    if own.pairs > 1:
-        mean += f" (mean of {own.pairs} {'pairs' if own.paired else 'seeds of each'})"
-    return f"{mean}." if own.p is None else f"{mean}, p = {own.p:.2g}."
+def differing(found: Comparison) -> list[list[str]]:
+    """A table of the keys whose values differ: a head, then a row for each key."""
+    rows = [[key, *map(shown, values)] for key, values in found.differences.items()]
+    return [["key", *(run.name for run in found.runs)], *rows]
 
 
-def untested(found: Comparison) -> list[str]:
-    """Sentences on why differences have no p, each once."""
-    return [f"No test: {why}." for why in dict.fromkeys(own.why for own in found.gaps if own.why)]
+HEAD = ("series", "models", "rounds", "accuracy", "MB up", "MB down", "epsilon", "beside the first run")
 
 
-def accuracy(own: Series) -> str:
+def rows(found: Comparison) -> list[tuple[str, ...]]:
+    """The answer: a row under `HEAD` for each arm, global models first, and then the highest accuracy."""
+    ranked = found.series.sort_values("accuracy", ascending=False, kind="stable")
+    ranked = ranked.sort_values("models", kind="stable")
+    arms: Iterable[Any] = ranked.itertuples()
+    epsilons = ranked[[f"epsilon_{party}" for party in PARTIES]].map(in_words).to_numpy()
+    return [
+        (
+            *(str(own.Index), own.models, str(own.rounds), _accuracy(own)),
+            *map(number_text, (own.megabytes_up, own.megabytes_down)),
+            ", ".join(map(" ".join, zip(PARTIES, spent, strict=True))),
+            gap_words(own),
+        )
+        for own, spent in zip(arms, epsilons, strict=True)
+    ]
+
+
+def _accuracy(own: Any) -> str:
     """The mean final accuracy, with the lowest and the highest of several seeds."""
-    values = [value for value in own.accuracies.values() if not math.isnan(value)]
-    if len(values) < len(own.accuracies) or not values:
-        return "not known"
-    mean = number_text(float(np.mean(values)), 3)
-    return mean if len(values) == 1 else f"{mean} ({min(values):.3f} to {max(values):.3f})"
+    mean, span = number_text(own.accuracy, 3), f" ({own.lowest:.3f} to {own.highest:.3f})"
+    return mean if own.lowest == own.highest or math.isnan(own.accuracy) else mean + span
+
+
+def gap_words(own: Any) -> str:
+    """How an arm ended beside its opponent in the first run, with the test's p if there is one."""
+    if math.isnan(own.pairs):
+        return "–"
+    if not own.pairs:
+        return f"no seed with an accuracy here and in {own.other}"
+    gap = f"{own.points:+.1f} points beside {own.other}, {own.of}: {own.pairs:.0f}"
+    return gap if math.isnan(own.p) else f"{gap}, p = {own.p:.2g}"
 
 
 def page(found: Comparison, reproduce: str) -> str:
     """The HTML page. reproduce: the command that makes it again."""
-    worn = looks(own.label for own in found.series)
+    worn = looks(found.series.index)
     said = found.runs[0].measure
     by_words = {own.words: own for own in MEASURES.values()}
     measure = by_words.get(said, Measure(said or "of unknown kind", "accuracy", -math.inf))
@@ -112,19 +92,14 @@ def page(found: Comparison, reproduce: str) -> str:
         environment()
         .get_template("compare.html.j2")
         .render(
-            runs=[run.name for run in found.runs],
-            answer=answer(found),
-            differing=differing(found),
+            found=found,
             picture=picture,
-            differences=[(key, [*map(shown, values)]) for key, values in found.differences.items()],
-            tests=[*map(gap_words, found.gaps)],
-            untested=untested(found),
-            notes=found.notes,
-            rows=[{**vars(own), "look": worn[own.label], "accuracy": accuracy(own)} for own in found.series],
-            configs={run.name: run.text for run in found.runs},
+            differing=differing(found),
+            head=HEAD,
+            rows=rows(found),
+            looks=worn,
             measure=measure.words,
             reproduce=reproduce,
-            personal=found.personal,
             apart=APART,
             tested=TESTED,
         )
@@ -134,19 +109,14 @@ def page(found: Comparison, reproduce: str) -> str:
 def as_json(found: Comparison) -> dict[str, Any]:
     """The comparison for scripts. An unknown number is null, and an infinite epsilon the text "inf"."""
     names = [run.name for run in found.runs]
+    differences = {key: dict(zip(names, own, strict=True)) for key, own in found.differences.items()}
     said: dict[str, Any] = plain(
         {
             "runs": {run.name: str(run.folder) for run in found.runs},
-            "answer": answer(found),
-            "untested": untested(found),
             "not_for_publication": found.personal,
-            "differences": {
-                key: {run: None if v == NOT_SET else v for run, v in zip(names, values, strict=True)}
-                for key, values in found.differences.items()
-            },
+            "differences": differences,
             "notes": found.notes,
-            "series": [{**vars(own), "final_accuracy": own.mean} for own in found.series],
-            "tests": [{**vars(own), "sentence": gap_words(own)} for own in found.gaps],
+            "series": found.series.reset_index().to_dict("records"),
         }
     )
     return said

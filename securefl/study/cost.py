@@ -111,49 +111,23 @@ class Payload:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientCosts:
-    """The cost of one round for each client, if it is selected: seconds and joules, all (N,) float64."""
+    """The cost of one round for each client of a cohort, all (N,) float64.
 
-    communicate: Floats
-    """T_comm, Eq. 11: model down and up."""
-    train: Floats
-    """T_train, Eq. 12."""
-    make_profile: Floats
-    """T_RPgen of Eq. 13; zeros if profiles are not counted."""
-    send_profile: Floats
-    """T_RPup of Eq. 13; zeros if profiles are not counted."""
+    seconds: T_comm + T_train + T_RP, the inner sum of Eq. 9. joules: E_k, Eqs. 10 and 14-16.
+    """
+
+    seconds: Floats
     joules: Floats
-    """E_k, Eqs. 10 and 14-16."""
 
     @property
-    def seconds(self) -> Floats:
-        """T_comm + T_train + T_RP, the inner sum of Eq. 9."""
-        return self.communicate + self.train + self.make_profile + self.send_profile
+    def round_seconds(self) -> float:
+        """T_round, Eq. 9: the seconds of the slowest client. 0 if there is none."""
+        return float(np.max(self.seconds, initial=0.0))
 
-
-def communication_seconds(model: CostModel, devices: Devices, traffic: Payload) -> Floats:
-    """Eq. 11, (N,) seconds: (2 up + down) megabit / (bw[MHz] log2(1 + SNR)).
-
-    If the cost model has a constant message size, 3 times this size replaces 2 up + down.
-    """
-    if model.model_megabytes is not None:
-        weighted: Floats | float = 3 * model.model_megabytes * 1e6
-    else:
-        weighted = 2 * _floats(traffic.up) + _floats(traffic.down)
-    return weighted * MEGABIT_PER_BYTE / _megabit_per_second(model, devices)
-
-
-def training_seconds(model: CostModel, devices: Devices, sizes: ArrayLike, passes: ArrayLike) -> Floats:
-    """Eq. 12, (N,) seconds: E |D_k| BPS CPB / (s_k[GHz] 1e9).
-
-    sizes: |D_k| in samples, (N,) or one number. passes: E of each client, (N,) or one number.
-    """
-    cycles = _floats(passes) * _floats(sizes) * model.bits_per_sample * model.cycles_per_bit
-    return cycles / (devices.ghz * 1e9)
-
-
-def profile_upload_seconds(model: CostModel, devices: Devices, profile_bytes: ArrayLike) -> Floats:
-    """T_RPup of Eq. 13, (N,) seconds: the time to send the profile at half the bandwidth."""
-    return 2 * _floats(profile_bytes) * MEGABIT_PER_BYTE / _megabit_per_second(model, devices)
+    @property
+    def watt_hours(self) -> float:
+        """Energy of all these devices in Wh (J / 3600)."""
+        return float(np.sum(self.joules) / JOULES_PER_WATT_HOUR)
 
 
 def client_costs(
@@ -161,43 +135,40 @@ def client_costs(
 ) -> ClientCosts:
     """Eqs. 10-16 for every client.
 
-    sizes, passes: see `training_seconds`; a client that does not train makes 0 passes. traffic: bytes of
-    the round.
+    Args:
+        model: the constants. A constant message size counts three times, in place of 2 up + down.
+        devices: of N clients.
+        sizes: |D_k| in samples, (N,) or one number.
+        traffic: bytes of the round.
+        passes: E of each client, (N,) or one number; a client that does not train makes 0 passes.
     """
-    communicate = communication_seconds(model, devices, traffic)
-    train = training_seconds(model, devices, sizes, passes)
+    megabit_per_second = devices.mhz * math.log2(1.0 + model.snr)
+
+    def training(passes: ArrayLike) -> Floats:
+        # Eq. 12: E |D_k| BPS CPB / (s_k[GHz] 1e9)
+        cycles = _floats(passes) * _floats(sizes) * model.bits_per_sample * model.cycles_per_bit
+        return cycles / (devices.ghz * 1e9)
+
+    # Eq. 11: (2 up + down) megabit / (bw[MHz] log2(1 + SNR))
+    weighted: Floats | float = 2 * _floats(traffic.up) + _floats(traffic.down)
+    if model.model_megabytes is not None:
+        weighted = 3 * model.model_megabytes * 1e6
+    communicate = weighted * MEGABIT_PER_BYTE / megabit_per_second
+    train = training(passes)
     make_profile = send_profile = np.zeros_like(train)
-    if model.charge_profile:
-        make_profile = training_seconds(model, devices, sizes, 1)
-        send_profile = profile_upload_seconds(model, devices, traffic.profile)
-    transmit = model.transmit_watts * (communicate + send_profile)
+    if model.charge_profile:  # Eq. 13: it goes up at half the bandwidth
+        make_profile = training(1)
+        send_profile = 2 * _floats(traffic.profile) * MEGABIT_PER_BYTE / megabit_per_second
     # P_f is the power at 1 GHz, and power grows with the cube of the clock.
     compute = model.processor_watts * devices.ghz**3 * (train + make_profile)
     return ClientCosts(
-        communicate=communicate,
-        train=train,
-        make_profile=make_profile,
-        send_profile=send_profile,
-        joules=transmit + compute,
+        seconds=communicate + train + make_profile + send_profile,
+        joules=model.transmit_watts * (communicate + send_profile) + compute,
     )
-
-
-def round_seconds(costs: ClientCosts) -> float:
-    """T_round, Eq. 9: the seconds of the slowest client of the cohort. 0 if there is none."""
-    return float(np.max(costs.seconds, initial=0.0))
-
-
-def round_watt_hours(costs: ClientCosts) -> float:
-    """Energy of the devices of the cohort in Wh (J / 3600)."""
-    return float(np.sum(costs.joules) / JOULES_PER_WATT_HOUR)
 
 
 def _floats(values: ArrayLike) -> Floats:
     return np.asarray(values, dtype=np.float64)
-
-
-def _megabit_per_second(model: CostModel, devices: Devices) -> Floats:
-    return devices.mhz * math.log2(1.0 + model.snr)
 
 
 PresetName = Literal["gas_turbine_v1", "gas_turbine_v2", "emnist_v1", "emnist_v2", "cifar10_v2"]

@@ -380,17 +380,13 @@ def featured(study: Study, records: Sequence[Records], test: Dataset, tell: Told
 
 def _network(study: Study) -> tuple[Network, CodePlace | None]:
     place = features_code(study)
-    network = named(study.data.features or "") if place is None else _made(study, place)
+    network = named(study.data.features or "") if place is None else made_by(place, study.data.network or "")
     if network.tokens is not None:
         raise ConfigError(
             f"[data] Expected features of a network that reads numbers, got {study.data.features!r}, "
             "which reads text. Compute a file of them with: securefl features TABLE --text COLUMN"
         )
     return network, place
-
-
-def _made(study: Study, place: CodePlace) -> Network:
-    return made_by(place, study.data.network or "")
 
 
 def _marks(network: Network, place: CodePlace | None, source: str) -> Digests:

@@ -255,8 +255,8 @@ class RoundRunner:
         """Seconds and watt-hours of the round by the cost model, summed over its exchanges."""
         exchanges = [self._client_costs(query, log) for query, log in self._logs]
         return (
-            sum(cost.round_seconds(costs) for costs in exchanges),
-            sum(cost.round_watt_hours(costs) for costs in exchanges),
+            sum(costs.round_seconds for costs in exchanges),
+            sum(costs.watt_hours for costs in exchanges),
         )
 
     def _client_costs(self, query: CohortQuery, log: Log) -> cost.ClientCosts:

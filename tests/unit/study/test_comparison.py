@@ -17,10 +17,11 @@ from support.tiny_study import FEDAVG, FEDPROF, text
 
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.release import PARTIES
 from securefl.report.accuracy import MEASURES
 from securefl.storage.private_folder import RUN, note_format
 from securefl.study.comparison import Comparison, compared, least_pairs
-from securefl.study.comparison_report import answer, as_json, differing, gap_words, page, untested
+from securefl.study.comparison_report import as_json, differing, page, rows
 
 WORDS = MEASURES["classification"].words
 
@@ -56,22 +57,27 @@ def two(tmp_path: Path, first: Sequence[float], second: Sequence[float]) -> Comp
     return compared([finished(tmp_path / "a", finals=first), finished(tmp_path / "b", finals=second)])
 
 
+def beside(found: Comparison) -> list[str]:
+    """The last cell of each arm that has an opponent in the first run."""
+    return [row[-1] for row in rows(found) if row[-1] != "–"]
+
+
 def test_a_difference_with_power_has_the_signed_rank_p(tmp_path: Path) -> None:
     first = np.array([0.50, 0.52, 0.55, 0.53, 0.56, 0.58, 0.54])
     gaps = np.array([0.02, 0.05, 0.011, 0.034, 0.06, 0.023, -0.004])
     found = two(tmp_path, first.tolist(), (first + gaps).tolist())
-    (own,) = found.gaps
+    own = found.series.loc["b"]
     assert own.p == pytest.approx(wilcoxon(gaps).pvalue)
     assert own.points == pytest.approx(100 * gaps.mean())
-    assert gap_words(own) == "b ended 2.8 points higher than a (mean of 7 pairs), p = 0.031."
-    assert untested(found) == []
+    assert beside(found) == ["+2.8 points beside a, paired seeds: 7, p = 0.031"]
+    assert found.notes == []
 
 
 @every("seeds", [1, 2, 5])
 def test_a_difference_without_power_says_so(tmp_path: Path, seeds: int) -> None:
     found = two(tmp_path, [0.5] * seeds, [0.6 + 0.01 * k for k in range(seeds)])
-    assert found.gaps[0].p is None
-    (why,) = untested(found)
+    assert found.series["p"].isna().all()
+    (why,) = found.notes
     assert why.startswith(f"No test: {seeds} pair")
     assert "run 6 seeds or more" in why
     assert wilcoxon(np.arange(1.0, 6.0)).pvalue > 0.05, "five pairs never have a p below 0.05"
@@ -80,8 +86,8 @@ def test_a_difference_without_power_says_so(tmp_path: Path, seeds: int) -> None:
 
 def test_seeds_that_ended_level_do_not_count_as_pairs(tmp_path: Path) -> None:
     found = two(tmp_path, [0.5] * 8, [0.5, 0.5, 0.5, 0.6, 0.61, 0.62, 0.63, 0.64])
-    assert found.gaps[0].p is None
-    assert "8 pairs of seeds, 3 of them level," in untested(found)[0]
+    assert found.series["p"].isna().all()
+    assert "8 paired seeds, of which 5 differ," in found.notes[0]
 
 
 def test_several_tests_are_corrected_and_need_more_pairs(tmp_path: Path) -> None:
@@ -99,22 +105,10 @@ def test_several_tests_are_corrected_and_need_more_pairs(tmp_path: Path) -> None
     for place, p in enumerate(holm):
         floor = max(floor, min(1.0, p * (4 - place)))
         expected[p] = floor
-    assert [own.p for own in found.gaps] == pytest.approx([expected[p] for p in raw])
-    assert [own.second for own in found.gaps] == ["a: FedAvg", "a: FedProf"] * 2
+    later = found.series.iloc[2:]
+    assert list(later["p"]) == pytest.approx([expected[p] for p in raw])
+    assert list(later["other"]) == ["a: FedAvg", "a: FedProf"] * 2
     assert [least_pairs(m) for m in (1, 2, 4, 5)] == [6, 7, 8, 8]
-
-
-def test_six_pairs_of_two_arms_have_no_power_together(tmp_path: Path) -> None:
-    config, arms = text(FEDAVG, FEDPROF), ("FedAvg", "FedProf")
-    runs = [
-        finished(tmp_path / name, config=config, finals=[low + step * k for k in range(6)], arms=arms)
-        for name, low, step in (("a", 0.3, 0.01), ("b", 0.6, 0.03))
-    ]
-    found = compared(runs)
-    assert [own.p for own in found.gaps] == [None, None]
-    assert untested(found) == [
-        "No test: 6 pairs of seeds among 2 tests cannot give a p below 0.05; run 7 seeds or more in both."
-    ]
 
 
 def test_an_arm_that_cannot_be_tested_costs_the_others_nothing(tmp_path: Path) -> None:
@@ -126,9 +120,14 @@ def test_an_arm_that_cannot_be_tested_costs_the_others_nothing(tmp_path: Path) -
         table["accuracy"] += gap * (1 + table["seed"] / 10) * (table["arm"] == "FedAvg")
         table.to_csv(run / "metrics.csv", index=False)
         runs.append(run)
-    first, second = compared(runs).gaps
-    assert first.p == pytest.approx(2 / 2**6)
-    assert (second.p, second.points) == (None, 0.0)
+    later = compared(runs).series.iloc[2:]
+    assert list(later["p"]) == pytest.approx([2 / 2**6, np.nan], nan_ok=True)
+    assert later["points"].iloc[1] == 0.0
+    raised = pd.read_csv(runs[1] / "metrics.csv").eval("accuracy = accuracy + 0.1 * (arm == 'FedProf')")
+    raised.to_csv(runs[1] / "metrics.csv", index=False)
+    found = compared(runs)
+    assert found.series["p"].isna().all(), "two hopeful tests need seven pairs"
+    assert all("in 2 tests; run 7 seeds or more" in note for note in found.notes)
 
 
 def test_differences_are_listed_by_key_and_arm(tmp_path: Path) -> None:
@@ -140,10 +139,11 @@ def test_differences_are_listed_by_key_and_arm(tmp_path: Path) -> None:
         "local.learning_rate": [0.2, 0.1],
         "privacy.non_private": [["update"], ["update", "profile"]],
         'arm "FedAvg".fraction': [0.5, 0.25],
-        'arm "FedProf".protocol': ["not set", "fedprof"],
-        'arm "FedProf".fraction': ["not set", 0.5],
+        'arm "FedProf".protocol': [None, "fedprof"],
+        'arm "FedProf".fraction': [None, 0.5],
     }
-    assert differing(found).startswith("The configurations differ in 5 keys, among them local.learning_rate")
+    assert differing(found)[:2] == [["key", "a", "b"], ["local.learning_rate", "0.2", "0.1"]]
+    assert differing(found)[-1][1:] == ["not set", "0.5"]
 
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -198,27 +198,19 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: Callable[[Path], object
         compared([finished(tmp_path / "a"), run])
 
 
-def test_seeds_are_not_paired_where_records_are_dealt_differently(tmp_path: Path) -> None:
+@every("why", ["the runs deal their records differently (data.clients)", "a key of its own"])
+def test_seeds_that_are_not_one_world_are_not_paired(tmp_path: Path, why: str) -> None:
+    config = text(FEDAVG, clients=8) if "data.clients" in why else ""
     runs = [finished(tmp_path / "a", finals=[0.5] * 7)]
-    runs.append(
-        finished(tmp_path / "b", config=text(FEDAVG, clients=8), finals=[0.6 + 0.01 * k for k in range(7)])
-    )
+    runs.append(finished(tmp_path / "b", config=config, finals=[0.6 + 0.01 * k for k in range(7)]))
+    if not config:
+        for run in runs:
+            (run / "private").mkdir()
+            (run / "private" / "split.key").write_bytes(run.name.encode() * 32)
     found = compared(runs)
-    assert found.gaps[0].p is None
-    assert "the runs deal their records differently (data.clients)" in untested(found)[0]
-    assert "data.clients" in found.notes[0]
-
-
-def test_runs_with_split_keys_of_their_own_are_not_paired(tmp_path: Path) -> None:
-    runs = []
-    for name, low in (("a", 0.1), ("b", 0.2)):
-        run = finished(tmp_path / name, finals=np.linspace(low, 0.9, 7).tolist())
-        (run / "private").mkdir()
-        (run / "private" / "split.key").write_bytes(name.encode() * 32)
-        runs.append(run)
-    found = compared(runs)
-    assert found.gaps[0].p is None
-    assert "a key of its own" in found.notes[0]
+    assert found.series["p"].isna().all()
+    assert all(why in note for note in found.notes)
+    assert beside(found) == ["+13.0 points beside a, seeds of each: 7"]
 
 
 def test_personal_accuracies_come_from_the_private_table_and_are_marked(tmp_path: Path) -> None:
@@ -232,23 +224,33 @@ def test_personal_accuracies_come_from_the_private_table_and_are_marked(tmp_path
     assert found.personal
     assert as_json(found)["not_for_publication"]
     assert page(found, "x").count("Not for publication") == 2
-    assert answer(found) == "All 2 series ended level, at an accuracy of 0.500."
+    assert [row[3] for row in rows(found)] == ["0.500", "0.500"]
     for run in runs:
         shutil.rmtree(run / "private")
-    assert answer(compared(runs)) == "No series has a final accuracy."
+    assert [row[3] for row in rows(compared(runs))] == ["–", "–"]
 
 
-def test_each_kind_of_model_has_its_own_sentence(tmp_path: Path) -> None:
-    """A personal model's accuracy is of other records, so the highest of all would compare the two."""
-    run = finished(tmp_path / "a", arms=("FedAvg", "Personal"))
+def test_the_highest_accuracy_of_each_kind_of_model_stands_first(tmp_path: Path) -> None:
+    """A personal model's accuracy is of other records, so no row of one kind stands among the other's."""
+    run = finished(tmp_path / "a", arms=("Personal", "FedAvg"))
     table = pd.read_csv(run / "metrics.csv")
     table.loc[table["arm"] == "Personal", "models"] = "personal"
-    (run / "private").mkdir()
-    table.to_csv(run / "private" / "metrics.csv", index=False)
-    assert answer(compared([run, finished(tmp_path / "b", finals=(0.4,))])) == (
-        "Of 2 series of global models, a: FedAvg ended highest, at an accuracy of 0.500. "
-        "The only series of personal models, a: Personal, ended at an accuracy of 0.490."
-    )
+    table.to_csv(run / "metrics.csv", index=False)
+    found = compared([run, finished(tmp_path / "b", finals=(0.6,))])
+    assert [row[:2] for row in rows(found)] == [
+        ("b: FedAvg", "global"),
+        ("a: FedAvg", "global"),
+        ("a: Personal", "personal"),
+    ]
+    assert beside(found) == ["+11.0 points beside a: FedAvg, paired seeds: 1"]
+
+
+def test_seeds_that_two_runs_do_not_share_and_arms_without_an_opponent(tmp_path: Path) -> None:
+    first, other = finished(tmp_path / "a"), finished(tmp_path / "b", finals=(np.nan,))
+    assert beside(compared([first, other])) == ["no seed with an accuracy here and in a"]
+    many = finished(tmp_path / "c", arms=[f"arm {k} of a long name" * 4 for k in range(40)])
+    assert beside(compared([first, many])) == []
+    assert "No arm has an opponent" in compared([first, many]).notes[-1]
 
 
 def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
@@ -267,7 +269,7 @@ def test_the_command_writes_a_page_and_json(tmp_path: Path) -> None:
     assert said["page"] == str(tmp_path / "c.html")
     assert said == as_json(compared([*map(Path, runs)])) | {"page": str(tmp_path / "c.html")}
     assert said["not_for_publication"] is False
-    assert said["series"][0]["epsilon"] == {"server": 1.0, "key-holder": 0.0, "others": "inf"}
+    assert [said["series"][0][f"epsilon_{p}"] for p in PARTIES] == [1.0, 0.0, "inf"]
     again = CliRunner().invoke(cli, ["compare", *runs, "-o", str(tmp_path / "c.html")])
     assert again.exit_code == 0, "a page may be written again"
     assert "The configurations are the same." in again.stdout
@@ -275,13 +277,6 @@ def test_the_command_writes_a_page_and_json(tmp_path: Path) -> None:
     refused = CliRunner().invoke(cli, ["compare", *runs, "-o", str(kept)])
     assert isinstance(refused.exception, ConfigError)
     assert kept.read_text() == text(FEDAVG)
-
-
-def test_a_difference_over_worlds_that_differ_is_called_no_mean_of_pairs(tmp_path: Path) -> None:
-    other = text(FEDAVG, clients=7)
-    runs = [finished(tmp_path / "a", finals=[0.5] * 7)]
-    runs.append(finished(tmp_path / "b", config=other, finals=[0.6] * 7))
-    assert gap_words(compared(runs).gaps[0]) == "b ended 10.0 points higher than a (mean of 7 seeds of each)."
 
 
 def test_own_records_without_a_digest_are_said_to_be_unchecked(tmp_path: Path) -> None:
@@ -292,6 +287,8 @@ def test_own_records_without_a_digest_are_said_to_be_unchecked(tmp_path: Path) -
     _with_digest(runs[0], "SHA-256 11")
     assert "no digest of them in private/records.json of b." in compared(runs).notes[0]
     _with_digest(runs[1], "SHA-256 11")
-    assert compared(runs).notes == []
+    assert not any("Nobody checked" in note for note in compared(runs).notes)
     packaged = [finished(tmp_path / name) for name in ("c", "d")]
-    assert compared(packaged).notes == [], "the records of a packaged set are pinned"
+    assert not any("Nobody checked" in note for note in compared(packaged).notes), (
+        "the records of a packaged set are pinned"
+    )

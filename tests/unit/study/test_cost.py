@@ -19,12 +19,7 @@ from securefl.study.cost import (
     Preset,
     PresetName,
     client_costs,
-    communication_seconds,
     decibel,
-    profile_upload_seconds,
-    round_seconds,
-    round_watt_hours,
-    training_seconds,
 )
 
 # SNR 3 makes log2(1 + SNR) = 2, so that every number below can be checked in the head.
@@ -54,11 +49,8 @@ def test_decibel_is_a_power_ratio() -> None:
 
 def test_a_constant_model_goes_down_once_and_up_at_half_the_speed() -> None:
     # 3 * 8 megabit over 1 (or 4) MHz * 2 bit
-    assert communication_seconds(MODEL, TWO, Payload()) == pytest.approx([12.0, 3.0])
-
-
-def test_a_constant_model_goes_before_the_bytes_sent() -> None:
-    assert communication_seconds(MODEL, TWO, Payload(up=1, down=1)) == pytest.approx([12.0, 3.0])
+    assert client_costs(MODEL, TWO, 2500, NOTHING, 0).seconds == pytest.approx([12.0, 3.0])
+    assert client_costs(MODEL, TWO, 2500, Payload(up=1, down=1), 0).seconds == pytest.approx([12.0, 3.0])
 
 
 def test_real_bytes_are_charged_per_client_and_direction() -> None:
@@ -66,19 +58,21 @@ def test_real_bytes_are_charged_per_client_and_direction() -> None:
     traffic = Payload(up=np.array([1e6, 0.0]), down=np.array([0.0, 1e6]))
 
     # up: 2 * 8 megabit / (1 * 2); down: 8 megabit / (4 * 2)
-    assert communication_seconds(real, TWO, traffic) == pytest.approx([8.0, 1.0])
-    assert communication_seconds(real, TWO, Payload(up=1e6, down=1e6)) == pytest.approx([12.0, 3.0])
+    assert client_costs(real, TWO, 2500, traffic, 0).seconds == pytest.approx([8.0, 1.0])
+    assert client_costs(real, TWO, 2500, Payload(up=1e6, down=1e6), 0).seconds == pytest.approx([12.0, 3.0])
 
 
 def test_training_counts_cycles_over_the_clock() -> None:
+    quiet = replace(MODEL, model_megabytes=None)
     # 4 epochs * 2500 samples * 100 bit * 1000 cycles = 1e9 cycles
-    assert training_seconds(MODEL, TWO, 2500, 4) == pytest.approx([2.0, 0.5])
-    assert training_seconds(MODEL, TWO, np.array([2500, 5000]), 4) == pytest.approx([2.0, 1.0])
+    assert costs_of(quiet, TWO, 2500).seconds == pytest.approx([2.0, 0.5])
+    assert costs_of(quiet, TWO, np.array([2500, 5000])).seconds == pytest.approx([2.0, 1.0])
 
 
 def test_a_profile_goes_up_at_half_the_bandwidth() -> None:
+    quiet = replace(MODEL, model_megabytes=None, charge_profile=True)
     # 250 kB = 2 megabit over 1 / 2 MHz * 2 bit
-    assert profile_upload_seconds(MODEL, TWO, 250_000) == pytest.approx([2.0, 0.5])
+    assert costs_of(quiet, TWO, 0, Payload(profile=250_000)).seconds == pytest.approx([2.0, 0.5])
 
 
 def test_costs_without_a_profile() -> None:
@@ -92,8 +86,7 @@ def test_costs_without_a_profile() -> None:
 def test_costs_with_a_profile() -> None:
     costs = costs_of(replace(MODEL, charge_profile=True), TWO, 2500, Payload(profile=250_000))
 
-    assert costs.make_profile == pytest.approx([0.5, 0.125])
-    assert costs.send_profile == pytest.approx([2.0, 0.5])
+    # beside the 14 and 3.5 s without one: 0.5 and 0.125 s to make it, 2 and 0.5 s to send it
     assert costs.seconds == pytest.approx([16.5, 4.125])
     # 0.5 W * 14 s + 0.25 W * 0.5^3 * 2.5 s; 0.5 W * 3.5 s + 0.25 W * 2^3 * 0.625 s
     assert costs.joules == pytest.approx([7.078125, 3.0])
@@ -102,14 +95,14 @@ def test_costs_with_a_profile() -> None:
 def test_a_round_lasts_as_long_as_its_slowest_and_costs_all_of_them() -> None:
     costs = costs_of(MODEL, TWO, 2500)
 
-    assert round_seconds(costs) == pytest.approx(14.0)
-    assert round_watt_hours(costs) == pytest.approx(8.5625 / 3600)
-    assert round_seconds(costs_of(MODEL, TWO.of(np.array([1])), 2500)) == pytest.approx(3.5)
+    assert costs.round_seconds == pytest.approx(14.0)
+    assert costs.watt_hours == pytest.approx(8.5625 / 3600)
+    assert costs_of(MODEL, TWO.of(np.array([1])), 2500).round_seconds == pytest.approx(3.5)
 
 
 def test_a_round_of_nobody_costs_nothing() -> None:
     costs = costs_of(MODEL, TWO.of(np.zeros(0, np.int64)), np.zeros(0))
-    assert (round_seconds(costs), round_watt_hours(costs)) == (0.0, 0.0)
+    assert (costs.round_seconds, costs.watt_hours) == (0.0, 0.0)
 
 
 def test_devices_are_drawn_from_their_laws_and_never_below_zero() -> None:
@@ -132,8 +125,8 @@ def average_round(
         devices, records = preset.law.draw(clients, rng), np.broadcast_to(sizes(rng), clients)
         chosen = rng.choice(clients, cohort, replace=False)
         costs = costs_of(preset.model, devices.of(chosen), records[chosen], Payload(profile=8 * 64))
-        seconds.append(round_seconds(costs))
-        energy.append(round_watt_hours(costs))
+        seconds.append(costs.round_seconds)
+        energy.append(costs.watt_hours)
     return float(np.mean(seconds)), float(np.mean(energy))
 
 
@@ -176,7 +169,7 @@ def test_the_time_of_emnist_v2_is_a_usual_draw_of_its_devices() -> None:
     for _ in range(100):
         devices = preset.law.draw(500, rng)
         cohorts = [devices.of(rng.choice(500, 25, replace=False)) for _ in range(103)]
-        rounds = [round_seconds(costs_of(preset.model, own, 480)) for own in cohorts]
+        rounds = [costs_of(preset.model, own, 480).round_seconds for own in cohorts]
         runs.append(np.mean(rounds))
 
     low, high = np.quantile(runs, [0.1, 0.9])
