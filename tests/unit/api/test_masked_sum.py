@@ -206,7 +206,7 @@ def test_a_sum_that_would_tell_one_client_of_the_others_is_refused() -> None:
     """Of 4 clients 3 are enough and 1 may collude: beside a client is one other for sure, half of the sum."""
     trust = {"corrupt": 0.25, "dropout": 0.25}
     assert total(**trust, max_client_weight=0.5).survivors == ("ann", "bob", "eve", "joe")
-    with pytest.raises(ConfigError, match=r"at most 0\.49 .*0\.5 .* 4"):
+    with pytest.raises(ConfigError, match=r"more than 0\.49 .*0\.5 .* of 4"):
         total(**trust, max_client_weight=0.49)
     with pytest.raises(ConfigError, match=r"at least 3 .*got 2 .* 4"):
         total(**trust, min_honest=3)

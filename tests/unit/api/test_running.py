@@ -220,7 +220,7 @@ def test_odd_models_are_explained(options: dict[str, Any], finished: Run) -> Non
 
 
 def test_an_unknown_method_of_calibration_is_refused() -> None:
-    with pytest.raises(ConfigError, match="exact, paper, rdp, pld"):
+    with pytest.raises(ConfigError, match="exact, paper, got"):
         securefl.calibrate(1.0, 1e-5, method="best")  # type: ignore[arg-type]
 
 

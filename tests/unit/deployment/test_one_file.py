@@ -35,16 +35,18 @@ class Shots:
         self._root = root / "shots"
         self._after(monkeypatch, Counter, "note", lambda own, *_: own.folder == self.places[1])
         self._after(monkeypatch, HeadNote, "write", lambda *_: True)
-        whole = database._transaction
+        whole, ledger = database._undone, str(self.places[0] / "ledger.sqlite")
 
         @contextmanager
-        def transaction(db: Connection) -> Iterator[None]:
-            with whole(db):
+        def undone(db: Connection, *statements: str) -> Iterator[None]:
+            with whole(db, *statements):
                 yield
-            if db.execute("PRAGMA database_list").fetchone()[2] == str(self.places[0] / "ledger.sqlite"):
+            # A step alone is on no disk.
+            whole_one = statements == database._TRANSACTION
+            if whole_one and db.execute("PRAGMA database_list").fetchone()[2] == ledger:
                 self.take()
 
-        monkeypatch.setattr(database, "_transaction", transaction)
+        monkeypatch.setattr(database, "_undone", undone)
 
     def _after(self, monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, mine: Any) -> None:
         real = getattr(kind, name)
