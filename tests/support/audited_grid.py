@@ -64,6 +64,8 @@ STATISTIC: Final = ("fedlog", "fedproto", "heads")
 NUMBERS: Final = ("fedprof", "active_fl", "pow_d", "fedcor")
 """Protocols whose clients tell numbers beside their updates."""
 SUBNETS: Final = ("adds", "feddrop")
+KEEPS: Final = ("lg_fedavg", "fedper", "fedrep", "feddbe", "stc", "cs_fl", "fedproto")
+"""Protocols whose clients keep state that no agreement binds."""
 NOT_PRIVATELY: Final = (*SUBNETS, "feddbe", "fedproto", "pfedme")
 """Protocols whose training [dpsgd] has no form of, so that noise is of a client's whole value."""
 AXES: Final[Mapping[str, Sequence[str]]] = {
@@ -353,9 +355,9 @@ def _model(case: Case) -> str:
 
 def _options(case: Case, unit: str) -> str:
     bound = "\nclient_bound = 4.0" if unit == "client" and case.protocol in STATISTIC else ""
-    # Of a masked sum with central noise a server that lies learns what a client kept: the arm says so.
-    keeps = case.protocol in ("stc", "cs_fl") and unit == "client"
-    reads = keeps and case.sum in ("masked", "two-server") and case.noise == "central"
+    # Of a hidden sum with central noise a server that lies learns what a client kept: the arm says so.
+    keeps = case.protocol in KEEPS and unit == "client"
+    reads = keeps and case.sum != "clear" and case.noise == "central"
     return PROTOCOLS[case.protocol] + bound + ("\naccepts_kept_state = true" if reads else "")
 
 
