@@ -28,6 +28,7 @@ def code(fatal: int, folder: Path) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # six processes of 200 s at most, each, on a busy machine
 def test_a_killed_table_ends_in_the_same_figures(tmp_path: Path) -> None:
     assert code(0, tmp_path / "whole") in (0, 4)
     # A run told what it has finished before, so each is killed later than the one before.

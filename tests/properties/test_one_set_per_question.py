@@ -97,6 +97,9 @@ def test_no_combination_of_opened_sums_has_fewer_honest_clients(cohort: Cohort, 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(
+    1200
+)  # 100 s on an idle machine
 @examples(6000)
 @given(cohorts, sequences)
 def test_no_combination_in_many_sequences(cohort: Cohort, operations: Any) -> None:
@@ -186,6 +189,7 @@ def test_without_a_rule_the_same_sequences_open_the_sum_of_few(rules: type[Journ
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("rules", [NoOnce, SignsTwoSets, SignsInTwoAttempts])
 def test_without_a_rule_many_sequences_open_the_sum_of_few(rules: type[Journal]) -> None:
     assert breaks(rules, 8000)
