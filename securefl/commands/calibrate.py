@@ -72,6 +72,8 @@ def calibrate(
     records = training.pop("records")
     calibration.check_delta(delta, records)
     one = 1.0 if sensitivity is None else sensitivity
+    if not 0 < one < inf:
+        raise click.UsageError(f"Expected a finite --sensitivity > 0, got {sensitivity}.")
     if all(given is None for given in training.values()):
         found, lines = _of_gaussians(epsilon, noise_multiplier, delta, releases or 1, one)
     elif releases is None and sensitivity is None:

@@ -97,9 +97,7 @@ def test_no_combination_of_opened_sums_has_fewer_honest_clients(cohort: Cohort, 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(
-    1200
-)  # 100 s on an idle machine
+@pytest.mark.timeout(1200)  # 100 s on an idle machine
 @examples(6000)
 @given(cohorts, sequences)
 def test_no_combination_in_many_sequences(cohort: Cohort, operations: Any) -> None:

@@ -31,6 +31,13 @@ def test_calibrate_prints_what_scripts_read() -> None:
     assert found["sigma"] == pytest.approx(sensitivity * found["noise_multiplier"])
 
 
+@every("of", ["--epsilon", "--noise-multiplier"])
+@every("sensitivity", ["0", "-1", "nan", "inf"])
+def test_a_sensitivity_that_is_none_is_refused(sensitivity: str, of: str) -> None:
+    words = ["calibrate", of, "1", "--delta", "1e-5", "--sensitivity", sensitivity]
+    assert CliRunner().invoke(cli, words).exit_code == 2
+
+
 def test_ledger_epsilon_reads_nested_events(tmp_path: Path) -> None:
     events = [
         {"repeat": 100, "events": [
