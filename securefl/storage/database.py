@@ -231,10 +231,13 @@ def _cause(path: Path | str, error: Exception) -> str:
         return _CAUSES.get(error.errno, "closed")
     extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
     code = extended & 0xFF
-    no_room = path != IN_MEMORY and shutil.disk_usage(Path(path).parent).free < _ROOM
-    if extended in _FULL or (code == sqlite3.SQLITE_IOERR and no_room):
+    if extended in _FULL or (code == sqlite3.SQLITE_IOERR and _no_room(path)):
         return "full"
     return "closed" if code in _READ_ONLY else "held" if code in _HELD else "damaged"
+
+
+def _no_room(path: Path | str) -> bool:
+    return path != IN_MEMORY and shutil.disk_usage(Path(path).parent).free < _ROOM
 
 
 @contextmanager

@@ -208,3 +208,8 @@ def test_a_file_that_others_may_read_becomes_its_owners_alone(path: Path, mode: 
     path.chmod(mode)
     with opened(path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_damage_is_told_though_the_folder_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="damaged"), explaining(tmp_path / "gone" / "list.sqlite", KIND):
+        raise Damaged("a seal is wrong")
