@@ -88,7 +88,7 @@ if __name__ == "__main__":
         case ["play", study]:
             play(study)
         case [old, new, *studies]:
-            packaged = sorted(path.stem for path in Path(old).glob("securefl/protocols/studies/*.toml"))
+            packaged = sorted(path.stem for path in Path(old, "protocols", "studies").glob("*.toml"))
             sys.exit(sum(differing(old, new, study) for study in studies or packaged))
         case _:
             sys.exit(__doc__)
