@@ -260,7 +260,9 @@ class Plan:
         share = share_within(least, largest, beside) if share is None else share
         honest = (self.survivors(size) if batch is None else batch) - self.colluding(size)
         where = f"a cohort of {size}" if batch is None else f"batches of {batch}"
-        remedy = "larger cohorts (min_cohort_size), larger batches, or lower dropout or corrupt"
+        remedy = "larger cohorts (min_cohort_size), or lower dropout or corrupt"
+        if batch is not None:  # more clients of a cohort would be more that collude in one batch
+            remedy = "larger batches (fixed_batch), or a lower corrupt"
         if honest < (self.min_honest or 1):
             raise ConfigError(
                 f"Expected at least {self.min_honest} honest contributors in every sum (`min_honest`), got "

@@ -106,6 +106,17 @@ def test_batches_that_hold_nothing_are_refused(words: dict[str, Any], said: str)
         plan(**words)
 
 
+def test_the_way_on_is_larger_batches_and_no_larger_cohort() -> None:
+    few: dict[str, Any] = {"corrupt": 0.25, "max_client_weight": 0.9}
+    for size in (8, 16, 64):  # the more clients of a cohort collude, all of them in one batch
+        with pytest.raises(ConfigError) as refused:
+            plan(**few, fixed_batch=2, min_cohort_size=size, max_cohort_size=size)
+        assert "fixed_batch" in str(refused.value)
+        assert "min_cohort_size" not in str(refused.value)
+    plan(**few, fixed_batch=8, min_cohort_size=8, max_cohort_size=8)
+    plan(corrupt=0.0, fixed_batch=4, max_cohort_size=8, min_cohort_size=8)
+
+
 def test_a_uniform_selection_draws_whole_batches_without_those_of_the_retired() -> None:
     population = Population(
         clients=CLIENTS, seconds=np.ones(CLIENTS), fixed_batch=BATCH, retired=frozenset({4})
