@@ -117,9 +117,10 @@ _KINDS: Final = "CREATE TABLE kinds (name TEXT PRIMARY KEY, version INTEGER NOT 
 
 
 def joined(*kinds: Kind, lost: str) -> Kind:
-    """The kind of a file that holds the tables of these kinds. It has the name of the first one."""
+    """The kind of a file that holds the tables of these kinds. It has name and way on of the first one."""
     tables = (_KINDS, *(table for kind in kinds for table in kind.tables))
-    return Kind(name=kinds[0].name, version=_JOINED, tables=tables, lost=lost, parts=kinds)
+    first = kinds[0]
+    return Kind(name=first.name, version=_JOINED, tables=tables, lost=lost, anew=first.anew, parts=kinds)
 
 
 class Damaged(Exception):

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from traceback import format_exception
 
@@ -70,6 +71,15 @@ def test_a_file_of_one_kind_is_none_of_several(path: Path) -> None:
     Database(path, ONE).close()
     with pytest.raises(DataError, match="got version 3"):
         Database(path, BOTH)
+
+
+def test_a_file_of_another_version_says_the_way_on_of_its_first_kind(path: Path) -> None:
+    """A ledger's is to count what it spent: begun anew, its records would have a fresh budget."""
+    spent = replace(ONE, anew="count what it spent")
+    with closing(Database(path, ONE)):
+        pass
+    with pytest.raises(DataError, match="count what it spent"):
+        Database(path, joined(spent, OTHER, lost="Write both anew."))
 
 
 DAMAGE = {
