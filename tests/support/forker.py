@@ -7,6 +7,6 @@ from importlib import import_module
 
 for name in ("securefl.commands.main", "securefl.commands.run", "securefl.commands.party"):
     import_module(name)
-for name in ("securefl.deployment.folder", "support.apart", "support.warmed"):
+for name in ("securefl.deployment.folder", "support.warmed"):
     import_module(name)
 gc.freeze()

@@ -130,7 +130,7 @@ class Parties:
 
     # Engines ------------------------------------------------------------------------------------------
 
-    def together(self) -> Engine:
+    def together(self) -> InProcess:
         """The same parties, whose messages the embedded engine delivers."""
         clients = [self.party(name, self.session, {}) for name in self.others if name != KEY_HOLDER]
         holder = self.party(KEY_HOLDER, self.session, {}) if KEY_HOLDER in self.others else None
