@@ -7,22 +7,21 @@ fills up with further ones to `COUNT`. The same code gives the same cases on eve
 from __future__ import annotations
 
 import random
-from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations, islice, product
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from securefl.core.errors import ConfigError
 from securefl.core.messages import client_name
 from securefl.data import Dataset, Split
-from support.audited_models import CODES, Dense, Dropping, Pictures, Words
-from support.auditor import Finding, audit
+from support.auditor import Pair
 from support.observed_runs import Records, Sent
 
 COUNT: Final = 200
@@ -34,6 +33,9 @@ EACH: Final = 8
 """Records of a client."""
 DECLARED: Final = f"public_num_examples = {EACH}"
 """What a study says under [data] of its clients' numbers of records, which are private."""
+
+LARGE: Final = 10**17
+"""The first client's id in a typed file. float64 does not tell its neighbours apart."""
 
 PROTOCOLS: Final[Mapping[str, str]] = {
     "fedavg": 'fraction = 1.0\naggregation = "partial"',
@@ -80,11 +82,7 @@ AXES: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
-_Levels = namedtuple("_Levels", list(AXES))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(NamedTuple):
     """A level of each axis.
 
     neighbour: "first" and "last" take that record of the first client away, or put another in its place;
@@ -103,10 +101,10 @@ class Case:
 
     @property
     def name(self) -> str:
-        return "/".join(getattr(self, own.name) for own in fields(self))
+        return "/".join(self)
 
 
-def plausible(case: Any) -> bool:
+def plausible(case: Case) -> bool:
     """Whether a study's own check may let these levels stand together. `hidden` tries the others."""
     per_client, averages = case.unit.startswith("client"), case.protocol not in STATISTIC
     return (
@@ -121,7 +119,7 @@ def plausible(case: Any) -> bool:
     )
 
 
-def _of_data(case: Any) -> bool:
+def _of_data(case: Case) -> bool:
     """The part of `plausible` that the first four axes decide."""
     return (
         (case.source == "text") == (case.model == "words")
@@ -131,7 +129,7 @@ def _of_data(case: Any) -> bool:
     )
 
 
-def _of_privacy(case: Any) -> bool:
+def _of_privacy(case: Case) -> bool:
     """The part that the last four decide."""
     return (
         (case.noise == "key-holder") <= (case.sum == "two-server")
@@ -140,7 +138,7 @@ def _of_privacy(case: Any) -> bool:
     )
 
 
-def shows(case: Any) -> bool:
+def shows(case: Case) -> bool:
     """Whether the neighbours are what their name says, under these levels."""
     if case.unit.startswith("client"):  # all of a client is replaced, and which record is odd does not matter
         return case.neighbour in ("first", "far")
@@ -150,14 +148,14 @@ def shows(case: Any) -> bool:
 
 
 @lru_cache
-def cases(count: int = COUNT) -> tuple[Case, ...]:
+def cases() -> tuple[Case, ...]:
     """The grid: first what covers all pairs of levels, each with the most that are not yet covered."""
     chance = random.Random(34)
     axes = list(AXES.values())
     nothing = [""] * 4
-    data = [own for own in product(*axes[:4]) if _of_data(_Levels(*own, *nothing))]
-    privacy = [own for own in product(*axes[4:]) if _of_privacy(_Levels(*nothing, *own))]
-    pool = [own for first, last in product(data, privacy) if plausible(own := _Levels(*first, *last))]
+    data = [own for own in product(*axes[:4]) if _of_data(Case(*own, *nothing))]
+    privacy = [own for own in product(*axes[4:]) if _of_privacy(Case(*nothing, *own))]
+    pool = [own for first, last in product(data, privacy) if plausible(own := Case(*first, *last))]
     chance.shuffle(pool)
     places = np.array([[axis.index(level) for axis, level in zip(axes, own, strict=True)] for own in pool])
     # A number for each pair of levels: 24 x 24 for each pair of axes.
@@ -171,7 +169,7 @@ def cases(count: int = COUNT) -> tuple[Case, ...]:
     open_ = np.zeros(pairs_of.max() + 1, np.bool_)
     open_[pairs_of] = True
     chosen: list[int] = []
-    while open_.any() and len(chosen) < count:
+    while open_.any() and len(chosen) < COUNT:
         # a sample of the pool is as good as all of it, and a hundred times as fast
         some = chance.sample(range(len(pool)), min(400, len(pool)))
         best = some[int(open_[pairs_of[some]].sum(1).argmax())]
@@ -180,8 +178,8 @@ def cases(count: int = COUNT) -> tuple[Case, ...]:
         chosen.append(best)
         open_[pairs_of[best]] = False
     rest = (place for place in range(len(pool)) if place not in chosen)
-    chosen += islice(rest, count - len(chosen))
-    return tuple(Case(**pool[place]._asdict()) for place in chosen)
+    chosen += islice(rest, COUNT - len(chosen))
+    return tuple(pool[place] for place in chosen)
 
 
 @lru_cache
@@ -204,43 +202,70 @@ def quick() -> tuple[Case, ...]:
     return tuple(chosen)
 
 
-def hidden(count: int) -> tuple[Case, ...]:
-    """So many cases that `plausible` leaves out: a study's own check must refuse each."""
-    chance = random.Random(35)
-    axes = list(AXES.values())
-    found: list[Case] = []
-    while len(found) < count:
-        case = Case(**{axis: chance.choice(own) for axis, own in zip(AXES, axes, strict=True)})
-        if not plausible(case) and shows(case):
-            found.append(case)
-    return tuple(found)
-
-
-def tried(case: Case, *, runs: int = 3, measures: bool = True, sent: str = "") -> list[Finding]:
-    """The auditor's findings on this case; none where the study is refused. sent: as in `audited`."""
-    try:
-        return audited(case, runs=runs, measures=measures, sent=sent)
-    except ConfigError:
-        return []
-
-
-def audited(case: Case, *, runs: int = 3, measures: bool = True, sent: str = "") -> list[Finding]:
-    """The same. runs, measures: as in `audit`. sent: a kind of `BROADCASTS`, or the server's own model.
-
-    Raises ConfigError for a refused study.
-    """
+def pair_of(case: Case, sent: str = "") -> Pair:
+    """The study and its neighbours. sent: a kind of `BROADCASTS`, or the server's own model."""
     one, other = neighbours(case)
-    return audit(
-        text_of(case),
-        one,
-        other,
-        runs=runs,
-        model=MODELS.get(case.model),
+    return Pair(
+        text=text_of(case),
+        one=one,
+        other=other,
         name=f"{case.name} {sent}",
         delta=DELTA,
-        measures=measures,
+        model=MODELS.get(case.model),
         broadcast=BROADCASTS.get(sent),
     )
+
+
+# Models -------------------------------------------------------------------------------------------
+
+CODES: Final = 12
+"""Codes that the models of text know."""
+
+
+class Dense(nn.Module):
+    """A layer and a head, with a `forward` of its own."""
+
+    def __init__(self, inputs: int, outputs: int, width: int = 4) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(inputs, width), nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.body(x.flatten(1))))
+
+
+class Pictures(nn.Sequential):
+    """A small CNN of listed layers."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__(
+            nn.Conv2d(shape[0], 2, 3, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(8, outputs),
+        )
+
+
+class Words(nn.Module):
+    """The mean of a text's embeddings, and a head."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(CODES, 4), nn.Linear(4, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.embedding(x).mean(1))
+
+
+class Dropping(nn.Module):
+    """A dense model with dropout."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.body, self.drop, self.head = nn.Linear(inputs, 8), nn.Dropout(0.5), nn.Linear(8, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.drop(torch.relu(self.body(x.flatten(1)))))
 
 
 MODELS: Final[Mapping[str, Callable[..., Any]]] = {
@@ -363,9 +388,7 @@ def _options(case: Case, unit: str) -> str:
 
 def _privacy(case: Case, unit: str, adjacency: str) -> str:
     together = case.sum != "clear" or case.noise == "distributed"
-    adversaries = {"central": '"others"', "key-holder": '"server", "others"'}.get(
-        case.noise, '"server", "others"'
-    )
+    adversaries = '"others"' if case.noise == "central" else '"server", "others"'
     noise = "none" if case.noise == "dpsgd" else case.noise
     lines = [
         "[privacy]",
@@ -396,16 +419,16 @@ Client = tuple[NDArray[Any], NDArray[np.int64]]
 def neighbours(case: Case) -> tuple[Records, Records]:
     """The two data sets of a case. They differ in one record of the first client, or in all of them."""
     rng = np.random.default_rng(7)
-    clients = [_some(case, rng, EACH) for _ in range(CLIENTS)]
-    test = _some(case, rng, 6)
+    clients = [some_client(case, rng, EACH) for _ in range(CLIENTS)]
+    test = some_client(case, rng, 6)
     one, other = _apart(case, clients[0], rng)
-    first, second = (_records(case, [own, *clients[1:]], test) for own in (one, other))
+    first, second = (records_of(case, [own, *clients[1:]], test) for own in (one, other))
     if case.unit == "client zero-out":
         return first, replace(first, nothing=client_name(0))
     return first, second
 
 
-def _some(case: Case, rng: np.random.Generator, count: int) -> Client:
+def some_client(case: Case, rng: np.random.Generator, count: int) -> Client:
     y = np.arange(count) % 3
     if case.source == "text":
         return rng.integers(0, CODES, (count, 5)), y
@@ -443,7 +466,7 @@ def _mirrored(x: NDArray[Any]) -> NDArray[Any]:
     return CODES - 1 - x if x.dtype.kind == "i" else -x
 
 
-def _records(case: Case, clients: Sequence[Client], test: Client) -> Records:
+def records_of(case: Case, clients: Sequence[Client], test: Client) -> Records:
     """As this source takes them."""
     given = case.split != "test share"
     match case.source:
@@ -453,8 +476,8 @@ def _records(case: Case, clients: Sequence[Client], test: Client) -> Records:
         case "arrays":
             return Records(brought={"train": clients, "test": test} if given else clients)
         case "text":
-            return Records(brought=_split(clients, test, "text", 3))
-    return Records(packaged=_split(clients, test, "digits", 10))
+            return Records(brought=split_of(clients, test, "text", 3))
+    return Records(packaged=split_of(clients, test, "digits", 10))
 
 
 def _frame(client: Client, number: int) -> pd.DataFrame:
@@ -463,105 +486,9 @@ def _frame(client: Client, number: int) -> pd.DataFrame:
     return found.assign(ill=y, hospital=f"h{number}")
 
 
-def _split(clients: Sequence[Client], test: Client, name: str, classes: int) -> Split:
+def split_of(clients: Sequence[Client], test: Client, name: str, classes: int) -> Split:
     x = np.concatenate([own for own, _ in clients])
     y = np.concatenate([own for _, own in clients])
     groups = np.repeat(np.arange(len(clients)), [len(own) for own, _ in clients])
     train = Dataset(name=name, x=x, y=y, classes=classes, groups=groups, holders=len(clients))
     return Split(train=train, test=Dataset(name=name, x=test[0], y=test[1], classes=classes))
-
-
-# Counting -----------------------------------------------------------------------------------------
-
-
-def refusals(of: Sequence[Case]) -> Iterator[tuple[Case, str]]:
-    """The cases that a study's own check refuses, and why."""
-    for case in of:
-        try:
-            audited(case, runs=2)
-        except ConfigError as error:
-            yield case, str(error)
-
-
-def levels(of: Sequence[Case]) -> Mapping[str, Mapping[str, int]]:
-    """How many of these cases have each level of each axis."""
-    return {
-        axis: {level: sum(getattr(case, axis) == level for case in of) for level in AXES[axis]}
-        for axis in AXES
-    }
-
-
-# Odd records --------------------------------------------------------------------------------------
-
-ODD: Final = (
-    "empty",
-    "not finite",
-    "a label of no class",
-    "a code beyond the embedding",
-    "minus zero",
-    "no id",
-    "a broken line",
-)
-"""What a client's records may be, beside those of the grid."""
-LARGE: Final = 10**17
-"""The first client's id in a typed file. float64 does not tell its neighbours apart."""
-
-
-def odd_cases() -> list[tuple[str, str]]:
-    """Each kind of odd records under each split; a text has no test share."""
-    found = product(ODD, AXES["split"])
-    return [(kind, split) for kind, split in found if "embedding" not in kind or split != "test share"]
-
-
-def odd(kind: str, split: str = "test part") -> tuple[Case, Records, Records]:
-    """A case, and neighbours of which the second has an odd record, or none at all."""
-    text = kind == "a code beyond the embedding"
-    source = {"a code beyond the embedding": "text", "no id": "typed", "a broken line": "table"}
-    case = Case(
-        protocol="fedavg",
-        source=source.get(kind, "arrays"),
-        split=split,
-        model="words" if text else "mlp",
-        sum="clear",
-        noise="dpsgd",
-        unit="record add-remove",
-        neighbour="first",
-    )
-    rng = np.random.default_rng(8)
-    clients = [_some(case, rng, EACH) for _ in range(CLIENTS)]
-    test = _some(case, rng, 6)
-    x, y = (own.copy() for own in clients[0])
-    one = (x, y)
-    match kind:
-        case "empty":
-            one, other = (x[:1], y[:1]), (x[:0], y[:0])
-        case "not finite":
-            one, other = (x[1:], y[1:]), (np.concatenate([x[:1] * np.nan, x[1:]]), y)
-        case "a label of no class":
-            one, other = (x[1:], y[1:]), (x, np.where(np.arange(len(y)) == 0, 3, y))
-        case "a code beyond the embedding":
-            one, other = (x[1:], y[1:]), (np.concatenate([x[:1] + CODES, x[1:]]), y)
-        case "no id" | "a broken line":
-            one = other = (x, y)
-        case _:
-            zero = np.concatenate([x[:1] * 0, x[1:]])
-            one, other = (zero[1:], y[1:]), (np.concatenate([-zero[:1], x[1:]]), y)
-    first, second = (_records(case, [own, *clients[1:]], test) for own in (one, other))
-    return case, *(replace(own, files=_files(own, kind, end=own is second)) for own in (first, second))
-
-
-def _files(records: Records, kind: str, end: bool) -> Mapping[str, Any]:
-    """The files of typed or broken records. end: whether the odd record stands at their end."""
-    if kind not in ("no id", "a broken line"):
-        return records.files
-    people: Any = records.files["people.csv"]
-    if kind == "a broken line":
-        return {**records.files, "people.csv": people.to_csv(index=False).encode() + b'"\xff,1\n' * end}
-    # In float64, these ids would be one number.
-    ids = people["hospital"].str[1:].astype("Int64") + LARGE
-    rows = people.assign(hospital=ids)
-    odd = people[:1].assign(hospital=pd.array([None], "Int64"))
-    return {
-        **records.files,
-        "people.parquet": (pd.concat([rows, odd]) if end else rows).to_parquet(index=False),
-    }

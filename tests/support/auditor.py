@@ -1,6 +1,6 @@
 """An auditor of whole studies: it runs two neighbouring data sets many times, and tells them apart.
 
-    findings = audit(text, one, other, runs=6)
+    findings = audit(Pair(text=text, one=one, other=other), runs=6)
 
 Both sides run under the same keys (`observed_runs`), each key being an independent trial. Eight
 distinguishers look at what the adversary of the told epsilon sees. The server sees its messages, and every
@@ -40,15 +40,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import erfc, exp, inf, isfinite, sqrt
+from math import exp, inf, isfinite, sqrt
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr
 
 from securefl.core.errors import ConfigError
-from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
+from securefl.core.release import KEY_HOLDER, OTHERS, PARTIES, SERVER
 from support.observed_runs import Records, Seen, Sent, observed
 
 Floats = NDArray[np.float64]
@@ -77,39 +79,50 @@ class Finding:
     why: str = ""
 
 
-def audit(
-    text: str,
-    one: Records,
-    other: Records,
-    *,
-    runs: int = 6,
-    model: Callable[..., Any] | None = None,
-    name: str = "study",
-    parties: Sequence[str] = (SERVER, KEY_HOLDER, OTHERS),
-    delta: float = 1e-3,
-    first_key: int = 0,
-    measures: bool = True,
-    broadcast: Callable[[Sent], Sent] | None = None,
-) -> list[Finding]:
-    """All distinguishers on one study and one pair of neighbours.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pair:
+    """A study and two neighbouring data sets.
 
-    delta: the study's. runs: keys, with a run of each side under each, 2 or more. parties: against whom;
-    those to whom the run tells no finite epsilon are left out. measures, broadcast: as in `observed`. Raises
-    ConfigError for a study that is refused, and ValueError for fewer than 2 runs.
+    text: the study. delta: its own. model: a model of one's own. broadcast: what a server sends in place of
+    its model, if it lies.
+    """
+
+    text: str
+    one: Records
+    other: Records
+    name: str = "study"
+    delta: float = 1e-3
+    model: Callable[..., Any] | None = None
+    broadcast: Callable[[Sent], Sent] | None = None
+
+
+def audit(pair: Pair, *, runs: int, measures: bool = True) -> list[Finding]:
+    """All distinguishers on one pair of neighbours, against each party to whom a finite epsilon is told.
+
+    runs: keys, with a run of each side under each, 2 or more. measures: as in `observed`. Raises ConfigError
+    for a study that is refused, and ValueError for fewer than 2 runs.
     """
     if runs < 2:
         raise ValueError(f"Expected two keys or more, got {runs}: under one, all that is noised is constant.")
-    keys = [b"audit %d" % (first_key + number) for number in range(runs)]
-    pairs = []
-    for key in keys:
-        sides = [
-            observed(text, side, model=model, key=key, measures=measures, broadcast=broadcast)
-            for side in (one, other)
-        ]
-        if all(side.refused for side in sides):
-            raise ConfigError(sides[0].began)
-        pairs.append((sides[0], sides[1]))
-    return [found for party in parties for found in _against(party, pairs, name, delta)]
+    seen = []
+    for number in range(runs):
+        key = b"audit %d" % number
+        one, other = (
+            observed(pair.text, side, model=pair.model, key=key, measures=measures, broadcast=pair.broadcast)
+            for side in (pair.one, pair.other)
+        )
+        if one.refused and other.refused:
+            raise ConfigError(one.began)
+        seen.append((one, other))
+    return [found for party in PARTIES for found in _against(party, seen, pair)]
+
+
+def tried(pair: Pair, *, runs: int, measures: bool = True) -> list[Finding]:
+    """The same; nothing where the study is refused."""
+    try:
+        return audit(pair, runs=runs, measures=measures)
+    except ConfigError:
+        return []
 
 
 def holm(findings: Sequence[Finding], level: float = LEVEL) -> list[Finding]:
@@ -122,14 +135,14 @@ def holm(findings: Sequence[Finding], level: float = LEVEL) -> list[Finding]:
     return red
 
 
-def _against(party: str, pairs: Sequence[tuple[Seen, Seen]], name: str, delta: float) -> Iterator[Finding]:
+def _against(party: str, pairs: Sequence[tuple[Seen, Seen]], of: Pair) -> Iterator[Finding]:
     began = {(bool(a.began), bool(b.began)) for a, b in pairs}
     told = max((max(a.told.get(party, 0.0), b.told.get(party, 0.0)) for a, b in pairs), default=0.0)
 
     def finding(what: str, why: str = "", bound: float = inf, p: float = 0.0) -> Finding:
         if not why:
             bound, p = 0.0, 1.0
-        return Finding(study=name, party=party, distinguisher=what, told=told, bound=bound, p=p, why=why)
+        return Finding(study=of.name, party=party, distinguisher=what, told=told, bound=bound, p=p, why=why)
 
     if began == {(True, True)}:
         return
@@ -148,7 +161,7 @@ def _against(party: str, pairs: Sequence[tuple[Seen, Seen]], name: str, delta: f
     yield finding("constants", _constants(views))
     yield finding("last bits", _last_bits(pairs))
     yield finding("reuse", *_reuse(views))
-    bound, p, why = _values(views, told, delta)
+    bound, p, why = _values(views, told, of.delta)
     yield finding("values", why, bound, p)
 
 
@@ -157,18 +170,17 @@ def _against(party: str, pairs: Sequence[tuple[Seen, Seen]], name: str, delta: f
 
 def _events(seen: Seen, party: str) -> Mapping[tuple[Any, ...], int]:
     """How often each kind of message came from whom to whom, at each place."""
-    return {place: len(lengths) for place, lengths in _lengths(seen, party).items()}
+    return {message: len(lengths) for message, lengths in _lengths(seen, party).items()}
 
 
 def _lengths(seen: Seen, party: str) -> Mapping[tuple[Any, ...], tuple[int, ...]]:
-    """The lengths of the messages that a party sees, by place, sender, receiver and kind."""
-    found: dict[tuple[Any, ...], tuple[int, ...]] = {}
-    for m in seen.messages:
-        ends = {m.sender, m.to}
-        if party in ends or (party == OTHERS and m.sender == SERVER and m.to != KEY_HOLDER):
-            place = (m.round, m.stage, m.attempt, m.sender, m.to, m.kind)
-            found[place] = (*found.get(place, ()), m.length)
-    return found
+    """The lengths of the messages that a party sees."""
+    return {
+        message: lengths
+        for message, lengths in seen.lengths.items()
+        if party in (message.sender, message.to)
+        or (party == OTHERS and message.sender == SERVER and message.to != KEY_HOLDER)
+    }
 
 
 def _differing(
@@ -382,9 +394,7 @@ def _along_a_line(own: Floats, others: Floats, limit: float, delta: float) -> tu
 
 def _delta_of(epsilon: float, mu: float) -> float:
     """The smallest delta at which a Gaussian of mu is (epsilon, delta) private (Balle and Wang 2018)."""
-    a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
-    tail = 0.5 * erfc(-b / sqrt(2))
-    return 0.5 * erfc(-a / sqrt(2)) - (exp(epsilon) * tail if epsilon < 700 and tail else 0.0)
+    return float(ndtr(mu / 2 - epsilon / mu) - exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)))
 
 
 @lru_cache(maxsize=4096)
@@ -392,24 +402,16 @@ def _mu(epsilon: float, delta: float) -> float:
     """The largest mu of a Gaussian that is (epsilon, delta) private."""
     if not isfinite(epsilon):
         return inf
-    low, high = 1e-9, 1e4
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _delta_of(epsilon, middle) <= delta else (low, middle)
-    return low
+    return float(brentq(lambda mu: _delta_of(epsilon, mu) - delta, 1e-9, 1e4))
 
 
 def _epsilon(mu: float, delta: float) -> float:
     """Epsilon of a Gaussian of mu at delta."""
-    if mu <= 0:
+    if mu <= 0 or _delta_of(0.0, mu) <= delta:
         return 0.0
     if mu > 30:
         return mu * mu / 2  # near enough, where the exact figure would overflow
-    low, high = 0.0, 1e3
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (low, middle) if _delta_of(middle, mu) <= delta else (middle, high)
-    return high
+    return float(brentq(lambda epsilon: _delta_of(epsilon, mu) - delta, 0.0, 1e3))
 
 
 # By hand -------------------------------------------------------------------------------------------
@@ -430,9 +432,9 @@ def table(findings: Sequence[Finding]) -> str:
 
 def main(first: int = 0, last: int = 10**6) -> int:
     """Audit the grid's studies with these numbers and print a table. Returns how many findings are red."""
-    from support.audited_grid import cases, tried
+    from support.audited_grid import cases, pair_of
 
-    findings = [found for case in cases()[first:last] for found in tried(case)]
+    findings = [found for case in cases()[first:last] for found in tried(pair_of(case), runs=3)]
     print(table([found for found in findings if found.p < 1]))
     red = holm(findings)
     print(f"{len(findings)} tests of {len({own.study for own in findings})} studies; {len(red)} red.")

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -58,9 +58,8 @@ class Records:
             (folder / name).write_bytes(content)
 
 
-@dataclass(frozen=True)
-class Message:
-    """One message as a network sees it."""
+class Message(NamedTuple):
+    """Where a message belongs, whose it is and of what kind, as a network sees it."""
 
     round: int
     stage: int
@@ -68,7 +67,6 @@ class Message:
     sender: str
     to: str
     kind: str
-    length: int
 
 
 @dataclass(eq=False)
@@ -79,7 +77,7 @@ class Seen:
         began: why the study did not run to its end, empty if it did. refused: whether it says that the study
             cannot be used as written (ConfigError).
         told: epsilon by party at the end.
-        messages: in the order of their arrival.
+        lengths: of the messages of each kind and place, in the order of their arrival.
         released: numbers that a client sent in the clear, by (place, client, name), in grid units for sums.
         totals: opened sums by (place, name), noise included. steps: their grids' steps by name.
         numbers: what was opened for single clients, by (place, client, name).
@@ -89,7 +87,7 @@ class Seen:
     began: str = ""
     refused: bool = False
     told: dict[str, float] = field(default_factory=dict)
-    messages: list[Message] = field(default_factory=list)
+    lengths: dict[Message, tuple[int, ...]] = field(default_factory=dict)
     released: dict[tuple[Place, str, str], Floats] = field(default_factory=dict)
     totals: dict[tuple[Place, str], Floats] = field(default_factory=dict)
     steps: dict[str, float] = field(default_factory=dict)
@@ -101,18 +99,16 @@ def observed(
     text: str,
     records: Records,
     *,
-    model: Callable[..., Any] | None = None,
-    key: bytes | None = None,
-    measures: bool = True,
-    broadcast: Callable[[Sent], Sent] | None = None,
+    model: Callable[..., Any] | None,
+    key: bytes,
+    measures: bool,
+    broadcast: Callable[[Sent], Sent] | None,
 ) -> Seen:
     """Run a study on these records and say what it showed.
 
-    broadcast: what a server sends in place of its model, to all clients in every question.
-
-    key: what all secrets are drawn from; without one they are the operating system's. measures: whether the
-    observer of the simulation trains models of its own when the run has ended, which no party sees.
-    An error that ends the run is noted, and not raised.
+    key: what all secrets are drawn from. measures: whether the observer of the simulation trains models of
+    its own when the run has ended, which no party sees. broadcast: what a server sends in place of its model,
+    to all clients in every question. An error that ends the run is noted, and not raised.
     """
     seen = Seen()
     with (
@@ -125,8 +121,7 @@ def observed(
         _without_pages(patch)
         if not measures:
             patch.setattr("securefl.study.observed.observed", lambda *args, **named: ())
-        if key is not None:
-            couple(patch, key)
+        couple(patch, key)
         if records.packaged is not None:
             split = records.packaged
             patch.setattr("securefl.study.own_code.load", lambda *args, **options: split)
@@ -194,11 +189,8 @@ def _watch(patch: pytest.MonkeyPatch, seen: Seen, broadcast: Callable[[Sent], Se
 
 def _note(seen: Seen, header: Any, parcel: Any, body: Any) -> None:
     spec = type(body).__wire__
-    seen.messages.append(
-        Message(
-            header.round, header.stage, header.attempt, parcel.sender, parcel.to, spec.kind, len(parcel.data)
-        )
-    )
+    message = Message(header.round, header.stage, header.attempt, parcel.sender, parcel.to, spec.kind)
+    seen.lengths[message] = (*seen.lengths.get(message, ()), len(parcel.data))
     place = (header.round, header.stage)
     for release in getattr(body, "releases", ()):
         if release.form == "open":
