@@ -18,15 +18,15 @@ from itertools import product
 from typing import Any, Final
 from unittest import mock
 
-import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support.every import every
 from support.examples import examples
+from support.linear_guess import Unknown, opened, share
 from support.sequences import QUORUM, Cohort, Course, Play, Setting, asked, restarts, shows
 from support.sequences import cohorts as all_cohorts
-from support.tiny_attempts import Attempt, Clients, Unknown, View
+from support.tiny_attempts import Attempt, Clients, View
 
 from securefl.algorithm import weighing
 from securefl.algorithm.plan import Plan
@@ -154,28 +154,10 @@ class Weighing(Play):
             questions.setdefault(asked(attempt), []).append(attempt)
         found = {}
         for question, own in questions.items():
-            opened = combinations([row for one in own for row in one.equations()])
-            if len(opened):
-                _, sizes, rows = np.linalg.svd(opened, full_matrices=False)
-                basis = rows[sizes > 1e-7 * sizes[0]]  # rows that came twice are equal but for last bits
-                shares = (basis**2).sum(0)
-                found[question] = float(shares.max()), int((np.abs(opened).max(0) > 0).sum())
+            rows = opened([row for one in own for row in one.equations()])
+            if len(rows):
+                found[question] = share(rows), int(rows.any(0).sum())
         return found
-
-
-def combinations(rows: Sequence[Mapping[Unknown, int]]) -> np.ndarray[Any, Any]:
-    """The combinations of rows in which all masks cancel, as coefficients of the values, each of norm 1."""
-    masks = sorted({name for row in rows for name in row if name[0] != "x"}, key=repr)
-    values = sorted({name for row in rows for name in row if name[0] == "x"}, key=repr)
-    if not rows:
-        return np.zeros((0, 0))
-    hidden = np.array([[float(row.get(name, 0)) for name in masks] for row in rows]).reshape(len(rows), -1)
-    seen = np.array([[float(row.get(name, 0)) for name in values] for row in rows])
-    left, sizes, _ = np.linalg.svd(hidden, full_matrices=True)
-    free = left[:, int((sizes > 1e-9).sum()) :].T
-    opened = np.where(np.abs(found := free @ seen) < 1e-9 * np.abs(seen).max(), 0.0, found)
-    norms = np.linalg.norm(opened, axis=1)
-    return opened[norms > 0] / norms[norms > 0, None]
 
 
 few = st.sampled_from((*(0,) * 14, 1, 2, 4, 8))
@@ -212,8 +194,8 @@ def played(cohort: Cohort, operations: Sequence[Any], journal: type[Journal] = J
     finally:
         clients.journal.close()
     assert plan.max_client_weight is not None
-    for question, (share, honest) in found.items():
-        assert share <= plan.max_client_weight + 1e-9, (question, share)
+    for question, (guessed, honest) in found.items():
+        assert guessed <= plan.max_client_weight + 1e-9, (question, guessed)
         assert honest >= (plan.min_honest or 0), (question, honest)
     return len(found)
 

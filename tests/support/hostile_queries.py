@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import combinations, product
+from itertools import product
 from typing import Any, Final
 from unittest import mock
 
@@ -68,6 +68,7 @@ from securefl.storage.journal import Journal
 from securefl.sums.masked import Masked
 from securefl.sums.scheme import Attempt
 from securefl.training.jobs import TrainingJob
+from support.linear_guess import fewest, share
 from support.tiny_problem import tiny_problem
 
 CLIENTS, WORLDS, RECORDS, WIDTH = 6, 7, 8, 3
@@ -737,8 +738,9 @@ def worst(opened: Sequence[Opened], honest: int, *, told: bool) -> Told:
     observers = (1 - np.eye(honest) if told else np.ones((1, honest)))[:, None, :, None]
     found = Told()
     for own in {one.tobytes(): one for one in rows}.values():
-        share = _share((own * observers).reshape(len(observers), len(opened), -1))
-        found = found.worse(Told(share, _fewest(own.reshape(len(opened), -1))))
+        guessed = share((own * observers).reshape(len(observers), len(opened), -1))
+        least = fewest(own.reshape(len(opened), -1))
+        found = found.worse(Told(guessed, CLIENTS if least is None else least))
     return found
 
 
@@ -770,34 +772,3 @@ def follows(opened: Sequence[Opened], honest: int) -> Vector:
         found[:, j] = np.where((there & ~fresh)[:, None], from_earlier, 0)
         found[:, j, j] = np.where(fresh, 1, found[:, j, j])
     return found
-
-
-def _basis(rows: Vector) -> Vector:
-    """Of each of several matrices (m, sums, unknowns): orthonormal rows that span its own, and rows of 0."""
-    norms = np.linalg.norm(rows, axis=-1, keepdims=True)
-    _, sizes, directions = np.linalg.svd(rows / np.where(norms > 0, norms, 1), full_matrices=False)
-    found: Vector = directions * (sizes > 1e-6 * sizes[..., :1])[..., None]
-    return found
-
-
-def _share(rows: Vector) -> float:
-    """The best linear guess of one of equal unknowns explains its diagonal entry of the projection."""
-    return float((_basis(rows) ** 2).sum(-2).max())
-
-
-def _fewest(rows: Vector) -> int:
-    """The fewest unknowns in any combination: that one vanishes on rank - 1 independent unknowns."""
-    basis = _basis(rows)
-    basis = basis[basis.any(1)]
-    if not len(basis):
-        return CLIENTS
-    columns = basis[:, np.linalg.norm(basis, axis=0) > 1e-9]
-    rank, best = len(basis), columns.shape[1]
-    pointing = columns / np.linalg.norm(columns, axis=0)
-    pointing *= np.sign(pointing[np.abs(pointing).argmax(0), np.arange(best)])
-    kinds = np.unique(np.round(pointing, 6), axis=1)
-    for chosen in combinations(range(kinds.shape[1]), rank - 1):
-        _, sizes, rows = np.linalg.svd(kinds[:, chosen].T, full_matrices=True)
-        if (sizes > 1e-6).sum() == rank - 1:
-            best = min(best, int((np.abs(rows[-1] @ columns) > 1e-6).sum()))
-    return best

@@ -12,7 +12,6 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +43,11 @@ from securefl.secagg.messages import (
 from securefl.secagg.packing import unpack
 from securefl.secagg.unmasking import Unmasking
 from securefl.storage.journal import Journal
+from support import linear_guess
+from support.linear_guess import Unknown
 from support.tiny_secagg import CHARGE, PLAN, entropy, identity, told
 
 SESSION = hashlib.sha256(b"attempts").digest()
-PRIME = 2**31 - 1
-Unknown = tuple[Any, ...]
 Shown = tuple[bytes, tuple[int, ...], tuple[int, ...]]
 """Context of a closed roster, dealers and survivors: what a signature is on."""
 
@@ -420,68 +419,10 @@ def call(
 
 def fewest(attempts: Iterable[Attempt]) -> int | None:
     """The fewest honest values in any combination of inputs that the server opens; None if it opens none."""
-    rows = [row for attempt in attempts for row in attempt.equations()]
     # No mask is in the sums of two questions: each of them is worked out by itself.
     questions: dict[Unknown, list[dict[Unknown, int]]] = {}
-    for row in rows:
+    for row in [row for attempt in attempts for row in attempt.equations()]:
         [asked] = [name[2:] for name in row if name[0] == "x"]
         questions.setdefault(asked, []).append(row)
-    found = [least for own in questions.values() if (least := _fewest(own)) is not None]
-    return min(found, default=None)
-
-
-def _fewest(rows: Sequence[Mapping[Unknown, int]]) -> int | None:
-    unknowns = sorted({name for row in rows for name in row}, key=repr)
-    masks = [name for name in unknowns if name[0] != "x"]
-    values = [name for name in unknowns if name[0] == "x"]
-    opened = _combinations(rows, masks, values)
-    if not opened:
-        return None
-    best = len(values)
-    rank = len(opened)
-    # A combination with fewest values vanishes on rank - 1 independent values.
-    for zeros in combinations(range(len(values)), rank - 1):
-        for vector in _vanishing(opened, zeros):
-            weight = sum(1 for entry in vector if entry)
-            if weight:
-                best = min(best, weight)
-    return best
-
-
-def _combinations(
-    rows: Sequence[Mapping[Unknown, int]], masks: Sequence[Unknown], values: Sequence[Unknown]
-) -> list[list[int]]:
-    """A basis of the combinations of rows without masks, as coefficients of the values, modulo a prime."""
-    table = [
-        [row.get(name, 0) % PRIME for name in masks] + [row.get(name, 0) % PRIME for name in values]
-        for row in rows
-    ]
-    reduced = _eliminate(table, len(masks))
-    free = [row[len(masks) :] for row in reduced if not any(row[: len(masks)])]
-    return [row for row in _eliminate(free, len(values)) if any(row)]
-
-
-def _vanishing(basis: Sequence[Sequence[int]], zeros: Sequence[int]) -> list[list[int]]:
-    """Combinations of the basis that vanish on these columns."""
-    others = [column for column in range(len(basis[0])) if column not in zeros]
-    order = [*zeros, *others]
-    table = _eliminate([[row[column] for column in order] for row in basis], len(zeros))
-    return [row for row in table if not any(row[: len(zeros)])]
-
-
-def _eliminate(table: Sequence[Sequence[int]], columns: int) -> list[list[int]]:
-    """Row echelon form over the first `columns`, modulo the prime."""
-    rows = [list(row) for row in table]
-    done = 0
-    for column in range(columns):
-        pivot = next((i for i in range(done, len(rows)) if rows[i][column]), None)
-        if pivot is None:
-            continue
-        rows[done], rows[pivot] = rows[pivot], rows[done]
-        inverse = pow(rows[done][column], -1, PRIME)
-        for i in range(len(rows)):
-            if i != done and rows[i][column]:
-                factor = rows[i][column] * inverse % PRIME
-                rows[i] = [(a - factor * b) % PRIME for a, b in zip(rows[i], rows[done], strict=True)]
-        done += 1
-    return rows
+    found = [linear_guess.fewest(linear_guess.opened(own)) for own in questions.values()]
+    return min((least for least in found if least is not None), default=None)
