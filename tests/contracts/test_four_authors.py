@@ -19,7 +19,7 @@ from scipy import stats
 from support.every import every
 from support.hidden_plans import hidden
 from support.hidden_studies import counts
-from support.outside import installed, mute
+from support.outside import installed
 from support.tiny_study import spied, text, with_privacy
 
 from securefl import Plan, SecureAggregator
@@ -27,6 +27,7 @@ from securefl.accounting import compose
 from securefl.algorithm import ClientFunction, CohortQuery, Sum, Value, ValueSpec
 from securefl.core.keys import SecretKey
 from securefl.dp import Source
+from securefl.engine.network import Network
 from securefl.errors import ConfigError
 from securefl.mechanisms.charges import Protection
 from securefl.study import run_report
@@ -209,6 +210,13 @@ POINTS = {
     "securefl.mechanisms": "discrete-local = discrete_local:DiscreteLocal",
     "securefl.sums": "outside-zero-sum = zero_sum:ZeroSum",
 }
+
+
+def mute(aggregator: SecureAggregator, name: str) -> None:
+    """From now on the input of this client to a sum arrives nowhere."""
+    query = aggregator._engine.query
+    lost = Network(tamper=lambda sender, to, data: b"" if sender == name and b"input" in data else data)
+    aggregator._engine.query = lambda asked, at: query(asked, at, lost)  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="module", autouse=True)

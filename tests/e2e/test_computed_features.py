@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from support.feature_files import HEADS, study
-from support.own_study import installed
+from support.outside import installed
 from support.tiny_study import run
 
 from securefl.commands.main import cli
@@ -158,8 +158,8 @@ def test_a_package_brings_its_network(own: Path, tmp_path: Path) -> None:
         '    return Network(module=Body(), name="body 1", about="a body of a package")\n\n\n'
         "def number():\n    return 3\n"
     )
-    points = "[securefl.networks]\ntheir_body = bodies:body\ntheir_number = bodies:number\n"
-    with installed(tmp_path / "site", "bodies", source, points):
+    points = {"securefl.networks": "their_body = bodies:body\ntheir_number = bodies:number"}
+    with installed(tmp_path / "site", {"bodies.py": source}, points):
         here = world.build(read(rewritten(own, DATA, 'source = "digits"\nfeatures = "their_body"')), 1)
         with pytest.raises(ConfigError, match="got int"):
             named("their_number")

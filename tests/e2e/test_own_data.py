@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 from support.every import every
-from support.own_study import DATA, MODEL, NET, folder, installed, people, written
+from support.outside import installed
+from support.own_study import DATA, MODEL, NET, folder, people, written
 from support.tiny_study import run as run_first
 from torch import nn
 
@@ -204,13 +205,13 @@ def load(seed):
 def net(inputs, outputs):
     return nn.Linear(inputs, outputs)
 """
-POINTS = "[securefl.data]\ntheirs = theirs:load\n[securefl.models]\ntheir_net = theirs:net\n"
+POINTS = {"securefl.data": "theirs = theirs:load", "securefl.models": "their_net = theirs:net"}
 
 
 @pytest.mark.parametrize("names", [("theirs", "their_net"), ("theirs:load", "theirs:net")])
 def test_an_installed_package_brings_both(tmp_path: Path, names: tuple[str, str]) -> None:
     data, model = f'\n[data]\nsource = "{names[0]}"\n', f'[model]\nkind = "{names[1]}"\n'
-    with installed(tmp_path / "site", "theirs", LOADER, POINTS):
+    with installed(tmp_path / "site", {"theirs.py": LOADER}, POINTS):
         assert "theirs" in said("data", "list").output
         study = parse(written(data=data, model=model))
         here = world.build(study, 3)

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from securefl.engine.aggregator import SecureAggregator
-from securefl.engine.network import Network
 from securefl.mechanisms import registry as mechanisms
 
 
@@ -19,7 +17,7 @@ def installed(folder: Path, modules: Mapping[str, str], points: Mapping[str, str
     """Install a distribution until the block ends, as an installer would.
 
     Args:
-        folder: an empty folder.
+        folder: an empty folder, or one to be made.
         modules: the text of each module by its path, such as "mine.py".
         points: the lines of each group of entry points, such as "securefl.sums": "zero-sum = mine:ZeroSum".
     """
@@ -27,8 +25,9 @@ def installed(folder: Path, modules: Mapping[str, str], points: Mapping[str, str
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
     about = folder / "outside-1.0.dist-info"
-    about.mkdir()
+    about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n", encoding="utf-8")
+    (about / "RECORD").write_text("".join(f"{path},,\n" for path in modules), encoding="utf-8")
     top = sorted({Path(path).parts[0].removesuffix(".py") for path in modules})
     (about / "top_level.txt").write_text("\n".join(top) + "\n", encoding="utf-8")
     lines = "\n".join(f"[{group}]\n{line}" for group, line in points.items())
@@ -42,10 +41,3 @@ def installed(folder: Path, modules: Mapping[str, str], points: Mapping[str, str
             if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
                 del sys.modules[name]
     mechanisms._from_outside.cache_clear()
-
-
-def mute(aggregator: SecureAggregator, name: str) -> None:
-    """From now on the input of this client to a sum arrives nowhere."""
-    query = aggregator._engine.query
-    lost = Network(tamper=lambda sender, to, data: b"" if sender == name and b"input" in data else data)
-    aggregator._engine.query = lambda asked, at: query(asked, at, lost)  # type: ignore[method-assign]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from support.tiny_study import FEDAVG, text
 
@@ -72,20 +68,3 @@ def folder(home: Path, *, data: str = DATA, model: str = MODEL, extra: str = "",
     study = home / "study.toml"
     study.write_text(written(data=data, model=model, extra=extra, rounds=rounds), encoding="utf-8")
     return study
-
-
-@contextmanager
-def installed(home: Path, name: str, source: str, points: str = "") -> Iterator[Path]:
-    """A package `name` as pip would install it in `home`, with these entry points, for a while."""
-    (home / name).mkdir(parents=True)
-    (home / name / "__init__.py").write_text(source, encoding="utf-8")
-    about = home / f"{name}-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
-    (about / "RECORD").write_text(f"{name}/__init__.py,,\n", encoding="utf-8")
-    (about / "top_level.txt").write_text(f"{name}\n", encoding="utf-8")
-    (about / "entry_points.txt").write_text(points, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(home)
-        yield home
-    sys.modules.pop(name, None)

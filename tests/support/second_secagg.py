@@ -101,14 +101,6 @@ def verify(public: bytes, message: bytes, signature: bytes) -> None:
         raise Refused("signature does not hold") from problem
 
 
-def verifies(public: bytes, message: bytes, signature: bytes) -> bool:
-    try:
-        verify(public, message, signature)
-    except Refused:
-        return False
-    return True
-
-
 def ascends(members: Sequence[int]) -> bool:
     return all(a < b for a, b in pairwise(members))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.every import every
-from support.own_study import installed
+from support.outside import installed
 
 from securefl.core.errors import ConfigError
 from securefl.storage.own_code import load, located, names_code
@@ -113,7 +113,7 @@ def test_the_standard_library_is_no_package_of_anybody(name: str, tmp_path: Path
 
 
 def test_an_installed_package_is_found_and_its_name_is_its_own(tmp_path: Path) -> None:
-    with installed(tmp_path / "site", "their_data", SAYS.format("theirs")):
+    with installed(tmp_path / "site", {"their_data.py": SAYS.format("theirs")}, {}):
         place = located("their_data:load", None)
         assert place.own is None
         assert load(place)() == "theirs"
