@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm.clients import run_round
 from securefl.algorithm.queries import Answers, ByDraws, CohortQuery
-from securefl.core.release import SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
-from securefl.deployment import folder as folders
-from support.party_folders import MASKED, Asking, made, names
+from support.coordinated import Federation
+from support.party_folders import MASKED, Asking, made
 from support.tiny_study import text, with_privacy
 
 CLIENTS, VICTIM = 6, 5
@@ -55,16 +52,15 @@ class Attacker(Asking):
         return found[0] if found else None
 
 
-class Place:
-    """The parties of enrolled folders, each in this process."""
+@dataclass
+class Place(Federation):
+    """All parties of enrolled folders. lost: whether the server says that it lost what they answer."""
 
-    def __init__(self, root: Path, study: str = MASKED) -> None:
-        self.root, self.study, self._stack = root, study, ExitStack()
-        self.answers: dict[str, Callable[[bytes], bytes]] = {}
-        self.lost = False
-        for name in sorted(set(names(made(study))) - {SERVER}):
-            party = self._stack.enter_context(folders.opened(root / name))
-            self.answers[name] = party.session().answer
+    study: str = MASKED
+    lost: bool = False
+
+    def __post_init__(self) -> None:
+        self.start()
 
     def begin(self, nonce: bytes | None = None) -> Attacker:
         """A server, in a new session or in that of a nonce. Its parties were asked to enter."""
@@ -72,9 +68,9 @@ class Place:
         self.entered = own.enter()
         return own
 
-    def exchange(self, sent: Mapping[str, bytes]) -> dict[str, bytes]:
-        said = {name: self.answers[name](data) for name, data in sent.items()}
+    def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        said = super().exchange(requests)
         return {} if self.lost else said
 
     def close(self) -> None:
-        self._stack.close()
+        self.stop()

@@ -60,11 +60,11 @@ def written(*, data: str = DATA, model: str = MODEL, extra: str = "", rounds: in
     return head + data + model + "[local]" + rest.partition("[local]")[2]
 
 
-def folder(home: Path, *, data: str = DATA, model: str = MODEL, extra: str = "", rounds: int = 2) -> Path:
+def folder(home: Path, *, data: str = DATA, extra: str = "", rounds: int = 2) -> Path:
     """A folder with records, model and study, as a new user has it. Returns the study's path."""
     home.mkdir(parents=True, exist_ok=True)
     people().drop(columns="hospital").to_csv(home / "people.csv", index=False)
     (home / "net.py").write_text(NET, encoding="utf-8")
     study = home / "study.toml"
-    study.write_text(written(data=data, model=model, extra=extra, rounds=rounds), encoding="utf-8")
+    study.write_text(written(data=data, extra=extra, rounds=rounds), encoding="utf-8")
     return study

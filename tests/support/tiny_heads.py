@@ -12,9 +12,9 @@ from support.head_studies import on_digits
 from support.tiny_problem import tiny_problem
 
 
-def problem(width: int = 5, classes: int = 3, clients: int = 2) -> Problem:
+def problem(width: int = 5, classes: int = 3) -> Problem:
     """Records that are their own features."""
-    return tiny_problem(width=width, hidden=(), outputs=classes, clients=clients, records=100)
+    return tiny_problem(width=width, hidden=(), outputs=classes, clients=2, records=100)
 
 
 def study(

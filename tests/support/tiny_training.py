@@ -11,8 +11,8 @@ from securefl.training import ModelConfig
 Arrays = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
-def small_model(seed: int = 0) -> nn.Module:
-    return ModelConfig(kind="mlp", hidden=(6,)).build((4,), 3, seed)
+def small_model() -> nn.Module:
+    return ModelConfig(kind="mlp", hidden=(6,)).build((4,), 3, 0)
 
 
 def small_data(n: int = 30, seed: int = 0) -> Arrays:
