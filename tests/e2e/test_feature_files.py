@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from sklearn.datasets import load_breast_cancer, load_digits
 from support.every import every
-from support.feature_files import FEDLOG, HEADS, NETWORK, breast_cancer, digits, study
+from support.feature_files import FEDLOG, HEADS, study
 from support.tiny_study import run
 
 from securefl.commands.main import cli
@@ -18,6 +20,7 @@ from securefl.study import run_report, world
 from securefl.study.config import read
 from securefl.training.exported import read as read_exported
 
+NETWORK = "a small network, trained on public images"
 DIGITS = 'source = "digits.npz"\ntest = "digits-test.npz"\nclasses = 10'
 DEALT = (
     "Records are drawn, corrupted and dealt to clients by their places in the data set. No epsilon covers "
@@ -27,6 +30,25 @@ SENTENCE = (
     f"The features in digits.npz were computed by {NETWORK}; its training data are outside epsilon, and must "
     "hold none of these records."
 )
+
+
+def digits(home: Path, network: str | None = NETWORK) -> Path:
+    """digits.npz, and digits-test.npz of its last 500 records. Returns the first."""
+    x, y = load_digits(return_X_y=True)
+    named = {} if network is None else {"network": np.array(network)}
+    for name, part in (("digits", slice(-500)), ("digits-test", slice(-500, None))):
+        np.savez(home / f"{name}.npz", x=(x[part] / 16).astype(np.float16), y=y[part], **named)
+    return home / "digits.npz"
+
+
+def breast_cancer(home: Path) -> Path:
+    """cancer.npz, scaled by the ranges that the data set's own description prints, and shifted by 1/4."""
+    found = load_breast_cancer()
+    ranges = re.findall(r"^\w[\w ()]+:\s+([\d.]+)\s+([\d.]+)\s*$", found.DESCR, re.MULTILINE)
+    low, high = np.array(ranges, float).T
+    scaled = (found.data - low) / (high - low) - 0.25
+    np.savez(home / "cancer.npz", x=scaled, y=found.target, network=np.array("none"))
+    return home / "cancer.npz"
 
 
 def said(*words: object) -> Result:
