@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from securefl.accounting.figures import plain, short
-from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.installed import versions
@@ -196,7 +196,7 @@ def _card(
 
 
 def _learns(algorithm: Algorithm, plan: Plan) -> dict[str, str]:
-    sent = [contribution.spec for contribution in algorithm.contributions]
+    sent = specs_of(algorithm)
     return {party: learns(plan, sent, party) for party in PARTIES}
 
 

@@ -13,6 +13,7 @@ from math import isinf
 from pathlib import Path
 from typing import Any, Protocol
 
+from securefl.algorithm.clients import specs_of
 from securefl.core.errors import DataError, SecureFLError, WorkerDied
 from securefl.core.memory import free_cycles
 from securefl.mechanisms.charges import infinite_reasons
@@ -296,9 +297,7 @@ def run_cell(
         for arm in found.summary
     }
     words = {
-        name: infinite_reasons(plan, [contribution.spec for contribution in algorithm.contributions])
-        if isinf(spent[name])
-        else ""
+        name: infinite_reasons(plan, specs_of(algorithm)) if isinf(spent[name]) else ""
         for name, (algorithm, plan) in arms.items()
     }
     alarms = [vars(own) for own in found.alarms]
