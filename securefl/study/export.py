@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,7 +158,7 @@ def _card(
     part = "client" if client is not None else "whole" if learnt.shared is None else "shared"
     algorithm, plan = made
     return {
-        "study": {"name": study.study.name, "sha256": hashlib.sha256(study.text.encode()).hexdigest()},
+        "study": {"name": study.study.name, "sha256": study.digest},
         "arm": arm.name,
         "protocol": arm.protocol,
         "seed": here.seed,

@@ -71,7 +71,7 @@ def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
         study, table, *own = (found[key] for key in ("study", "metrics", *_TOLD))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{folder} is damaged ({type(error).__name__}: {error}). {again}") from None
-    if study != _digest(cell.study.text.encode()):
+    if study != cell.study.digest:
         raise DataError(
             f"Expected the cell {cell.name} in {folder}, got another cell: it was copied or swapped. Put it "
             "back, or remove it, and run the sweep again."
@@ -99,7 +99,7 @@ def finish(
 ) -> None:
     """Mark the cell of this study as finished, after its table is written (see `facts`)."""
     noted = {
-        "study": _digest(study.text.encode()),
+        "study": study.digest,
         "metrics": _digest((folder / METRICS).read_bytes()),
         **dict(zip(_TOLD, (card, infinite_reason, alarms, kind, list(outside)), strict=True)),
     }
