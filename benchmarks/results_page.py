@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 from kept import DOCS, RESULTS, read
 
-from securefl.published import beside
+from securefl.published import comparison
 
 sys.path.append(str(DOCS.parent / "tools"))
 import made
@@ -26,7 +26,7 @@ Cells = list[str]
 
 
 class Figure:
-    """One measure of one system: a row of a file that `beside.write` made."""
+    """One measure of one system: a row of a file that `comparison.write` made."""
 
     def __init__(self, row: pd.Series[Any]) -> None:
         self._row, self.least = row, "≥ " if row["reached"] < row["seeds"] else ""
@@ -50,7 +50,7 @@ class Figure:
 def beside_published(file: str, measures: Sequence[str], shown: Callable[..., Cells]) -> Cells:
     """The rows of a published table. shown: makes the cells of one system from the figures of `measures`."""
     (table,) = entry_points(group="securefl.tables", name=file.removesuffix("_tuned"))
-    kept = beside.read(RESULTS / f"{file}.csv", table.load())
+    kept = comparison.read(RESULTS / f"{file}.csv", table.load())
     rows = []
     for (part, system), own in kept.groupby(["part", "system"], sort=False):
         figures = {row["measure"]: Figure(row) for _, row in own.iterrows()}

@@ -301,6 +301,11 @@ class Algorithm(Protocol):
         ...
 
 
+def specs_of(algorithm: Algorithm) -> list[ValueSpec]:
+    """What clients may send in a run of this algorithm."""
+    return [contribution.spec for contribution in algorithm.contributions]
+
+
 def run_round(
     algorithm: Algorithm,
     state: State,

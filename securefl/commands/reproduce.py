@@ -105,7 +105,7 @@ def _list(out: Path, as_json: bool) -> None:
 
 def _row(name: str, table: Table, out: Path) -> dict[str, Any]:
     from securefl.published import table as published
-    from securefl.published.run import standing
+    from securefl.published.runs import standing
 
     return {
         "name": name,
@@ -135,13 +135,13 @@ def _tuned_state(table: Table, folder: Path) -> str:
     """The state of the table with --tuned, empty if it was never begun."""
     if not folder.is_dir():
         return ""
-    from securefl.published import beside, tuning
-    from securefl.published.run import standing
+    from securefl.published.comparison import CSV
+    from securefl.published.runs import choosing, standing
 
-    chosen = standing(tuning.choosing(table), folder / CHOOSING)
+    chosen = standing(choosing(table), folder / CHOOSING)
     if chosen.done < chosen.of:
         return f"choosing, {chosen}"
-    return "done" if (folder / beside.CSV).is_file() else "chosen, measuring"
+    return "done" if (folder / CSV).is_file() else "chosen, measuring"
 
 
 _Run = Callable[["Table", Path], dict[str, "Results"]]
@@ -153,8 +153,8 @@ def _reproduce(
 ) -> None:
     from rich.console import Console
 
-    from securefl.published.beside import with_figures
-    from securefl.published.run import Bar, run_table, standing
+    from securefl.published.comparison import with_figures
+    from securefl.published.runs import Bar, run_table, standing
 
     console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
@@ -182,17 +182,17 @@ def _run_tuned(
     table: Table, folder: Path, run: _Run, console: Console
 ) -> tuple[Table, dict[str, Results], dict[str, pd.DataFrame]]:
     """The table as it is printed, the results of the runs that measured it, and the metrics of each part."""
-    from securefl.published import tuning
-    from securefl.published.beside import with_figures
+    from securefl.published import runs
+    from securefl.published.comparison import with_figures
 
-    console.print(tuning.GRID, highlight=False)
-    tried = run(tuning.choosing(table), folder / CHOOSING)
-    choice = tuning.chosen(table, {name: own.metrics for name, own in tried.items()})
-    for line in tuning.in_words(table, choice):
+    console.print(runs.GRID, highlight=False)
+    tried = run(runs.choosing(table), folder / CHOOSING)
+    choice = runs.chosen(table, {name: own.metrics for name, own in tried.items()})
+    for line in runs.in_words(table, choice):
         console.print(line, highlight=False)
-    results = run(tuning.measured(table, choice), folder / "measured")
-    metrics = tuning.together(table, choice, {name: with_figures(own) for name, own in results.items()})
-    return tuning.tuned(table, choice), results, metrics
+    results = run(runs.measured(table, choice), folder / "measured")
+    metrics = runs.together(table, choice, {name: with_figures(own) for name, own in results.items()})
+    return runs.tuned(table, choice), results, metrics
 
 
 def _told(
@@ -204,16 +204,16 @@ def _told(
     metrics: Any,
     as_json: bool,
 ) -> None:
-    from securefl.published import beside, traces
+    from securefl.published import comparison, traces
     from securefl.published.table import differences
     from securefl.storage.private_folder import PRIVATE
 
-    pairs = beside.beside(table, metrics)
-    path = folder / beside.CSV
-    beside.write(path, command, table, pairs)
+    figures = comparison.compare(table, metrics)
+    path = folder / comparison.CSV
+    comparison.write(path, command, table, figures)
     drawn = traces.write(folder, table, metrics)
     if not as_json:
-        echo("\n".join(beside.sentences(table, pairs)))
+        echo("\n".join(comparison.lines(table, figures)))
         echo(f"Table: {path}")
         for picture in drawn:
             echo(f"Traces: {picture}")
@@ -221,8 +221,8 @@ def _told(
     told = {
         "table": name,
         "version": table.version,
-        "figures": beside.as_rows(pairs),
-        "claims": beside.claims(table, pairs),
+        "figures": comparison.rows(figures),
+        "claims": comparison.claims(table, figures),
         "warnings": {part: [vars(alarm) for alarm in own.alarms] for part, own in results.items()},
         "differences": differences(table),
         "csv": str(path),

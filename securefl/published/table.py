@@ -16,9 +16,9 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.data import NAMES, require_files
-from securefl.storage.texts import toml
+from securefl.storage.texts import show, toml
 from securefl.study.config import Study, parse, slug
-from securefl.sweep.cells import show, value_at
+from securefl.sweep.cells import value_at
 
 
 class Measure(StrEnum):

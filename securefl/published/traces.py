@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from securefl.published.beside import costs, sample
+from securefl.published.comparison import by_seed, costs
 from securefl.published.table import Figure, Measure, Part, Row, Table
 from securefl.report import style
 from securefl.report.plots import evaluated
@@ -31,6 +31,7 @@ _MARKS: Final[Mapping[str, Mapping[str, Any]]] = {
     "measured, at least": {"marker": ">"},
 }
 """The marks of figures, by their words in the legend."""
+_NONE: Final = Figure(mean=None)
 
 
 def write(folder: Path, table: Table, metrics: Mapping[str, pd.DataFrame]) -> list[Path]:
@@ -45,7 +46,7 @@ def write(folder: Path, table: Table, metrics: Mapping[str, pd.DataFrame]) -> li
 def pictures(table: Table, metrics: Mapping[str, pd.DataFrame]) -> dict[Measure, Picture]:
     """A picture for each measure of the table that counts.
 
-    metrics: of each part's results, by the part's name, as `beside.beside` takes them.
+    metrics: of each part's results, by the part's name, as `comparison.compare` takes them.
     """
     counted = [one for one in table.measures if one.counts and one.target is None]
     return {measure: _picture(table, measure, metrics) for measure in counted}
@@ -70,39 +71,37 @@ def _draw(
 ) -> None:
     """Draw a part: its curves above, and below what its systems needed to reach the target."""
     target, seeds = part.study.study.target, metrics["seed"].nunique()
-    ends, heights = [], [] if target is None else [target]
+    ends, heights, printed = [], [] if target is None else [target], False
     below.sharex(above)
     for axes in (above, below):
         light_frame(axes)
     for place, row in enumerate(part.rows):
         worn = looks[row.label]
-        own = metrics[metrics["arm"] == row.arm].sort_values(["seed", "round"])
-        own = own.assign(spent=costs(measure, own).groupby(own["seed"]).cumsum())
-        # Costs add up over all rounds, also over those in which no model was tested.
-        by_round = evaluated(own).groupby("round")[["spent", "accuracy"]]
-        mean, apart = by_round.mean(), by_round.std(ddof=0)["accuracy"]
-        spent, accuracy = mean["spent"], mean["accuracy"]
+        mean, apart = _mean(measure, metrics[metrics["arm"] == row.arm])
+        accuracy = mean["accuracy"]
         low, high = (None, None) if seeds < FEW_SEEDS else (accuracy - apart, accuracy + apart)
-        style.curve(above, spent, accuracy, worn, label=row.label, low=low, high=high, place=place)
+        style.curve(above, mean["spent"], accuracy, worn, label=row.label, low=low, high=high, place=place)
         # Curves begin at chance, or below 0 for regressions: beside that, the systems would not differ.
-        heights += [*accuracy[len(accuracy) // 2 :], accuracy.max()]
-        ends.append(spent.iloc[-1])
-        best = next((row.figures[one] for one in (Measure.BEST, Measure.LAST) if one in row.figures), None)
-        if best is not None and best.mean is not None:
+        heights += [*accuracy[len(accuracy) // 2 :], *accuracy.nlargest(1)]
+        ends += [*mean["spent"].tail(1)]
+        best = row.figures.get(Measure.BEST, row.figures.get(Measure.LAST, _NONE))
+        if best.mean is not None:
+            printed = True
             heights += [best.mean, best.mean + (best.deviation or 0)]
             at = {"clip_on": False, "transform": above.get_yaxis_transform()}
             _mark(above, worn, "published", 1.03 + 0.035 * place, best.mean, yerr=best.deviation, **at)
-        ends += _draw_needed(below, place, row, measure, metrics, target, worn)
-    if any(own.get_clip_on() is False for own in above.lines):
+        ends += _draw_needed(below, place, row, by_seed(measure, metrics, row.arm, target), measure, worn)
+    if printed:
         above.text(1.02, -0.02, "published\nbest", transform=above.transAxes, fontsize=8, va="top")
     if target is not None:
         above.axhline(target, color="#555555", linestyle=(0, (4, 3)), linewidth=1, zorder=0)
-    margin = 0.05 * (max(heights) - min(heights))
-    above.set_ylim(min(heights) - margin, max(heights) + margin)
+    if len(set(heights)) > 1:
+        margin = 0.05 * (max(heights) - min(heights))
+        above.set_ylim(min(heights) - margin, max(heights) + margin)
     above.set_ylabel("accuracy")
     band = "; band: one standard deviation" if seeds >= FEW_SEEDS else ""
     above.set_title(f"{part.name}\nmean of {seeds} seeds{band}", fontsize=9, loc="left")
-    if not style.far_apart(above, ends):
+    if not ends or not style.far_apart(above, ends):
         above.set_xlim(left=0)
         style.few_numbers(above.xaxis)
     above.tick_params(labelbottom=False)
@@ -110,30 +109,27 @@ def _draw(
     below.set_yticks(range(len(part.rows)), [row.label for row in part.rows], fontsize=8)
     below.set_ylim(len(part.rows) - 0.5, -0.5)
     paper = part.setting.get("study.target", target)
-    to = (
-        ""
-        if target is None
-        else f" to {target:g}"
-        if target == paper
-        else f" to {target:g} (published: to {paper:g})"
-    )
-    below.set_xlabel(f"{measure}{to}")
+    to = "" if target is None else f" to {target:g}"
+    elsewhere = "" if target in (None, paper) else f" (published: to {paper:g})"
+    below.set_xlabel(f"{measure}{to}{elsewhere}")
+
+
+def _mean(measure: Measure, own: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
+    """Means over the seeds of `spent` and `accuracy` by tested round, and the deviation of the accuracy."""
+    own = own.sort_values(["seed", "round"])
+    # Costs add up over all rounds, also over those in which no model was tested.
+    spent = costs(measure, own).groupby(own["seed"]).cumsum()
+    by_round = evaluated(own.assign(spent=spent)).groupby("round")[["spent", "accuracy"]]
+    return by_round.mean(), by_round.std(ddof=0)["accuracy"]
 
 
 def _draw_needed(
-    axes: Axes,
-    place: int,
-    row: Row,
-    measure: Measure,
-    metrics: pd.DataFrame,
-    target: float | None,
-    worn: Look,
+    axes: Axes, place: int, row: Row, runs: pd.DataFrame, measure: Measure, worn: Look
 ) -> list[float]:
     """Draw what a system needed to reach its target. Returns the published mean, if there is one."""
-    measured = sample(measure, metrics, row.arm, target)
-    kind = "measured, at least" if measured.bounded else "measured"
-    _mark(axes, worn, kind, measured.mean, place + 0.2, xerr=measured.deviation)
-    needed = row.figures.get(measure, Figure(mean=None))
+    kind = "measured" if runs["reached"].all() else "measured, at least"
+    _mark(axes, worn, kind, runs["value"].mean(), place + 0.2, xerr=runs["value"].std())
+    needed = row.figures.get(measure, _NONE)
     if needed.mean is not None:
         _mark(axes, worn, "published", needed.mean, place - 0.2, xerr=needed.deviation)
         return [needed.mean]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from securefl.core.errors import ConfigError
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
@@ -108,20 +108,6 @@ class PrivacyRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReasonRow:
-    """A reason for missing values in one arm. clients: the number of clients; 0 for a server's reason."""
-
-    arm: str
-    who: str
-    what: str
-    reason: str
-    clients: int
-    rounds: int
-    times: int
-    told: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class MeasureRow:
     """The measures of a model after the last round, as means over the seeds; nan where it has none.
 
@@ -150,10 +136,11 @@ class ReportData:
     rounds the budgets bought, if they ended. quiet: sentences on rounds without a question. changes: the
     changes of private training in the model. ledgers: the head of each ledger's chain when its run ended, to
     note elsewhere. alarms: what a person must not overlook, in sentences. reasons: why parts of clients are
-    missing. measure: what "accuracy" is, in words. outside: what no epsilon covers, in sentences. measures:
-    of each arm's model and of the observer's own. observers: whose the observer's models are, in words.
-    notice: what the page says first of whether it may be published. private: whether it has figures that are
-    not for publication: alarms, reasons, `bought`, times, and those of clients and of personal models.
+    missing, the rows of `study.results.abstentions`. measure: what "accuracy" is, in words. outside: what no
+    epsilon covers, in sentences. measures: of each arm's model and of the observer's own. observers: whose
+    the observer's models are, in words. notice: what the page says first of whether it may be published.
+    private: whether it has figures that are not for publication: alarms, reasons, `bought`, times, and those
+    of clients and of personal models.
     """
 
     title: str
@@ -170,7 +157,7 @@ class ReportData:
     changes: Sequence[str] = ()
     ledgers: Sequence[LedgerRow] = ()
     alarms: Sequence[str] = ()
-    reasons: Sequence[ReasonRow] = ()
+    reasons: Sequence[Mapping[str, Any]] = ()
     measure: str = ""
     outside: Sequence[str] = ()
     measures: Sequence[MeasureRow] = ()

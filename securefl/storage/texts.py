@@ -110,3 +110,21 @@ def elements(text: bytes) -> int:
     # every value beyond the first has a comma or a bracket in front; those inside strings only add to the
     # bound
     return 1 + sum(map(text.count, (b",", b"[", b"{")))
+
+
+def show(value: Any) -> str:
+    """A value of a configuration in one short line."""
+    match value:
+        case None:
+            return "not set"
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return f"{value:g}"
+        case list() | tuple():
+            return "[" + ", ".join(show(item) for item in value) + "]"
+        case dict():
+            return ", ".join(f"{key} {show(item)}" for key, item in value.items())
+    return str(value)

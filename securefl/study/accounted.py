@@ -15,7 +15,7 @@ from typing import Any, Final
 from securefl.accounting.figures import brief, plain
 from securefl.accounting.shared import Allotment, SharedLedger, SharedRuns, account_of, shared_terms
 from securefl.accounting.statements import identity_of
-from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.mechanisms.charges import allotment
@@ -80,7 +80,7 @@ def allotted(study: Study, arm: Arm, seed: int, made: tuple[Algorithm, Plan], ru
     return Allotment(
         run=run,
         what=f"{study.study.name}, {arm.name}, seed {seed}",
-        charges=allotment(plan, [contribution.spec for contribution in algorithm.contributions]),
+        charges=allotment(plan, specs_of(algorithm)),
     )
 
 

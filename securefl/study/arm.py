@@ -5,7 +5,6 @@ One SQLite file has the tables of all three, so that a round in one process is o
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -140,7 +139,7 @@ def opened(
         ledger = stack.enter_context(Ledger(file, plan.terms(), allotted=allotment))
         checkpoint, journal = stack.enter_context(Checkpoint(file)), stack.enter_context(Journal(file))
         checkpoint.bind(
-            study=hashlib.sha256(study.text.encode()).hexdigest(),
+            study=study.digest,
             arm=arm.name,
             seed=str(world.seed),
             ledger=ledger.identity,

@@ -33,10 +33,8 @@ _TESTED: Final = (
     *("features", "network"),
 )
 """Keys of [data] that decide what the models are tested on."""
-_COLUMNS: Final = {
-    *("arm", "seed", "round", "accuracy", "bytes_up", "bytes_down", "models"),
-    *(f"epsilon_{party}" for party in PARTIES),
-}
+_EPSILONS: Final = [f"epsilon_{party}" for party in PARTIES]
+_COLUMNS: Final = {"arm", "seed", "round", "accuracy", "bytes_up", "bytes_down", "models", *_EPSILONS}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,25 +96,17 @@ def compared(folders: Sequence[Path]) -> Comparison:
             f"{', '.join(map(str, folders)) or 'none'}. Example: securefl compare runs/a runs/b"
         )
     # Their own names, or their paths if two of them have one name.
-    alike = len({place.name for place in places}) < len(places)
-    runs = [
-        _read(folder, str(folder) if alike else place.name)
-        for folder, place in zip(folders, places, strict=True)
-    ]
+    names = [place.name for place in places]
+    runs = [*map(_read, folders, names if len(set(names)) == len(names) else map(str, folders))]
     for one, other in combinations(runs, 2):
         _require_same_tests(one, other)
     rounds = pd.concat([run.metrics.assign(run=run.name) for run in runs], ignore_index=True)
     alone = all(run.metrics["arm"].nunique() == 1 for run in runs)
     rounds["label"] = rounds["run"] if alone else rounds["run"] + ": " + rounds["arm"]
-    # By text, since 1 and 1.0, and a list and its copy, are one value. A study's name is no setting.
-    keys = dict.fromkeys(key for run in runs for key in run.config if key != "study.name")
-    values = {key: [run.config.get(key) for run in runs] for key in keys}
-    differences = {
-        key: own for key, own in values.items() if len({json.dumps(v, default=str) for v in own}) > 1
-    }
+    differences = _differences(runs)
     apart = _apart(runs, differences)
     series = _figures(rounds)
-    untested = _beside_the_first(series, rounds, apart)
+    untested = _beside_the_first(series, _finals(rounds), apart)
     return Comparison(
         runs=runs,
         series=series,
@@ -197,20 +187,28 @@ def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 def _require_same_tests(one: Finished, other: Finished) -> None:
-    tested = [f"data.{word}" for word in _TESTED]
-    tested += [key for key in (*one.config, *other.config) if key.startswith("data.columns.")]
-    digests = [(f"SHA-256 of {key}", key) for key in one.digests.keys() & other.digests.keys()]
-    for key, mine, theirs in (
-        *((key, one.config.get(key), other.config.get(key)) for key in tested),
-        *((words, one.digests[key], other.digests[key]) for words, key in digests),
-        ("accuracy", one.measure, other.measure),
-    ):
+    keys = [f"data.{word}" for word in _TESTED]
+    keys += [key for key in (*one.config, *other.config) if key.startswith("data.columns.")]
+    tested = [(key, one.config.get(key), other.config.get(key)) for key in keys]
+    tested += [
+        (f"SHA-256 of {name}", one.digests[name], other.digests[name])
+        for name in one.digests.keys() & other.digests.keys()
+    ]
+    for what, mine, theirs in (*tested, ("accuracy", one.measure, other.measure)):
         if mine != theirs:
             raise ConfigError(
-                f"Expected runs of one measure on the same records, got {key} = {mine} in {one.name} and "
+                f"Expected runs of one measure on the same records, got {what} = {mine} in {one.name} and "
                 f"{theirs} in {other.name}: their accuracies do not compare. Compare runs of one kind of "
                 "task, over one version of one data set."
             )
+
+
+def _differences(runs: Sequence[Finished]) -> dict[str, list[Any]]:
+    # A study's name is no setting.
+    keys = dict.fromkeys(key for run in runs for key in run.config if key != "study.name")
+    values = {key: [run.config.get(key) for run in runs] for key in keys}
+    # By text, since 1 and 1.0, and a list and its copy, are one value.
+    return {key: own for key, own in values.items() if len({json.dumps(v, default=str) for v in own}) > 1}
 
 
 def _apart(runs: Sequence[Finished], differences: Mapping[str, Any]) -> str:
@@ -245,29 +243,28 @@ def _notes(runs: Sequence[Finished], series: pd.DataFrame, apart: str) -> Iterat
 # Figures and tests --------------------------------------------------------------------------------
 
 
+def _finals(rounds: pd.DataFrame) -> pd.Series[float]:
+    """The accuracy after the last round, by label and seed; nan if the models of a seed diverged."""
+    return rounds.drop_duplicates(["label", "seed"], keep="last").set_index(["label", "seed"])["accuracy"]
+
+
 def _figures(rounds: pd.DataFrame) -> pd.DataFrame:
-    by_seed = rounds.groupby(["label", "seed"], sort=False)
-    ended = by_seed["accuracy"].agg(_last).groupby("label", sort=False)
-    moved = by_seed[["bytes_up", "bytes_down"]].sum().groupby("label").mean() / 1e6
+    of_arm = rounds.groupby("label", sort=False)
+    ended = _finals(rounds).groupby("label", sort=False)
+    megabytes = of_arm[["bytes_up", "bytes_down"]].sum().div(1e6 * of_arm["seed"].nunique(), axis=0)
     return (
-        rounds.groupby("label", sort=False)
-        .agg(
-            **{name: (name, "first") for name in ("run", "arm", "models")},
-            rounds=("round", "max"),
-            **{f"epsilon_{party}": (f"epsilon_{party}", "max") for party in PARTIES},
-        )
+        of_arm[["run", "arm", "models"]]
+        .first()
         .assign(
+            rounds=of_arm["round"].max(),
+            **of_arm[_EPSILONS].max(),
             accuracy=ended.agg(lambda own: own.mean(skipna=False)),
             lowest=ended.min(),
             highest=ended.max(),
-            megabytes_up=moved["bytes_up"],
-            megabytes_down=moved["bytes_down"],
+            megabytes_up=megabytes["bytes_up"],
+            megabytes_down=megabytes["bytes_down"],
         )
     )
-
-
-def _last(own: pd.Series[float]) -> float:
-    return float(own.iloc[-1])  # nan too, which `last` would leave out
 
 
 def least_pairs(tests: int) -> int:
@@ -278,33 +275,25 @@ def least_pairs(tests: int) -> int:
     return next(pairs for pairs in count(1) if tests * least_p(pairs) < LEVEL)
 
 
-def _beside_the_first(series: pd.DataFrame, rounds: pd.DataFrame, apart: str) -> list[str]:
+def _beside_the_first(series: pd.DataFrame, finals: Any, apart: str) -> list[str]:
     """Add the columns of the difference from the first run to `series`. Returns why some are not tested.
 
-    An opponent has the same name, or both are their runs' only arms. All tests that have power are made, and
-    corrected by Holm's rule. apart: why the same seed is not the same world. Then nothing is tested.
+    All tests that have power are made, and corrected by Holm's rule. apart: why the same seed is not the same
+    world. Then nothing is tested.
     """
-    finals = rounds.groupby(["label", "seed"], sort=False)["accuracy"].agg(_last)
-    arms, first = series.groupby("run")["arm"].agg(list), series["run"].iloc[0]
-    gaps, others = {}, {}
-    for label, own in series[series["run"] != first].iterrows():
-        lone = len(arms[first]) == len(arms[own["run"]]) == 1
-        alike = (series["arm"] == own["arm"]) | lone
-        for other in series.index[(series["run"] == first) & (series["models"] == own["models"]) & alike]:
-            others[label], gaps[label] = other, (finals[label] - finals[other]).dropna()
+    others = _opponents(series)
+    gaps = {label: (finals[label] - finals[other]).dropna() for label, other in others.items()}
     # The test leaves out seeds that ended level.
     unequal = {label: int((gap != 0).sum()) for label, gap in gaps.items()}
     hopeful = max(1, sum(number >= least_pairs(1) for number in unequal.values()))
     needed = least_pairs(hopeful)
-    made = [label for label, number in unequal.items() if number >= needed and not apart]
-    p = dict(
-        zip(made, holm([signed_rank([*gaps[one]], [0.0] * len(gaps[one])) for one in made]), strict=True)
-    )
+    tested = [label for label in gaps if unequal[label] >= needed and not apart]
+    p = holm([signed_rank([*gaps[label]], [0.0] * len(gaps[label])) for label in tested])
     series["other"] = pd.Series(others, dtype=object)
     series["of"] = "seeds of each" if apart else "paired seeds"
     series["pairs"] = pd.Series({label: len(gap) for label, gap in gaps.items()}, dtype=float)
     series["points"] = pd.Series({label: 100 * gap.mean() for label, gap in gaps.items()}, dtype=float)
-    series["p"] = pd.Series(p, dtype=float)
+    series["p"] = pd.Series(dict(zip(tested, p, strict=True)), dtype=float)
     if not gaps:
         return ["No arm has an opponent: no later run has an arm with a name of the first run."]
     whys = [
@@ -312,6 +301,18 @@ def _beside_the_first(series: pd.DataFrame, rounds: pd.DataFrame, apart: str) ->
         or f"{len(gaps[label])} paired seeds, of which {unequal[label]} differ, cannot give a p below "
         f"{LEVEL} in {hopeful} test{'s' if hopeful > 1 else ''}; run {needed} seeds or more in both"
         for label in gaps
-        if label not in p
+        if label not in tested
     ]
     return [f"No test: {why}." for why in dict.fromkeys(whys)]
+
+
+def _opponents(series: pd.DataFrame) -> dict[str, str]:
+    """By label, the arm of the first run that has the same name, or, like this one, is its run's only arm."""
+    arms = series.groupby("run")["arm"].transform("size")
+    of_first = series["run"] == series["run"].iloc[0]
+    found = {}
+    for label, own in series[~of_first].iterrows():
+        alike = (series["arm"] == own["arm"]) | ((arms == 1) & (arms[label] == 1))
+        for other in series.index[of_first & alike & (series["models"] == own["models"])]:
+            found[label] = other
+    return found

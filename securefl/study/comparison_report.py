@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from securefl.accounting.figures import in_words, plain
 from securefl.core.release import PARTIES
@@ -13,26 +12,16 @@ from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.pages import APART, Picture, environment, number_text
 from securefl.report.run_page import TESTED
 from securefl.report.style import looks
+from securefl.storage.texts import show
 from securefl.study.comparison import Comparison
 
-
-def shown(value: Any) -> str:
-    """A value of a configuration in one line, as TOML has it."""
-    match value:
-        case None:
-            return "not set"
-        case bool():
-            return str(value).lower()
-        case float() | int():
-            return f"{value:g}"
-        case list():
-            return "[" + ", ".join(map(shown, value)) + "]"
-    return str(value)
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def differing(found: Comparison) -> list[list[str]]:
     """A table of the keys whose values differ: a head, then a row for each key."""
-    rows = [[key, *map(shown, values)] for key, values in found.differences.items()]
+    rows = [[key, *map(show, values)] for key, values in found.differences.items()]
     return [["key", *(run.name for run in found.runs)], *rows]
 
 
@@ -41,35 +30,36 @@ HEAD = ("series", "models", "rounds", "accuracy", "MB up", "MB down", "epsilon",
 
 def rows(found: Comparison) -> list[tuple[str, ...]]:
     """The answer: a row under `HEAD` for each arm, global models first, and then the highest accuracy."""
-    ranked = found.series.sort_values("accuracy", ascending=False, kind="stable")
-    ranked = ranked.sort_values("models", kind="stable")
-    arms: Iterable[Any] = ranked.itertuples()
-    epsilons = ranked[[f"epsilon_{party}" for party in PARTIES]].map(in_words).to_numpy()
+    ranked = found.series.sort_values(["models", "accuracy"], ascending=[True, False])
     return [
         (
-            *(str(own.Index), own.models, str(own.rounds), _accuracy(own)),
-            *map(number_text, (own.megabytes_up, own.megabytes_down)),
-            ", ".join(map(" ".join, zip(PARTIES, spent, strict=True))),
-            gap_words(own),
+            *(str(label), own["models"], str(own["rounds"]), _accuracy(own)),
+            *(number_text(own[f"megabytes_{way}"]) for way in ("up", "down")),
+            ", ".join(f"{party} {in_words(own[f'epsilon_{party}'])}" for party in PARTIES),
+            _beside(own),
         )
-        for own, spent in zip(arms, epsilons, strict=True)
+        for label, own in ranked.iterrows()
     ]
 
 
-def _accuracy(own: Any) -> str:
+def _accuracy(own: pd.Series[Any]) -> str:
     """The mean final accuracy, with the lowest and the highest of several seeds."""
-    mean, span = number_text(own.accuracy, 3), f" ({own.lowest:.3f} to {own.highest:.3f})"
-    return mean if own.lowest == own.highest or math.isnan(own.accuracy) else mean + span
+    mean, low, high = (number_text(own[name], 3) for name in ("accuracy", "lowest", "highest"))
+    return (
+        mean
+        if own["lowest"] == own["highest"] or math.isnan(own["accuracy"])
+        else f"{mean} ({low} to {high})"
+    )
 
 
-def gap_words(own: Any) -> str:
+def _beside(own: pd.Series[Any]) -> str:
     """How an arm ended beside its opponent in the first run, with the test's p if there is one."""
-    if math.isnan(own.pairs):
+    if math.isnan(own["pairs"]):
         return "–"
-    if not own.pairs:
-        return f"no seed with an accuracy here and in {own.other}"
-    gap = f"{own.points:+.1f} points beside {own.other}, {own.of}: {own.pairs:.0f}"
-    return gap if math.isnan(own.p) else f"{gap}, p = {own.p:.2g}"
+    if not own["pairs"]:
+        return f"no seed with an accuracy here and in {own['other']}"
+    gap = f"{own['points']:+.1f} points beside {own['other']}, {own['of']}: {own['pairs']:.0f}"
+    return gap if math.isnan(own["p"]) else f"{gap}, p = {own['p']:.2g}"
 
 
 def page(found: Comparison, reproduce: str) -> str:

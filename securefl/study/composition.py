@@ -8,7 +8,7 @@ from dataclasses import replace
 from securefl.accounting.composition import compose, running_epsilon, within
 from securefl.accounting.events import History
 from securefl.accounting.figures import above
-from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
@@ -35,7 +35,7 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
     problem = sized(study, arm, problem)
     with placed(study, place_of(arm)):
         algorithm = built(arm, problem)
-        sent = [contribution.spec for contribution in algorithm.contributions]
+        sent = specs_of(algorithm)
     with placed(study, f"[privacy], for {arm.name}:"):
         plan = study.privacy.plan(
             study.study.rounds,
@@ -65,7 +65,7 @@ def sized(study: Study, arm: Arm, problem: Problem) -> Problem:
         return problem
     with placed(study, place_of(arm)):
         # Which values follow training, and how often, does not depend on the noise.
-        specs = [own.spec for own in built(arm, problem).contributions]
+        specs = specs_of(built(arm, problem))
     with placed(study, "[dpsgd]"):
         private = study.privacy.training_of(study.dpsgd, study.study.rounds, specs)
     return replace(problem, private=private)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import stat
@@ -230,6 +231,11 @@ class Study:
     home: Path | None = None
     brought: Brought = field(default_factory=Brought)
     namer: Namer = field(default=CALLER, compare=False)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its text, in hex, by which files of a run name their study."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
     def noised(self) -> bool:

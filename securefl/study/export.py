@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from securefl.accounting.figures import plain, short
-from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.installed import versions
@@ -159,7 +158,7 @@ def _card(
     part = "client" if client is not None else "whole" if learnt.shared is None else "shared"
     algorithm, plan = made
     return {
-        "study": {"name": study.study.name, "sha256": hashlib.sha256(study.text.encode()).hexdigest()},
+        "study": {"name": study.study.name, "sha256": study.digest},
         "arm": arm.name,
         "protocol": arm.protocol,
         "seed": here.seed,
@@ -196,7 +195,7 @@ def _card(
 
 
 def _learns(algorithm: Algorithm, plan: Plan) -> dict[str, str]:
-    sent = [contribution.spec for contribution in algorithm.contributions]
+    sent = specs_of(algorithm)
     return {party: learns(plan, sent, party) for party in PARTIES}
 
 

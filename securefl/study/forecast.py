@@ -17,6 +17,7 @@ from securefl.accounting.budget import most_rounds
 from securefl.accounting.composition import compose, within
 from securefl.accounting.events import dump_event
 from securefl.accounting.figures import brief, plain
+from securefl.algorithm.clients import specs_of
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import PARTIES
@@ -127,7 +128,7 @@ def forecasts(
 def forecast(study: Study, arm: Arm, world: World) -> Forecast:
     """Forecast one arm. Raises ConfigError if the study could not run."""
     algorithm, plan = composition(study, arm, world)
-    sent = [contribution.spec for contribution in algorithm.contributions]
+    sent = specs_of(algorithm)
     first, later, *last = _rehearsed(study, arm, world, sent)
     end = None
     if last:
@@ -142,9 +143,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         arm=arm.name,
         clients=world.problem.clients,
         learns={party: learns(plan, sent, party) for party in PARTIES},
-        epsilon={
-            party: compose(events_of(plan, sent, party, plan.max_rounds), plan.delta) for party in PARTIES
-        },
+        epsilon=final_epsilon(plan, sent),
         by_round=_by_round(plan, sent),
         takes=tuple(_parts(plan, sent)),
         noise=_noise(study, arm, world, sent),
@@ -159,6 +158,11 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         crafted=tuple(spec.name for spec in sent if crafts(plan, spec)),
         encryption=_encryption(study, plan, sent),
     )
+
+
+def final_epsilon(plan: Plan, sent: Sequence[ValueSpec]) -> dict[str, float]:
+    """The epsilon against each party after the last round of the schedule."""
+    return {party: compose(events_of(plan, sent, party, plan.max_rounds), plan.delta) for party in PARTIES}
 
 
 def _adversaries(plan: Plan) -> Sequence[str]:

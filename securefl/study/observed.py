@@ -7,7 +7,6 @@ train both for comparison. No server and no client of the run could, and no epsi
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -105,7 +104,7 @@ def observed(
         found += _of_observer(study, own[0].world, baselines, stop, watch)
         found.append(_constant(own[0].world))
     private_folder(folder)
-    content = {"study": _digest(study), "measures": [_written(own) for own in found]}
+    content = {"study": study.digest, "measures": [_written(own) for own in found]}
     write(folder / FILE, json_text(content))
     return tuple(found)
 
@@ -124,13 +123,9 @@ def stored(study: Study, folder: Path) -> tuple[Observed, ...] | None:
         of, measures = content["study"], tuple(_read(own) for own in content["measures"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path} is damaged ({type(error).__name__}). {again}") from None
-    if of != _digest(study):
+    if of != study.digest:
         raise DataError(f"Expected the measures of this study in {path}, got those of another one. {again}")
     return measures
-
-
-def _digest(study: Study) -> str:
-    return hashlib.sha256(study.text.encode()).hexdigest()
 
 
 def _written(own: Observed) -> dict[str, Any]:

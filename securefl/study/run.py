@@ -14,7 +14,6 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import Algorithm, Device, RoundResult, State, run_round
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery
@@ -28,12 +27,11 @@ from securefl.engine.attendance import Seen
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
 from securefl.mechanisms.charges import fewest_behind_an_entry
-from securefl.storage.journal import Journal
 from securefl.study import cost
 from securefl.study.accounted import allotted, reserve
-from securefl.study.arm import ArmRun, made_folder, opened
+from securefl.study.arm import ArmRun, Saved, made_folder, opened
 from securefl.study.backends import ArmContext, Backend, OneProcess
-from securefl.study.checkpoint import Checkpoint, Figures, ResumePoint, require_new
+from securefl.study.checkpoint import Figures, require_new
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
 from securefl.study.interruption import Interruption, Stop
@@ -73,17 +71,15 @@ def run_arm(
     bounds = allotted(study, arm, world.seed, (algorithm, plan), "").charges
     shared = None if study.privacy.ledger is None else bounds
     with opened(study, arm, world, plan, home, shared) as saved, searches_apart():
-        ledger, checkpoint, journal, records = saved.ledger, saved.checkpoint, saved.journal, saved.records
+        records = saved.records
         for record in records:
             tell(record)
         going_on = len(records) < study.study.rounds and not (records and records[-1]["ended"])
         if going_on and not reserved:
-            own = allotted(study, arm, world.seed, (algorithm, plan), ledger.identity)
+            own = allotted(study, arm, world.seed, (algorithm, plan), saved.ledger.identity)
             reserve(study, plan, world.marks.records, [own])
         last = last or study.study.rounds
-        turn = RoundRunner(
-            study, arm, world, algorithm, plan, ledger, checkpoint, journal, saved.stands, backend, last
-        )
+        turn = RoundRunner(study, arm, world, algorithm, plan, saved, backend, last)
         state = saved.state or algorithm.start()
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
@@ -94,7 +90,7 @@ def run_arm(
                 # noise, from the journal's secrets.
                 with saved.one_commit() if backend.in_one_process else nullcontext():
                     state, record, kept = turn.play(number, state)
-                    checkpoint.save(number, state, record, kept)
+                    saved.checkpoint.save(number, state, record, kept)
                 # The record leaves this process here, so the round's releases are on disk before.
                 records.append(record)
                 tell(record)
@@ -112,37 +108,34 @@ class RoundRunner:
         world: World,
         algorithm: Algorithm,
         plan: Plan,
-        ledger: Ledger,
-        checkpoint: Checkpoint,
-        journal: Journal,
-        stands: Sequence[ResumePoint],
+        saved: Saved,
         backend: Backend,
         last: int,
     ) -> None:
         self._study, self._arm, self._world, self._last = study, arm, world, last
-        self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
+        self._algorithm, self._plan, self._ledger = algorithm, plan, saved.ledger
         self._population = world.population()
-        self._saved = checkpoint.kept()
+        self._saved = saved.checkpoint.kept()
         arm_context = ArmContext(
             study=study,
             arm=arm,
             world=world,
             algorithm=algorithm,
             plan=plan,
-            ledger=ledger,
-            journal=journal,
-            nonce=checkpoint.nonce(),
+            ledger=saved.ledger,
+            journal=saved.journal,
+            nonce=saved.checkpoint.nonce(),
             kept=self._saved,
-            stands=stands,
+            stands=saved.stands,
         )
         self._session = backend.session(arm_context)
-        require_new(plan, self._session, ledger, journal, len(stands))
+        require_new(plan, self._session, saved.ledger, saved.journal, len(saved.stands))
         self._engine = backend.engine(arm_context)
-        self._engine.server.account.restore(own.charged for own in stands)
+        self._engine.server.account.restore(own.charged for own in saved.stands)
         # From the record and not from the ledger: the charge of an interrupted round must not retire a client
         # when that round is repeated.
-        self._retired = {k for own in stands for k in own.retired}
-        self._known = _newest([own.figures for own in stands], self._population.clients)
+        self._retired = {k for own in saved.stands for k in own.retired}
+        self._known = _newest([own.figures for own in saved.stands], self._population.clients)
         self._logs: list[tuple[CohortQuery, Log]] = []
         self._seen: list[Seen] = []
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from securefl.accounting.figures import in_words, plain
-from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.core.installed import versions
 from securefl.core.release import PARTIES
@@ -249,19 +249,6 @@ def write(
     if digests:
         files.write(private / "records.json", json_text(digests))
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
-    common = run_page.ReportData(
-        title=study.study.name,
-        answer="",
-        privacy=privacy,
-        config=study.text,
-        summary=(),
-        figures=(),
-        versions=conditions,
-        seeds=study.study.seeds,
-        reproduce=reproduce,
-        changes=changes,
-        outside=[results.accounting, *outside],
-    )
     to_publish, whole = _drawn(study, shown), _drawn(study, results, spent)
     if results.metrics["accuracy"].equals(shown.metrics["accuracy"]):
         whole |= to_publish  # drawn once
@@ -275,9 +262,21 @@ def write(
         (page, shown, comparable(shown.summary), to_publish, False),
         (private_page(page), results, results.summary, whole, True),
     ):
-        said = notice(page.name, private=apart)
-        data = replace(common, **_compared(study, found, arms), figures=[*pictures.values()], notice=said)
-        run_page.write(path, replace(data, private=apart))
+        data = run_page.ReportData(
+            **_compared(study, found, arms),
+            title=study.study.name,
+            privacy=privacy,
+            config=study.text,
+            figures=[*pictures.values()],
+            versions=conditions,
+            seeds=study.study.seeds,
+            reproduce=reproduce,
+            changes=changes,
+            outside=[results.accounting, *outside],
+            notice=notice(page.name, private=apart),
+            private=apart,
+        )
+        run_page.write(path, data)
     return page
 
 
@@ -297,7 +296,7 @@ def _compared(study: Study, results: Results, arms: Sequence[run_page.ArmSummary
         "quiet": quiet(results) + [PERSONALLY_TESTED] * (len(arms) < len(results.summary)),
         "ledgers": results.ledgers,
         "alarms": [alarm.text for alarm in results.alarms],
-        "reasons": [run_page.ReasonRow(**row) for row in _rows(results.abstentions)],
+        "reasons": _rows(results.abstentions),
         "measure": MEASURES[results.kind].words,
         "measures": measure_rows(results),
         "observers": _observers(results),
@@ -310,7 +309,7 @@ def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     for party in PARTIES:
         for arm, (algorithm, plan) in arms.items():
-            specs = [contribution.spec for contribution in algorithm.contributions]
+            specs = specs_of(algorithm)
             seen, shortly = (learns(plan, specs, party, assumptions=said) for said in (True, False))
             rows.setdefault((party, seen, shortly, in_words(spent[arm][party])), []).append(arm)
     return [

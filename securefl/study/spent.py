@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.core.release import PARTIES
 from securefl.engine.account import Account
@@ -36,7 +36,7 @@ def spent(runs: Sequence[ArmRun], arms: Mapping[str, tuple[Algorithm, Plan]]) ->
 
 
 def _rows(run: ArmRun, algorithm: Algorithm, plan: Plan) -> list[_Row]:
-    specs = {contribution.spec.name: contribution.spec for contribution in algorithm.contributions}
+    specs = {spec.name: spec for spec in specs_of(algorithm)}
     account = Account(plan, specs, clients=run.world.problem.clients)
     shown = set(np.linspace(0, len(run.records) - 1, _MOST_POINTS).round().astype(int))
     rows = []

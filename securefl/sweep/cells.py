@@ -31,7 +31,7 @@ from securefl.dp.choice import Trials
 from securefl.storage.files import folder_at, write
 from securefl.storage.own_code import CALLER, Namer
 from securefl.storage.private_folder import SWEEP, note_format, require_format
-from securefl.storage.texts import read_text, toml
+from securefl.storage.texts import read_text, show, toml
 from securefl.study.config import Arm, Brought, Study, note_home, parse, slug
 
 CONFIG = "sweep.toml"
@@ -242,24 +242,6 @@ def setting_in_words(cell: Cell, key: str, arm: Arm, short: str) -> str:
         return str(at.in_words())
     found = None if words is None else words(at)
     return found or f"{short.replace('_', ' ')} = {show(in_force(cell, key, arm))}"
-
-
-def show(value: Any) -> str:
-    """A value of a configuration in one short line."""
-    match value:
-        case None:
-            return "not set"
-        case str():
-            return value
-        case bool():
-            return "true" if value else "false"
-        case float():
-            return f"{value:g}"
-        case list() | tuple():
-            return "[" + ", ".join(show(item) for item in value) + "]"
-        case dict():
-            return ", ".join(f"{key} {show(item)}" for key, item in value.items())
-    return str(value)
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:

@@ -8,19 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from securefl.accounting.composition import compose
 from securefl.accounting.figures import brief, plain
 from securefl.accounting.shared import Allotment, SharedRuns
-from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import BudgetExceeded, ConfigError, SecureFLError
-from securefl.core.release import PARTIES
-from securefl.mechanisms.charges import events_of
 from securefl.study import world
 from securefl.study.accounted import account, foreseen, ledger_of
 from securefl.study.composition import composition, require_known
 from securefl.study.config import Study
-from securefl.study.forecast import Forecast, affordable_rounds, duration, noise_of
+from securefl.study.forecast import Forecast, affordable_rounds, duration, final_epsilon, noise_of
 from securefl.sweep.best import caveats
 from securefl.sweep.cells import Cell, Sweep
 from securefl.training import single_thread
@@ -112,10 +109,10 @@ def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) ->
 
 
 def _cost(name: str, algorithm: Algorithm, plan: Plan) -> ArmCost:
-    sent = [contribution.spec for contribution in algorithm.contributions]
+    sent = specs_of(algorithm)
     return ArmCost(
         arm=name,
-        epsilon={p: compose(events_of(plan, sent, p, plan.max_rounds), plan.delta) for p in PARTIES},
+        epsilon=final_epsilon(plan, sent),
         affordable=affordable_rounds(plan, sent),
         training_noise=next((noise_of(s.training) for s in sent if s.training is not None), None),
     )

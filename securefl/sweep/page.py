@@ -26,9 +26,10 @@ from securefl.report import pages, run_page, style
 from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.inline import inline_svg
 from securefl.report.pages import number_text
+from securefl.storage.texts import show
 from securefl.study import publication
 from securefl.sweep.best import answer, caveats, headline
-from securefl.sweep.cells import Sweep, in_force, short_names, show
+from securefl.sweep.cells import Sweep, in_force, short_names
 from securefl.sweep.run import facts_of
 from securefl.sweep.tradeoff import Series, filters, student
 from securefl.sweep.tradeoff_plots import Drawing, drawings, worn_by

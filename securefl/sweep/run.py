@@ -13,6 +13,7 @@ from math import isinf
 from pathlib import Path
 from typing import Any, Protocol
 
+from securefl.algorithm.clients import specs_of
 from securefl.core.errors import DataError, SecureFLError, WorkerDied
 from securefl.core.memory import free_cycles
 from securefl.mechanisms.charges import infinite_reasons
@@ -70,7 +71,7 @@ def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
         study, table, *own = (found[key] for key in ("study", "metrics", *_TOLD))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{folder} is damaged ({type(error).__name__}: {error}). {again}") from None
-    if study != _digest(cell.study.text.encode()):
+    if study != cell.study.digest:
         raise DataError(
             f"Expected the cell {cell.name} in {folder}, got another cell: it was copied or swapped. Put it "
             "back, or remove it, and run the sweep again."
@@ -98,7 +99,7 @@ def finish(
 ) -> None:
     """Mark the cell of this study as finished, after its table is written (see `facts`)."""
     noted = {
-        "study": _digest(study.text.encode()),
+        "study": study.digest,
         "metrics": _digest((folder / METRICS).read_bytes()),
         **dict(zip(_TOLD, (card, infinite_reason, alarms, kind, list(outside)), strict=True)),
     }
@@ -296,9 +297,7 @@ def run_cell(
         for arm in found.summary
     }
     words = {
-        name: infinite_reasons(plan, [contribution.spec for contribution in algorithm.contributions])
-        if isinf(spent[name])
-        else ""
+        name: infinite_reasons(plan, specs_of(algorithm)) if isinf(spent[name]) else ""
         for name, (algorithm, plan) in arms.items()
     }
     alarms = [vars(own) for own in found.alarms]

@@ -20,9 +20,10 @@ from scipy.stats import t
 from securefl.core.release import PARTIES
 from securefl.core.text_safety import uncell
 from securefl.report.style import FEW_SEEDS
+from securefl.storage.texts import show
 from securefl.study.config import Study
 from securefl.study.results import rounds_to
-from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, setting_in_words, short_names, show
+from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, setting_in_words, short_names
 from securefl.sweep.run import facts_of
 
 CONFIDENCE = 0.95

@@ -59,7 +59,7 @@ REPR = {
     "securefl/storage/inputs.py": "a path, for people",
     "securefl/matching/options.py": "for people",
     "securefl/matching/sealed.py": "for people",
-    "securefl/published/beside.py": "the digits of a number",
+    "securefl/published/comparison.py": "the digits of a number",
     "securefl/api/running.py": "for people",
     "securefl/storage/database.py": "the digits of a number",
     "securefl/training/networks.py": "how torch prints a brought model, whose fields are not ours",

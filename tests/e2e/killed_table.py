@@ -17,7 +17,7 @@ from support import tiny_table
 from support.tiny_study import FEDAVG
 
 from securefl.commands.main import main
-from securefl.published import run, tuning
+from securefl.published import runs
 
 PERSONAL = '[[arm]]\nname = "FedAvg"\nprotocol = "pfedme"\nfraction = 0.5\nlamda = 2.0\neta = 0.4\n'
 
@@ -27,8 +27,8 @@ def install(patch: pytest.MonkeyPatch, fatal: int) -> None:
     part = replace(part, text=part.text.replace(FEDAVG, PERSONAL))
     patch.setattr(tiny_table, "TABLE", tiny_table.table(part))
     tiny_table.install(patch, digits="TABLE")
-    patch.setattr(tuning, "MANY", (0.5, 1.0))
-    told, tell = 0, run.Bar.tell
+    patch.setattr(runs, "MANY", (0.5, 1.0))
+    told, tell = 0, runs.Bar.tell
 
     def deadly(*given: Any) -> None:
         nonlocal told
@@ -37,7 +37,7 @@ def install(patch: pytest.MonkeyPatch, fatal: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         tell(*given)
 
-    patch.setattr(run.Bar, "tell", deadly)
+    patch.setattr(runs.Bar, "tell", deadly)
 
 
 if __name__ == "__main__":

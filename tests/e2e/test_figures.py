@@ -17,7 +17,7 @@ from support.every import every
 from support.pages import blocks
 
 from securefl.protocols.tables import adds
-from securefl.published import beside
+from securefl.published import comparison
 from securefl.report.significance import holm, signed_rank
 
 ROOT = Path(__file__).parents[2]
@@ -326,7 +326,7 @@ def test_what_noise_costs_in_fedlogs_figure_2() -> None:
 
 
 def test_the_table_of_subnets() -> None:
-    kept = beside.read(RESULTS / "adds_table_3_twin.csv", adds.TABLE_3_TWIN)
+    kept = comparison.read(RESULTS / "adds_table_3_twin.csv", adds.TABLE_3_TWIN)
     said = ", ".join(f"{row['measured']:.3f} ± {row['deviation']:.3f}" for _, row in kept.iterrows())
     assert said in section("Subnets (ADDS)").replace("\n", " ")
 

@@ -12,7 +12,7 @@ import pytest
 from support.command_line import securefl
 from support.tiny_table import TABLE, install
 
-from securefl.published import beside, tuning
+from securefl.published import comparison, runs
 from securefl.study.interruption import Interrupted
 
 
@@ -46,7 +46,7 @@ def test_a_table_from_the_list_to_its_csv(
     traces = tmp_path / "digits" / "traces-rounds.png"
     assert printed.endswith(f"Table: {path}\nTraces: {traces}\n")
     assert traces.is_file()
-    assert len(beside.read(path, TABLE)) == 4
+    assert len(comparison.read(path, TABLE)) == 4
 
     assert listed(capfd, tmp_path)["digits"]["state"] == "done"
     code, printed, _ = securefl(capfd, "reproduce", "digits", "--out", tmp_path, "--json")
@@ -65,7 +65,7 @@ def test_a_table_from_the_list_to_its_csv(
 def test_a_tuned_table_from_its_choice_to_its_csv(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "MANY", (1.0, 4.0))
+    monkeypatch.setattr(runs, "MANY", (1.0, 4.0))
     code, printed, err = securefl(
         capfd, "reproduce", "digits", "--tuned", "--out", tmp_path, "--workers", 1, "--json"
     )
@@ -122,7 +122,7 @@ def test_a_stopped_table_says_how_to_go_on(
     def stopped(*_: object, **__: object) -> None:
         raise Interrupted(signal.SIGTERM)
 
-    monkeypatch.setattr("securefl.published.run.run_table", stopped)
+    monkeypatch.setattr("securefl.published.runs.run_table", stopped)
     code, out, err = securefl(capfd, "reproduce", "digits", "--out", tmp_path)
     assert (code, out) == (143, "")
     assert err.endswith(f"Go on with: securefl reproduce digits --out {tmp_path}\n")

@@ -17,7 +17,7 @@ import pytest
 from support.tiny_table import TABLE
 
 from securefl.core.memory import NEW_OBJECTS, searches_apart
-from securefl.published import run as tables
+from securefl.published import runs as tables
 from securefl.sweep import run as sweeps
 
 ROUNDS = """

@@ -11,7 +11,7 @@ from support.tiny_table import ELSEWHERE, TABLE, install, part, table
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.published import table as catalogue
-from securefl.published.run import run_table
+from securefl.published.runs import run_table
 from securefl.published.table import differences
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from itertools import product
-from math import isnan, nan
+from math import nan
 
 import numpy as np
 import pytest
 from scipy.stats import rankdata
 from support.every import every
-from support.tiny_table import metrics
+from support.tiny_table import metrics, table
 
-from securefl.published.beside import sample
+from securefl.published.comparison import by_seed, compare
 from securefl.published.table import Measure
 from securefl.report.significance import holm, least_p, said, signed_rank
 
@@ -31,25 +31,33 @@ RUNS = metrics(a=[[0.1, 0.5, 0.4], [0.2, 0.3, 0.6]], b=[[0.9, 0.9, 0.9], [0.1, 0
     ],
 )
 def test_a_measure_of_each_seed(measure: Measure, values: tuple[float, float]) -> None:
-    found = sample(measure, RUNS, "a", 0.45)
-    assert found.values == values
-    assert found.reached == 2
-    assert not found.bounded
-    assert found.mean == pytest.approx(np.mean(values))
-    assert found.deviation == pytest.approx(np.std(values, ddof=1))
+    found = by_seed(measure, RUNS, "a", 0.45)
+    assert found["value"].tolist() == [*values]
+    assert found["reached"].tolist() == [True, True]
 
 
 def test_a_run_that_never_gets_there_counts_its_length() -> None:
-    found = sample(Measure.ROUNDS, RUNS, "b", 0.45)
-    assert (found.values, found.reached, found.bounded) == ((1.0, 3.0), 1, True)
-    assert sample(Measure.WATT_HOURS, RUNS, "b", 0.45).values == (0.5, 1.5)
-    assert sample(Measure.ROUNDS, RUNS, "b", None).reached == 0
+    found = by_seed(Measure.ROUNDS, RUNS, "b", 0.45)
+    assert [*found.itertuples(index=False, name=None)] == [(1.0, True), (3.0, False)]
+    assert by_seed(Measure.WATT_HOURS, RUNS, "b", 0.45)["value"].tolist() == [0.5, 1.5]
+    assert not by_seed(Measure.ROUNDS, RUNS, "b", None)["reached"].any()
 
 
 def test_rounds_without_an_evaluation_are_not_the_round() -> None:
-    found = sample(Measure.ROUNDS, metrics(a=[[nan, 0.5, nan, 0.8]]), "a", 0.6)
-    assert (found.values, found.reached) == ((4.0,), 1)
-    assert isnan(found.deviation)
+    found = by_seed(Measure.ROUNDS, metrics(a=[[nan, 0.5, nan, 0.8]]), "a", 0.6)
+    assert [*found.itertuples(index=False, name=None)] == [(4.0, True)]
+
+
+def test_means_and_deviations_over_the_seeds() -> None:
+    own = table(measures=(Measure.MINUTES,))
+    runs = metrics(FedAvg=[[0.1, 0.5], [0.2, 0.2], [0.3, 0.3]], FedProf=[[0.9], [0.9], [0.9]])
+    found = compare(own, {"one": runs}).iloc[0]
+    minutes = (2.0, 1.0, 1.0)
+    assert found["measured"] == pytest.approx(np.mean(minutes))
+    assert found["deviation"] == pytest.approx(np.std(minutes, ddof=1))
+    assert (found["seeds"], found["reached"]) == (3, 3)
+    alone = compare(own, {"one": metrics(FedAvg=[[0.5]], FedProf=[[0.9]])})
+    assert alone["deviation"].isna().all()
 
 
 def by_hand(differences: np.ndarray) -> float:

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from support.tiny_table import TABLE, metrics
 
-from securefl.published import beside
-from securefl.published.beside import sample, with_figures
+from securefl.published import comparison
+from securefl.published.comparison import by_seed, with_figures
 from securefl.published.table import Measure
 from securefl.study.results import Results
 
@@ -30,7 +30,7 @@ def results(*rows: tuple[str, int, int, str, float], personal: str = "") -> Resu
 
 
 def value(measure: Measure, found: pd.DataFrame, arm: str = "a") -> float:
-    return sample(measure, found, arm, None).values[0]
+    return float(by_seed(measure, found, arm, None)["value"].iloc[0])
 
 
 def test_a_client_keeps_its_figure_until_it_has_another_one() -> None:
@@ -61,19 +61,19 @@ def test_the_global_accuracy_of_personal_models_is_a_figure() -> None:
 
 def test_rounds_to_a_stated_accuracy_are_those_of_the_global_model() -> None:
     found = with_figures(results(("a", 1, 0, "global accuracy", 0.45), personal="a"))
-    reached = [sample(m, found, "a", 0.9) for m in (Measure.ROUNDS_40, Measure.ROUNDS_45, Measure.ROUNDS_50)]
-    assert [(own.values, own.reached) for own in reached] == [((1.0,), 1), ((1.0,), 1), ((3.0,), 0)]
-    others = [sample(m, found, "b", 0.9) for m in (Measure.ROUNDS_40, Measure.ROUNDS_45, Measure.ROUNDS_50)]
-    assert [own.values for own in others] == [(1.0,), (3.0,), (3.0,)]
+    stated = (Measure.ROUNDS_40, Measure.ROUNDS_45, Measure.ROUNDS_50)
+    reached = [by_seed(measure, found, "a", 0.9).iloc[0].tolist() for measure in stated]
+    assert reached == [[1.0, True], [1.0, True], [3.0, False]]
+    assert [by_seed(measure, found, "b", 0.9)["value"].iloc[0] for measure in stated] == [1.0, 3.0, 3.0]
 
 
 def test_shares_are_better_if_they_are_smaller_and_have_no_target() -> None:
     columns: dict[str, Any] = {"parameters (share)": [1.0] * 2 + [0.5] * 2}
     both = metrics(FedAvg=[[0.1], [0.2]], FedProf=[[0.1], [0.2]]).assign(**columns)
     table = type(TABLE)(**{**vars(TABLE), "measures": (Measure.PARAMETERS,)})
-    pairs = beside.beside(table, {"one": both})
-    assert [pair.lead for pair in pairs] == [0.5, 0.0]
-    said = beside.sentences(table, pairs)
+    figures = comparison.compare(table, {"one": both})
+    assert figures["lead"].tolist() == [0.5, 0.0]
+    said = comparison.lines(table, figures)
     assert said[3].split() == ["parameters", "(share)"]
     start = "- one, parameters (share): Ours: not significant beside Avg (+0.500, p 0.5"
     assert any(line.startswith(start) for line in said)

@@ -157,6 +157,15 @@ def test_a_band_needs_five_seeds() -> None:
         assert f"mean of {seeds} seeds" in above.get_title(loc="left")
 
 
+def test_a_system_that_diverged_in_every_round_has_no_curve_and_ends_no_picture() -> None:
+    """Its accuracies are all unknown. The table of a whole night stopped with an IndexError."""
+    unknown = [[np.nan] * 3] * 2
+    above, _ = panels(Measure.ROUNDS, FedAvg=unknown, FedProf=ACCURACIES["FedProf"])
+    assert len(curves(above)) == 1
+    above, _ = panels(Measure.ROUNDS, printed({"Avg": {}, "Ours": {}}), FedAvg=unknown, FedProf=unknown)
+    assert curves(above) == []
+
+
 def test_files_are_named_by_what_they_show(tmp_path: Path) -> None:
     found = traces.write(tmp_path, printed(), runs())
     assert [path.name for path in found] == ["traces-rounds.png", "traces-minutes.png"]

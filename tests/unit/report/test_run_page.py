@@ -19,7 +19,6 @@ from securefl.report.run_page import (
     TESTED,
     ArmSummary,
     PrivacyRow,
-    ReasonRow,
     ReportData,
     render,
     write,
@@ -170,7 +169,8 @@ def test_a_figure_that_is_not_for_publication_says_so() -> None:
 
 
 def test_warnings_and_reasons_are_shown() -> None:
-    row = ReasonRow(arm="x", who="clients", what="silent", reason="Lost.", clients=1, rounds=1, times=1)
+    row = {"arm": "x", "who": "clients", "what": "silent", "reason": "Lost.", "told": ""}
+    row |= dict.fromkeys(("clients", "rounds", "times"), 1)
     said = {"alarms": ["Nobody."], "bought": ["Few."], "quiet": ["Nothing."], "reasons": [row]}
     page = Page(render(report(**said)))
     assert all(words in page.text for words in ("Nobody.", "Few.", "Nothing.", "Lost."))

@@ -14,10 +14,9 @@ from support.every import every
 
 from securefl.dp import epsilon_of
 from securefl.protocols.tables import fedlog
-from securefl.published import beside
-from securefl.published.run import run_table
+from securefl.published import comparison
+from securefl.published.runs import SIZE, Chosen, candidates, choosing, run_table, tuned
 from securefl.published.table import Measure, Part, Table
-from securefl.published.tuning import SIZE, Chosen, candidates, choosing, tuned
 from securefl.storage.texts import toml
 from securefl.study.composition import composition
 from securefl.study.packaged import text_of
@@ -57,15 +56,17 @@ def test_every_system_plays(table: Table, tmp_path: Path) -> None:
     with undrawn():
         results = run_table(small, tmp_path, lambda *told: None, workers=1)
     metrics = {name: own.metrics for name, own in results.items()}
-    pairs = beside.beside(small, metrics)
+    figures = comparison.compare(small, metrics)
     (found,) = metrics.values()
     assert found["accuracy"].notna().all()
     common = {"FedAvg", "CS-FL"} & {*found["arm"]}
     assert {*found.loc[found["models"] == "global", "arm"]} == common
-    for pair in pairs:
-        own = found[found["arm"] == pair.row.arm].iloc[-1]
+    arms = {row.label: row.arm for part in small.parts for row in part.rows}
+    assert len(figures) == len(arms) * len(small.measures)
+    for figure in figures.itertuples():
+        own = found[found["arm"] == arms[figure.system]].iloc[-1]
         sent = {Measure.MEGABITS_UP: own["bytes_up"] * 8 / 1e6, Measure.MEGABYTES: own["megabytes"]}
-        assert pair.measured.mean == pytest.approx(sent.get(pair.measure, own["accuracy"]))
+        assert figure.measured == pytest.approx(sent.get(figure.measure, own["accuracy"]))
 
 
 @every("table", [fedlog.TABLE_1_MNIST, fedlog.TABLE_1_CIFAR10])
@@ -79,10 +80,7 @@ def test_the_eleven_systems_are_tried_equally_often(table: Table) -> None:
 def test_a_tuned_table_has_each_measure_once() -> None:
     table = fedlog.TABLE_1_MNIST
     (part,) = table.parts
-    choice = {
-        (part.name, row.arm): Chosen(candidate=candidates(row)[0], rate=1e-3, accuracy=0.9)
-        for row in part.rows
-    }
+    choice = {(part.name, row.arm): Chosen(candidate=candidates(row)[0], accuracy=0.9) for row in part.rows}
     assert tuned(table, choice).measures == table.measures
 
 

@@ -11,8 +11,8 @@ import pytest
 from support.tiny_table import OTHER, TABLE
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.published import beside
-from securefl.published.run import Standing, run_table, standing
+from securefl.published import comparison
+from securefl.published.runs import Standing, run_table, standing
 from securefl.published.table import Table
 from securefl.study.interruption import Interrupted
 
@@ -43,7 +43,7 @@ def run(table: Table, folder: Path, stop: After | None = None) -> list[tuple[str
         stop=stop,
     )
     metrics = {name: own.metrics for name, own in results.items()}
-    beside.write(folder / beside.CSV, "digits", table, beside.beside(table, metrics))
+    comparison.write(folder / comparison.CSV, "digits", table, comparison.compare(table, metrics))
     return told
 
 
@@ -66,31 +66,31 @@ def test_an_interrupted_table_goes_on(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run(TABLE, tmp_path, After(5))
     assert str(standing(TABLE, tmp_path)) == "2 of 4 cells"
-    assert not (tmp_path / beside.CSV).exists()
+    assert not (tmp_path / comparison.CSV).exists()
     told = run(TABLE, tmp_path)
     assert len(set(told)) == len(told) == 8
-    assert (tmp_path / beside.CSV).read_text() == (finished / beside.CSV).read_text()
+    assert (tmp_path / comparison.CSV).read_text() == (finished / comparison.CSV).read_text()
 
 
 def test_a_folder_of_another_version_is_refused(finished: Path) -> None:
-    before = (finished / beside.CSV).read_text()
+    before = (finished / comparison.CSV).read_text()
     for ask in (standing, run):
         with pytest.raises(
             ConfigError, match=r"'rounds = 2' in place of 'rounds = 3'.* Move the folder away"
         ):
             ask(OTHER, finished)  # type: ignore[operator]
-    assert (finished / beside.CSV).read_text() == before
+    assert (finished / comparison.CSV).read_text() == before
 
 
 def test_a_csv_of_another_version_is_refused(finished: Path, tmp_path: Path) -> None:
-    path = finished / beside.CSV
-    assert len(beside.read(path, TABLE)) == 4
+    path = finished / comparison.CSV
+    assert len(comparison.read(path, TABLE)) == 4
     with pytest.raises(ConfigError, match=f"got version {TABLE.version}: it is from other studies"):
-        beside.read(path, OTHER)
+        comparison.read(path, OTHER)
     bare = tmp_path / "table.csv"
     bare.write_text("part,system\n")
     with pytest.raises(ConfigError, match="got no version"):
-        beside.read(bare, TABLE)
+        comparison.read(bare, TABLE)
 
 
 def test_a_damaged_run_is_told(finished: Path, tmp_path: Path) -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from math import isnan, nan
+from math import nan
 from pathlib import Path
 
 import pandas as pd
 from support.tiny_table import ROWS, TABLE, metrics, part, table
 
-from securefl.published import beside
+from securefl.published import comparison
 from securefl.published.table import Measure
 
 RUNS = {"one": metrics(FedAvg=[[0.1, 0.1], [0.1, 0.3]], FedProf=[[0.2, 0.4], [0.1, 0.5]])}
-PAIRS = beside.beside(TABLE, RUNS)
+FIGURES = comparison.compare(TABLE, RUNS)
 
 
 def test_the_table_in_lines() -> None:
-    said = beside.sentences(TABLE, PAIRS)
+    said = comparison.lines(TABLE, FIGURES)
     assert said[:10] == [
         "Digits (Nobody, Table 1)",
         "",
@@ -38,7 +38,7 @@ def test_the_table_in_lines() -> None:
 
 def test_a_file_says_what_it_is_and_every_difference(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
-    beside.write(path, "securefl reproduce digits", TABLE, PAIRS)
+    comparison.write(path, "securefl reproduce digits", TABLE, FIGURES)
     lines = path.read_text().splitlines()
     assert lines[:3] == [
         "# securefl reproduce digits",
@@ -46,8 +46,8 @@ def test_a_file_says_what_it_is_and_every_difference(tmp_path: Path) -> None:
         "# Digits (Nobody, Table 1)",
     ]
     assert "# difference: Ours: scheme = not set; published is II." in lines
-    found = beside.read(path, TABLE)
-    pd.testing.assert_frame_equal(found, pd.DataFrame(beside.as_rows(PAIRS)), check_dtype=False)
+    found = comparison.read(path, TABLE)
+    pd.testing.assert_frame_equal(found, pd.DataFrame(comparison.rows(FIGURES)), check_dtype=False)
     assert found["reached"].tolist() == [2, 2, 1, 2]
 
 
@@ -61,35 +61,34 @@ def test_a_system_without_a_figure_is_named_and_compared_with_nobody() -> None:
     """It was in no sentence ("Ours: ."), and its p counted among those that are adjusted."""
     runs = metrics(FedAvg=[[0.1], [0.2]], FedProf=[[0.5], [0.6]])
     runs["local accuracy"] = [nan, nan, 0.5, 0.6]
-    pairs = beside.beside(LOCAL, {"one": runs})
-    local = [pair for pair in pairs if pair.measure is Measure.LOCAL]
-    assert all(isnan(pair.adjusted) for pair in local)
-    assert beside.claims(LOCAL, pairs)[1] == "one, local accuracy: Ours: no figure of Avg and None."
-    lines = beside.sentences(LOCAL, pairs)
+    figures = comparison.compare(LOCAL, {"one": runs})
+    assert figures.loc[figures["measure"] == Measure.LOCAL, "adjusted_p"].isna().all()
+    assert comparison.claims(LOCAL, figures)[1] == "one, local accuracy: Ours: no figure of Avg and None."
+    lines = comparison.lines(LOCAL, figures)
     assert "      measured   0.150 ± 0.071  –" in lines
     assert "      p          0.5            –" in lines
-    assert [row["measured"] for row in beside.as_rows(pairs)][3:] == [None, 0.55, None]
+    assert [row["measured"] for row in comparison.rows(figures)][3:] == [None, 0.55, None]
 
 
 def test_a_run_that_diverged_has_no_last_accuracy_and_ends_no_table() -> None:
     """Its accuracies are all unknown. The table of a whole night stopped with an IndexError."""
     runs = metrics(FedAvg=[[nan, nan], [0.2, 0.3]], FedProf=[[0.5, 0.5], [0.6, 0.6]])
-    pairs = beside.beside(
+    figures = comparison.compare(
         replace(TABLE, measures=(Measure.LAST, Measure.BEST, Measure.ROUNDS)), {"one": runs}
     )
-    assert [isnan(pair.measured.mean) for pair in pairs] == [True, False, True, False, False, False]
-    assert "NaN" not in json.dumps(beside.as_rows(pairs))
-    assert "one, last accuracy: Ours: no figure of Avg." in beside.claims(
-        replace(TABLE, measures=(Measure.LAST,)), pairs
+    assert figures["measured"].isna().tolist() == [True, False, True, False, False, False]
+    assert "NaN" not in json.dumps(comparison.rows(figures))
+    assert "one, last accuracy: Ours: no figure of Avg." in comparison.claims(
+        replace(TABLE, measures=(Measure.LAST,)), figures
     )
 
 
 def test_if_the_own_system_has_no_figure_nobody_is_compared() -> None:
     runs = metrics(FedAvg=[[0.2], [0.3]], FedProf=[[nan], [0.6]])
-    pairs = beside.beside(TABLE, {"one": runs})
-    assert beside.claims(TABLE, pairs)[0] == "one, best accuracy: Ours: no figure of its own."
+    figures = comparison.compare(TABLE, {"one": runs})
+    assert comparison.claims(TABLE, figures)[0] == "one, best accuracy: Ours: no figure of its own."
 
 
 def test_json_has_no_nan() -> None:
-    one = beside.beside(TABLE, {"one": metrics(FedAvg=[[0.1]], FedProf=[[0.2]])})
-    assert "NaN" not in json.dumps(beside.as_rows(one))
+    one = comparison.compare(TABLE, {"one": metrics(FedAvg=[[0.1]], FedProf=[[0.2]])})
+    assert "NaN" not in json.dumps(comparison.rows(one))
