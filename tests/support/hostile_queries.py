@@ -40,7 +40,7 @@ from securefl.algorithm.weighing import Weights
 from securefl.core.acts import RecordAct, entering
 from securefl.core.agreement import Agreement, Directory, Identity
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
-from securefl.core.hiding import ComputeAndConceal, Concealed
+from securefl.core.hiding import ComputeAndConceal
 from securefl.core.keys import SecretKey
 from securefl.core.linear import LinearQuery
 from securefl.core.machine import Expects, Need, Step
@@ -382,7 +382,7 @@ class IdealClient:
         if not answer:
             return Step("over", result="refused")
         if state == "entering":
-            conceal = {one.name: partial(Concealed, "masked") for one in self.agreement.vectors}
+            conceal = {one.name: np.asarray for one in self.agreement.vectors}
             order = ComputeAndConceal(client=self.name, header=self.agreement.header, conceal=conceal)
             return Step("computing", need=Need(order))
         if state == "computing":

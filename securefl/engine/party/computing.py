@@ -25,7 +25,7 @@ from securefl.core.abstaining import Abstains, Reason
 from securefl.core.agreement import Question
 from securefl.core.entropy import derived
 from securefl.core.errors import DataError, SecureFLError
-from securefl.core.hiding import Conceal, Concealed
+from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey
 from securefl.core.linear import LinearBounds
 from securefl.core.messages import Broadcast, client_name
@@ -368,7 +368,7 @@ def _question(task: Contribute, name: str) -> Question:
 def of_size(name: str, size: int, conceal: Conceal) -> Conceal:
     """Wrap `conceal`: the client abstains if it has another number of integers than the call says."""
 
-    def checked(integers: NDArray[Any]) -> Concealed:
+    def checked(integers: NDArray[Any]) -> NDArray[np.generic] | bytes:
         if integers.shape != (size,):
             raise Abstains(
                 Reason.ORDER,
