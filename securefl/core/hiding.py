@@ -20,13 +20,13 @@ Conceal = Callable[[NDArray[Any]], NDArray[np.generic] | bytes]
 class ConcealVector:
     """The function that encrypts the hidden part of an answer to a linear query. Raises nothing.
 
-    It is no `Conceal`, so that no vector is concealed without a look at the bounds: the noise that hides the
-    query's weights, and the room of the ring, are sized by them.
+    It is no `Conceal`, so that no vector is concealed without bounds: the noise that hides the query's
+    weights, and the room of the ring, are sized by them.
 
     Attributes:
         bounds: the query's bounds, as the server's call has them. The client compares them with its own
-            before it is charged, and the vector with them before it is concealed.
-        conceal: the function.
+            before it is charged.
+        conceal: the function. It holds the vector against the bounds (`LinearBounds.require_hidden`).
 
     >>> from securefl.linear import LinearBounds
     >>> from securefl.core.hiding import ConcealVector

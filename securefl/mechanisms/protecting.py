@@ -14,7 +14,6 @@ from securefl.core.entropy import derived, long_fingerprint
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.hiding import Conceal, ConcealVector
 from securefl.core.keys import SecretKey
-from securefl.core.linear import LinearBounds
 from securefl.core.release import Form, Release, ReleaseKey
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
@@ -115,9 +114,8 @@ def protect(
         if plan.scores != "clear" and (value.hidden.size or conceal is not None):
             if not isinstance(conceal, ConcealVector):
                 raise _unconcealed(spec)
-            _require_inside(mechanism, spec, conceal.bounds, value)
             form, numbers = "encrypted", value.clear.astype(np.float64)
-            sealed = conceal.conceal(value.hidden)
+            sealed = _concealed(mechanism, spec, conceal, value)
     return Release(
         key=key,
         unit=plan.unit,
@@ -199,26 +197,25 @@ def _number(mechanism: Noise, spec: ValueSpec, value: Value, source: Source) -> 
     return value
 
 
-def _require_inside(mechanism: Noise, spec: ValueSpec, bounds: LinearBounds, value: Value) -> None:
-    """Raises DataError if a vector is outside the bounds of its query, and Abstains(NOISED) after noise.
+def _concealed(mechanism: Noise, spec: ValueSpec, conceal: ConcealVector, value: Value) -> bytes:
+    """The hidden part of a vector, encrypted.
 
-    It depends on the vector, so it is no public reason.
+    Raises DataError if the vector is outside the bounds of its query, and Abstains(NOISED) after noise. It
+    depends on the vector, so it is no public reason.
     """
-    outside = ""
-    # Values beside those of the bounds would leave in the clear, and say more than the score.
-    if value.clear.shape != (bounds.clear_length,):
-        outside = f"{bounds.clear_length} values in the clear, got {value.clear.size}"
-    elif not bounds.holds_hidden(value.hidden):
-        norm = float(np.linalg.norm(value.hidden))
-        outside = (
-            f"{bounds.hidden_length} hidden values of norm up to {bounds.norm:.6g}, got {value.hidden.size} "
-            f"of norm {norm:.6g}"
-        )
-    if outside:
-        why = f"Expected of {spec.name!r}, as its declared bounds have it, {outside}: it is not sent."
+    length = conceal.bounds.clear_length
+    try:
+        # Values beside those of the bounds would leave in the clear, and say more than the score.
+        if value.clear.shape != (length,):
+            raise DataError(
+                f"Expected of {spec.name!r}, as its declared bounds have it, {length} values in the clear, "
+                f"got {value.clear.size}: it is not sent."
+            )
+        return conceal.conceal(value.hidden)
+    except DataError as error:
         if mechanism.noised:
-            raise Abstains(Reason.NOISED, why)
-        raise DataError(why)
+            raise Abstains(Reason.NOISED, str(error)) from None
+        raise
 
 
 def _unconcealed(spec: ValueSpec) -> LocalProtocolError:
