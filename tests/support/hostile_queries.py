@@ -36,7 +36,6 @@ from securefl.algorithm.queries import (
     Value,
     ValueSpec,
 )
-from securefl.algorithm.weighing import Weights
 from securefl.core.acts import RecordAct, entering
 from securefl.core.agreement import Agreement, Directory, Identity
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
@@ -608,14 +607,12 @@ class Play:
         """An attempt at the sum of whoever is called. The server shows one set of survivors: all it can."""
         self.attempt += 1
         header = Header(self.session, self.round, self.attempt, self.stage)
-        attempt = Attempt(
+        attempt = Attempt.of(
+            order_of(query),
+            cohort_of(query),
             header=header,
             sums=query.sums,
-            initial=query.initial,
-            number=0,
-            again=0,
-            cohort=tuple(NAMES[k] for k in called),
-            weights=Weights.of(order_of(query), cohort_of(query)),
+            called=called,
             task=bytes(32),
         )
         vault = self.party._sums.vault = Vault()  # type: ignore[union-attr]

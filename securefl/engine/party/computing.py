@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from securefl.algorithm.clients import ClientContext, Contribution
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import ClientState, Float32s, Value, ValueSpec
+from securefl.algorithm.queries import ClientState, Float32s, Value
 from securefl.core.abstaining import Abstains, Reason
 from securefl.core.agreement import Question
 from securefl.core.entropy import derived
@@ -291,13 +291,8 @@ class Computing:
 
 
 @runtime_checkable
-class OfWave(Protocol):
+class OfWave(Contribution, Protocol):
     """A contribution that makes the values of many clients in one pass."""
-
-    @property
-    def spec(self) -> ValueSpec: ...
-
-    def compute(self, context: ClientContext) -> Value: ...
 
     def of_wave(self, contexts: Sequence[ClientContext]) -> Sequence[Callable[[], Value]]:
         """For each client, a function that returns its value, or raises what `compute` raises for it."""
@@ -305,13 +300,8 @@ class OfWave(Protocol):
 
 
 @runtime_checkable
-class OfNothing(Protocol):
+class OfNothing(Contribution, Protocol):
     """A contribution that defines the value of a client without records."""
-
-    @property
-    def spec(self) -> ValueSpec: ...
-
-    def compute(self, context: ClientContext) -> Value: ...
 
     def nothing(self, context: ClientContext) -> Value:
         """The value without records. It depends on the order and the broadcast alone."""
