@@ -145,8 +145,8 @@ class LinearBounds:
         # `<=` is false for nan. The factor 1 + 1e-9 allows for rounding.
         if values.shape != (self.hidden_length,) or not norm <= self.norm * (1 + 1e-9):
             raise DataError(
-                f"Expected {self.hidden_length} hidden values of norm up to {self.norm:.6g}, as declared, "
-                f"got shape {values.shape} of norm {norm:.6g}. Clip them first (for profiles, `features`)."
+                f"Expected, as declared, {self.hidden_length} hidden values of norm up to {self.norm:.6g}, "
+                f"got {values.size} of norm {norm:.6g}. Clip them first (for profiles, take `features`)."
             )
 
     def allows(self, number: float, error: float) -> bool:
