@@ -113,7 +113,7 @@ class Sum:
         self.summed += values
         self.clear += integers
         with self.of(name):
-            numbers = order.conceal[self.vector.name](integers).numbers
+            numbers = order.conceal[self.vector.name](integers)
         key = ReleaseKey(name, at.session, at.round, at.stage, at.attempt, self.vector.name)
         self.ledger.reserve([(key, NO_COST)])
         with self.of(name):

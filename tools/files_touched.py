@@ -67,7 +67,7 @@ name = "x"
 PROFILE = STUDY.format(["update", "profile"], 'protocol = "fedprof"\nfraction = 0.4\nalpha = 10.0')
 STATISTIC = STUDY.format(["statistic"], 'protocol = "fedlog"')
 MASKED = STATISTIC.replace('sum = "clear"', 'sum = "masked"\ndropout = 0.2\ncorrupt = 0.0')
-CARRIERS = """Profile Features Split Value Concealed Release Delivered Contribution OpenRequest OpenReply
+CARRIERS = """Profile Features Split Value Release Delivered Contribution OpenRequest OpenReply
 Score MaskedInput Summed Opened Total Message RecordDict ArrayRecord"""
 WALKS = {
     "profile to score": (CARRIERS, PROFILE),

@@ -160,7 +160,7 @@ class SharedLedger:
         >>> from securefl.accounting.shared import SharedLedger, shared_terms
         >>> terms = shared_terms(Plan(delta=1e-5, max_rounds=10, budget=2.0).terms())
         >>> with SharedLedger(":memory:", terms, "the digest of their records") as shared:
-        ...     shared.account().epsilon("server")
+        ...     shared.runs().epsilon("server")
         0.0
 
     Args:
@@ -211,7 +211,7 @@ class SharedLedger:
         with self._db.explaining():
             self._note.write(_head(self._db.rows))
 
-    def account(self) -> SharedRuns:
+    def runs(self) -> SharedRuns:
         """Return the stored runs."""
         with self._db.explaining():
             return SharedRuns(terms=self._terms, entries=_entries(self._db.rows, None))
@@ -226,9 +226,9 @@ class SharedLedger:
         # The note follows the commit: a note ahead of its ledger would make an intact ledger unusable.
         with self._db.transaction(self._noted):
             # Read in the transaction that writes, so that two processes cannot both spend the same remainder.
-            account = SharedRuns(terms=self._terms, entries=_entries(self._db.rows, None))
-            new = [own for own in wants if not _stands(account.known(own.run), own)]
-            if (refused := account.refusal(wants)) is not None:
+            stored = SharedRuns(terms=self._terms, entries=_entries(self._db.rows, None))
+            new = [own for own in wants if not _stands(stored.known(own.run), own)]
+            if (refused := stored.refusal(wants)) is not None:
                 raise refused
             for own in new:
                 self._insert(own)
@@ -244,11 +244,11 @@ class SharedLedger:
             ) from None
 
 
-def account_of(path: Path, terms: Terms | None = None, records: str = "") -> SharedRuns:
+def runs_of(path: Path, terms: Terms | None = None, records: str = "") -> SharedRuns:
     """Read the shared ledger at `path`, also from a read-only folder.
 
     Args:
-        path: the file. If it is missing and `terms` are given, the account is empty. So it is while another
+        path: the file. If it is missing and `terms` are given, there are no runs. So it is while another
             process makes the file.
         terms, records: the terms and the records' digest of runs that would be added.
 
@@ -277,7 +277,7 @@ def is_shared(path: Path) -> bool:
 def _stored(
     db: sqlite3.Connection, path: Path, before: Head | None, asked: Terms | None
 ) -> tuple[SharedRuns, Mapping[str, str]]:
-    """The account and the stored terms. Before its first terms, a ledger has those that are asked for."""
+    """The stored runs and terms. Before its first terms, a ledger has those that are asked for."""
 
     rows = rows_of(db)
 

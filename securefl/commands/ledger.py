@@ -99,7 +99,7 @@ def runs(path: Path, as_json: bool) -> None:
     all releases that it may make.
     """
     from securefl.accounting.figures import plain, short
-    from securefl.accounting.shared import SharedRuns, account_of, is_shared
+    from securefl.accounting.shared import SharedRuns, is_shared, runs_of
     from securefl.core.release import PARTIES
 
     if not is_shared(path):
@@ -107,7 +107,7 @@ def runs(path: Path, as_json: bool) -> None:
             f"Expected a ledger that several runs share ([privacy] ledger), got {path}. Show the ledger of "
             f"one run or party with: securefl ledger show {path}"
         )
-    found = account_of(path)
+    found = runs_of(path)
     terms = found.terms
     after = [
         {party: SharedRuns(terms=terms, entries=found.entries[:n]).epsilon(party) for party in PARTIES}

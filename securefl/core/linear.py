@@ -135,11 +135,19 @@ class LinearBounds:
         # Comparisons with nan are false, so nan is outside.
         return bool(((values >= low) & (values <= high)).all())
 
-    def holds_hidden(self, values: Floats) -> bool:
-        """Whether `values` is (h,) with a norm of at most `norm`. False if an entry is nan."""
+    def require_hidden(self, values: Floats) -> None:
+        """Raise DataError unless `values` is (h,) with a norm of at most `norm`, so also if an entry is nan.
+
+        Every cipher calls it before it conceals a vector: flooding noise and the room of the ring are sized
+        by this norm.
+        """
+        norm = float(np.linalg.norm(values))
         # `<=` is false for nan. The factor 1 + 1e-9 allows for rounding.
-        fits = values.shape == (self.hidden_length,)
-        return fits and float(np.linalg.norm(values)) <= self.norm * (1 + 1e-9)
+        if values.shape != (self.hidden_length,) or not norm <= self.norm * (1 + 1e-9):
+            raise DataError(
+                f"Expected, as declared, {self.hidden_length} hidden values of norm up to {self.norm:.6g}, "
+                f"got {values.size} of norm {norm:.6g}. Clip them first (for profiles, take `features`)."
+            )
 
     def allows(self, number: float, error: float) -> bool:
         """Whether an honest number can differ from `number` by at most `error`. False if it is nan."""

@@ -20,7 +20,7 @@ import numpy as np
 from securefl.algorithm.queries import Sum, ValueSpec
 from securefl.algorithm.weighing import Weights
 from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.core.messages import Cohort
+from securefl.core.messages import Cohort, client_name
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit, decode, encode, message, peek
 from securefl.linear.scheme import Questions
@@ -188,6 +188,19 @@ class SumCall:
             )
         return tuple(
             Sum(contributions[name], size) for name, size in zip(self.names, self.lengths, strict=True)
+        )
+
+    def attempt(self, header: Header, sums: tuple[Sum, ...]) -> Attempt:
+        """The attempt that the server states in this call: all that a key holder has of it."""
+        return Attempt(
+            header=header,
+            sums=sums,
+            initial=self.initial,
+            number=self.number,
+            again=self.again,
+            cohort=tuple(sorted(map(client_name, self.called))),
+            weights=self.weights,
+            task=self.task,
         )
 
     @property

@@ -22,7 +22,7 @@ from securefl.algorithm.queries import Answers, CohortQuery, PerClient, ValueSpe
 from securefl.algorithm.weighing import Weights, require_allowed, require_batches
 from securefl.core.agreement import Directory
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
-from securefl.core.messages import client_name, task
+from securefl.core.messages import Order, client_name, task
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
 from securefl.engine.account import Account
@@ -236,7 +236,7 @@ class ServerParty(RecordedParty):
             # An order that breaks the plan is refused by every client, so the per-client numbers in it would
             # be lost too.
             try:
-                weights = _weights(query)
+                weights = Weights.of(order_of(query), cohort_of(query))
                 require_allowed(self._plan, [question.spec for question in query.sums], weights)
                 require_batches(self._plan, query.cohort, weights.draws)
             except ConfigError as error:
@@ -323,8 +323,9 @@ class ServerParty(RecordedParty):
         """
         per_client, again = self._exchange(query, header, transport, scores, hidden=True).per_client, 0
         while True:
-            told = task(header, order_of(query, again=again), broadcast_of(query))
-            found, header, final = self._attempts(query, header, told, again, transport)
+            order = order_of(query, again=again)
+            told = task(header, order, broadcast_of(query))
+            found, header, final = self._attempts(query, header, order, told, transport)
             if found is not None:
                 return replace(found, per_client=per_client)
             anew = final and all(Protection(self._plan, question.spec).noised for question in query.sums)
@@ -336,7 +337,7 @@ class ServerParty(RecordedParty):
             self._exchange(query, header, transport, NO_SCORES, hidden=True, again=again)
 
     def _attempts(
-        self, query: CohortQuery, header: Header, told: bytes, again: int, transport: Transport
+        self, query: CohortQuery, header: Header, order: Order, told: bytes, transport: Transport
     ) -> tuple[Answers | None, Header, bool]:
         """Attempts that leave out proven cheaters.
 
@@ -348,7 +349,7 @@ class ServerParty(RecordedParty):
             header = _next(header)
             cohort = sorted(k for k in query.cohort if k not in self._culprits)
             try:
-                machine = self._machine(query, header, cohort, told, again, transport)
+                machine = self._machine(query, header, cohort, order, told, transport)
             except (ConfigError, CryptoError) as error:  # the cohort is too small without the cheaters
                 self.log.report(SERVER, str(error))
                 return None, header, False
@@ -367,22 +368,15 @@ class ServerParty(RecordedParty):
         query: CohortQuery,
         header: Header,
         cohort: Sequence[int],
+        order: Order,
         told: bytes,
-        again: int,
         transport: Transport,
     ) -> Any:
         """Make the server's state machine for one attempt, and tell the other parties to start theirs."""
         assert self._sums is not None
         assert self._scheme is not None
-        attempt = Attempt(
-            header=header,
-            sums=query.sums,
-            initial=query.initial,
-            number=query.number,
-            again=again,
-            cohort=tuple(sorted(map(client_name, cohort))),
-            weights=_weights(query),
-            task=told,
+        attempt = Attempt.of(
+            order, cohort_of(query), header=header, sums=query.sums, called=cohort, task=told
         )
         call = SumCall.over(cohort, attempt)
         self._sums.check(attempt)
@@ -436,11 +430,6 @@ def no_answers(query: CohortQuery) -> Answers:
     return Answers(
         survivors=(), totals={}, per_client={per_client.spec.name: {} for per_client in query.per_client}
     )
-
-
-def _weights(query: CohortQuery) -> Weights:
-    """The weights that the order of a hidden sum states."""
-    return Weights.of(order_of(query), cohort_of(query))
 
 
 def _next(header: Header) -> Header:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.errors import ConfigError
 from securefl.core.linear import Floats, LinearQuery
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, agreed
@@ -50,16 +50,10 @@ class Encryptor:
             `terms.ciphertext_bytes` bytes.
 
         Raises:
-            LocalProtocolError: another length, or values outside the bounds.
+            DataError: another length, or values outside the bounds.
         """
-        terms = self._terms
-        if not terms.bounds.holds_hidden(hidden):
-            raise LocalProtocolError(
-                f"Expected {terms.hidden_length} finite hidden features inside the declared bounds, got "
-                f"shape {hidden.shape}, or features outside them. Clip them first (for profiles, take "
-                "`features`)."
-            )
-        return self._packed("ciphertext", hidden, terms.data_scale)
+        self._terms.bounds.require_hidden(hidden)
+        return self._packed("ciphertext", hidden, self._terms.data_scale)
 
     def encrypt_baseline(self, query: LinearQuery) -> bytes:
         """Mode E: the query's weights and offset as one message. The evaluator learns neither."""

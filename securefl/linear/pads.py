@@ -31,7 +31,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from securefl.core.agreement import Directory, Identity, fields, u32
-from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
+from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.formats import prefix
 from securefl.core.keys import PublicKey, SecretKey
 from securefl.core.linear import Floats, LinearBounds
@@ -72,7 +72,7 @@ def mask(
         own: the fresh key, used for nothing else; by default from the operating system.
 
     Raises:
-        LocalProtocolError: another length, or values outside the bounds.
+        DataError: another length, or values outside the bounds.
     """
     own, whole = own or AgreementKey.generate(), rounded(hidden, terms)
     pad, _ = pad_and_rest(own, to, own.public, terms, name, told)
@@ -80,11 +80,8 @@ def mask(
 
 
 def rounded(hidden: Floats, terms: PadTerms) -> Words:
-    """A client's vector as words. Raises LocalProtocolError for another length or values outside bounds."""
-    if not terms.bounds.holds_hidden(hidden):
-        raise LocalProtocolError(
-            f"Expected {terms.row} hidden features inside the declared bounds, got others."
-        )
+    """A client's vector as words. Raises DataError for another length or values outside the bounds."""
+    terms.bounds.require_hidden(hidden)
     return words.from_floats(np.rint(hidden * terms.data_scale), terms.word_bits)
 
 

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Final
 
 from securefl.core.agreement import Directory, Identity
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
-from securefl.core.hiding import Concealed, ConcealVector
+from securefl.core.hiding import ConcealVector
 from securefl.core.linear import Floats, LinearBounds, LinearQuery
 from securefl.core.machine import Expects, Need, Outgoing, Step, Work
 from securefl.core.messages import OVERHEAD, REFUSED, OpenReply, OpenRequest, client_name
@@ -241,10 +241,7 @@ class LinearClients:
 
         def of(own: Identity | None) -> Mapping[str, ConcealVector]:
             conceal = self._latest.conceal
-            return {
-                one.name: ConcealVector(asked.bounds, partial(_concealed, partial(conceal, one, own)))
-                for one in questions
-            }
+            return {one.name: ConcealVector(asked.bounds, partial(conceal, one, own)) for one in questions}
 
         if not scheme.signs:
             return dict.fromkeys(clients, of(None))
@@ -256,10 +253,6 @@ class LinearClients:
         Returns whether another piece is to be done. A party that never calls it does all work as it answers.
         """
         return self._latest is not None and self._latest.prepare()
-
-
-def _concealed(conceal: Callable[[Floats], bytes], hidden: Floats) -> Concealed:
-    return Concealed("encrypted", sealed=conceal(hidden))
 
 
 # The server -----------------------------------------------------------------------------------------

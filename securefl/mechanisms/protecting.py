@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -15,8 +14,7 @@ from securefl.core.entropy import derived, long_fingerprint
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.hiding import Conceal, ConcealVector
 from securefl.core.keys import SecretKey
-from securefl.core.linear import LinearBounds
-from securefl.core.release import Release, ReleaseKey
+from securefl.core.release import Form, Release, ReleaseKey
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import Protection
@@ -70,8 +68,9 @@ def protect(
         value: the client's value before protection.
         key: the holder, session, round, stage, attempt and name of the release.
         weight: the weight in a sum, in (0, 1].
-        conceal: conceals the integers of a sum. For the hidden part of a number it is a `ConcealVector`,
-            which has the bounds of the query. Required if the plan hides the value.
+        conceal: masks the integers of a sum (the release is "masked") or encrypts them ("encrypted"). For
+            the hidden part of a number it is a `ConcealVector`, which has the bounds of the query. Required
+            if the plan hides the value.
         trained: as for `Protection.charge`.
         secret: the client's noise is derived from it and the release's key. Without one the noise comes from
             the operating system.
@@ -92,35 +91,38 @@ def protect(
     """
     plan, spec, mechanism = protection.plan, protection.spec, protection.mechanism
     charge = protection.charge(trained=trained)
-    sent: NDArray[Any]
+    form: Form = "sparse" if protection.sparse else "open"
+    sealed = b""
     source = Source(None if secret is None else derived(secret, b"noise" + _place(key)))
     _require_grid(mechanism, spec, value)
-    hidden = None
     if spec.reduction == "sum":
-        sent = _summand(mechanism, spec, value, weight, source, must_answer)
+        sent = numbers = _summand(mechanism, spec, value, weight, source, must_answer)
         if plan.hidden:
             if conceal is None or isinstance(conceal, ConcealVector):
                 raise _unconcealed(spec)
-            hidden = conceal(sent.astype(np.int64))
+            concealed = conceal(sent.astype(np.int64))
+            if isinstance(concealed, bytes):
+                form, numbers, sealed = "encrypted", np.zeros(0), concealed
+            else:
+                form, numbers = "masked", concealed
     else:
         value = _number(mechanism, spec, value, source)
         if value.hidden.size and spec.schedule.max_releases is None:
             raise undeclared(spec.name)
-        sent = np.concatenate([value.hidden, value.clear])
+        sent = numbers = np.concatenate([value.hidden, value.clear])
         # A query that conceals a part is not answered in the clear: its bounds refuse an empty one.
         if plan.scores != "clear" and (value.hidden.size or conceal is not None):
             if not isinstance(conceal, ConcealVector):
                 raise _unconcealed(spec)
-            _require_inside(mechanism, spec, conceal.bounds, value)
-            hidden = conceal.conceal(value.hidden)
-            hidden = replace(hidden, numbers=np.concatenate([hidden.numbers, value.clear]))
+            form, numbers = "encrypted", value.clear.astype(np.float64)
+            sealed = _concealed(mechanism, spec, conceal, value)
     return Release(
         key=key,
         unit=plan.unit,
-        form=hidden.form if hidden is not None else "sparse" if protection.sparse else "open",
+        form=form,
         charge=charge,
-        _numbers=sent if hidden is None else hidden.numbers,
-        _sealed=b"" if hidden is None else hidden.sealed,
+        _numbers=numbers,
+        _sealed=sealed,
         content=_content(protection, secret, key, sent),
     )
 
@@ -195,26 +197,25 @@ def _number(mechanism: Noise, spec: ValueSpec, value: Value, source: Source) -> 
     return value
 
 
-def _require_inside(mechanism: Noise, spec: ValueSpec, bounds: LinearBounds, value: Value) -> None:
-    """Raises DataError if a vector is outside the bounds of its query, and Abstains(NOISED) after noise.
+def _concealed(mechanism: Noise, spec: ValueSpec, conceal: ConcealVector, value: Value) -> bytes:
+    """The hidden part of a vector, encrypted.
 
-    It depends on the vector, so it is no public reason.
+    Raises DataError if the vector is outside the bounds of its query, and Abstains(NOISED) after noise. It
+    depends on the vector, so it is no public reason.
     """
-    outside = ""
-    # Values beside those of the bounds would leave in the clear, and say more than the score.
-    if value.clear.shape != (bounds.clear_length,):
-        outside = f"{bounds.clear_length} values in the clear, got {value.clear.size}"
-    elif not bounds.holds_hidden(value.hidden):
-        norm = float(np.linalg.norm(value.hidden))
-        outside = (
-            f"{bounds.hidden_length} hidden values of norm up to {bounds.norm:.6g}, got {value.hidden.size} "
-            f"of norm {norm:.6g}"
-        )
-    if outside:
-        why = f"Expected of {spec.name!r}, as its declared bounds have it, {outside}: it is not sent."
+    length = conceal.bounds.clear_length
+    try:
+        # Values beside those of the bounds would leave in the clear, and say more than the score.
+        if value.clear.shape != (length,):
+            raise DataError(
+                f"Expected of {spec.name!r}, as its declared bounds have it, {length} values in the clear, "
+                f"got {value.clear.size}: it is not sent."
+            )
+        return conceal.conceal(value.hidden)
+    except DataError as error:
         if mechanism.noised:
-            raise Abstains(Reason.NOISED, why)
-        raise DataError(why)
+            raise Abstains(Reason.NOISED, str(error)) from None
+        raise
 
 
 def _unconcealed(spec: ValueSpec) -> LocalProtocolError:

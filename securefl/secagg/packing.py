@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from securefl.core.agreement import LEAST_BITS, MOST_BITS, Vector
 from securefl.core.errors import CryptoError, LocalProtocolError
-from securefl.core.hiding import Concealed
 from securefl.core.keys import SecretKey
 from securefl.secagg.masks import Words, apply_masks
 
@@ -215,7 +214,7 @@ class Masker:
         self._subtract = subtract
         self._left = set(range(len(vectors)))
 
-    def __call__(self, number: int, integers: NDArray[Any]) -> Concealed:
+    def __call__(self, number: int, integers: NDArray[Any]) -> NDArray[np.uint8]:
         if number not in self._left:
             raise LocalProtocolError(
                 f"Expected a vector that is not masked yet, got number {number}. A mask serves once: two "
@@ -223,4 +222,4 @@ class Masker:
             )
         hidden = masked(self._vectors[number], number, integers, add=self._add, subtract=self._subtract)
         self._left.remove(number)
-        return Concealed("masked", hidden)
+        return hidden

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from securefl.accounting.figures import brief, plain
-from securefl.accounting.shared import Allotment, SharedLedger, SharedRuns, account_of, shared_terms
+from securefl.accounting.shared import Allotment, SharedLedger, SharedRuns, runs_of, shared_terms
 from securefl.accounting.statements import identity_of
 from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
@@ -125,7 +125,7 @@ def require_room(study: Study, world: World, made: Sequence[tuple[Arm, tuple[Alg
     """Raises the errors of `reserve` for a study none of whose runs began. Only reads."""
     if study.privacy.ledger is None:
         return
-    held = account(study, world, made[0][1][1])
+    held = stored_runs(study, world, made[0][1][1])
     if held is not None and (refused := held.refusal(foreseen(study, made))) is not None:
         raise refused
 
@@ -152,7 +152,7 @@ def begun(study: Study, folder: Path) -> dict[str, str]:
     }
 
 
-def account(study: Study, world: World, plan: Plan) -> SharedRuns | None:
+def stored_runs(study: Study, world: World, plan: Plan) -> SharedRuns | None:
     """The present contents of the study's shared ledger; None if it names none. Only reads.
 
     Raises ConfigError if the ledger has other terms or records.
@@ -160,7 +160,7 @@ def account(study: Study, world: World, plan: Plan) -> SharedRuns | None:
     path = ledger_of(study)
     if path is None:
         return None
-    return account_of(path, shared_terms(plan.terms()), world.marks.records)
+    return runs_of(path, shared_terms(plan.terms()), world.marks.records)
 
 
 def forecast(study: Study, world: World) -> tuple[list[str], dict[str, Any]]:
@@ -170,7 +170,7 @@ def forecast(study: Study, world: World) -> tuple[list[str], dict[str, Any]]:
     alone = replace(study, privacy=replace(study.privacy, ledger=None))
     made = [(arm, composition(alone, arm, world)) for arm in study.arms]
     plan = made[0][1][1]
-    held = account(study, world, plan)
+    held = stored_runs(study, world, plan)
     assert held is not None
     wants = foreseen(study, made)
     refused = held.refusal(wants)

@@ -4,7 +4,6 @@ from securefl.core.agreement import Agreement as Agreement
 from securefl.core.agreement import Directory as Directory
 from securefl.core.agreement import Identity as Identity
 from securefl.core.hiding import ComputeAndConceal as ComputeAndConceal
-from securefl.core.hiding import Concealed as Concealed
 from securefl.core.machine import Expects as Expects
 from securefl.core.machine import Machine as Machine
 from securefl.core.machine import Need as Need

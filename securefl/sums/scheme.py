@@ -15,9 +15,9 @@ attempt: the exchange itself adds them, by `clear`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from securefl.algorithm.weighing import Weights, require_allowed
 from securefl.core.agreement import Directory, Identity, Vector
 from securefl.core.errors import ConfigError
 from securefl.core.machine import Machine
+from securefl.core.messages import Cohort, Order, client_name
 from securefl.core.wire import Header
 from securefl.mechanisms.charges import fewest_contributions
 from securefl.storage.own_record import PartyKeys
@@ -67,6 +68,29 @@ class Attempt:
     cohort: tuple[str, ...]
     weights: Weights
     task: bytes
+
+    @classmethod
+    def of(
+        cls,
+        order: Order,
+        cohort: Cohort,
+        *,
+        header: Header,
+        sums: tuple[Sum, ...],
+        called: Iterable[int],
+        task: bytes,
+    ) -> Self:
+        """The attempt of these clients at the sums of an order over this cohort."""
+        return cls(
+            header=header,
+            sums=sums,
+            initial=order.initial,
+            number=order.number,
+            again=order.again,
+            cohort=tuple(sorted(map(client_name, called))),
+            weights=Weights.of(order, cohort),
+            task=task,
+        )
 
     @property
     def ordered(self) -> int:

@@ -14,7 +14,7 @@ from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import BudgetExceeded, ConfigError, SecureFLError
 from securefl.study import world
-from securefl.study.accounted import account, foreseen, ledger_of
+from securefl.study.accounted import foreseen, ledger_of, stored_runs
 from securefl.study.composition import composition, require_known
 from securefl.study.config import Study
 from securefl.study.forecast import Forecast, affordable_rounds, duration, final_epsilon, noise_of
@@ -101,7 +101,7 @@ def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) ->
             require_known(study, [algorithm for algorithm, _ in made.values()])
             plan = made[study.arms[0].name][1]
             wants = tuple(foreseen(study, [(arm, made[arm.name]) for arm in study.arms]))
-            held = account(study, here, plan)
+            held = stored_runs(study, here, plan)
             arms = tuple(_cost(name, *made[name]) for name in made if costs)
             yield Checked(cell=cell, refused="", arms=arms, allotted=wants, held=held)
         except SecureFLError as error:

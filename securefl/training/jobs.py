@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.clients import ClientContext, Contribution
 from securefl.algorithm.queries import Float32s, Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.data.dataset import finite_rows, labelled
@@ -117,16 +117,11 @@ class TrainingJob:
 
 
 @runtime_checkable
-class TrainedContribution(Protocol):
+class TrainedContribution(Contribution, Protocol):
     """A contribution (`Contribution`) whose value is computed from a local training.
 
     A trainer runs the training that `fit` returns. `value` then computes the contribution from its result.
     """
-
-    @property
-    def spec(self) -> ValueSpec: ...
-
-    def compute(self, context: ClientContext) -> Value: ...
 
     def fit(self, context: ClientContext) -> TrainingJob | None:
         """The training that this value needs, or None if it needs none."""

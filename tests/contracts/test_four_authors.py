@@ -96,7 +96,7 @@ from functools import partial
 import numpy as np
 from securefl.errors import RemoteProtocolError
 from securefl.sums import (
-    Agreement, Attempt, ComputeAndConceal, Concealed, Directory, Expects, Identity, Limit, Machine, Need,
+    Agreement, Attempt, ComputeAndConceal, Directory, Expects, Identity, Limit, Machine, Need,
     Opened, Outgoing, PartyKeys, Release, Step, Unopened, entering, message)
 
 def agreement(plan, directory, attempt: Attempt) -> Agreement:
@@ -133,8 +133,8 @@ class Client:
     def deadline(self, state): return Step(state)
     def masked(self, vector, integers):
         own, everybody = self.agreement.roster.numbers[self.identity.name], len(self.agreement.roster.members)
-        return Concealed("masked", integers + self.mask(own, vector, len(integers))
-                         - self.mask((own + 1) % everybody, vector, len(integers)))
+        return (integers + self.mask(own, vector, len(integers))
+                - self.mask((own + 1) % everybody, vector, len(integers)))
     def mask(self, member, vector, length):
         seed = b"known to every client" + self.agreement.context + bytes([member, vector])
         return np.frombuffer(hashlib.shake_256(seed).digest(8 * length), np.int64)

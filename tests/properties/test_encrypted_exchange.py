@@ -296,9 +296,9 @@ def test_pads_of_another_place_are_refused_at_the_gate(at: str) -> None:
     name = "client-0000"
     good, stale = (clients.conceal(asked, place, key, [name])[name]["profile"] for place in (here, there))
     hidden = features(own(0), ANCHOR, BOUNDS).split(Variant.FULL).hidden
-    begun.admit("client-0000", good.conceal(hidden).sealed)
+    begun.admit("client-0000", good.conceal(hidden))
     with pytest.raises(RemoteProtocolError, match="another round, session") as refused:
-        begun.admit("client-0000", stale.conceal(hidden).sealed)
+        begun.admit("client-0000", stale.conceal(hidden))
     assert refused.value.sender == "client-0000"
 
 

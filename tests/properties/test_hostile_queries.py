@@ -57,7 +57,7 @@ from securefl.algorithm.weighing import Weights
 from securefl.core.acts import RecordAct, entering
 from securefl.core.agreement import Agreement, Directory, Identity
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
-from securefl.core.hiding import ComputeAndConceal, Concealed
+from securefl.core.hiding import ComputeAndConceal
 from securefl.core.keys import SecretKey
 from securefl.core.linear import LinearQuery
 from securefl.core.machine import Expects, Need, Step
@@ -402,7 +402,7 @@ class IdealClient:
         if not answer:
             return Step("over", result="refused")
         if state == "entering":
-            conceal = {one.name: partial(Concealed, "masked") for one in self.agreement.vectors}
+            conceal = {one.name: np.asarray for one in self.agreement.vectors}
             order = ComputeAndConceal(client=self.name, header=self.agreement.header, conceal=conceal)
             return Step("computing", need=Need(order))
         if state == "computing":
@@ -628,14 +628,12 @@ class Play:
         """An attempt at the sum of whoever is called. The server shows one set of survivors: all it can."""
         self.attempt += 1
         header = Header(self.session, self.round, self.attempt, self.stage)
-        attempt = Attempt(
+        attempt = Attempt.of(
+            order_of(query),
+            cohort_of(query),
             header=header,
             sums=query.sums,
-            initial=query.initial,
-            number=0,
-            again=0,
-            cohort=tuple(NAMES[k] for k in called),
-            weights=Weights.of(order_of(query), cohort_of(query)),
+            called=called,
             task=bytes(32),
         )
         vault = self.party._sums.vault = Vault()  # type: ignore[union-attr]

@@ -17,7 +17,7 @@ from support.tiny_secagg import Outcome, aggregate, agreement, assert_exact, ent
 
 from securefl.core.acts import RecordAct, entering
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.hiding import ComputeAndConceal, Concealed
+from securefl.core.hiding import ComputeAndConceal
 from securefl.core.keys import Commitment, PublicKey, Share, Signature
 from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import client_name
@@ -157,8 +157,8 @@ class SecondClient:
         shares = tuple(map(Share, self.inner.unmask().values()))
         return self.say("out", m.Unmask(shares=shares), "answered")
 
-    def mask(self, vector: int, integers: NDArray[Any]) -> Concealed:
-        return Concealed("masked", np.frombuffer(self.inner.mask(vector, integers.tolist()), np.uint8))
+    def mask(self, vector: int, integers: NDArray[Any]) -> NDArray[np.uint8]:
+        return np.frombuffer(self.inner.mask(vector, integers.tolist()), np.uint8)
 
     def provide(self, state: str, answer: Any) -> Step[str]:
         match state:

@@ -305,7 +305,7 @@ class Attempt:
         value = self.clients.value(k, self.vector, self.header.round)
         at = self.header
         key = ReleaseKey(order.client, at.session, at.round, at.stage, at.attempt, self.vector.name)
-        masked = order.conceal[self.vector.name](np.array([value])).numbers
+        masked = order.conceal[self.vector.name](np.array([value]))
         return (Release(key=key, unit="record", form="masked", charge=CHARGE, _numbers=masked),)
 
     def _keep(self, k: int, message: Any) -> None:

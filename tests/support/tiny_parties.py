@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from securefl.algorithm.queries import CohortQuery
-from securefl.algorithm.weighing import Weights
 from securefl.core.agreement import Directory, Identity
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
@@ -46,15 +45,8 @@ def session(clients: Iterable[int], of: bytes = bytes(32), journal: Journal | No
 
 def attempt(query: CohortQuery, cohort: Sequence[int], header: Header, task: bytes = bytes(32)) -> Attempt:
     """An attempt at the sums of an Ask, over some of its cohort."""
-    return Attempt(
-        header=header,
-        sums=query.sums,
-        initial=query.initial,
-        number=query.number,
-        again=0,
-        cohort=tuple(sorted(map(client_name, cohort))),
-        weights=Weights.of(order_of(query), cohort_of(query)),
-        task=task,
+    return Attempt.of(
+        order_of(query), cohort_of(query), header=header, sums=query.sums, called=cohort, task=task
     )
 
 

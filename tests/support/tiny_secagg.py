@@ -142,7 +142,7 @@ def assert_exact(agreed: Agreement, summed: Any) -> None:
 def release(order: ComputeAndConceal, name: str, values: NDArray[Any]) -> Release:
     at = order.header
     key = ReleaseKey(order.client, at.session, at.round, at.stage, at.attempt, name)
-    masked = order.conceal[name](values).numbers
+    masked = order.conceal[name](values)
     return Release(key=key, unit="record", form="masked", charge=CHARGE, _numbers=masked)
 
 

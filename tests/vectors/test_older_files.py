@@ -71,7 +71,7 @@ READERS: dict[str, tuple[str, str, Reader]] = {
     ),
     "a ledger's terms": ("**/ledger.sqlite", "version 7", statements.terms_of),
     "a ledger's identity": ("**/ledger.sqlite", "version 7", statements.identity_of),
-    "a shared ledger": ("shared.sqlite", "version 1", shared.account_of),
+    "a shared ledger": ("shared.sqlite", "version 1", shared.runs_of),
     "names of clients": ("summing/ledger.sqlite.clients", "version 1", ledgers.Roster),
     "openings": ("*/K/openings-*.sqlite", "version 2", openings.Openings),
     "matched profiles": ("pads/V/matched-*.sqlite", "version 1", matched.Matched),

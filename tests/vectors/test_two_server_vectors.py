@@ -286,7 +286,7 @@ def said_by_the_first(k: int) -> PaddedInput:
             unit="record",
             form="masked",
             charge=NO_COST,
-            _numbers=conceal(np.array(values, np.int64)).numbers,
+            _numbers=conceal(np.array(values, np.int64)),
         )
         for (name, conceal), values in zip(step.need.order.conceal.items(), VALUES[k], strict=True)
     )

@@ -14,7 +14,6 @@ from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import Contribution
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ClientState, Sum
-from securefl.algorithm.weighing import Weights
 from securefl.core.abstaining import Reason
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Directory, Identity, Member
@@ -283,14 +282,12 @@ class ClientParty(Worker):
             )
         call.sums(self._sends)
         self._sizes = sizes
-        return Attempt(
+        return Attempt.of(
+            said,
+            cohort,
             header=header,
             sums=tuple(Sum(self._sends[name], sizes[name]) for name in said.sums),
-            initial=said.initial,
-            number=said.number,
-            again=said.again,
-            cohort=tuple(sorted(map(client_name, call.called))),
-            weights=Weights.of(said, cohort),
+            called=call.called,
             task=task(order.header, said, order.broadcast),
         )
 

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from securefl.algorithm.clients import ClientContext, Contribution
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import ClientState, Float32s, Value, ValueSpec
+from securefl.algorithm.queries import ClientState, Float32s, Value
 from securefl.core.abstaining import Abstains, Reason
 from securefl.core.agreement import Question
 from securefl.core.entropy import derived
 from securefl.core.errors import DataError, SecureFLError
-from securefl.core.hiding import Conceal, Concealed
+from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey
 from securefl.core.linear import LinearBounds
 from securefl.core.messages import Broadcast, client_name
@@ -291,13 +291,8 @@ class Computing:
 
 
 @runtime_checkable
-class OfWave(Protocol):
+class OfWave(Contribution, Protocol):
     """A contribution that makes the values of many clients in one pass."""
-
-    @property
-    def spec(self) -> ValueSpec: ...
-
-    def compute(self, context: ClientContext) -> Value: ...
 
     def of_wave(self, contexts: Sequence[ClientContext]) -> Sequence[Callable[[], Value]]:
         """For each client, a function that returns its value, or raises what `compute` raises for it."""
@@ -305,13 +300,8 @@ class OfWave(Protocol):
 
 
 @runtime_checkable
-class OfNothing(Protocol):
+class OfNothing(Contribution, Protocol):
     """A contribution that defines the value of a client without records."""
-
-    @property
-    def spec(self) -> ValueSpec: ...
-
-    def compute(self, context: ClientContext) -> Value: ...
 
     def nothing(self, context: ClientContext) -> Value:
         """The value without records. It depends on the order and the broadcast alone."""
@@ -368,7 +358,7 @@ def _question(task: Contribute, name: str) -> Question:
 def of_size(name: str, size: int, conceal: Conceal) -> Conceal:
     """Wrap `conceal`: the client abstains if it has another number of integers than the call says."""
 
-    def checked(integers: NDArray[Any]) -> Concealed:
+    def checked(integers: NDArray[Any]) -> NDArray[np.generic] | bytes:
         if integers.shape != (size,):
             raise Abstains(
                 Reason.ORDER,

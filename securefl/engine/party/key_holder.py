@@ -11,7 +11,6 @@ from securefl.algorithm.weighing import require_allowed, require_batches
 from securefl.core.agreement import Directory
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
 from securefl.core.machine import Machine
-from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER
 from securefl.core.wire import Header
 from securefl.engine.calls import QueryCall, SumCall, by_server, decode_call, last_place
@@ -22,7 +21,6 @@ from securefl.mechanisms.agreed import require_agreed
 from securefl.mechanisms.registry import require_mechanism
 from securefl.storage.own_record import OwnRecord
 from securefl.sums.registry import scheme_of
-from securefl.sums.scheme import Attempt
 
 
 class KeyHolderParty(RecordedParty):
@@ -94,15 +92,4 @@ class KeyHolderParty(RecordedParty):
         require_agreed(self._plan, specs)
         require_allowed(self._plan, specs, call.weights)
         require_batches(self._plan, call.called, call.weights.draws)
-        return self._sums.machine(
-            Attempt(
-                header=header,
-                sums=sums,
-                initial=call.initial,
-                number=call.number,
-                again=call.again,
-                cohort=tuple(sorted(map(client_name, call.called))),
-                weights=call.weights,
-                task=call.task,
-            )
-        )
+        return self._sums.machine(call.attempt(header, sums))

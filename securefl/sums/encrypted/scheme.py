@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from securefl.algorithm.queries import Sum
 from securefl.core.agreement import Agreement, Directory, Identity, fields, tagged, u32
 from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import CryptoError, RemoteProtocolError
-from securefl.core.hiding import Conceal, Concealed
+from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey
 from securefl.core.messages import OVERHEAD, REFUSED, OpenReply
 from securefl.core.release import KEY_HOLDER, SERVER, Delivered, Form, Release
@@ -144,7 +144,7 @@ class EncryptingPart:
     form: ClassVar[Form] = "encrypted"
 
     def conceal(self, agreed: Agreement, member: int, secret: SecretKey) -> dict[str, Conceal]:
-        return {vector.name: partial(_encrypted, self.encrypt[vector.name]) for vector in agreed.vectors}
+        return {vector.name: self.encrypt[vector.name] for vector in agreed.vectors}
 
     def message(
         self,
@@ -156,10 +156,6 @@ class EncryptingPart:
     ) -> EncryptedInput:
         text = signed_input(agreed, member, input_digest([release._sealed for release in releases]))
         return EncryptedInput(releases=releases, signature=own.signing.sign(text))
-
-
-def _encrypted(encrypt: Callable[[NDArray[np.int64]], bytes], integers: NDArray[Any]) -> Concealed:
-    return Concealed("encrypted", sealed=encrypt(integers))
 
 
 @dataclass(frozen=True, eq=False)

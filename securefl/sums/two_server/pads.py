@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from securefl.core.agreement import fields, tagged, u32
 from securefl.core.entropy import derived
 from securefl.core.errors import CryptoError, LocalProtocolError
-from securefl.core.hiding import Concealed
 from securefl.core.keys import SecretKey, Share
 from securefl.core.signing import AgreementKey, seal, unseal
 from securefl.secagg.masks import Words, apply_masks
@@ -73,7 +72,7 @@ class Padder:
         self._vectors = agreed.vectors
         self._left = dict(enumerate(seeds))
 
-    def __call__(self, number: int, integers: NDArray[Any]) -> Concealed:
+    def __call__(self, number: int, integers: NDArray[Any]) -> NDArray[np.uint8]:
         """Pad one vector.
 
         Raises:
@@ -86,7 +85,7 @@ class Padder:
         hidden = masked(self._vectors[number], number, integers, add=[self._left[number]])
         # After the padding: a refused vector uses no pad.
         del self._left[number]
-        return Concealed("masked", hidden)
+        return hidden
 
 
 def total_pads(

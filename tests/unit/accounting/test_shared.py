@@ -21,7 +21,7 @@ from support.started import Started
 from securefl.accounting.composition import compose
 from securefl.accounting.events import NO_COST, NON_PRIVATE, dump_charge, steps_event
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.accounting.shared import KIND, Allotment, SharedLedger, SharedRuns, account_of, shared_terms
+from securefl.accounting.shared import KIND, Allotment, SharedLedger, SharedRuns, runs_of, shared_terms
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
 from securefl.core.release import OTHERS, SERVER, Charge, ReleaseKey
 from securefl.storage.database import Database
@@ -50,21 +50,21 @@ def path(tmp_path: Path) -> Path:
 def test_runs_add_up_and_the_one_too_many_is_refused(path: Path) -> None:
     with SharedLedger(path, TERMS, RECORDS) as shared:
         shared.reserve([bits("a")])
-        assert shared.account().epsilon(SERVER) == pytest.approx(ONE)
+        assert shared.runs().epsilon(SERVER) == pytest.approx(ONE)
         assert ONE < 2.0
     with SharedLedger(path, TERMS, RECORDS) as shared:  # another study, later
         with pytest.raises(BudgetExceeded, match=r"server from 1.* to 2"):
             shared.reserve([bits("b")])
-        assert len(shared.account().entries) == 1
+        assert len(shared.runs().entries) == 1
         shared.reserve([bits("c", 0)])
-        assert shared.account().epsilon(OTHERS) < ONE
+        assert shared.runs().epsilon(OTHERS) < ONE
 
 
 def test_a_run_that_goes_on_is_charged_nothing_twice(path: Path) -> None:
     for _ in range(3):
         with SharedLedger(path, TERMS, RECORDS) as shared:
             shared.reserve([bits("a")])
-    found = account_of(path)
+    found = runs_of(path)
     assert found.epsilon(SERVER) == pytest.approx(ONE)
     assert found.epsilon(SERVER, [bits("a")]) == found.epsilon(SERVER)
     assert found.refusal([bits("a")]) is None
@@ -78,7 +78,7 @@ def test_a_ledger_that_another_process_makes_at_this_moment_holds_no_run(made: s
     path.touch()
     if made == "tables":
         Database(path, KIND).close()
-    assert account_of(path, TERMS, RECORDS).entries == ()
+    assert runs_of(path, TERMS, RECORDS).entries == ()
     with SharedLedger(path, TERMS, RECORDS) as shared:
         shared.reserve([bits("a")])
     # The same bytes where a run was noted: the ledger is lost.
@@ -87,7 +87,7 @@ def test_a_ledger_that_another_process_makes_at_this_moment_holds_no_run(made: s
     if made == "tables":
         Database(path, KIND).close()
     with pytest.raises(DataError):
-        account_of(path, TERMS, RECORDS)
+        runs_of(path, TERMS, RECORDS)
 
 
 def test_who_looks_for_room_while_others_reserve_is_told_no_damage(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_who_looks_for_room_while_others_reserve_is_told_no_damage(tmp_path: Pat
     with Supervisor[str]("fork") as others:
         assert others.start("reserves", reserves, ledgers)
         for ledger in ledgers:
-            while not account_of(ledger, TERMS, RECORDS).known("b"):
+            while not runs_of(ledger, TERMS, RECORDS).known("b"):
                 pass
 
 
@@ -110,7 +110,7 @@ def test_the_file_keeps_whom_the_budget_holds_against(path: Path) -> None:
     others_alone = replace(TERMS, adversaries=(OTHERS,))
     with SharedLedger(path, others_alone, RECORDS) as shared:
         shared.reserve([bits("a", 1, CENTRAL)])
-    assert account_of(path).terms == others_alone
+    assert runs_of(path).terms == others_alone
     with SharedLedger(path, others_alone, RECORDS) as shared:
         shared.reserve([bits("b", 1, CENTRAL)])
 
@@ -119,10 +119,10 @@ def test_of_several_runs_all_are_reserved_or_none(path: Path) -> None:
     with SharedLedger(path, TERMS, RECORDS) as shared:
         with pytest.raises(BudgetExceeded, match="got 2 runs"):
             shared.reserve([bits("a"), bits("b")])
-        assert not shared.account().entries
+        assert not shared.runs().entries
         with pytest.raises(LocalProtocolError, match="each run once"):
             shared.reserve([bits("a", 1), bits("a", 1)])
-        assert not shared.account().entries
+        assert not shared.runs().entries
 
 
 def test_a_run_cannot_come_back_with_another_allotment(path: Path) -> None:
@@ -142,8 +142,8 @@ def test_other_records_are_refused_and_the_file_does_not_say_which_it_knows(path
     with pytest.raises(ConfigError, match="its budget is for the first alone"):
         SharedLedger(path, TERMS, "cd" * 32)
     with pytest.raises(ConfigError, match="expected the records"):
-        account_of(path, TERMS, "cd" * 32)
-    assert account_of(path, TERMS, RECORDS).entries == ()
+        runs_of(path, TERMS, "cd" * 32)
+    assert runs_of(path, TERMS, RECORDS).entries == ()
     second = path.with_name("second")
     SharedLedger(second, TERMS, RECORDS).close()
     kept = [_terms(own)["records"] for own in (path, second)]
@@ -171,7 +171,7 @@ def test_another_promise_is_refused(path: Path, other: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"expected {next(iter(other))} = .*cannot be added"):
         SharedLedger(path, replace(TERMS, **other), RECORDS)
     with pytest.raises(ConfigError, match=f"expected {next(iter(other))} = "):
-        account_of(path, replace(TERMS, **other), RECORDS)
+        runs_of(path, replace(TERMS, **other), RECORDS)
 
 
 @pytest.mark.parametrize("budget", [None, math.inf])
@@ -220,7 +220,7 @@ def test_processes_that_reserve_together_do_not_both_get_the_last_of_it(path: Pa
     both = [Started("-c", _BOTH, path, BIT, name) for name in "ab"]
     assert [own.wait() for own in both] == [0, 0], [own.stderr for own in both]
     kept = sum(int(own.stdout) for own in both)
-    account = account_of(path)
+    account = runs_of(path)
     assert kept == len(account.entries) == 4
     assert account.epsilon(SERVER) <= 2.0
 
@@ -247,16 +247,16 @@ def test_what_is_edited_cut_off_or_older_is_refused(path: Path, tmp_path: Path) 
         with closing(sqlite3.connect(path)) as db, db:
             db.execute(change)
         with pytest.raises(DataError):
-            account_of(path)
+            runs_of(path)
         with pytest.raises((DataError, ConfigError)):
             SharedLedger(path, TERMS, RECORDS)
     path.write_bytes(newest)
-    assert len(account_of(path).entries) == 2
+    assert len(runs_of(path).entries) == 2
     path.with_name(path.name + "-head").unlink()  # the chain shows it without the note, too
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE runs SET charges = '{}' WHERE number = 1")
     with pytest.raises(DataError, match="run 1 is not as it was"):
-        account_of(path)
+        runs_of(path)
 
 
 def test_an_older_note_is_renewed_and_another_version_is_refused(path: Path) -> None:
@@ -272,7 +272,7 @@ def test_an_older_note_is_renewed_and_another_version_is_refused(path: Path) -> 
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(DataError):
-        account_of(path)
+        runs_of(path)
 
 
 def test_a_ledger_lets_no_more_through_than_was_allotted(tmp_path: Path) -> None:
@@ -300,4 +300,4 @@ def test_the_shared_budget_holds_against_every_named_party(path: Path, adversari
     with SharedLedger(path, replace(TERMS, adversaries=adversaries), RECORDS) as shared:
         with pytest.raises(BudgetExceeded):
             shared.reserve([bits("a", 1, CENTRAL)])
-        assert not shared.account().entries
+        assert not shared.runs().entries

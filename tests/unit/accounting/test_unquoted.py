@@ -16,7 +16,7 @@ from support.every import every
 from securefl.accounting.chain import replay
 from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.accounting.shared import Allotment, SharedLedger, account_of, is_shared, shared_terms
+from securefl.accounting.shared import Allotment, SharedLedger, is_shared, runs_of, shared_terms
 from securefl.accounting.statements import identity_of, statement
 from securefl.algorithm.clients import State
 from securefl.api.ledgers import Roster
@@ -60,7 +60,7 @@ def shared(path: Path) -> None:
 
 def use_shared(path: Path) -> None:
     is_shared(path)
-    account_of(path)
+    runs_of(path)
     shared(path)
 
 

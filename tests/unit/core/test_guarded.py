@@ -140,7 +140,6 @@ PUBLIC = {
     "securefl.sums.two_server.scheme.TakePads": "the same, and the sum of their pads",
     "securefl.matching.sealed.Sealed": "sealed to its receiver",
     "securefl.matching.sealed.Scores": "encrypted, and signed",
-    "securefl.core.hiding.Concealed": "what everybody may see of a hidden value",
     "securefl.core.hiding.ConcealVector": "a function, which has no pickle, and public bounds",
     "securefl.core.hiding.ComputeAndConceal": "work whose masks are functions, which have no pickle",
     "securefl.secagg.server_rounds.Agreeing": "signatures",

@@ -16,7 +16,7 @@ from support.every import every
 from support.hidden_plans import hidden
 
 from securefl.accounting.ledger import Ledger
-from securefl.accounting.shared import account_of
+from securefl.accounting.shared import runs_of
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ByCount, CohortQuery, PerClient, Schedule, Sum, Value, ValueSpec
@@ -300,7 +300,7 @@ def test_doors_and_studies_over_the_same_records_share_one_budget(tmp_path: Path
         assert again.query(query(spec=spec)).survivors == EVERYBODY
         with pytest.raises(BudgetExceeded):
             again.query(query(spec=spec))
-    account = account_of(shared)
+    account = runs_of(shared)
     assert len(account.entries) == 1
     assert account.epsilon("server") == pytest.approx(2.0, abs=0.02)
     with pytest.raises(BudgetExceeded, match="beside 1 run"):
@@ -310,7 +310,7 @@ def test_doors_and_studies_over_the_same_records_share_one_budget(tmp_path: Path
     whole = [tuple(np.concatenate(part) for part in zip(*records(), strict=True))]
     with pytest.raises(BudgetExceeded):  # the same records, otherwise dealt
         aggregator("d", whole)
-    assert len(account_of(shared).entries) == 1
+    assert len(runs_of(shared).entries) == 1
 
 
 def test_a_total_below_a_clients_count_gives_it_no_weight_above_one(tmp_path: Path) -> None:

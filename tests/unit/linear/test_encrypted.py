@@ -11,7 +11,7 @@ from scipy import stats
 from support.every import every
 from support.tiny_he import BOUNDS, SIGNER, Quiet, keys, profile, seeded
 
-from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.signing import SigningKey
 from securefl.dp.moments import MeanVariance
 from securefl.he import gate
@@ -336,5 +336,5 @@ def test_weights_beyond_the_declared_norm_are_refused() -> None:
 
 @every("hidden", [np.zeros(3), np.full(2 * Q + 1, np.nan), np.full(2 * Q + 1, 1e6)])
 def test_the_client_encrypts_only_clipped_features(hidden: np.ndarray) -> None:
-    with pytest.raises(LocalProtocolError, match="Clip them first"):
+    with pytest.raises(DataError, match="Clip them first"):
         Parties().client.encrypt(hidden)

@@ -12,7 +12,7 @@ from support.every import every
 from support.tiny_he import BOUNDS, NOTHING, pad_holder, pad_request, pad_score, pad_server, profile
 
 from securefl.core.agreement import u32
-from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.keys import PublicKey
 from securefl.core.linear import Floats, LinearBounds, LinearQuery
 from securefl.core.messages import REFUSED
@@ -440,7 +440,7 @@ def test_bounds_that_leave_no_room_and_features_outside_them_are_refused() -> No
         PadTerms(bounds=BOUNDS.linear(3, Variant.FULL), context=b"", word_bits=32)
     parties = Parties()
     for hidden in (np.zeros(3), np.full(21, np.nan), np.full(21, np.inf), np.full(21, 1e6)):
-        with pytest.raises(LocalProtocolError, match="the declared bounds"):
+        with pytest.raises(DataError, match="as declared"):
             mask(hidden, parties.terms, NAME, bytes(32), AGREEMENT.public)
     loose = linear_query(MeanVariance(np.ones(10), np.full(10, 1e-5), 9), parties.anchor, BOUNDS)
     with pytest.raises(ConfigError, match="declare a larger norm"):

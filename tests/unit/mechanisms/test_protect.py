@@ -20,11 +20,14 @@ from securefl.algorithm.queries import Schedule, Value, ValueSpec
 from securefl.core.abstaining import Abstains
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.grid import Grid
-from securefl.core.hiding import Concealed, ConcealVector
+from securefl.core.hiding import ConcealVector
 from securefl.core.keys import SecretKey
 from securefl.core.linear import LinearBounds, Range
 from securefl.core.release import Release, ReleaseKey
+from securefl.core.signing import AgreementKey
 from securefl.dp.noise import Source
+from securefl.linear.pad_terms import PadTerms
+from securefl.linear.pads import mask
 from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import is_cut, protect
 
@@ -44,7 +47,7 @@ PLAN = Plan(
 BARE = replace(PLAN, noise="none", non_private=("own",))
 KEY = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
 SECRET = SecretKey(bytes(31) + b"s")
-HIDDEN = Concealed("masked", np.full(3, 7, np.uint8), b"box")
+MASKED, BOX = np.full(3, 7, np.uint8), b"box"
 INTEGERS = np.arange(-50, 50) * 7
 BOUNDS = LinearBounds(
     hidden_length=2, clear=(Range(1, -3.0, 3.0),), norm=3.0, weight_norm=2.0, row_norm=2.0, product=4.0
@@ -78,9 +81,9 @@ def test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged() -> Non
     assert not low < np.sum((0.9 * scaled) ** 2) < high
 
 
-@every("how", ["masked", "ckks", "two-server"])
+@every("how, concealed", [("masked", MASKED), ("ckks", BOX), ("two-server", MASKED)])
 @every("noise", ["none", "distributed"])
-def test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all(how: Any, noise: Any) -> None:
+def test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all(how: Any, concealed: Any, noise: Any) -> None:
     """What the mask or the key is given is what would leave in the clear; no number of it is left beside."""
     plan = hidden(PLAN if noise == "distributed" else BARE, 4, sum=how, noise=noise)
     with pytest.raises(LocalProtocolError, match="function that conceals"):
@@ -89,12 +92,13 @@ def test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all(how: Any, noise: A
 
     def hide(integers: Any) -> Any:
         given.append(integers)
-        return HIDDEN
+        return concealed
 
     came = released(plan, conceal=hide)
     clear = released(replace(plan, sum="clear"))
     np.testing.assert_array_equal(given[0], clear._numbers)
-    assert (came.form, came._numbers.tolist(), came._sealed) == ("masked", [7, 7, 7], b"box")
+    left = ("encrypted", [], BOX) if how == "ckks" else ("masked", [7, 7, 7], b"")
+    assert (came.form, came._numbers.tolist(), came._sealed) == left
 
 
 def test_a_hidden_number_leaves_sealed_or_not_at_all() -> None:
@@ -103,7 +107,7 @@ def test_a_hidden_number_leaves_sealed_or_not_at_all() -> None:
     parts: dict[str, Any] = {"key": KEY, "weight": 1.0}
     bare: tuple[Any, ...] = (
         None,
-        lambda hidden: HIDDEN,
+        lambda hidden: BOX,
     )  # the second says no bounds, so none would be checked
     for conceal in bare:
         with pytest.raises(LocalProtocolError, match="function that conceals"):
@@ -111,7 +115,7 @@ def test_a_hidden_number_leaves_sealed_or_not_at_all() -> None:
     came = protect(
         Protection(plan, asked),
         value,
-        conceal=ConcealVector(BOUNDS, lambda hidden: Concealed("encrypted", sealed=hidden.tobytes())),
+        conceal=ConcealVector(BOUNDS, lambda hidden: hidden.tobytes()),
         **parts,
     )
     assert (came.form, came._numbers.tolist()) == ("encrypted", [3.0])
@@ -175,9 +179,9 @@ def test_a_secret_gives_the_same_noise_again_and_another_place_other_noise(spec:
     [
         (PLAN, SUM, {}),
         (PLAN, EACH, {}),
-        (hidden(BARE, 4, sum="masked"), SUM, {"conceal": lambda integers: HIDDEN}),
-        (hidden(BARE, 4, sum="ckks"), SUM, {"conceal": lambda integers: HIDDEN}),
-        (hidden(BARE, 4, sum="two-server"), SUM, {"conceal": lambda integers: HIDDEN}),
+        (hidden(BARE, 4, sum="masked"), SUM, {"conceal": lambda integers: MASKED}),
+        (hidden(BARE, 4, sum="ckks"), SUM, {"conceal": lambda integers: MASKED}),
+        (hidden(BARE, 4, sum="two-server"), SUM, {"conceal": lambda integers: MASKED}),
     ],
 )
 def test_two_values_in_one_place_have_two_fingerprints(plan: Plan, spec: ValueSpec, given: Any) -> None:
@@ -315,7 +319,7 @@ def test_noise_that_all_is_one_clients_is_cut_to_the_grid_with_its_value() -> No
 def test_noise_that_another_party_adds_is_not_on_the_value(noise: Any) -> None:
     plan = hidden(replace(PLAN, dropout=0.0), 4, sum="two-server", noise=noise, adversaries=("others",))
     came = []
-    released(plan, conceal=lambda integers: came.append(integers) or HIDDEN)  # type: ignore[func-returns-value]
+    released(plan, conceal=lambda integers: came.append(integers) or MASKED)  # type: ignore[func-returns-value]
     assert np.array_equal(came[0], INTEGERS)
 
 
@@ -368,9 +372,10 @@ def test_a_vector_outside_the_bounds_of_its_query_is_not_sent(noised: bool) -> N
     asked = replace(EACH, schedule=Schedule(max_releases=1))
     sealed: list[Any] = []
 
-    def hide(hidden: Any) -> Concealed:
-        sealed.append(hidden)
-        return Concealed("encrypted", sealed=b"box")
+    def hide(hidden: Any) -> bytes:
+        terms = PadTerms(bounds=BOUNDS, context=b"")
+        sealed.append(mask(hidden, terms, "own", bytes(32), AgreementKey.generate().public))
+        return BOX
 
     def send(hidden: list[float], clear: list[float]) -> None:
         own = Value(hidden=np.array(hidden), clear=np.array(clear))

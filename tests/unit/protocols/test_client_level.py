@@ -23,7 +23,6 @@ from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.core.cohort import colluding
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.grid import Grid
-from securefl.core.hiding import Concealed
 from securefl.core.release import ReleaseKey
 from securefl.core.streams import client_stream, stream
 from securefl.core.wire import Header
@@ -288,7 +287,7 @@ def test_the_grid_cuts_no_share_of_noise_off() -> None:
 
     def mask(numbers: Any) -> Any:
         seen.append(numbers)
-        return Concealed("masked", np.zeros(1, np.uint8))
+        return np.zeros(1, np.uint8)
 
     most = Value(integers=np.full(4000, OWN.grid.limit), step=OWN.grid.step)
     protect(Protection(SHARES, OWN), most, key=key, weight=1.0, conceal=mask)

@@ -71,7 +71,7 @@ def test_a_masked_vector_is_uniform() -> None:
     The randomness is fixed, so it never flickers; a mask of 19 bits or one left out goes red.
     """
     masker = Masker((VECTOR,), (SEED,), (SecretKey(bytes(32)),))
-    packed = np.asarray(masker(0, np.full(VECTOR.length, 7)).numbers)
+    packed = masker(0, np.full(VECTOR.length, 7))
     words = unpack(packed, VECTOR.length, 20)
     counts = np.bincount(words >> 14, minlength=64)
     assert counts.size == 64

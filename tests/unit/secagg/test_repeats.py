@@ -191,7 +191,7 @@ def test_masked_inputs_under_two_sets_of_dealers_would_bare_the_input() -> None:
         step = machine.provide(machine.receive(state, SERVER, message).state, True)
         assert step.need is not None
         vector = machine.agreement.vectors[0]
-        packed = np.asarray(step.need.order.conceal[vector.name](integers(0, vector)).numbers)
+        packed = np.asarray(step.need.order.conceal[vector.name](integers(0, vector)))
         sent.append(unpack(packed, vector.length, vector.bits))
     last = dealt.dealers[-1]
     alone = np.zeros(len(sent[0]), np.uint32)

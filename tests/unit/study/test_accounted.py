@@ -19,7 +19,7 @@ from support.tiny_study import run as played
 import securefl
 from securefl.accounting.composition import compose
 from securefl.accounting.events import NO_COST, dump_charge
-from securefl.accounting.shared import SharedRuns, account_of
+from securefl.accounting.shared import SharedRuns, runs_of
 from securefl.api.running import Run
 from securefl.core.errors import BudgetExceeded, ConfigError
 from securefl.mechanisms.charges import allotment, events_of
@@ -49,7 +49,7 @@ def run(study: Study, out: Path) -> Run:
 
 
 def held(tmp_path: Path) -> SharedRuns:
-    return account_of(tmp_path / "people.ledger")
+    return runs_of(tmp_path / "people.ledger")
 
 
 def test_without_a_ledger_two_studies_are_told_two_each_and_say_that_they_are_alone(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_relative_ledger_lies_beside_the_study(tmp_path: Path) -> None:
         run(study, tmp_path / "a")
     (tmp_path / "study.toml").write_text(study.text)
     securefl.run(tmp_path / "study.toml", out=tmp_path / "a", progress=False)
-    assert len(account_of(tmp_path / "here.ledger").entries) == 1
+    assert len(runs_of(tmp_path / "here.ledger").entries) == 1
 
 
 def test_plan_says_what_the_ledger_holds_and_what_the_study_adds(

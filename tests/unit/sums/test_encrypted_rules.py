@@ -64,10 +64,10 @@ def signature(of: OrderedAgreement, name: str, sealed: bytes) -> Any:
     release = Release(
         key=ReleaseKey(name, PLACE.session, PLACE.round, PLACE.stage, PLACE.attempt, "own"),
         unit="record",
-        form=hidden.form,
+        form="encrypted",
         charge=CHARGE,
-        _numbers=hidden.numbers,
-        _sealed=hidden.sealed,
+        _numbers=np.zeros(0),
+        _sealed=hidden,
     )
     [envelope] = machine.provide(step.state, (release,)).out
     return envelope.message.signature

@@ -84,14 +84,16 @@ def _lie(self: Any, query: Any, header: Any, transport: Any, scores: Any, victim
     """In place of `ServerParty._hidden`."""
     first = replace(query, broadcast=dead(query.broadcast))
     self._exchange(first, header, transport, scores, hidden=True)
-    told, header = task(header, order_of(first, again=0), broadcast_of(first)), engine._next(header)
+    order = order_of(first)
+    told, header = task(header, order, broadcast_of(first)), engine._next(header)
     deaf = Deaf(transport, victim) if self._plan.sum == "two-server" else transport
-    machine = self._machine(first, header, sorted(query.cohort), told, 0, deaf)
+    machine = self._machine(first, header, sorted(query.cohort), order, told, deaf)
     self._run(Mute(machine, victim), header, transport)
     header = engine._next(header)
     self._exchange(query, header, transport, scores, hidden=True)
-    told = task(header, order_of(query, again=0), broadcast_of(query))
-    found, _, _ = self._attempts(query, header, told, 0, transport)
+    order = order_of(query)
+    told = task(header, order, broadcast_of(query))
+    found, _, _ = self._attempts(query, header, order, told, transport)
     return found or engine.no_answers(query)
 
 

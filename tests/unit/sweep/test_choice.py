@@ -13,7 +13,7 @@ from support.command_line import securefl as command
 from support.every import every
 from support.tiny_study import text, with_privacy
 
-from securefl.accounting.shared import account_of
+from securefl.accounting.shared import runs_of
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.choice import Trials
@@ -154,13 +154,13 @@ def test_all_cells_of_a_sweep_spend_one_ledger_or_none_begins(
     _, out, _ = command(capfd, "plan", file)
     assert "holds 0 runs over these records" in out
     assert command(capfd, "sweep", file, "--out", tmp_path / "b", "--workers", "2")[0] in (0, 4)
-    assert len(account_of(ledger).entries) == 2
-    assert 1.3 < account_of(ledger).epsilon("server") <= 1.6
+    assert len(runs_of(ledger).entries) == 2
+    assert 1.3 < runs_of(ledger).epsilon("server") <= 1.6
     # It goes on, and is charged nothing twice; another sweep is refused before its first cell.
     assert command(capfd, "sweep", file, "--out", tmp_path / "b", "--workers", "1")[0] in (0, 4)
     code, _, err = command(capfd, "sweep", file, "--out", tmp_path / "c", "--workers", "1")
     assert "beside 2 runs over the same records" in err
-    assert len(account_of(ledger).entries) == 2
+    assert len(runs_of(ledger).entries) == 2
     page = (tmp_path / "b" / "sweep.html").read_text()
     assert "epsilon does not cover its choice" in page
     assert "Accounted in the ledger" in page

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from support.every import every
 from support.tiny_study import FEDAVG, plain, text, with_privacy, world
 
-from securefl.accounting.shared import account_of
+from securefl.accounting.shared import runs_of
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError, WorkerDied
 from securefl.storage.private_folder import RUN, note_format
@@ -248,10 +248,10 @@ def test_a_shared_ledger_stays_here_and_has_every_run_once(
     monkeypatch.setattr(on_ray, "_task", away)
     assert swept(sweep, tmp_path / "out") == {}
     assert ray.tries == 2 + lost
-    entries = account_of(ledger).entries
+    entries = runs_of(ledger).entries
     assert len(entries) == 2
     assert swept(sweep, tmp_path / "out") == {}
-    assert account_of(ledger).entries == entries
+    assert runs_of(ledger).entries == entries
 
 
 def test_no_worker_has_the_working_folder_on_its_path(
