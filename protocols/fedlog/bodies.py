@@ -95,7 +95,7 @@ class Trained(OwnBodies):
         if not sent.size:
             return own
         _require_size(sent, problem.outputs, last_dense(problem.layers).in_features)
-        return problem.under_head(own, _head(sent.tobytes(), problem.outputs, self.prior))
+        return problem.under_head(own, head_of(sent.tobytes(), problem.outputs, self.prior))
 
     def penalty(self, broadcast: Float32s) -> Clustering | None:
         if not (self.compact or self.apart) or not broadcast.size:
@@ -130,8 +130,8 @@ def means_of(classes: int, width: int, sent: Float32s) -> Floats:
 
 
 @lru_cache(maxsize=1)
-def _head(sent: bytes, classes: int, prior: Prior) -> Floats:
-    """The head of a broadcast statistic. All clients of one query in a process need the same one."""
+def head_of(sent: bytes, classes: int, prior: Prior) -> Floats:
+    """The head of a broadcast statistic. A server and all clients in a process need the same one."""
     return solve(_statistic(sent, classes), prior)
 
 

@@ -25,8 +25,8 @@ from securefl.core.ranges import Probability, Ranged, Weight
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.protocols.contributions import ClientBound
-from securefl.protocols.fedlog.bodies import Body, Public, Trained, means_of
-from securefl.protocols.fedlog.head import PAPER, Prior, solve
+from securefl.protocols.fedlog.bodies import Body, Public, Trained, head_of, means_of
+from securefl.protocols.fedlog.head import PAPER, Prior
 from securefl.protocols.one_sum import OneSum
 from securefl.training import Learnt, Problem
 from securefl.training.heads import output_layer
@@ -69,7 +69,7 @@ class Heads(OneSum):
         return self._head(state.broadcast)
 
     def _head(self, mean: Float32s) -> Floats:
-        return solve(mean.astype(np.float64).reshape(self.problem.outputs, -1), self.prior)
+        return head_of(mean.tobytes(), self.problem.outputs, self.prior)
 
 
 _BODIES = {"public": "public body", "private": "private body", "dp-sgd": "DP-SGD body"}
