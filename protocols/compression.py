@@ -18,9 +18,10 @@ client sent is in no residual either: that much of its update is lost.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from math import floor
 from typing import Any, Final, Protocol
 
@@ -245,12 +246,11 @@ def received(problem: Problem, broadcast: Float32s, kept: ClientState) -> tuple[
             "the client abstains. If its state was lost, start the run anew."
         )
     try:
-        for number, change in enumerate(_changes(content, version - before), before):
-            # all are read, so that the answer does not depend on the version that the client has
-            found = _decoded(change, d)
-            if number >= own:
-                with np.errstate(over="ignore"):  # refused below
-                    model += found
+        # all are read, so that the answer does not depend on the version that the client has
+        changes = _changes(content.tobytes(), version - before, d)
+        with np.errstate(over="ignore"):  # refused below
+            for change in changes[own - before :]:
+                model += change
     except ValueError as error:
         raise DataError(f"{error} The client abstains.") from None
     if not np.isfinite(model).all():
@@ -259,12 +259,6 @@ def received(problem: Problem, broadcast: Float32s, kept: ClientState) -> tuple[
             "the learning rate, or start the run anew."
         )
     return model, version
-
-
-@lru_cache(maxsize=8)
-def _decoded(change: bytes, d: int) -> Float32s:
-    """A coded change, not to be written to. All clients of a process decode the same ones."""
-    return _as_floats(dense(change, d))
 
 
 def kept_version(kept: ClientState) -> int:
@@ -278,16 +272,20 @@ def kept_version(kept: ClientState) -> int:
     return int(own[0])
 
 
-def _changes(words: Float32s, count: int) -> Iterator[bytes]:
-    """The `count` coded changes in these words. Raises ValueError for other words."""
-    data = _bytes(words)
+@lru_cache(maxsize=8)
+def _changes(words: bytes, count: int, d: int) -> list[Float32s]:
+    """The `count` changes (d,) in these words, not to be written to. Raises ValueError for other words.
+
+    All clients of a process decode the same ones.
+    """
+    data = _bytes(np.frombuffer(words, np.float32))
     lengths = np.frombuffer(data[: 4 * count], np.uint8)
     ends = 4 * count + np.cumsum(lengths[: len(lengths) // 4 * 4].view("<u4"), dtype=np.int64)
     whole = int(ends[-1]) if len(ends) else 0
     if len(ends) != count or len(data) - whole not in (0, 1, 2) or any(data[whole:]):
         raise ValueError(f"Expected {count} changes, got {len(data)} bytes of others.")
-    for start, end in zip([4 * count, *ends[:-1].tolist()], ends.tolist(), strict=False):
-        yield data[start:end]
+    coded = (data[start:end] for start, end in pairwise([4 * count, *ends.tolist()]))
+    return [_as_floats(dense(change, d)) for change in coded]
 
 
 def _words(data: bytes) -> Float32s:

@@ -147,14 +147,17 @@ def recover(sketch: Sketch, y: Floats, count: int, steps: int = 60) -> Floats:
         slope = sketch.back(left)
         there = found != 0 if found.any() else thresholded(slope, count) != 0
         along = np.where(there, slope, 0.0)
-        length = float(np.sum(sketch.of(along) ** 2))
+        moved = sketch.of(along)
+        length = float(np.sum(moved**2))
         if length == 0:
             return found
         rate = float(np.sum(along**2)) / length
         # a step that changes the places may be too long: it is halved until the residual falls
         while True:
             tried = thresholded(found + rate * slope, count)
-            rest = y - sketch.of(tried)
+            # the sketch is linear, and a step that keeps the places goes along `along`
+            kept = np.array_equal(tried != 0, there)
+            rest = left - rate * moved if kept else y - sketch.of(tried)
             if np.sum(rest**2) < np.sum(left**2):
                 break
             rate /= 2

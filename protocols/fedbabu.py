@@ -45,7 +45,8 @@ from securefl.protocols.contributions import UNMOVED, FromTraining, Sampling, tr
 from securefl.protocols.parts import Gathering
 from securefl.protocols.personal import HeadAlone, SharedLayers
 from securefl.training import Problem
-from securefl.training.heads import last_dense, output_layer, places
+from securefl.training.chunks import body_features
+from securefl.training.heads import output_layer
 from securefl.training.jobs import TrainingJob, TrainingResult, usable, with_model
 
 TUNED: Final = ValueSpec(
@@ -143,16 +144,17 @@ class Tuned(FromTraining):
 
     def fit(self, context: ClientContext) -> TrainingJob:
         start, own = self.common.under_head(context.broadcast), usable(self._problem, context)
-        if self._head_alone:
-            return HeadAlone(self._problem, self.common.options.fine_tune_epochs).fit(own, start)
-        return TrainingJob(problem=self._problem, start=start, context=own)
+        whole = TrainingJob(problem=self._problem, start=start, context=own)
+        if not self._head_alone:
+            return whole
+        head = HeadAlone(self._problem, self.common.options.fine_tune_epochs).before(whole)
+        return head.on_features(body_features(self._problem.module(start), own.x))
 
     def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         model = self.common.under_head(context.broadcast)
         # Silence would tell of the records: a client whose training diverged answers too.
         if not isinstance(trained, DataError):
-            module = self._problem.module(model)
-            model[places(module, [last_dense(module)]) if self._head_alone else slice(None)] = trained
+            model[self._problem.head if self._head_alone else slice(None)] = trained
         return Value(clear=np.ones(1), new_state={"tuned": model})
 
     @property

@@ -52,7 +52,7 @@ from securefl.protocols.parts import Gathering, step_of
 from securefl.protocols.personal import Personal
 from securefl.training import Problem
 from securefl.training.chunks import body_features
-from securefl.training.heads import last_dense, output_layer, shifted, with_head
+from securefl.training.heads import last_dense, output_layer, shifted
 from securefl.training.jobs import TrainingJob, usable, with_model
 from securefl.training.models import Changed
 
@@ -166,10 +166,10 @@ class WithBias(Personal):
 
     def model(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
         """The client's model (d,). Its head has the bias of its features in its own bias: W (f + e) + b."""
-        module = self.problem.module(self.before(shared))
-        head = last_dense(module)
-        weight, bias = (own.detach().cpu().double().numpy() for own in (head.weight, head.bias))
-        return with_head(module, np.column_stack([bias + weight @ self.bias(kept), weight]))
+        model = self.before(shared)
+        head = self.problem.head_of(model)
+        head[:, 0] += head[:, 1:] @ self.bias(kept)
+        return self.problem.under_head(model, head)
 
     def bias(self, kept: ClientState) -> Float32s:
         """The client's bias (m,), 0 before its first training."""

@@ -54,5 +54,4 @@ class HeadThenBody(SharedLayers):
         return replace(self.problem, private=private and replace(private, steps=2 * private.steps))
 
     def fit(self, context: ClientContext) -> TrainingJob:
-        body = replace(super().fit(context), under_head=True)
-        return replace(body, head_first=self.head.fit(body.context, body.start))
+        return self.head.before(replace(super().fit(context), under_head=True))

@@ -20,7 +20,7 @@ from securefl.errors import DataError
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.personal import each_on_its_own
 from securefl.training import Learnt, Problem, evaluate
-from securefl.training.heads import Bounded, activated, entries, last_dense, with_head
+from securefl.training.heads import Bounded, activated, entries, last_dense
 from securefl.training.jobs import TrainingJob, TrainingResult, usable
 from securefl.training.local import Pull
 from securefl.training.task import Bodies
@@ -105,4 +105,4 @@ class OwnBodies:
 
     def _under(self, problem: Problem, head: Floats | None, kept: ClientState) -> Float32s:
         own = self._own(problem, kept)
-        return own if head is None else with_head(problem.module(own), head)
+        return own if head is None else problem.under_head(own, head)

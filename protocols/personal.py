@@ -32,7 +32,6 @@ from securefl.protocols.contributions import bounded, training_job
 from securefl.protocols.local_accuracy import Tested, local_accuracy
 from securefl.protocols.parts import Part, ReadsState
 from securefl.training import Learnt, ModelConfig, Problem, evaluate, pooled
-from securefl.training.chunks import body_features
 from securefl.training.heads import entries, last_dense, last_layers, output_layer, places
 from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.task import Bodies
@@ -232,13 +231,12 @@ class HeadAlone:
     def __post_init__(self) -> None:
         output_layer(self.whole.layers, self.whole.outputs)
 
-    def fit(self, context: ClientContext, start: Float32s) -> TrainingJob:
-        """The training that begins at the model `start` (d,). Its result has the head's values alone."""
-        model = self.whole.module(start)
-        head = start[places(model, last_layers(model, 1))]
-        # Such a body gives a record the same features in every pass.
-        features = body_features(model, context.x).astype(np.float32)
-        return TrainingJob(problem=self._head, start=head, context=replace(context, x=features))
+    def before(self, training: TrainingJob) -> TrainingJob:
+        """The training, before which the head of its start is trained alone."""
+        head = training.start[self.whole.head]
+        return replace(
+            training, head_first=TrainingJob(problem=self._head, start=head, context=training.context)
+        )
 
     @cached_property
     def _head(self) -> Problem:

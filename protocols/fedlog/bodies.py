@@ -22,7 +22,7 @@ from securefl.protocols.class_sums import Featurizer, class_means
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.protocols.own_bodies import OwnBodies
 from securefl.training import Learnt, Problem, evaluate
-from securefl.training.heads import Bounded, activated, last_dense, with_head
+from securefl.training.heads import Bounded, activated, last_dense
 from securefl.training.jobs import TrainingResult
 from securefl.training.learnt import common
 
@@ -62,14 +62,13 @@ class Public:
     def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation:
         if not len(self.problem.server_x):
             return Evaluation(accuracy=nan, loss=nan)
-        model = self.problem.module(self.problem.initial)
-        with_head(model, head)
+        model = self.problem.module(self.problem.under_head(self.problem.initial, head))
         with activated(model, self.activation):
             return evaluate(model, self.problem.server_x, self.problem.server_y, self.problem.kind)
 
     def learnt(self, head: Floats, client: int | None, kept: ClientState) -> Learnt:
-        model = self.problem.module(self.problem.initial)
-        return common(self.problem, with_head(model, head), client, self.activation)
+        vector = self.problem.under_head(self.problem.initial, head)
+        return common(self.problem, vector, client, self.activation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +94,8 @@ class Trained(OwnBodies):
         problem, own, sent = self.bodies.of(context.client), super().start(context), context.broadcast
         if not sent.size:
             return own
-        model = problem.module(own)
-        _require_size(sent, problem.outputs, last_dense(model).in_features)
-        return with_head(model, _head(sent.tobytes(), problem.outputs, self.prior))
+        _require_size(sent, problem.outputs, last_dense(problem.layers).in_features)
+        return problem.under_head(own, head_of(sent.tobytes(), problem.outputs, self.prior))
 
     def penalty(self, broadcast: Float32s) -> Clustering | None:
         if not (self.compact or self.apart) or not broadcast.size:
@@ -132,8 +130,8 @@ def means_of(classes: int, width: int, sent: Float32s) -> Floats:
 
 
 @lru_cache(maxsize=1)
-def _head(sent: bytes, classes: int, prior: Prior) -> Floats:
-    """The head of a broadcast statistic. All clients of one query in a process need the same one."""
+def head_of(sent: bytes, classes: int, prior: Prior) -> Floats:
+    """The head of a broadcast statistic. A server and all clients in a process need the same one."""
     return solve(_statistic(sent, classes), prior)
 
 

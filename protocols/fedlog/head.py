@@ -115,7 +115,7 @@ def probabilities(s: Floats) -> Floats:
         return np.where(there, wrightomega(log_twice + 2 * c), 0.0)
 
     def excess(c: float) -> float:
-        return float(logsumexp(w(c) / 2)) - c
+        return float(np.logaddexp.reduce(w(c) / 2)) - c  # a fifth of the time of scipy's `logsumexp`
 
     low = float(np.log(len(s)))
     high = low + 1.0

@@ -25,11 +25,11 @@ from securefl.core.ranges import Probability, Ranged, Weight
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.protocols.contributions import ClientBound
-from securefl.protocols.fedlog.bodies import Body, Public, Trained, means_of
-from securefl.protocols.fedlog.head import PAPER, Prior, solve
+from securefl.protocols.fedlog.bodies import Body, Public, Trained, head_of, means_of
+from securefl.protocols.fedlog.head import PAPER, Prior
 from securefl.protocols.one_sum import OneSum
 from securefl.training import Learnt, Problem
-from securefl.training.heads import last_dense, output_layer
+from securefl.training.heads import output_layer
 from securefl.training.task import Bodies
 
 
@@ -64,15 +64,12 @@ class Heads(OneSum):
         return self.body.learnt(self._head_of(state), client, kept)
 
     def _head_of(self, state: State) -> Floats:
-        return self._head(state.broadcast) if state.broadcast.size else self._initial_head()
+        if not state.broadcast.size:
+            return self.problem.head_of(self.problem.initial)
+        return self._head(state.broadcast)
 
     def _head(self, mean: Float32s) -> Floats:
-        return solve(mean.astype(np.float64).reshape(self.problem.outputs, -1), self.prior)
-
-    def _initial_head(self) -> Floats:
-        dense = last_dense(self.problem.module(self.problem.initial))
-        parts = [part.detach().cpu().numpy() for part in (dense.bias, dense.weight)]
-        return np.column_stack(parts).astype(np.float64)
+        return head_of(mean.tobytes(), self.problem.outputs, self.prior)
 
 
 _BODIES = {"public": "public body", "private": "private body", "dp-sgd": "DP-SGD body"}

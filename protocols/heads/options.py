@@ -39,7 +39,7 @@ from securefl.protocols.heads.contribution import Bounding, Statistic
 from securefl.protocols.heads.solvers import Kind, solve
 from securefl.protocols.one_sum import OneSum
 from securefl.training import Learnt, Problem
-from securefl.training.heads import Bounded, Projection, output_layer, with_head
+from securefl.training.heads import Bounded, Projection, output_layer
 from securefl.training.learnt import common
 
 _log = logger(__name__)
@@ -107,7 +107,7 @@ class ClosedForm(OneSum):
         )
         wide = np.zeros((len(head), 1 + projection.features))
         wide[:, : head.shape[1]] = head
-        vector = with_head(self.problem.module(self.problem.initial), wide)
+        vector = self.problem.under_head(self.problem.initial, wide)
         return common(self.problem, vector, client, features)
 
     def _scores(self, head: Floats, x: NDArray[Any]) -> Floats:

@@ -72,8 +72,12 @@ def _apart(model: nn.Module, what: Hashable, read: Read, columns: tuple[Tensor, 
                 return _read(lone_reader(model, what, read, here, rows), here, rows)
         with torch.inference_mode():
             require_apart(model, what, read, *here, rows=rows)
-            with RowsAlike():
-                return _read(read, here, rows)
+
+            def alike(*parts: Tensor) -> Tensor:
+                with RowsAlike():
+                    return read(*parts)
+
+            return _read(alike, here, rows)
 
 
 def _read(read: Read, columns: list[Tensor], rows: int) -> Tensor:

@@ -26,7 +26,7 @@ the wave, or on its client's slot. `require_alike` tests this on public records.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -143,34 +143,49 @@ class Batched:
 
     def __call__(self, fits: Sequence[TrainingJob]) -> Sequence[TrainingResult]:
         came: dict[int, Result] = {}
-        groups: dict[Hashable, list[int]] = {}
         fits = self._under_heads(fits, came)
-        for place, fit in enumerate(fits):
-            if place not in came:
-                groups.setdefault(self._alike(fit), []).append(place)
+        groups = self._groups({place: fit for place, fit in enumerate(fits) if place not in came})
         alone = groups.pop(None, [])
-        for places in groups.values():
-            problem = fits[places[0]].problem
-            slots = slots_within(self.slots, len(problem.initial))
-            self._try(fits[places[0]], slots)
-            run = fit_together if problem.private is None else fit_privately
-            # Clients of similar sizes share a pass, so few slots wait for others.
-            places.sort(key=lambda place: -len(fits[place].context.x))
-            for at in range(0, len(places), slots):
-                together = places[at : at + slots]
-                found = run([fits[place] for place in together], slots)
-                came |= zip(together, found.results, strict=True)
+        for slots, places in self._waves(fits, groups):
+            run = fit_together if fits[places[0]].problem.private is None else fit_privately
+            found = run([fits[place] for place in places], slots)
+            came |= zip(places, found.results, strict=True)
         rest = self._rest([fits[place] for place in alone]) if alone else ()
         came |= {place: partial(rest.__getitem__, at) for at, place in enumerate(alone)}
         return Results([came[place] for place in range(len(fits))])
 
+    def _groups(self, fits: Mapping[int, TrainingJob]) -> dict[Hashable, list[int]]:
+        """The places of fits that can run side by side, by what they share. Under None those that cannot."""
+        groups: dict[Hashable, list[int]] = {}
+        for place, fit in fits.items():
+            groups.setdefault(self._alike(fit), []).append(place)
+        return groups
+
+    def _waves(
+        self, fits: Sequence[TrainingJob], groups: Mapping[Hashable, list[int]]
+    ) -> Iterator[tuple[int, list[int]]]:
+        """The slots and the places of each pass, whose kernels have been tested."""
+        for places in groups.values():
+            slots = slots_within(self.slots, len(fits[places[0]].problem.initial))
+            self._try(fits[places[0]], slots)
+            # Clients of similar sizes share a pass, so few slots wait for others.
+            places.sort(key=lambda place: -len(fits[place].context.x))
+            for at in range(0, len(places), slots):
+                yield slots, places[at : at + slots]
+
     def _under_heads(self, fits: Sequence[TrainingJob], came: dict[int, Result]) -> list[TrainingJob]:
         """The fits, under the heads that are trained first, side by side too. Errors go into `came`."""
-        found = list(fits)
+        found, heads = list(fits), dict[int, TrainingJob]()
+        # Whole models, so that the test of the kernels covers the features too.
+        whole = [replace(fit, under_head=False) for fit in fits]
+        groups = self._groups({place: whole[place] for place, fit in enumerate(fits) if fit.head_first})
         # A fit that runs alone trains its own head: one attempt on a GPU then covers both trainings.
-        places = [k for k, fit in enumerate(fits) if fit.head_first and self._alike(fit) is not None]
-        heads = self([own for k in places if (own := fits[k].head_first)]) if places else []
-        for place, head in zip(places, heads, strict=True):
+        groups.pop(None, None)
+        for slots, places in self._waves(whole, groups):
+            features = features_together([whole[place] for place in places], slots)
+            for place, own in zip(places, features, strict=True):
+                heads[place] = fits[place].on_features(own)
+        for place, head in zip(heads, self([*heads.values()]) if heads else (), strict=True):
             if isinstance(head, DataError):
                 came[place] = partial(_same, head)
             else:
@@ -251,6 +266,22 @@ def fit_together(fits: Sequence[TrainingJob], slots: int) -> Results:
                         read = partial(_same, read())
                     came[slot] = read if fine[slot] else partial(_same, diverged(optimizer.rate))
     return Results([came[slot] for slot in range(len(fits))])
+
+
+def features_together(fits: Sequence[TrainingJob], slots: int) -> list[Float32s]:
+    """The features (n, width) that the body of each fit's start has of its records.
+
+    Its passes have the shape of those in which at most `slots` clients train.
+    """
+    problem, rows = fits[0].problem, rows_of(fits[0].problem)
+    columns = [records(fit.context.x, fit.context.y, problem.loss) for fit in fits]
+    with torch.no_grad(), one_thread():
+        stack = stack_of(fits[0], [fit.start for fit in fits], slots)
+        batches = [(x.flatten(1), y) for x, y in columns]
+        chunks = range(0, max(1, *(len(y) for _, y in columns)), rows)
+        passes = [stack.features(widened(_chunk(batches, at, (slots, rows))[0])) for at in chunks]
+        whole = torch.cat(passes, 1).numpy()
+    return [own[: len(y)] for own, (_, y) in zip(whole, columns, strict=False)]
 
 
 def _ended(steps: HookSteps, slot: int, model: TrainingResult) -> TrainingResult:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from securefl.core.errors import ConfigError
 from securefl.core.streams import stream
 from securefl.training.products import dense
 from securefl.training.row_wise import RowHook
-from securefl.training.vector import to_vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +69,20 @@ class Projection:
 Activation = Callable[[Tensor], Tensor]
 
 
+class Differentiable(Protocol):
+    """An activation under which clients train: (n, width) -> (n, width), each row on its own."""
+
+    def __call__(self, features: Tensor) -> Tensor: ...
+
+    def back(self, features: Tensor, slope: Tensor) -> Tensor:
+        """The slope of the features, from the slope of the result."""
+        ...
+
+
+_EPSILON: Final = 1e-12
+"""Rows shorter than this are divided by it, not by their length."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bounded:
     """An activation that bounds features, (n, width) -> (n, width). A model's file can name it.
@@ -94,10 +107,22 @@ class Bounded:
         found = self._bounded(self.projection(features).to(features.dtype))
         return pad(found, (0, features.shape[1] - found.shape[1]))
 
+    def back(self, features: Tensor, slope: Tensor) -> Tensor:
+        """The slope of features (n, width), from the slope of the result, without a projection."""
+        assert self.projection is None
+        if self.kind == "bounded":
+            return slope.where(features.abs() <= self.bound, 0.0)
+        # The result is factor * features / max(|features|, least).
+        factor, least = (self.bound, _EPSILON) if self.kind == "unit-l2" else (1.0, self.bound)
+        lengths = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+        along = (features * slope).sum(1, keepdim=True).div_(lengths).div_(lengths)
+        along = along.where(lengths > least, 0.0)  # a short row is divided by a constant
+        return slope.addcmul(features, along, value=-1).mul_(factor / lengths.clamp_min(least))
+
     def _bounded(self, features: Tensor) -> Tensor:
         match self.kind:
             case "unit-l2":
-                unit = normalize(features, dim=1)
+                unit = normalize(features, dim=1, eps=_EPSILON)
                 return unit if self.bound == 1 else self.bound * unit
             case "bounded":
                 return features.clamp(-self.bound, self.bound)
@@ -195,16 +220,6 @@ def frozen(*modules: nn.Module) -> Iterator[None]:
     finally:
         for parameter in free:
             parameter.requires_grad_(True)
-
-
-def with_head(model: nn.Module, head: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Replace the head of `model` by (outputs, 1 + width), bias first, and return the model's vector."""
-    dense = last_dense(model)
-    with torch.no_grad():
-        # Column 0 belongs to the constant feature, which is the bias of a dense layer.
-        dense.weight.copy_(torch.from_numpy(head[:, 1:]))
-        dense.bias.copy_(torch.from_numpy(head[:, 0]))
-    return to_vector(model)
 
 
 def named_layer(model: nn.Module, layer: str) -> nn.Module:

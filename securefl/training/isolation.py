@@ -154,9 +154,9 @@ def require_apart(model: nn.Module, what: Hashable, read: Read, *columns: Tensor
     Dropout is off during the test: a row's mask is random and does not depend on other rows. Raises
     ConfigError if a row depends on its place, or on other rows.
     """
-    codes = codes_of(model)
 
     def explore() -> None:
+        codes = codes_of(model)
         together = mixed(columns, rows, codes)
         own = [read(*(part[at : at + 1] for part in together)) for at in range(_BY_ONE)]
         _require_alike(model, read(*together)[:_BY_ONE], torch.cat(own))
@@ -164,8 +164,10 @@ def require_apart(model: nn.Module, what: Hashable, read: Read, *columns: Tensor
             if not stay_apart(*(read(*part) for part in probe)):
                 raise _refused(model, "compute each row of a chunk on its own")
 
-    with _undrawn(model), RowsAlike(), _public(model):
-        _once(model, ("layers", what), _key(model, columns, rows), explore)
+    with _undrawn(model):
+        key = _key(model, columns, rows)
+        with RowsAlike(), _public(model):
+            _once(model, ("layers", what), key, explore)
 
 
 @contextmanager

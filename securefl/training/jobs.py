@@ -22,7 +22,7 @@ from securefl.data.dataset import finite_rows, labelled
 if TYPE_CHECKING:
     from torch import nn
 
-    from securefl.training.heads import Activation
+    from securefl.training.heads import Differentiable
     from securefl.training.local import Envelope, Pull
     from securefl.training.stack import Stack
     from securefl.training.task import Problem
@@ -88,8 +88,9 @@ class TrainingJob:
         activation: A function of the head's input.
         penalty: Added to the mean loss. A training works on a copy, which may remember the mini-batches that
             it saw. Private training minimises the mean loss alone.
-        head_first: A training of the head alone, on the features of the body in `start`. It runs before this
-            one, which starts under the trained head. It has the same streams as this one.
+        head_first: A training of the head alone, for which `on_features` puts the features of the body in
+            `start` in the place of records. It runs before this one, which starts under the trained head. It
+            has the same streams as this one.
         envelope: Trains a personal model near a moving one. The result has both, (2d,), the personal first.
             Private training has none.
         hook: What the training does beside its steps. Behind the trained model, the result has its values.
@@ -100,19 +101,23 @@ class TrainingJob:
     start: Float32s
     context: ClientContext
     under_head: bool = False
-    activation: Activation | None = None
+    activation: Differentiable | None = None
     penalty: Pull | None = None
     head_first: TrainingJob | None = None
     envelope: Envelope | None = None
     hook: Hook | None = None
     update: bool = False
 
+    def on_features(self, features: NDArray[np.floating[Any]]) -> TrainingJob:
+        """The training of the head that comes first, on these features (n, width) of its records."""
+        assert self.head_first is not None
+        x = features.astype(np.float32)
+        return replace(self.head_first, context=replace(self.head_first.context, x=x))
+
     def under(self, head: Float32s) -> TrainingJob:
         """This training, starting under these values of the head, weights first."""
-        from securefl.training.heads import last_dense, places
-
-        start, model = self.start.copy(), self.problem.layers
-        start[places(model, [last_dense(model)])] = head
+        start = self.start.copy()
+        start[self.problem.head] = head
         return replace(self, start=start, head_first=None)
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from securefl.core.errors import DataError
 from securefl.dp.noise import Source
+from securefl.training.chunks import body_features
 from securefl.training.heads import activated, frozen, last_dense
 from securefl.training.jobs import Hook, TrainingJob, TrainingResult
 from securefl.training.local import penalty_of, train, train_near
@@ -57,10 +58,12 @@ def _again(fit: TrainingJob) -> TrainingJob:
 
 
 def _run(fit: TrainingJob) -> TrainingResult:
-    if fit.head_first is not None:
-        came = _run(fit.head_first)
-        return came if isinstance(came, DataError) else _run(fit.under(came))
     problem, context = fit.problem, fit.context
+    if fit.head_first is not None:
+        # Such a body gives a record the same features in every pass.
+        features = body_features(problem.module(fit.start), context.x)
+        came = _run(fit.on_features(features))
+        return came if isinstance(came, DataError) else _run(fit.under(came))
     start = fit.start if fit.envelope is None else fit.start[: len(fit.start) // 2]
     try:
         # A start of another length, such as a forged broadcast, raises a DataError for its client alone.

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.algorithm.queries import Float32s
-from securefl.training.heads import Activation, ShiftedLinear, shifted
+from securefl.training.heads import Differentiable, ShiftedLinear, shifted
 from securefl.training.local import Pull
 from securefl.training.losses import Loss
 from securefl.training.models import MLP, Architecture, Changed, ModelConfig
@@ -56,7 +56,7 @@ class Tail:
     """
 
     loss: Loss
-    activation: Activation | None = None
+    activation: Differentiable | None = None
     penalty: Pull | None = None
     under_head: bool = False
 
@@ -185,6 +185,13 @@ class Stack:
             torch.sum(slope, 1, out=layer.bias)
         return made
 
+    def features(self, x: Tensor) -> Tensor:
+        """The input of the head (slots, rows, values), from records (slots, rows, width), `widened`."""
+        *hidden, head = self._layers[: len(self._layers) - self._shifted]
+        for layer in hidden:
+            x = layer.forward(x).relu_()
+        return narrow(x, head.inputs)
+
     def back(self, x: Tensor, y: Tensor, weights: Tensor, there: Tensor | None = None) -> Back:
         """Compute a forward and a backward pass of all slots.
 
@@ -193,7 +200,8 @@ class Stack:
             y: (slots, rows) labels, or (slots, rows, targets).
             weights: (slots, rows), the weights of the records' losses in the minimised sum.
             there: (slots, rows, 1), 1 for a row with a record. It is 0 for the other rows, where x, y and the
-                weight must be 0 too. Their factors and losses are 0. None if all rows have records.
+                weight must be 0 too. Their factors are 0, and their losses finite unless the slot diverged.
+                None if all rows have records.
         """
         *hidden, head = self._layers[: len(self._layers) - self._shifted]
         inputs = [x]
@@ -205,16 +213,14 @@ class Stack:
             # infinity is nan. Before that they equal the biases, which are finite unless the slot diverged.
             inputs.append(body if there is None else body.mul_(there))
         body = narrow(inputs[-1], head.inputs)
-        features = self._features(body)
-        given = inputs[-1] if features is body else widened(_where(there, features.detach()))
+        given, activation = inputs[-1], self._tail.activation
+        if activation is not None:
+            given = widened(_where(there, activation(body.flatten(0, 1)).view_as(body)))
         read = narrow(given, head.inputs)
         if self._shifted:
             given = given + self._layers[-1].bias[:, None]
-        outputs = head.forward(given)
-        slope = torch.zeros_like(outputs)
-        losses = _LOSSES[self._tail.loss](
-            narrow(outputs, head.outputs), y, weights, narrow(slope, head.outputs)
-        )
+        losses, slope = _LOSSES[self._tail.loss](narrow(head.forward(given), head.outputs), y, weights)
+        slope = widened(slope)
         layers = [] if self._tail.under_head else [(given, slope)]
         if hidden or self._shifted:
             slope = head.back(slope)
@@ -224,10 +230,9 @@ class Stack:
             if self._tail.penalty is not None:
                 extra, slopes = self._tail.penalty(read, y, weights)
                 slope, losses = slope + widened(slopes), losses + extra
-            if features is not body:
-                (found,) = torch.autograd.grad(features, body, narrow(slope, head.inputs))
-                body.requires_grad_(False)
-                slope = widened(found)
+            if activation is not None:
+                slopes = narrow(slope, head.inputs).flatten(0, 1)
+                slope = widened(activation.back(body.flatten(0, 1), slopes).view_as(body))
         for at in range(len(hidden) - 1, -1, -1):
             if self._masks:
                 slope = slope * self._masks[at]
@@ -235,15 +240,7 @@ class Stack:
             layers.append((inputs[at], slope))
             if at:
                 slope = hidden[at].back(slope)
-        return Back(_where(there, losses[:, :, None])[:, :, 0], layers[::-1])
-
-    def _features(self, body: Tensor) -> Tensor:
-        """The head's input, from the output of the body."""
-        if self._tail.activation is None:
-            return body
-        body.requires_grad_()
-        with torch.enable_grad():
-            return self._tail.activation(body.flatten(0, 1)).view_as(body)
+        return Back(losses, layers[::-1])
 
 
 def _where(there: Tensor | None, of: Tensor) -> Tensor:
@@ -252,21 +249,22 @@ def _where(there: Tensor | None, of: Tensor) -> Tensor:
     return of if there is None else of.view(torch.int32).bitwise_and(there.int().neg_()).view(of.dtype)
 
 
-def _cross_entropy(outputs: Tensor, y: Tensor, weights: Tensor, slope: Tensor) -> Tensor:
-    """The losses (slots, rows). The slope of the weighted losses is written to `slope`."""
+def _cross_entropy(outputs: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The losses (slots, rows), and the slope of the weighted losses."""
     # `log_softmax` takes more than twice the time for such short rows.
-    shifted, label = outputs - outputs.amax(2, keepdim=True), y[:, :, None]
-    whole = torch.exp(shifted, out=slope).sum(2, keepdim=True)
-    slope.div_(whole).scatter_add_(2, label, torch.full(label.shape, -1.0)).mul_(weights[:, :, None])
-    return (whole.log_() - shifted.gather(2, label))[:, :, 0]
+    slope, label = outputs - outputs.amax(2, keepdim=True), y[:, :, None]
+    own = slope.gather(2, label)
+    whole = slope.exp_().sum(2, keepdim=True)
+    slope.div_(whole).scatter_add_(2, label, torch.full_like(own, -1.0)).mul_(weights[:, :, None])
+    return (whole.log_() - own)[:, :, 0], slope
 
 
-def _mse(outputs: Tensor, y: Tensor, weights: Tensor, slope: Tensor) -> Tensor:
-    """The losses (slots, rows). The slope of the weighted losses is written to `slope`."""
-    each = 1 / y.shape[2]
-    squares = torch.sub(outputs, y, out=slope).square()
-    slope.mul_(weights[:, :, None] * (2 * each))
-    return squares.sum(2).mul_(each)  # `mean` takes twice the time for such short rows
+def _mse(outputs: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The losses (slots, rows), and the slope of the weighted losses."""
+    # A row without a record has weight 0 and no loss: the square of the head's bias may be infinite.
+    slope, each = (outputs - y).mul_((weights > 0)[:, :, None]), 1 / y.shape[2]
+    losses = slope.square().sum(2).mul_(each)  # `mean` takes twice the time for such short rows
+    return losses, slope.mul_(weights[:, :, None] * (2 * each))
 
 
 _LOSSES = {"cross_entropy": _cross_entropy, "mse": _mse}

@@ -21,6 +21,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.training.devices import Hardware
 from securefl.training.evaluation import Task, evaluate
+from securefl.training.heads import last_layers, places
 from securefl.training.local import LocalTraining
 from securefl.training.losses import Loss
 from securefl.training.models import Architecture, ModelConfig
@@ -168,6 +169,22 @@ class Problem:
     @cached_property
     def _reader(self) -> Loaded:
         return Loaded(self.hardware.put(self._built()[0].eval()), self.hardware)
+
+    @cached_property
+    def head(self) -> NDArray[np.int64]:
+        """The positions of the head's values, weights before biases, in the model's vector."""
+        return places(self.layers, last_layers(self.layers, 1))
+
+    def head_of(self, vector: NDArray[np.float32]) -> NDArray[np.float64]:
+        """The head of a model (d,), which has biases: (outputs, 1 + width), bias first."""
+        weights, biases = np.split(vector[self.head].astype(np.float64), [-self.outputs])
+        return np.column_stack([biases, weights.reshape(self.outputs, -1)])
+
+    def under_head(self, vector: NDArray[np.float32], head: NDArray[np.float64]) -> NDArray[np.float32]:
+        """A copy of the model (d,) under another head, in the form of `head_of`."""
+        found = vector.copy()
+        found[self.head] = np.concatenate([head[:, 1:].ravel(), head[:, 0]])
+        return found
 
     @property
     def layers(self) -> nn.Module:

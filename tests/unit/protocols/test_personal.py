@@ -33,6 +33,7 @@ from securefl.study.config import Study
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.training import DPSGD, ModelConfig, evaluate
+from securefl.training.chunks import body_features
 from securefl.training.cohorts import Batched
 from securefl.training.jobs import TrainingJob
 from securefl.training.run_jobs import _again, one_by_one, run_job
@@ -147,7 +148,10 @@ def test_the_body_is_in_evaluation_mode_while_the_head_learns() -> None:
     plain_one = tiny_problem()
     first, second = (FedRep().build(own).contributions[0] for own in (here, plain_one))
     start = plain_one.initial[:56]
-    heads = [run_job(own.fit(context(start)).head_first) for own in (first, second)]
+    fits = [own.fit(context(start)) for own in (first, second)]
+    heads = [
+        run_job(fit.on_features(body_features(fit.problem.module(fit.start), fit.context.x))) for fit in fits
+    ]
     np.testing.assert_allclose(heads[0], heads[1], atol=1e-6)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from securefl.protocols.fedlog.bodies import Clustering
 from securefl.protocols.fedproto import Pull
 from securefl.training import ModelConfig, cohorts
 from securefl.training.cohorts import MOST_ROWS, SLOTS, Batched, slots_for, slots_within, why_alone
-from securefl.training.heads import last_dense, shifted
+from securefl.training.heads import Bounded, last_dense, shifted
 from securefl.training.jobs import Trainer, TrainingJob, TrainingResult
 from securefl.training.models import MLP, Changed
 from securefl.training.own_models import OwnModel
@@ -111,6 +111,19 @@ def test_a_body_trains_under_its_head(penalised: bool, clip: Clipping) -> None:
     assert np.array_equal(vectors(together)[:, -head:], np.tile(here.initial[-head:], (CLIENTS, 1)))
     moved = np.abs(vectors(together)[:, :-head] - here.initial[:-head]).max(axis=1)
     assert (moved > 1e-3).all()
+
+
+@pytest.mark.parametrize("bound", [0.25, 1.0, 3.0])
+@pytest.mark.parametrize("kind", ["unit-l2", "bounded", "clip-l2"])
+def test_the_slope_of_bounded_features_is_that_of_autograd(
+    kind: Literal["unit-l2", "bounded", "clip-l2"], bound: float
+) -> None:
+    rng, own = np.random.default_rng(2), Bounded(kind=kind, bound=bound)
+    features, slope = (torch.from_numpy(rng.standard_normal((6, 5))) for _ in range(2))
+    features *= torch.tensor([0.0, 1e-14, 1e-3, 0.5, 1.0, 1e3])[:, None]
+    inputs = features.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(own(inputs), inputs, slope)
+    np.testing.assert_allclose(own.back(features, slope), expected, rtol=1e-9, atol=1e-18)
 
 
 @pytest.mark.parametrize("hidden", [(), (1,), (13, 7), (17, 5, 3)])
@@ -339,15 +352,21 @@ def test_a_row_without_a_record_adds_nothing_where_an_activation_has_no_value(
 ) -> None:
     """A unit vector at a row of zeros is zero over zero, and so is the slope of a norm."""
 
-    def unit(features: torch.Tensor) -> torch.Tensor:
-        return features / features.norm(dim=1, keepdim=True)
+    class Unit:
+        def __call__(self, features: torch.Tensor) -> torch.Tensor:
+            return features / features.norm(dim=1, keepdim=True)
+
+        def back(self, features: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+            unit = self(features)
+            along = (unit * slope).sum(1, keepdim=True)
+            return (slope - unit * along) / features.norm(dim=1, keepdim=True)
 
     def norm(features: torch.Tensor, _: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
         lengths = features.norm(dim=2)
         return 0.1 * lengths, 0.1 * features * (weights / lengths)[..., None]
 
     here = problem(local())
-    tail = {"under_head": under_head, "activation": unit, "penalty": norm if penalised else None}
+    tail = {"under_head": under_head, "activation": Unit(), "penalty": norm if penalised else None}
     together, alone = (vectors(run(fits(here, **tail))) for run in (Batched(one_by_one), one_by_one))
     np.testing.assert_allclose(together, alone, atol=2e-6)
 

@@ -34,7 +34,7 @@ from securefl.study.run_report import bought
 from securefl.study.seeded import World
 from securefl.study.world import build
 from securefl.training.chunks import body_features
-from securefl.training.heads import last_dense, with_head
+from securefl.training.heads import last_dense
 
 
 def run(of: Study, folder: Path, here: World | None = None) -> ArmRun:
@@ -268,7 +268,7 @@ def test_a_head_is_put_on_a_body() -> None:
     head = np.random.default_rng(1).normal(size=(3, 6))
     phi = body_features(module, x)
     assert phi.shape == (7, last_dense(module).in_features)
-    changed = problem.module(with_head(module, head))
+    changed = problem.module(problem.under_head(problem.initial, head))
     import torch
 
     with torch.inference_mode():
