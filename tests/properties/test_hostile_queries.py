@@ -53,7 +53,6 @@ from securefl.algorithm.queries import (
     Value,
     ValueSpec,
 )
-from securefl.algorithm.weighing import Weights
 from securefl.core.acts import RecordAct, entering
 from securefl.core.agreement import Agreement, Directory, Identity
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
