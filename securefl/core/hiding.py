@@ -25,8 +25,8 @@ class ConcealVector:
 
     Attributes:
         bounds: the query's bounds, as the server's call has them. The client compares them with its own
-            before it is charged.
-        conceal: the function. It holds the vector against the bounds (`LinearBounds.require_hidden`).
+            before it is charged, and the vector with them before it is concealed.
+        conceal: the function.
 
     >>> from securefl.linear import LinearBounds
     >>> from securefl.core.hiding import ConcealVector

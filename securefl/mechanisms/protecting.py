@@ -211,6 +211,8 @@ def _concealed(mechanism: Noise, spec: ValueSpec, conceal: ConcealVector, value:
                 f"Expected of {spec.name!r}, as its declared bounds have it, {length} values in the clear, "
                 f"got {value.clear.size}: it is not sent."
             )
+        # Files reach a cipher without `protect`, so each cipher asks too; one of somebody else's may not.
+        conceal.bounds.require_hidden(value.hidden)
         return conceal.conceal(value.hidden)
     except DataError as error:
         if mechanism.noised:

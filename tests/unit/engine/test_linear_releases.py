@@ -18,12 +18,9 @@ from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalPr
 from securefl.core.hiding import ConcealVector
 from securefl.core.linear import LinearBounds, LinearQuery, Range
 from securefl.core.release import ReleaseKey
-from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header
 from securefl.engine.account import Account
 from securefl.engine.aggregator import SecureAggregator
-from securefl.linear.pad_terms import PadTerms
-from securefl.linear.pads import mask
 from securefl.mechanisms.charges import Protection, allotment
 from securefl.mechanisms.protecting import protect
 
@@ -237,14 +234,7 @@ def test_the_class_of_a_norm_above_the_bounds(noise: Any, told: str) -> None:
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "vector")
     given = {"integers": np.zeros(H, np.int64), "step": sent.grid.step}
     value = Value(**given, after_noise=lambda sums: Value(hidden=5 * VECTOR))
-
-    def hide(hidden: Any) -> Any:
-        mask(
-            hidden, PadTerms(bounds=BOUNDS, context=b""), "vector", bytes(32), AgreementKey.generate().public
-        )
-        pytest.fail("it left")
-
-    conceal = ConcealVector(BOUNDS, hide)
+    conceal = ConcealVector(BOUNDS, lambda hidden: pytest.fail("it left"))
     with pytest.raises(DataError, match="norm up to 1") as raised:
         protect(Protection(plan, sent), value, key=key, weight=1.0, conceal=conceal)
     assert reason_of(raised.value).told == told
