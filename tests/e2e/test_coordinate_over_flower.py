@@ -88,17 +88,15 @@ def test_a_study_over_flower_through_a_kill_a_lost_node_and_a_resumed_run(deploy
     assert second.returncode == 0, second.stderr + own.said("superlink")[-3000:]
     said = second.stderr
     assert "Going on with the run in" in said
-    last = [line for line in said.splitlines() if line.startswith("round 6: ")]
-    assert last in (
-        ["round 6: 3 of 4 answered; client-0002 silent since round 3"],
-        ["round 6: 3 of 4 answered; client-0002 silent since round 4"],  # round 3 was at hand
-    )
     with (own.folder / "run" / "private" / "metrics.csv").open() as file:
         rounds = list(csv.DictReader(line for line in file if not line.startswith("#")))
     answered = [row["answered"] for row in rounds]
-    assert answered[:2] + answered[3:] == ["4", "4", "3", "3", "3"]
-    # Round 3 was at hand. If clients had answered it as four, they do not answer it as three.
-    assert answered[2] in ("0", "3"), said
+    # The SuperLink's run goes on for a while without its command. If the clients answered the round that was
+    # at hand then as four, they do not answer it as three.
+    assert re.fullmatch("4{2,4}0?3{1,4}", "".join(answered)), said
+    assert len(answered) == 6
+    since = answered.index("3") + 1
+    assert f"round 6: 3 of 4 answered; client-0002 silent since round {since}" in said.splitlines()
     assert (own.folder / "run" / "report.html").is_file()
     assert not list((own.folder / "parties" / "server" / "run").glob("flower-*"))
 
