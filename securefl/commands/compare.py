@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from securefl.commands.choices import NEW_FILE, PATH, with_json
 from securefl.commands.printing import echo, echo_json, echo_table
+from securefl.core.errors import ConfigError
 
 
-@click.command(epilog="Example:  securefl compare runs/a runs/b -o compare.html")
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
+@click.command(epilog="Example:  securefl compare runs/a runs/b runs/sweep -o compare.html")
+@click.argument("runs", metavar="RUN|SWEEP...", nargs=-1, required=True, type=PATH)
 @click.option(
     "-o",
     "--out",
@@ -22,6 +24,8 @@ from securefl.commands.printing import echo, echo_json, echo_table
 @with_json("Print the comparison as JSON, and nothing else.")
 def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Put the finished runs in the folders RUN side by side: what differs, and how they ended.
+
+    A SWEEP stands for its finished cells, and the page of -o then has accuracy against epsilon too.
 
     A table has a row for each arm, and how it ended beside the arm of the same name in the first RUN, seed by
     seed. With six paired seeds or more there is a p of Wilcoxon's signed-rank test, corrected by Holm's rule;
@@ -34,13 +38,23 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     from securefl.storage.files import write
     from securefl.study import comparison_report as report
     from securefl.study.comparison import compared
+    from securefl.sweep.gathered import run_folders
+    from securefl.sweep.paper import picture
 
     if out is not None:
         require_page(out)
-    found = compared(runs)
+    places = [run_folders(folder) for folder in runs]
+    found = compared([home for homes, _ in places for home in homes])
+    notes, pictures = [note for _, own in places for note in own], []
+    if out is not None and any(homes != [folder] for folder, (homes, _) in zip(runs, places, strict=True)):
+        try:
+            pictures = [picture(runs)]
+        except ConfigError as error:
+            notes.append(f"No picture of accuracy against epsilon. {error}")
+    found = replace(found, notes=[*notes, *found.notes])
     if out is not None:
         words = ["securefl", "compare", *map(str, runs), "-o", str(out)]
-        write(out, report.page(found, shlex.join(words)))
+        write(out, report.page(found, shlex.join(words), pictures))
     if as_json:
         echo_json(report.as_json(found) | ({"page": str(out)} if out else {}), 2)
         return

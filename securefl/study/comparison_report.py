@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from securefl.accounting.figures import in_words, plain
@@ -12,6 +12,7 @@ from securefl.report import plots
 from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.pages import APART, Picture, environment, number_text
 from securefl.report.run_page import TESTED
+from securefl.report.significance import with_interval
 from securefl.report.style import looks
 from securefl.study.comparison import Comparison
 
@@ -47,19 +48,13 @@ def rows(found: Comparison) -> list[tuple[str, ...]]:
     epsilons = ranked[[f"epsilon_{party}" for party in PARTIES]].map(in_words).to_numpy()
     return [
         (
-            *(str(own.Index), own.models, str(own.rounds), _accuracy(own)),
+            *(str(own.Index), own.models, str(own.rounds), with_interval(own.accuracies)),
             *map(number_text, (own.megabytes_up, own.megabytes_down)),
             ", ".join(map(" ".join, zip(PARTIES, spent, strict=True))),
             gap_words(own),
         )
         for own, spent in zip(arms, epsilons, strict=True)
     ]
-
-
-def _accuracy(own: Any) -> str:
-    """The mean final accuracy, with the lowest and the highest of several seeds."""
-    mean, span = number_text(own.accuracy, 3), f" ({own.lowest:.3f} to {own.highest:.3f})"
-    return mean if own.lowest == own.highest or math.isnan(own.accuracy) else mean + span
 
 
 def gap_words(own: Any) -> str:
@@ -72,8 +67,8 @@ def gap_words(own: Any) -> str:
     return gap if math.isnan(own.p) else f"{gap}, p = {own.p:.2g}"
 
 
-def page(found: Comparison, reproduce: str) -> str:
-    """The HTML page. reproduce: the command that makes it again."""
+def page(found: Comparison, reproduce: str, first: Sequence[Picture] = ()) -> str:
+    """The HTML page. reproduce: the command that makes it again. first: pictures above that of all rounds."""
     worn = looks(found.series.index)
     said = found.runs[0].measure
     by_words = {own.words: own for own in MEASURES.values()}
@@ -93,7 +88,7 @@ def page(found: Comparison, reproduce: str) -> str:
         .get_template("compare.html.j2")
         .render(
             found=found,
-            picture=picture,
+            pictures=[*first, picture],
             differing=differing(found),
             head=HEAD,
             rows=rows(found),
