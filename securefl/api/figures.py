@@ -23,7 +23,7 @@ def figure(
         >>> import securefl, tempfile
         >>> run = securefl.run("fedlog_digits", out=tempfile.mkdtemp(), progress=False)
         >>> figure = securefl.figure(run.folder, width="84mm")
-        >>> round(figure.get_figwidth(), 2)
+        >>> float(round(figure.get_figwidth(), 2))
         3.31
 
     Args:

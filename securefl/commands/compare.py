@@ -10,7 +10,6 @@ import click
 
 from securefl.commands.choices import NEW_FILE, PATH, with_json
 from securefl.commands.printing import echo, echo_json, echo_table
-from securefl.core.errors import ConfigError
 
 
 @click.command(epilog="Example:  securefl compare runs/a runs/b runs/sweep -o compare.html")
@@ -25,7 +24,7 @@ from securefl.core.errors import ConfigError
 def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Put the finished runs in the folders RUN side by side: what differs, and how they ended.
 
-    A SWEEP stands for its finished cells, and the page of -o then has accuracy against epsilon too.
+    A SWEEP stands for its finished cells. For accuracy against epsilon, see `securefl figure`.
 
     A table has a row for each arm, and how it ended beside the arm of the same name in the first RUN, seed by
     seed. With six paired seeds or more there is a p of Wilcoxon's signed-rank test, corrected by Holm's rule;
@@ -39,22 +38,15 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     from securefl.study import comparison_report as report
     from securefl.study.comparison import compared
     from securefl.sweep.gathered import run_folders
-    from securefl.sweep.paper import picture
 
     if out is not None:
         require_page(out)
     places = [run_folders(folder) for folder in runs]
     found = compared([home for homes, _ in places for home in homes])
-    notes, pictures = [note for _, own in places for note in own], []
-    if out is not None and any(homes != [folder] for folder, (homes, _) in zip(runs, places, strict=True)):
-        try:
-            pictures = [picture(runs)]
-        except ConfigError as error:
-            notes.append(f"No picture of accuracy against epsilon. {error}")
-    found = replace(found, notes=[*notes, *found.notes])
+    found = replace(found, notes=[*(note for _, own in places for note in own), *found.notes])
     if out is not None:
         words = ["securefl", "compare", *map(str, runs), "-o", str(out)]
-        write(out, report.page(found, shlex.join(words), pictures))
+        write(out, report.page(found, shlex.join(words)))
     if as_json:
         echo_json(report.as_json(found) | ({"page": str(out)} if out else {}), 2)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from securefl.accounting.figures import in_words, plain
@@ -67,8 +67,8 @@ def gap_words(own: Any) -> str:
     return gap if math.isnan(own.p) else f"{gap}, p = {own.p:.2g}"
 
 
-def page(found: Comparison, reproduce: str, first: Sequence[Picture] = ()) -> str:
-    """The HTML page. reproduce: the command that makes it again. first: pictures above that of all rounds."""
+def page(found: Comparison, reproduce: str) -> str:
+    """The HTML page. reproduce: the command that makes it again."""
     worn = looks(found.series.index)
     said = found.runs[0].measure
     by_words = {own.words: own for own in MEASURES.values()}
@@ -88,7 +88,7 @@ def page(found: Comparison, reproduce: str, first: Sequence[Picture] = ()) -> st
         .get_template("compare.html.j2")
         .render(
             found=found,
-            pictures=[*first, picture],
+            picture=picture,
             differing=differing(found),
             head=HEAD,
             rows=rows(found),

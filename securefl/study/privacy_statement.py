@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import Any
 
 from dp_accounting import DpEvent
 
 from securefl.accounting.composition import compose
-from securefl.accounting.events import dump_event
+from securefl.accounting.events import History
 from securefl.accounting.figures import in_words
 from securefl.accounting.statements import releases_of, terms_of
-from securefl.accounting.store import Terms
 from securefl.core.errors import ConfigError
-from securefl.core.release import PARTIES
+from securefl.core.release import PARTIES, Charge
 from securefl.mechanisms.registry import legend
 from securefl.report.latex import escaped
 from securefl.report.run_page import TESTED
@@ -26,110 +25,78 @@ from securefl.study.config import Arm, Study
 from securefl.study.folder import study_of
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spent:
-    """The contents of an arm's ledgers, one for each seed.
-
-    epsilon: by party, the largest of a data holder under any seed. releases: by value and event, the most of
-    one holder, against the parties of `adversaries` (or all, if it names none). holders: their number.
-    """
-
-    terms: Terms
-    epsilon: Mapping[str, float]
-    releases: Mapping[tuple[str, DpEvent], int]
-    holders: int
-
-
 def statements(folder: Path) -> dict[str, dict[str, list[str]]]:
     """For each arm of a finished run, the sentences of its statement by topic. The folder is only read.
 
     Raises ConfigError without a finished run or its ledgers, and DataError for a damaged file.
     """
     run, study = finished_run(folder, str(folder)), study_of(folder)
-    return {arm.name: dict(_topics(run, study, arm, spent(folder, study, arm))) for arm in study.arms}
+    return {arm.name: dict(_topics(run, study, arm)) for arm in study.arms}
 
 
-def spent(folder: Path, study: Study, arm: Arm) -> Spent:
-    """The contents of an arm's ledgers. Raises ConfigError if one is not in the folder."""
+def _ledgers(folder: Path, study: Study, arm: Arm) -> list[Path]:
+    """The ledgers of an arm, one for each seed. Raises ConfigError if one is not in the folder."""
     paths = [arm_folder(folder, arm, seed) / LEDGER for seed in study.study.seeds]
     if missing := [path for path in paths if not path.is_file()]:
         raise ConfigError(
-            f"Expected the ledgers of the run in {folder}, got no {missing[0]}. Name the run's own "
-            "folder, on its machine. Parties on machines of their own have their own: securefl ledger show."
+            f"Expected the ledgers of the run in {folder}, got no {missing[0]}. Name the run's own folder, "
+            "on its machine. Parties on machines of their own have their own: securefl ledger show."
         )
-    terms = terms_of(paths[0])
-    histories = [own for path in paths for own in releases_of(path).values()]
-    epsilon = dict.fromkeys(PARTIES, 0.0)
-    releases = Counter[tuple[str, DpEvent]]()
-    for own in histories:
-        for party in PARTIES:
-            events = Counter[tuple[str, DpEvent]]()
-            for (name, charge), count in own.items():
-                events[name, charge.by_party()[party]] += count
-            alone = Counter[DpEvent]()
-            for (_, event), count in events.items():
-                alone[event] += count
-            epsilon[party] = max(epsilon[party], compose(alone, terms.delta))
-            if party in (terms.adversaries or PARTIES):
-                releases |= events
-    return Spent(terms=terms, epsilon=epsilon, releases=releases, holders=len(histories) // len(paths))
+    return paths
 
 
-def _topics(run: Finished, study: Study, arm: Arm, own: Spent) -> Iterator[tuple[str, list[str]]]:
-    terms, privacy = own.terms, study.privacy
-    events = [dump_event(event) for _, event in own.releases]
-    yield (
-        "Unit",
-        ["One record of a client." if terms.unit == "record" else "One client, with all its records."],
-    )
+def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[str]]]:
+    ledgers = _ledgers(run.folder, study, arm)
+    terms, seeds = terms_of(ledgers[0]), _many(len(ledgers), "seed")
+    holders = [own for path in ledgers for own in releases_of(path).values()]
+    # Of each value under each charge, the most releases of one holder.
+    most = reduce(or_, holders, Counter[tuple[str, Charge]]())
+    shown = terms.adversaries or PARTIES
+    history = History.of({charge.by_party()[party]: 1 for _, charge in most for party in shown})
+    rates = sorted({rate for rate, _ in history.steps})
+    units = {"record": "One record of a client.", "client": "One client, with all its records."}
+    yield "Unit", [units[terms.unit]]
     yield "Adjacency", [f"Neighbouring data differ in one {terms.unit} ({terms.adjacency})."]
     yield "Delta", [f"δ = {terms.delta:g}."]
-    reason = run.infinite_reason.get(arm.name, "")
-    yield (
-        "Epsilon",
-        [
-            *(f"ε = {in_words(value)} against the {party}." for party, value in own.epsilon.items()),
-            f"It is claimed against the {' and the '.join(terms.adversaries)}."
-            if terms.adversaries
-            else "It is claimed against nobody.",
-            *([f"It is not finite: {reason}."] if reason else []),
-        ],
+    reason = run.infinite_reason.get(arm.name)
+    epsilons = (
+        f"ε = {in_words(_epsilon(holders, party, terms.delta))} against the {party}." for party in PARTIES
     )
-    yield (
-        "Mechanism",
-        [
-            *(
-                f"{name}: {_in_words(dump_event(event))}, {count} time{'' if count == 1 else 's'} at most."
-                for (name, event), count in own.releases.items()
-            ),
-            f"Noise of values: {legend(privacy.noise)}.",
-        ],
+    against = " and the ".join(terms.adversaries) or "nobody"
+    claimed = f"It is claimed against {'the ' * bool(terms.adversaries)}{against}."
+    yield "Epsilon", [*epsilons, claimed, *([f"It is not finite: {reason}."] if reason else [])]
+    mechanisms = (
+        f"{name}: {_in_words(charge, shown)}, {_many(count, 'time')} at most."
+        for (name, charge), count in most.items()
     )
-    rates = sorted(
-        {part["sampling_probability"] for part in _parts(events) if "sampling_probability" in part}
+    yield "Mechanism", [*mechanisms, f"Noise of values: {legend(study.privacy.noise)}."]
+    sampling = (
+        f"Each record enters a step of training with probability {rate:g}, independently, and ε counts this "
+        "amplification."
+        for rate in rates
     )
-    yield (
-        "Sampling",
-        [
-            f"Each record enters a step of training with probability {rate:g}, independently, and ε counts "
-            "this amplification."
-            for rate in rates
-        ]
-        + ["No sampling of clients is counted: ε holds for a client that takes part whenever it is asked."],
+    clients = "No sampling of clients is counted: ε holds for a client that takes part whenever it is asked."
+    yield "Sampling", [*sampling, clients]
+    exact = "Gaussian mechanisms compose exactly."
+    bound = "Sampled steps compose by an upper bound from privacy loss distributions."
+    together = (
+        "ε is of all releases of one client in a run together, the largest over "
+        f"{_many(len(holders) // len(ledgers), 'client')} and {seeds}. Each seed is a run by itself."
     )
-    seeds = len(study.study.seeds)
-    yield (
-        "Composition",
-        [
-            f"ε is of all releases of one client in a run together, the largest over {own.holders} clients "
-            f"and {seeds} seed{'' if seeds == 1 else 's'}. Each seed is a run by itself.",
-            "Sampled steps compose by an upper bound from privacy loss distributions, and Gaussians exactly."
-            if rates
-            else "Gaussian mechanisms compose exactly.",
-        ],
-    )
+    yield "Composition", [together, exact, *([bound] if rates else [])]
     yield "Trust", list(_trust(run, study, arm))
     yield "Not covered", list(_uncovered(run, study))
+
+
+def _epsilon(holders: Sequence[Counter[tuple[str, Charge]]], party: str, delta: float) -> float:
+    """The largest epsilon of a holder against a party."""
+    largest = 0.0
+    for own in holders:
+        events = Counter[DpEvent]()
+        for (_, charge), count in own.items():
+            events[charge.by_party()[party]] += count
+        largest = max(largest, compose(events, delta))
+    return largest
 
 
 def _trust(run: Finished, study: Study, arm: Arm) -> Iterator[str]:
@@ -154,26 +121,25 @@ def _uncovered(run: Finished, study: Study) -> Iterator[str]:
     yield from run.summary.get("outside", [])
 
 
-def _parts(events: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    for event in events:
-        yield from _parts(event["events"]) if "events" in event else [event]
+def _in_words(charge: Charge, parties: Sequence[str]) -> str:
+    """The mechanisms of a charge against these parties."""
+    found = []
+    for party in parties:
+        history = History.of({charge.by_party()[party]: 1})
+        found += ["no noise"] if history.endless else []
+        if history.mu_squared:
+            z = history.mu_squared**-0.5
+            found.append(f"Gaussian mechanism, standard deviation {z:.4g} times the L2 sensitivity")
+        found += [
+            f"{count} steps of the Poisson-sampled Gaussian mechanism (DP-SGD), noise multiplier {z:.4g}, "
+            f"sampling rate {rate:g}"
+            for (rate, z), count in history.steps.items()
+        ]
+    return ", and ".join(dict.fromkeys(found)) or "nothing that depends on records"
 
 
-def _in_words(event: Mapping[str, Any]) -> str:
-    """A stored event as its mechanism."""
-    match event:
-        case {"event": "gaussian", "noise_multiplier": z}:
-            return f"Gaussian mechanism, standard deviation {z:.4g} times the L2 sensitivity"
-        case {"event": "poisson_gaussian", "noise_multiplier": z, "sampling_probability": q, "count": count}:
-            return (
-                f"{count} steps of the Poisson-sampled Gaussian mechanism (DP-SGD), noise multiplier "
-                f"{z:.4g}, sampling rate {q:g}"
-            )
-        case {"event": "composed", "events": parts}:
-            return ", and ".join(map(_in_words, parts))
-        case {"event": "non_private"}:
-            return "no noise"
-    return "nothing that depends on records"
+def _many(count: int, name: str) -> str:
+    return f"{count} {name}{'' if count == 1 else 's'}"
 
 
 def as_text(found: Mapping[str, Mapping[str, Sequence[str]]]) -> str:

@@ -12,14 +12,12 @@ import pandas as pd
 from securefl.core.errors import ConfigError
 from securefl.core.text_safety import cell
 from securefl.report.latex import tabular
-from securefl.report.pages import Picture
 from securefl.report.paper import styled
 from securefl.report.significance import student
-from securefl.report.style import WIDE
 from securefl.sweep.best import table
-from securefl.sweep.gathered import Gathered, gather
+from securefl.sweep.gathered import Gathered
 from securefl.sweep.tradeoff import Series
-from securefl.sweep.tradeoff_plots import Drawing, accuracy, add_legend
+from securefl.sweep.tradeoff_plots import accuracy, add_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,40 +28,17 @@ def drawn(found: Gathered, *, width: float, style: Path | None = None) -> Figure
 
     Raises ConfigError without a finite epsilon, and for a style that is not only data.
     """
-    _require_epsilon(found)
-    with styled(style):
-        figure = _tradeoff(found, width).figure
-        # Here, since text that is made later has no sizes of this style.
-        figure.draw_without_rendering()
-    return figure
-
-
-def picture(folders: Sequence[Path]) -> Picture:
-    """The same for a page of this machine, with accuracies of personal models. Raises ConfigError as it."""
-    found = gather(folders, private=True)
-    _require_epsilon(found)
-    about = _tradeoff(found, WIDE)
-    return Picture(
-        name=about.name,
-        title=about.title,
-        caption=about.caption,
-        draw=lambda width: _tradeoff(found, width).figure,
-        private=any(own.personal for own in about.series),
-    )
-
-
-def _tradeoff(found: Gathered, width: float) -> Drawing:
-    drawing = accuracy(found.series, found.measure, width, found.unprotected)
-    add_legend(drawing)
-    return drawing
-
-
-def _require_epsilon(found: Gathered) -> None:
     if not any(0 < point.at < inf for own in found.series for point in own.points("final_accuracy")):
         raise ConfigError(
             f"Expected a finite epsilon to draw accuracy against, got none. {' '.join(found.notes)} Name a "
             "run with noise ([privacy] epsilon, or [dpsgd]). Its folder's plots have curves over rounds."
         )
+    with styled(style):
+        drawing = accuracy(found.series, found.measure, width, found.unprotected)
+        add_legend(drawing)
+        # Here, since text that is made later has no sizes of this style.
+        drawing.figure.draw_without_rendering()
+    return drawing.figure
 
 
 def numbers(series: Sequence[Series]) -> pd.DataFrame:

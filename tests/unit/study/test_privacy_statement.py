@@ -7,6 +7,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from securefl.core.errors import ConfigError
 from securefl.core.release import PARTIES
 from securefl.study.composition import built
 from securefl.study.config import Study, parse
+from securefl.study.folder import study_of
+from securefl.study.forecast import forecasts, lines
 from securefl.study.privacy_statement import as_latex, as_text, statements
 from securefl.study.session import run_study
 
@@ -102,7 +105,7 @@ def test_private_training_states_its_sampling(tmp_path: Path) -> None:
         said["Mechanism"]
     )
     assert said["Sampling"][0].startswith("Each record enters a step of training with probability 0.1")
-    assert "upper bound from privacy loss distributions" in said["Composition"][1]
+    assert "upper bound from privacy loss distributions" in said["Composition"][-1]
 
 
 def test_what_leaves_without_noise_is_no_finite_epsilon(tmp_path: Path) -> None:
@@ -122,6 +125,9 @@ def test_several_seeds_state_the_largest_epsilon(tmp_path: Path) -> None:
 
 def test_fedprof_per_client_says_that_it_has_no_such_form(ran: Ran) -> None:
     folder = ran(("fedprof", "fraction = 1.0"), "clear", "local")
+    of = study_of(folder)
+    (arm,) = forecasts(of, world(of), lambda name: nullcontext())
+    assert "no finite ε: one client moves the profile without bound" in "\n".join(lines(of, [arm]))
     (said,) = statements(folder).values()
     assert "profile without bound, so it is not noised (its protocol has no client-level form)." in " ".join(
         said["Epsilon"]
