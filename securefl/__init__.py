@@ -1,7 +1,7 @@
 """Privacy-hardened secure aggregation for federated learning.
 
     run, forecast, run_sweep     a study, what it would cost, and a grid of studies
-    load                         a model that was exported from a run
+    load, figure                 a model that was exported from a run, and the figure of a paper
     masked_sum, select_by_profile, SecureAggregator, Plan, Ledger, calibrate     for a training loop of your
     own Profile, KeyHolder, Evaluator     encrypted matching of profiles between three parties
 

@@ -1,6 +1,7 @@
 from securefl.accounting.ledger import Ledger as Ledger
 from securefl.algorithm.plan import Plan as Plan
 from securefl.api.calibration import calibrate as calibrate
+from securefl.api.figures import figure as figure
 from securefl.api.forecasting import forecast as forecast
 from securefl.api.running import run as run
 from securefl.api.selecting import select_by_profile as select_by_profile

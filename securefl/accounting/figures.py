@@ -7,12 +7,12 @@ from dataclasses import is_dataclass
 from math import inf, isinf, isnan
 from typing import Any, Final
 
-_SIGN: Final = "∞"
+SIGN: Final = "∞"
 
 
 def brief(epsilon: float) -> str:
     """Format epsilon for a progress bar: two decimals, or the infinity sign."""
-    return _SIGN if isinf(epsilon) else f"{epsilon:.2f}"
+    return SIGN if isinf(epsilon) else f"{epsilon:.2f}"
 
 
 def short(epsilon: float) -> str:
@@ -24,19 +24,19 @@ def in_words(epsilon: float) -> str:
     """Format epsilon for a table: three digits, "∞ (non-private)" for infinity, "not known" for nan."""
     if isnan(epsilon):
         return "not known"
-    return f"{_SIGN} (non-private)" if isinf(epsilon) else f"{epsilon:.3g}"
+    return f"{SIGN} (non-private)" if isinf(epsilon) else f"{epsilon:.3g}"
 
 
 def says_infinite(words: str) -> bool:
     """Whether `in_words` made these words from infinity."""
-    return _SIGN in words
+    return SIGN in words
 
 
 def with_reason(epsilon: float, why: str) -> str:
     """Format epsilon for a sentence: three digits, or infinity with its reason."""
     if isnan(epsilon):
         return "no party is named in `adversaries`"
-    return f"{epsilon:.3g}" if epsilon < inf else f"infinite ({_SIGN}): {why}"
+    return f"{epsilon:.3g}" if epsilon < inf else f"infinite ({SIGN}): {why}"
 
 
 def above(epsilon: float, bound: float) -> str:

@@ -18,6 +18,7 @@ from securefl.accounting.events import History, load_charge
 from securefl.accounting.figures import plain
 from securefl.accounting.note import noted
 from securefl.accounting.store import IDENTITY, KIND, Terms, read_terms
+from securefl.core.release import Charge
 from securefl.storage.database import Damaged, decoding, explaining, require, require_version
 from securefl.storage.read_only import read
 
@@ -99,6 +100,21 @@ def statement(path: Path, *, party: str, holder: str | None = None) -> Statement
             }
         )
     return Statement(rows, head)
+
+
+def releases_of(path: Path) -> dict[str, Counter[tuple[str, Charge]]]:
+    """Return the releases of each data holder, counted by name and charge. The file is not changed.
+
+    Raises DataError as `statement` does.
+    """
+    found: dict[str, Counter[tuple[str, Charge]]] = {}
+    with explaining(path, KIND):
+        before = noted(path)
+        _, releases, _ = read(path, lambda db: _stored(db, path, before))
+        with decoding():
+            for _, holder, _, name, charge, _ in releases:
+                found.setdefault(holder, Counter())[name, load_charge(charge)] += 1
+    return found
 
 
 def identity_of(path: Path) -> str:

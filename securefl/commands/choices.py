@@ -175,3 +175,12 @@ def tell_floored(count: int) -> None:
         echo(
             f"{count} variances were below {VARIANCE_FLOOR:g} and are raised to it. {FOR_YOU_ALONE}", err=True
         )
+
+
+def with_private(command: Command) -> Command:
+    """Add the option `--private`."""
+    return click.option(
+        "--private",
+        is_flag=True,
+        help="Show accuracies of personal models too. No epsilon covers them: do not publish the result.",
+    )(command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -11,8 +12,8 @@ from securefl.commands.choices import NEW_FILE, PATH, with_json
 from securefl.commands.printing import echo, echo_json, echo_table
 
 
-@click.command(epilog="Example:  securefl compare runs/a runs/b -o compare.html")
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
+@click.command(epilog="Example:  securefl compare runs/a runs/b runs/sweep -o compare.html")
+@click.argument("runs", metavar="RUN|SWEEP...", nargs=-1, required=True, type=PATH)
 @click.option(
     "-o",
     "--out",
@@ -22,6 +23,8 @@ from securefl.commands.printing import echo, echo_json, echo_table
 @with_json("Print the comparison as JSON, and nothing else.")
 def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Put the finished runs in the folders RUN side by side: what differs, and how they ended.
+
+    A SWEEP stands for its finished cells. For accuracy against epsilon, see `securefl figure`.
 
     A table has a row for each arm, and how it ended beside the arm of the same name in the first RUN, seed by
     seed. With six paired seeds or more there is a p of Wilcoxon's signed-rank test, corrected by Holm's rule;
@@ -34,10 +37,13 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     from securefl.storage.files import write
     from securefl.study import comparison_report as report
     from securefl.study.comparison import compared
+    from securefl.sweep.gathered import run_folders
 
     if out is not None:
         require_page(out)
-    found = compared(runs)
+    places = [run_folders(folder) for folder in runs]
+    found = compared([home for homes, _ in places for home in homes])
+    found = replace(found, notes=[*(note for _, own in places for note in own), *found.notes])
     if out is not None:
         words = ["securefl", "compare", *map(str, runs), "-o", str(out)]
         write(out, report.page(found, shlex.join(words)))

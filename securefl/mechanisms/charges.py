@@ -161,7 +161,9 @@ class Protection:
         if not plan.noisy:
             return f"the {spec.name} leaves without noise"
         if not self.noised:
-            return f"one {plan.unit} moves the {spec.name} without bound, so it is not noised"
+            lacking = spec.bounded_by and plan.unit not in spec.bounded_by
+            form = f" (its protocol has no {plan.unit}-level form)" if lacking else ""
+            return f"one {plan.unit} moves the {spec.name} without bound, so it is not noised{form}"
         if plan.unit == "record" and spec.depends_on == "trained-state":
             return f"the {spec.name} reads state trained on the records: no bound for a record"
         return f"the {spec.name} is open to the {' and the '.join(parties)}"

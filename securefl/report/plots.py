@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from securefl.report import style
+from securefl.report.significance import student
 from securefl.report.style import (
     FEW_SEEDS,
     WIDE,
@@ -51,10 +52,11 @@ def accuracy(
     """Accuracy over rounds, one line per arm; with several seeds the mean, and how far the seeds lie apart.
 
     metrics: columns arm, round, accuracy and, where there are several, seed. A round of an arm is left out
-    unless every seed that played it has an accuracy. Fewer than five seeds are drawn as points, more as
-    a band of one deviation between `least` and 1. If there is a column models, arms of "global" and of
-    "personal" models have a panel each: their accuracies do not compare. target: drawn as a line; the round
-    at which each arm's (mean) curve first reaches it is marked, and named in the legend. label: of the axis.
+    unless every seed that played it has an accuracy. Fewer than five seeds are drawn as points, more as the
+    95 % interval of the mean (Student's t), cut at `least` and 1. If there is a column models, arms of
+    "global" and of "personal" models have a panel each: they do not compare. target: drawn as a line; the
+    round at which each arm's (mean) curve first reaches it is marked, and named in the legend. label: of the
+    axis.
     If there is a column floor, the accuracy of a constant answer is drawn as a line in each panel. width: in
     inches.
     Raises DataError for missing columns or an empty frame.
@@ -98,7 +100,7 @@ def _draw(axes: Axes, own: pd.DataFrame, target: float | None, look: Look, place
     known = own if "seed" in own.columns else own.assign(seed=0)
     # A seed whose clients' budgets ended early has no values in later rounds.
     seeds = known.pivot_table(index="seed", columns="round", values="accuracy")
-    mean, apart = seeds.mean(), seeds.std(ddof=0)
+    mean, apart = seeds.mean(), seeds.apply(lambda known: student(known.dropna())[1])
     few, arm = len(seeds) < FEW_SEEDS, str(own["arm"].iloc[0])
     hits = mean.index[mean >= (np.inf if target is None else target)]
     reached = f"at round {hits[0]:g}" if len(hits) else "not reached"
@@ -192,4 +194,4 @@ def _seeds_words(data: pd.DataFrame) -> str:
         case seeds if seeds < FEW_SEEDS:
             return f"mean of {seeds} seeds; points: each seed"
         case seeds:
-            return f"mean of {seeds} seeds; band: one standard deviation"
+            return f"mean of {seeds} seeds; band: 95 % interval"

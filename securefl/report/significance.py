@@ -1,4 +1,4 @@
-"""Whether one system is ahead of others by more than chance: tests over seeds, and sentences of them.
+"""What seeds say: the interval of a mean, and whether one system is ahead of others by more than chance.
 
 Two systems are compared by Wilcoxon's signed-rank test, both sides, seed by seed. Several p-values are
 adjusted for their number by Holm's method (1979). A sentence calls a difference significant if p is below
@@ -7,15 +7,44 @@ LEVEL.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from securefl.report.pages import number_text
+
+CONFIDENCE: Final = 0.95
+"""Of every interval in figures and tables."""
 LEVEL: Final = 0.05
 """Adjusted p-values below it are called significant."""
 _ALL_SIGNS: Final = 2**20
 """Up to twenty seeds the test counts every pattern of signs, so p is exact, also with ties."""
+
+
+def student(values: ArrayLike) -> tuple[float, float]:
+    """The mean, and half the width of the 95 % confidence interval by Student's t.
+
+    The mean of no value is nan, and so is the half width for fewer than two values.
+    """
+    known = np.asarray(values, dtype=np.float64)
+    # One value has no standard deviation. Figures leave out a band of nan; a band of 0 would claim certainty.
+    if len(known) < 2:
+        return (float(known[0]) if len(known) else math.nan), math.nan
+    from scipy.stats import t  # late, as below
+
+    quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(known) - 1))
+    return float(known.mean()), quantile * float(known.std(ddof=1)) / math.sqrt(len(known))
+
+
+def with_interval(values: Sequence[float]) -> str:
+    """The mean over the seeds with its 95 % interval. An interval of two says little: both stand there."""
+    mean, half = student(values)
+    if len(values) == 2:
+        return f"{number_text(mean, 3)} ({', '.join(number_text(value, 3) for value in values)})"
+    return number_text(mean, 3) + ("" if math.isnan(half) else f" ± {number_text(half, 3)}")
 
 
 def signed_rank(one: Sequence[float], other: Sequence[float]) -> float:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from colorsys import hsv_to_rgb
 from contextlib import chdir, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from textwrap import fill
@@ -62,8 +63,10 @@ NARROW: Final = 4.4
 _FAR: Final = 20
 _MARKS: Final = 10
 """About the number of marks of a line of any length."""
-_LETTERS_PER_INCH = 13.3
-"""Letters of a legend in an inch."""
+_LETTERS_OF_A_POINT: Final = 133
+"""Letters of a point in height that stand in an inch."""
+PALETTE: Final[ContextVar[tuple[str, ...]]] = ContextVar("palette", default=ARM_COLOURS)
+"""The colours of series: those of this module, or of a person's own style (`paper.styled`)."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +121,9 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 def _colour(number: int) -> str:
     # 7 colours and 13 markers have no common factor, so all 91 pairs occur before one repeats.
-    if number < len(ARM_COLOURS) * len(MARKERS):
-        return ARM_COLOURS[number % len(ARM_COLOURS)]
+    colours = PALETTE.get()
+    if number < len(colours) * len(MARKERS):
+        return colours[number % len(colours)]
     # Then each further cycle through the markers has a new colour. Golden-section steps keep the hues apart.
     red, green, blue = hsv_to_rgb(number // len(MARKERS) * 0.6180339887498949 % 1, 0.75, 0.7)
     return f"#{round(255 * red):02X}{round(255 * green):02X}{round(255 * blue):02X}"
@@ -203,7 +207,10 @@ def curve(
     Returns:
         What was drawn, the line first.
     """
+    from matplotlib import rcParams
+
     across, up, ink = np.asarray(across), np.asarray(up), worn.colour
+    size = 5 / 6 * rcParams["lines.markersize"]
     gap = max(1, len(across) // _MARKS)
     drawn: list[Any] = axes.plot(
         across,
@@ -211,14 +218,14 @@ def curve(
         worn.marker,
         color=ink,
         markerfacecolor=worn.fill,
-        markersize=5,
+        markersize=size,
         linestyle=(0, worn.dash) if joined and worn.dash else "-" if joined else "",
-        linewidth=1.8,
+        linewidth=1.2 * rcParams["lines.linewidth"],
         markevery=(place % gap, gap) if len(across) > 1 else None,
         label=label,
     )
     for values in seeds:
-        drawn += axes.plot(across, values, ".", color=ink, markersize=5, alpha=0.5, label="_nolegend_")
+        drawn += axes.plot(across, values, ".", color=ink, markersize=size, alpha=0.5, label="_nolegend_")
     known = np.zeros(len(across), bool) if low is None else ~np.isnan(low)
     if band and known.sum() > 1:
         drawn.append(axes.fill_between(across, low, high, where=known, color=ink, alpha=0.15, linewidth=0))
@@ -261,7 +268,6 @@ def legend(figure: Figure, labels: Sequence[str]) -> None:
         loc="outside lower center",
         ncols=_columns(width, labels),
         frameon=False,
-        fontsize=10,
     )
     for text in made.get_texts():
         text.set_text(_folded(text.get_text(), width))
@@ -271,7 +277,7 @@ def legend_height(width: float, labels: Sequence[str]) -> float:
     """Inches of a legend's height below a figure of this width."""
     # Labels that are folded stand in one column.
     lines = sum(_folded(label, width).count("\n") + 1 for label in labels)
-    return 0.21 * -(-lines // _columns(width, labels)) + 0.1
+    return 0.021 * text_height("legend.fontsize") * -(-lines // _columns(width, labels)) + 0.1
 
 
 def _folded(label: str, width: float) -> str:
@@ -284,7 +290,21 @@ def _columns(width: float, labels: Sequence[str]) -> int:
 
 
 def _letters(width: float) -> int:
-    return int(_LETTERS_PER_INCH * width)
+    return letters(width, "legend.fontsize")
+
+
+def text_height(setting: str) -> float:
+    """The height in points of a text that this setting of matplotlib sizes."""
+    from matplotlib import rcParams
+    from matplotlib.font_manager import FontProperties
+
+    sizes: Any = rcParams
+    return float(FontProperties(size=sizes[setting]).get_size_in_points())
+
+
+def letters(inches: float, setting: str = "font.size") -> int:
+    """About how many letters of such a text stand in so many inches."""
+    return int(_LETTERS_OF_A_POINT / text_height(setting) * inches)
 
 
 def panel_title(axes: Axes, words: str, *, share: float = 1.0) -> None:
@@ -294,8 +314,7 @@ def panel_title(axes: Axes, words: str, *, share: float = 1.0) -> None:
     """
     figure = axes.get_figure(root=True)
     inches = WIDE if figure is None else figure.get_figwidth()
-    letters = max(16, int(_LETTERS_PER_INCH * inches * share) - 12)
-    axes.set_title(fill(words, letters), fontsize=11, loc="left")
+    axes.set_title(fill(words, max(16, letters(inches * share) - 12)), fontsize=11, loc="left")
 
 
 def far_apart(axes: Axes, values: Sequence[float]) -> bool:

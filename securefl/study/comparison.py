@@ -22,6 +22,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES
 from securefl.core.text_safety import uncell
 from securefl.data import NAMES
+from securefl.report.accuracy import MEASURES
 from securefl.report.significance import LEVEL, holm, least_p, signed_rank
 from securefl.storage.inputs import content
 from securefl.storage.private_folder import CONFIG, PRIVATE, RUN, require_format
@@ -42,7 +43,7 @@ class Finished:
     """A finished run as it is on disk.
 
     name: distinct among the compared runs. config: the values of the study by dotted key; those of an arm are
-    under `arm "NAME".`. metrics: a row for each arm, seed and round. measure: what "accuracy" is, in words.
+    under `arm "NAME".`. metrics: a row for each arm, seed and round. summary: its summary.json.
     digests: of own records, by name. split: the key that drew the test records, if one did.
     """
 
@@ -51,9 +52,24 @@ class Finished:
     text: str
     config: Mapping[str, Any]
     metrics: pd.DataFrame
-    measure: str
+    summary: Mapping[str, Any]
     digests: Mapping[str, str]
     split: bytes
+
+    @property
+    def measure(self) -> str:
+        """What "accuracy" is, in words."""
+        return str(self.summary.get("accuracy", ""))
+
+    @property
+    def kind(self) -> str:
+        """The kind of problem whose accuracy it is; "classification" unless its words say another."""
+        return next((kind for kind, own in MEASURES.items() if own.words == self.measure), "classification")
+
+    @property
+    def infinite_reason(self) -> dict[str, str]:
+        """For each arm, why its epsilon is infinite; empty if it is not."""
+        return {arm["name"]: arm.get("infinite_reason", "") for arm in self.summary.get("arms", [])}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,7 +77,8 @@ class Comparison:
     """Runs side by side.
 
     series: a row for each arm of each run, under a distinct label. Columns: run, arm, models ("global" or
-    "personal"), rounds; accuracy, lowest and highest, the final one over the seeds, nan if a seed has none;
+    "personal"), rounds; accuracy, the final one over the seeds, nan if a seed has none, and accuracies, that
+    of each seed;
     megabytes up and down of all clients, means over the seeds; the largest epsilon against each party. Of the
     opponent in the first run, if there is one: other (its label), pairs (their number), of (what is counted),
     points (the mean difference of final accuracy), p (of Wilcoxon's signed-rank test, two-sided, corrected by
@@ -97,7 +114,7 @@ def compared(folders: Sequence[Path]) -> Comparison:
         )
     # Their own names, or their paths if two of them have one name.
     names = [place.name for place in places]
-    runs = [*map(_read, folders, names if len(set(names)) == len(names) else map(str, folders))]
+    runs = [*map(finished_run, folders, names if len(set(names)) == len(names) else map(str, folders))]
     for one, other in combinations(runs, 2):
         _require_same_tests(one, other)
     rounds = pd.concat([run.metrics.assign(run=run.name) for run in runs], ignore_index=True)
@@ -119,7 +136,11 @@ def compared(folders: Sequence[Path]) -> Comparison:
 # Reading ------------------------------------------------------------------------------------------
 
 
-def _read(folder: Path, name: str) -> Finished:
+def finished_run(folder: Path, name: str, *, private: bool = True) -> Finished:
+    """Read a finished run. private: whether accuracies of personal models are read, if they are here.
+
+    Raises ConfigError for a folder without a finished run, and DataError for a damaged file.
+    """
     config = folder / CONFIG
     if not config.is_file():
         raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
@@ -128,17 +149,18 @@ def _read(folder: Path, name: str) -> Finished:
         raise ConfigError(
             f"{folder}: not finished; go on with: securefl run {config} --out {folder}. Then compare again."
         )
-    text, private = read_text(config), folder / PRIVATE
-    key, records, metrics = (private / file for file in ("split.key", "records.json", "metrics.csv"))
+    text, apart = read_text(config), folder / PRIVATE
+    key, records, metrics = (apart / file for file in ("split.key", "records.json", "metrics.csv"))
     digests = _json(records) if records.is_file() else {}
+    summary = _json(folder / "summary.json")
     return Finished(
         name=name,
         folder=folder,
         text=text,
         config=dict(_flat(toml(text))),
         # On the machine of the run, with the accuracies of personal models.
-        metrics=_table(metrics if metrics.is_file() else folder / metrics.name),
-        measure=str(_json(folder / "summary.json").get("accuracy", "")),
+        metrics=_table(metrics if private and metrics.is_file() else folder / metrics.name),
+        summary=summary,
         digests={name: said for name, said in digests.items() if "SHA-256" in str(said)},
         split=content(key, 4096) if key.is_file() else b"",
     )
@@ -259,8 +281,7 @@ def _figures(rounds: pd.DataFrame) -> pd.DataFrame:
             rounds=of_arm["round"].max(),
             **of_arm[_EPSILONS].max(),
             accuracy=ended.agg(lambda own: own.mean(skipna=False)),
-            lowest=ended.min(),
-            highest=ended.max(),
+            accuracies=ended.agg(list),
             megabytes_up=megabytes["bytes_up"],
             megabytes_down=megabytes["bytes_down"],
         )

@@ -11,6 +11,7 @@ from securefl.report import plots
 from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.pages import APART, Picture, environment, number_text
 from securefl.report.run_page import TESTED
+from securefl.report.significance import with_interval
 from securefl.report.style import looks
 from securefl.storage.texts import show
 from securefl.study.comparison import Comparison
@@ -33,26 +34,16 @@ def rows(found: Comparison) -> list[tuple[str, ...]]:
     ranked = found.series.sort_values(["models", "accuracy"], ascending=[True, False])
     return [
         (
-            *(str(label), own["models"], str(own["rounds"]), _accuracy(own)),
+            *(str(label), own["models"], str(own["rounds"]), with_interval(own["accuracies"])),
             *(number_text(own[f"megabytes_{way}"]) for way in ("up", "down")),
             ", ".join(f"{party} {in_words(own[f'epsilon_{party}'])}" for party in PARTIES),
-            _beside(own),
+            gap_words(own),
         )
         for label, own in ranked.iterrows()
     ]
 
 
-def _accuracy(own: pd.Series[Any]) -> str:
-    """The mean final accuracy, with the lowest and the highest of several seeds."""
-    mean, low, high = (number_text(own[name], 3) for name in ("accuracy", "lowest", "highest"))
-    return (
-        mean
-        if own["lowest"] == own["highest"] or math.isnan(own["accuracy"])
-        else f"{mean} ({low} to {high})"
-    )
-
-
-def _beside(own: pd.Series[Any]) -> str:
+def gap_words(own: pd.Series[Any]) -> str:
     """How an arm ended beside its opponent in the first run, with the test's p if there is one."""
     if math.isnan(own["pairs"]):
         return "–"

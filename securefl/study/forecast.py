@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from math import ceil, inf
+from math import ceil, inf, isinf
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import crafts, learns
-from securefl.mechanisms.charges import Protection, events_of
+from securefl.mechanisms.charges import Protection, events_of, infinite_reasons
 from securefl.study.accounted import ALONE
 from securefl.study.composition import built, composition, require_known, sized
 from securefl.study.config import Arm, Study
@@ -84,6 +84,7 @@ class Forecast:
         crafted: the names of the values of which a server that crafts the model reads single records.
         encryption: CPU seconds of one ciphertext of a client's score on this machine: beforehand, while the
             client waits, and then while the server waits. None if no score is encrypted.
+        infinite_reason: why no finite epsilon holds against the adversaries. Empty if one does.
     """
 
     arm: str
@@ -103,6 +104,7 @@ class Forecast:
     apart: str = ""
     crafted: tuple[str, ...] = ()
     encryption: tuple[float, float] | None = None
+    infinite_reason: str = ""
 
     def total_seconds(self, rounds: int, seeds: int) -> float:
         end = 0.0 if self.end is None else self.end.seconds
@@ -130,6 +132,8 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
     algorithm, plan = composition(study, arm, world)
     sent = specs_of(algorithm)
     first, later, *last = _rehearsed(study, arm, world, sent)
+    epsilon = final_epsilon(plan, sent)
+    endless = any(isinf(epsilon[party]) for party in plan.adversaries)
     end = None
     if last:
         moved = {key: last[0][key] - later[key] for key in ("bytes_up", "bytes_down")}
@@ -143,7 +147,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         arm=arm.name,
         clients=world.problem.clients,
         learns={party: learns(plan, sent, party) for party in PARTIES},
-        epsilon=final_epsilon(plan, sent),
+        epsilon=epsilon,
         by_round=_by_round(plan, sent),
         takes=tuple(_parts(plan, sent)),
         noise=_noise(study, arm, world, sent),
@@ -157,6 +161,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         apart=apart,
         crafted=tuple(spec.name for spec in sent if crafts(plan, spec)),
         encryption=_encryption(study, plan, sent),
+        infinite_reason=infinite_reasons(plan, sent) if endless else "",
     )
 
 
@@ -335,6 +340,8 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
         yield own.arm
         for party in PARTIES:
             yield f"  {party:11} ε {brief(own.epsilon[party]):>6}   learns {own.learns[party]}"
+        if own.infinite_reason:
+            yield f"  no finite ε: {own.infinite_reason}"
         yield from _spending(privacy, own)
         if own.affordable is not None:
             yield (

@@ -63,6 +63,7 @@ def published(results: Results) -> Results:
         kind=results.kind,
         accounting=results.accounting,
         price=results.price,  # of arms with global models, from what is kept of them
+        infinite_reason=results.infinite_reason,
     )
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,7 @@ class Results:
     kind: the learning task, which decides what "accuracy" means (`MEASURES`).
     accounting: sentences on the runs that the epsilons cover: one alone, or all over the same records.
     price: what a finite epsilon cost in accuracy, in a sentence; empty if no arms tell.
+    infinite_reason: for each arm, why its epsilon is infinite; empty if it is not.
     """
 
     metrics: pd.DataFrame
@@ -94,6 +95,7 @@ class Results:
     kind: Task
     accounting: str
     price: str
+    infinite_reason: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def learnt(self) -> bool:

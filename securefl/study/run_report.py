@@ -20,6 +20,7 @@ from securefl.algorithm.plan import Plan
 from securefl.core.installed import versions
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
+from securefl.mechanisms.charges import infinite_reasons
 from securefl.report import client_plots, measure_plots, plots, privacy_plots, run_page
 from securefl.report.accuracy import MEASURES
 from securefl.report.pages import Picture
@@ -243,7 +244,8 @@ def write(
             write_table(folder / f"{name}.csv", table)
     for name in ("metrics", "participation", "figures", "attendance", "abstentions", *_MEASURED):
         write_table(private / f"{name}.csv", getattr(results, name), NOTICE)
-    files.write(folder / "summary.json", json.dumps(as_json(results), indent=2) + "\n")
+    public = {**as_json(results), "privacy_card": [vars(row) for row in privacy], "outside": [*outside]}
+    files.write(folder / "summary.json", json.dumps(public, indent=2) + "\n")
     files.write(private / "summary.json", json_text(private_json(results)))
     files.write(folder / "versions.json", json.dumps(conditions, indent=2) + "\n")
     if digests:
@@ -318,6 +320,18 @@ def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -
     ]
 
 
+def infinite_reasons_of(
+    study: Study, results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]
+) -> dict[str, str]:
+    """For each arm, why no finite epsilon holds against the adversaries; empty if one does."""
+    return {
+        arm.name: infinite_reasons(plan, [contribution.spec for contribution in algorithm.contributions])
+        if any(math.isinf(arm.epsilon[party]) for party in study.privacy.adversaries)
+        else ""
+        for arm, (algorithm, plan) in ((own, arms[own.name]) for own in results.summary)
+    }
+
+
 def as_json(whole: Results) -> dict[str, Any]:
     """The publishable summary for scripts.
 
@@ -328,7 +342,8 @@ def as_json(whole: Results) -> dict[str, Any]:
     for arm in results.summary:
         known = {name: own for name, own in plain(arm).items() if name in (*OF_ARM, *TESTED_OF_ARM)}
         rounds = int(results.metrics.loc[results.metrics["arm"] == arm.name, "round"].max())
-        arms.append({**known, "epsilon": plain(arm.epsilon), "rounds": rounds})
+        reason = results.infinite_reason.get(arm.name, "")
+        arms.append({**known, "epsilon": plain(arm.epsilon), "infinite_reason": reason, "rounds": rounds})
     return {
         "arms": arms,
         "answer": answer(results.summary) if comparable(results.summary) else PERSONALLY_TESTED,

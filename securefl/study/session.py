@@ -258,7 +258,12 @@ def _written(
     out: Path,
     seen: Sequence[observed.Observed],
 ) -> tuple[results.Results, Path]:
-    collected = replace(results.collect(study, runs, seen), accounting=sentence(study, folder))
+    collected = results.collect(study, runs, seen)
+    collected = replace(
+        collected,
+        accounting=sentence(study, folder),
+        infinite_reason=run_report.infinite_reasons_of(study, collected, made.arms),
+    )
     card = run_report.privacy_card(collected, made.arms)
     reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))

@@ -11,9 +11,11 @@ from typing import Final
 
 import pandas as pd
 
+from securefl.accounting.figures import SIGN, short
+from securefl.report.significance import with_interval
 from securefl.study.accounted import sentence as accounted
 from securefl.sweep.cells import Sweep
-from securefl.sweep.tradeoff import Series, holds
+from securefl.sweep.tradeoff import Point, Series, holds
 
 CHOICE: Final = (
     "The best cell's epsilon does not cover its choice: publishing the best cell reveals something about all "
@@ -48,6 +50,15 @@ def caveats(sweep: Sweep) -> list[str]:
     return [*found, CHOICE] if len(sweep.cells) > 1 and sweep.choice is None else found
 
 
+def comparable(series: Sequence[Series]) -> list[Series]:
+    """The series of a global model whose true epsilons are all at most the ones asked for."""
+    return [
+        own
+        for own in series
+        if not own.personal and (own.rows["epsilon_true"] <= own.rows["asked"] * (1 + 1e-9)).all()
+    ]
+
+
 def means(series: Sequence[Series]) -> pd.DataFrame:
     """Mean final accuracies: a row for each panel and line, a column for each epsilon.
 
@@ -55,9 +66,7 @@ def means(series: Sequence[Series]) -> pd.DataFrame:
     """
     rows = [
         {"panel": ", ".join(own.panel), "line": own.line, "epsilon": point.asked, "mean": point.mean}
-        for own in series
-        # Honest: every true epsilon is at most the one asked for, and one global model is tested.
-        if not own.personal and (own.rows["epsilon_true"] <= own.rows["asked"] * (1 + 1e-9)).all()
+        for own in comparable(series)
         for point in own.points("final_accuracy")
     ]
     if not rows:
@@ -69,11 +78,29 @@ def means(series: Sequence[Series]) -> pd.DataFrame:
 
 
 def answer(series: Sequence[Series]) -> list[list[str]]:
-    """The same as texts, with a head, for a terminal and for the page. Empty if nothing compares."""
-    found = means(series)
-    head = ["Final accuracy at epsilon", *(f"{epsilon:g}" for epsilon in found.columns)]
+    """The table of the series that compare, for a terminal and for the page. Empty if nothing compares."""
+    return [] if means(series).empty else table(comparable(series))
+
+
+def table(series: Sequence[Series]) -> list[list[str]]:
+    """Final accuracies with their intervals: a head, then a row for each series, by the epsilon asked for.
+
+    If the true epsilon is larger, it stands beside the accuracy.
+    """
+    points = {own.label: {point.asked: point for point in own.points("final_accuracy")} for own in series}
+    asked = sorted({epsilon for own in points.values() for epsilon in own})
     rows = [
-        [": ".join(filter(None, name)), *("–" if isnan(mean) else f"{mean:.3f}" for mean in row)]
-        for name, row in zip(found.index, found.to_numpy().tolist(), strict=True)
+        [
+            ": ".join([*own.panel, own.line]),
+            *(_cell(points[own.label].get(at)) for at in asked),
+        ]
+        for own in series
     ]
-    return [head, *rows] if rows else []
+    return [["Final accuracy at epsilon", *(SIGN if at == inf else f"{at:g}" for at in asked)], *rows]
+
+
+def _cell(point: Point | None) -> str:
+    if point is None or isnan(point.mean):
+        return "–"
+    beyond = point.at > point.asked * (1 + 1e-9)
+    return with_interval(point.values) + (f" (ε = {short(point.at)})" if beyond else "")

@@ -16,7 +16,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
@@ -26,12 +25,13 @@ from securefl.report import pages, run_page, style
 from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.inline import inline_svg
 from securefl.report.pages import number_text
+from securefl.report.significance import with_interval
 from securefl.storage.texts import show
 from securefl.study import publication
 from securefl.sweep.best import answer, caveats, headline
 from securefl.sweep.cells import Sweep, in_force, short_names
 from securefl.sweep.run import facts_of
-from securefl.sweep.tradeoff import Series, filters, student
+from securefl.sweep.tradeoff import Series, filters
 from securefl.sweep.tradeoff_plots import Drawing, drawings, worn_by
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ def shown_on_pages(
     """The figures of these series. others: series over other axes than epsilon, for figures of their own."""
     labels = {f"series-{own.number}": own.label for own in (*series, *(one for own in others for one in own))}
     wide, narrow = (
-        drawings(series, legend=False, measure=measure, others=others, narrow=small)
-        for small in (False, True)
+        drawings(series, legend=False, measure=measure, others=others, width=width)
+        for width in (style.WIDE, style.NARROW)
     )
     return [
         Shown(
@@ -193,9 +193,13 @@ def alarms_of(sweep: Sweep, out: Path) -> dict[str, Sequence[Mapping[str, Any]]]
 
 def measure_of(sweep: Sweep, out: Path) -> Measure:
     """The measure of accuracy in all finished cells together."""
-    kinds = {own["kind"] for _, own in facts_of(sweep, out)} or {"classification"}
+    return measure_of_kinds({own["kind"] for _, own in facts_of(sweep, out)} or {"classification"})
+
+
+def measure_of_kinds(kinds: set[str]) -> Measure:
+    """The measure of accuracy of all these kinds of problems together."""
     if len(kinds) == 1:
-        return MEASURES[kinds.pop()]
+        return MEASURES[min(kinds)]
     words = " or, if targets are not classes, ".join(MEASURES[kind].words for kind in sorted(kinds))
     return Measure(words, "accuracy, as each data set has it", min(MEASURES[kind].least for kind in kinds))
 
@@ -220,15 +224,11 @@ def _held(series: Sequence[Series]) -> dict[str, list[str]]:
 def _numbers(own: pd.DataFrame) -> list[str]:
     """A line of the table of numbers: a series at one epsilon asked for."""
     first, known = own.iloc[0], own["final_accuracy"].dropna()
-    mean, half = student(known)
-    band = "" if np.isnan(half) else f" ± {number_text(half, 3)}"
-    if len(known) == 2:  # a confidence interval of two values is meaningless
-        band = f" ({', '.join(number_text(value, 3) for value in known)})"
     return [
         asked_for(float(first["asked"])),
         with_reason(float(own["epsilon_true"].max()), str(first["infinite_reason"])),
         ", ".join(own["models"].unique()),
-        number_text(mean, 3) + band,
+        with_interval(known.tolist()),
         number_text(float(own["best_accuracy"].mean()), 3),
         f"{float(own['rounds'].mean()):.3g}",
         _rounds(own),

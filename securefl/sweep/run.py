@@ -9,14 +9,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import isinf
 from pathlib import Path
 from typing import Any, Protocol
 
-from securefl.algorithm.clients import specs_of
 from securefl.core.errors import DataError, SecureFLError, WorkerDied
 from securefl.core.memory import free_cycles
-from securefl.mechanisms.charges import infinite_reasons
 from securefl.storage.files import folder_at, write
 from securefl.storage.own_code import Namer
 from securefl.storage.private_folder import CONFIG, NOTICE, PRIVATE, json_text, private_folder
@@ -292,13 +289,12 @@ def run_cell(
     first = world.build(study, study.study.seeds[0], Hardware())
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}
     card = [vars(row) for row in run_report.privacy_card(found, arms)]
-    spent = {
-        arm.name: max((arm.epsilon[p] for p in study.privacy.adversaries), default=0.0)
-        for arm in found.summary
-    }
-    words = {
-        name: infinite_reasons(plan, specs_of(algorithm)) if isinf(spent[name]) else ""
-        for name, (algorithm, plan) in arms.items()
-    }
-    alarms = [vars(own) for own in found.alarms]
-    finish(folder, study, card, words, alarms=alarms, kind=found.kind, outside=first.marks.outside)
+    finish(
+        folder,
+        study,
+        card,
+        found.infinite_reason,
+        alarms=[vars(own) for own in found.alarms],
+        kind=found.kind,
+        outside=first.marks.outside,
+    )

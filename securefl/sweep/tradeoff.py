@@ -8,17 +8,17 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, inf, log10, nan, sqrt
+from math import ceil, floor, inf, log10, nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.stats import t
 
 from securefl.core.release import PARTIES
 from securefl.core.text_safety import uncell
+from securefl.report.significance import student
 from securefl.report.style import FEW_SEEDS
 from securefl.storage.texts import show
 from securefl.study.config import Study
@@ -26,7 +26,6 @@ from securefl.study.results import rounds_to
 from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, setting_in_words, short_names
 from securefl.sweep.run import facts_of
 
-CONFIDENCE = 0.95
 _APART = 100_000
 """Between the numbers of series over two axes: more than a sweep has series."""
 _DIGITS = 4
@@ -114,36 +113,27 @@ def holds(series: Sequence[Series]) -> str:
     return "" if held or unit is None else f" per {unit} at delta {delta:g}"
 
 
-def student(values: ArrayLike) -> tuple[float, float]:
-    """The mean, and half the width of the 95 % confidence interval by Student's t.
-
-    The mean of no value is nan, and so is the half width for fewer than two values.
-    """
-    known = np.asarray(values, dtype=np.float64)
-    # One value has no standard deviation. Figures leave out a band of nan; a band of 0 would claim certainty.
-    if len(known) < 2:
-        return (float(known[0]) if len(known) else nan), nan
-    quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(known) - 1))
-    return float(known.mean()), quantile * float(known.std(ddof=1)) / sqrt(len(known))
-
-
 def results_table(sweep: Sweep, out: Path) -> pd.DataFrame:
     """Every row of the metrics of every finished cell.
 
     Columns: cell, one per swept key (its dotted path), arm, protocol, seed, round, and those of
     `results.Results.metrics`.
     """
-    tables = [_metrics(sweep, cell, own["metrics"]) for cell, own in facts_of(sweep, out)]
+    tables = [with_settings(sweep, cell, _metrics(own["metrics"])) for cell, own in facts_of(sweep, out)]
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def _metrics(sweep: Sweep, cell: Cell, metrics: bytes) -> pd.DataFrame:
+def _metrics(metrics: bytes) -> pd.DataFrame:
     # An arm may be called "nan". Only an empty field is a missing number.
     table = io.BytesIO(metrics)
     # The first line is a comment. Other lines may contain "#".
     own = pd.read_csv(table, skiprows=1, dtype={"arm": str}, keep_default_na=False, na_values=[""])
     # Arms and figures by their own names, of which the table has the cells.
-    own = own.map(uncell).rename(columns=uncell)
+    return own.map(uncell).rename(columns=uncell)
+
+
+def with_settings(sweep: Sweep, cell: Cell, own: pd.DataFrame) -> pd.DataFrame:
+    """The metrics of a cell, with the values of the swept keys in front."""
     arms = {arm.name: arm for arm in cell.study.arms}
     keys = {key: [_plain(in_force(cell, key, arms[name])) for name in own["arm"]] for key in sweep.keys}
     head = pd.DataFrame(
@@ -160,7 +150,14 @@ def _plain(value: Any) -> Any:
 
 
 def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFrame:
-    """A row per finished cell, arm and seed.
+    """A row per finished cell, arm and seed, see `summarised`."""
+    return summarised(sweep, facts_of(sweep, out), results)
+
+
+def summarised(
+    sweep: Sweep, told: Sequence[tuple[Cell, Mapping[str, Any]]], results: pd.DataFrame
+) -> pd.DataFrame:
+    """A row per cell, arm and seed. told: the cells, each with the `infinite_reason` of its arms.
 
     Columns: cell, one per swept key, arm, protocol, seed, rounds (fewer than planned if budgets ran out
     before), models (of the accuracies, "global" or "personal"), final_accuracy, best_accuracy, floor (the
@@ -172,13 +169,14 @@ def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFram
     (the reason why epsilon_true is infinite).
     """
     rows = []
-    for cell, told in facts_of(sweep, out):
+    for cell, facts in told:
         mine = results[results["cell"] == cell.folder]
         for (arm, seed), own in mine.groupby(["arm", "seed"], sort=False):
             # Sorted, since `_summary` reads the last row as the last round.
             row = _summary(cell, own.sort_values("round"))
             head = {name: own[name].iloc[0] for name in ("cell", *sweep.keys, "arm", "protocol")}
-            rows.append({**head, "seed": seed, **row, "infinite_reason": told["infinite_reason"][arm]})
+            reason = facts["infinite_reason"].get(arm, "")
+            rows.append({**head, "seed": seed, **row, "infinite_reason": reason})
     # A nullable integer: with another type, a missing round would turn the whole column into floats.
     return with_levels(pd.DataFrame(rows).astype({"rounds_to_target": "Int64"})) if rows else pd.DataFrame()
 
@@ -238,7 +236,8 @@ def series_of(sweep: Sweep, summary: pd.DataFrame, axis: str = "", first: int = 
         summary = summary[pd.to_numeric(summary[axis], errors="coerce").notna()]
         summary = summary.assign(asked=pd.to_numeric(summary[axis]))
     kept = (axis, "arm.protocol") if axis else (EPSILON, "arm.protocol")
-    keys = _independent([key for key in sweep.keys if key not in kept], summary)
+    panels = [key for key in sweep.panels if not axis and summary[key].map(show).nunique() > 1]
+    keys = _independent([key for key in sweep.keys if key not in kept], summary, panels)
     # dropna=False below: if some cells lack a key, its absence is a value like any other.
     names = ["arm", *keys, "protocol"]
     groups = [
@@ -246,9 +245,9 @@ def series_of(sweep: Sweep, summary: pd.DataFrame, axis: str = "", first: int = 
         for values, rows in summary.groupby(names, sort=False, dropna=False)
     ]
     told = _telling([values for values, _ in groups], names)
+    told += [key for key in panels if key not in told]
     short, cells = short_names(sweep.keys), {cell.folder: cell for cell in sweep.cells}
     both = summary["models"].nunique() > 1
-    panels = [key for key in sweep.panels if key in told and not axis]
     made: list[Series] = []
     looks: dict[str, int] = {}
     for number, (values, rows) in enumerate(groups, first):
@@ -295,12 +294,12 @@ def other_axes(sweep: Sweep, summary: pd.DataFrame) -> list[list[Series]]:
     return [own for own in found if any(one.rows["asked"].nunique() > 1 for one in own)]
 
 
-def _independent(keys: Sequence[str], summary: pd.DataFrame) -> list[str]:
-    """The keys without those whose values follow from the other keys and epsilon."""
+def _independent(keys: Sequence[str], summary: pd.DataFrame, panels: Sequence[str]) -> list[str]:
+    """The keys without those whose values follow from the other keys and epsilon, but with all of panels."""
     # Example: a noise multiplier that is set for each epsilon makes no series of its own.
     kept = list(keys)
     # The last key first: of two keys that follow from each other, the one written first stays.
-    for key in reversed(keys):
+    for key in reversed([key for key in keys if key not in panels]):
         others = ["arm", "asked", *(name for name in kept if name != key)]
         if summary.groupby(others, dropna=False)[key].nunique(dropna=False).max() == 1:
             kept.remove(key)

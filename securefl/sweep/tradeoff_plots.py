@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from securefl.accounting.figures import SIGN
 from securefl.report.accuracy import MEASURES, Measure
-from securefl.report.plots import draw_floor
+from securefl.report.plots import FLOOR, draw_floor
 from securefl.report.style import (
     FEW_SEEDS,
-    NARROW,
     WIDE,
     Look,
     beyond,
@@ -29,8 +29,10 @@ from securefl.report.style import (
     far_apart,
     legend,
     legend_height,
+    letters,
     light_frame,
     look,
+    text_height,
 )
 from securefl.sweep.tradeoff import Point, Series, holds
 
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
 
 _OF_PANEL: Final = (3.0, 2.5)
 """The least inches of a panel among several."""
-_LETTERS: Final = 11
-"""Letters of a title in an inch."""
+_FILLED: Final = 0.8
+"""The share of a panel's width that a line of its words takes at most."""
 Panel = tuple[str, ...]
 Place = Callable[[Series, float], float]
 """Where a series is drawn at a value of its axis."""
@@ -59,8 +61,8 @@ class Drawing:
 
     @property
     def legend(self) -> list[Series]:
-        """The first series of each look."""
-        return list({own.look: own for own in reversed(self.series)}.values())[::-1]
+        """The first series of each line's words."""
+        return list({own.line: own for own in reversed(self.series)}.values())[::-1]
 
 
 def drawings(
@@ -69,38 +71,43 @@ def drawings(
     legend: bool,
     measure: Measure = MEASURES["classification"],
     others: Sequence[Sequence[Series]] = (),
-    narrow: bool = False,
+    width: float = WIDE,
 ) -> list[Drawing]:
     """The figures for which this sweep has data. The first one is the one that a reader should see first.
 
     Series without an accuracy are in none.
 
     legend: whether each figure gets a legend below its axes. measure: of accuracy. others: series over other
-    axes than epsilon. narrow: whether the figures are for a narrow screen.
+    axes than epsilon. width: of each figure, in inches.
     """
     series, *others = [[own for own in group if own.known] for group in (series, *others)]
     made = []
     if any(isfinite(point.at) for own in series for point in own.points("final_accuracy")):
-        made.append(accuracy(series, measure, narrow))
+        made.append(accuracy(series, measure, width))
         if any(own.rows["target"].notna().any() for own in series):
-            made.append(rounds_against_epsilon(series, narrow))
-    made += [accuracy(own, measure, narrow) for own in others if own]
+            made.append(rounds_against_epsilon(series, width))
+    made += [accuracy(own, measure, width) for own in others if own]
     if series:
-        made.append(accuracy_against_bytes(series, measure, narrow))
+        made.append(accuracy_against_bytes(series, measure, width))
     for drawing in made if legend else ():
         add_legend(drawing)
     return made
 
 
-def accuracy(series: Sequence[Series], measure: Measure, narrow: bool = False) -> Drawing:
-    """The figure of final accuracy against the true epsilon, or the swept key over which these series are."""
+def accuracy(
+    series: Sequence[Series], measure: Measure, width: float = WIDE, unprotected: Sequence[Series] = ()
+) -> Drawing:
+    """The figure of final accuracy against the true epsilon, or the swept key over which these series are.
+
+    unprotected: runs without noise, each drawn as a line across the panels whose words begin with its own.
+    """
     key = series[0].axis
-    figure, panels = panelled(series, f"final {measure.axis}", narrow=narrow)
+    figure, panels = panelled(series, f"final {measure.axis}", width=width)
     about = " Each line is an arm at fixed values of all other swept keys."
     if key:
         for axes in panels.values():
             far_apart(axes, [point.at for own in series for point in own.points("final_accuracy")])
-        along(panels, key)
+        along(panels, lambda _: key)
         place: Place = _plain
     else:
         place, endless = _epsilon_axis(panels, series)
@@ -113,14 +120,27 @@ def accuracy(series: Sequence[Series], measure: Measure, narrow: bool = False) -
             about += " Open marks and dashed lines: noise was added, and epsilon is infinite all the same."
     for own in series:
         draw(panels[own.panel], own, place, own.points("final_accuracy"), measure.least, 1.0)
+    for own in unprotected:
+        for panel, axes in panels.items():
+            if panel[: len(own.panel)] == own.panel:
+                _across(axes, own)
     return Drawing(
         name=f"accuracy_{(key or 'epsilon').replace('.', '_')}",
         title=f"Accuracy against {key or 'the true epsilon'}",
         caption=f"Accuracy after the last round: {measure.words}. Mean over the seeds with a 95 % band "
         f"(Student's t); fewer than {FEW_SEEDS} seeds are drawn as points.{about}{_tested(panels, series)}",
         figure=figure,
-        series=series,
+        series=[*series, *unprotected],
     )
+
+
+def _across(axes: Axes, series: Series) -> None:
+    """Draw a run without noise as a dashed line over all epsilons, with its band."""
+    ink = look(series.look).colour
+    for point in series.points("final_accuracy"):
+        axes.axhline(point.mean, color=ink, linestyle=(0, (5, 2)), label=series.line)
+        if not isnan(point.half):
+            axes.axhspan(point.mean - point.half, point.mean + point.half, color=ink, alpha=0.15, linewidth=0)
 
 
 def _plain(_: Series, at: float) -> float:
@@ -132,7 +152,7 @@ def _tested(panels: Mapping[Panel, Axes], series: Sequence[Series]) -> str:
     known = [own for own in series if own.rows["floor"].notna().any()]
     for own in known:
         # Series over the same records have the same floor: their lines are one.
-        draw_floor(panels[own.panel], own.rows, labelled=False)
+        draw_floor(panels[own.panel], own.rows, labelled=True)
     floor = " Grey dots: the accuracy of one constant answer." if known else ""
     what = "personal models, each tested on records like its own client's"
     match [own.personal for own in series]:
@@ -143,9 +163,9 @@ def _tested(panels: Mapping[Panel, Axes], series: Sequence[Series]) -> str:
     return f" Dotted: {what}, which do not compare with global models on the server's records.{floor}"
 
 
-def rounds_against_epsilon(series: Sequence[Series], narrow: bool = False) -> Drawing:
+def rounds_against_epsilon(series: Sequence[Series], width: float = WIDE) -> Drawing:
     """The figure of rounds to the target against the true epsilon."""
-    figure, panels = panelled(series, "rounds to the target", narrow=narrow)
+    figure, panels = panelled(series, "rounds to the target", width=width)
     place, _ = _epsilon_axis(panels, series, aside=0.25)
     curves = [(own, own.points("rounds_to_target")) for own in series]
     means = [point.mean for _, points in curves for point in points]
@@ -169,9 +189,9 @@ def rounds_against_epsilon(series: Sequence[Series], narrow: bool = False) -> Dr
     )
 
 
-def accuracy_against_bytes(series: Sequence[Series], measure: Measure, narrow: bool = False) -> Drawing:
+def accuracy_against_bytes(series: Sequence[Series], measure: Measure, width: float = WIDE) -> Drawing:
     """The figure of final accuracy against all bytes of a run. Marks grow with epsilon."""
-    figure, panels = panelled(series, f"final {measure.axis}", narrow=narrow)
+    figure, panels = panelled(series, f"final {measure.axis}", width=width)
     asked = sorted({float(value) for own in series for value in own.rows["asked"]})
     xs: list[float] = []
     for own in series:
@@ -193,7 +213,7 @@ def accuracy_against_bytes(series: Sequence[Series], measure: Measure, narrow: b
     for axes in panels.values():
         if not far_apart(axes, xs) and min(xs) == max(xs):
             axes.set_xlim(0, 2 * max(xs) or 1)
-    along(panels, "sent and received in the whole run, all clients (MB)")
+    along(panels, lambda _: "sent and received in the whole run, all clients (MB)")
     return Drawing(
         name="accuracy_bytes",
         title="Accuracy against bytes",
@@ -230,14 +250,17 @@ def _epsilon_axis(
         return float(at * step ** (share * shift))
 
     # Ticks that touch are illegible: of close ones only the first is drawn.
-    gap = (right / finite[0]) ** (0.05 if len(panels) == 1 else 0.12)
+    inches = min(_inches(axes) for axes in panels.values())
+    gap = ((right if inf in found else finite[-1]) / finite[0]) ** (
+        0.05 * text_height("xtick.labelsize") / inches
+    )
     ticks: list[float] = []
     for value in finite:
         if not ticks or value / ticks[-1] >= gap:
             ticks.append(float(f"{value:.2g}"))
     labels = [f"{value:g}" for value in ticks]
     if endless := inf in found:
-        ticks, labels = [*ticks, right], [*labels, "infinite"]
+        ticks, labels = [*ticks, right], [*labels, SIGN]
     for axes in panels.values():
         axes.set_xscale("log")
         if endless:
@@ -245,24 +268,26 @@ def _epsilon_axis(
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xticks(ticks, labels)
-    along(panels, f"true epsilon{holds(series)} (log scale)")
+
+    def words(panel: Panel) -> str:
+        return f"true epsilon{holds([own for own in series if own.panel == panel])}"
+
+    along(panels, words)
     return place, endless
 
 
 def add_legend(drawing: Drawing) -> None:
     """Draw the legend below the axes."""
-    figure, labels = drawing.figure, [own.line for own in drawing.legend]
+    figure, labels = drawing.figure, [*(own.line for own in drawing.legend), FLOOR]
     figure.set_figheight(figure.get_figheight() + legend_height(figure.get_figwidth(), labels))
     legend(figure, labels)
 
 
-def panelled(
-    series: Sequence[Series], what: str, *, narrow: bool = False
-) -> tuple[Figure, dict[Panel, Axes]]:
+def panelled(series: Sequence[Series], what: str, *, width: float = WIDE) -> tuple[Figure, dict[Panel, Axes]]:
     """A figure with axes for every panel of these series. what: the quantity of all vertical axes.
 
     Panels with different first words are side by side, and panels with different other words are below each
-    other. On a narrow screen they are in rows of two.
+    other. In a figure that is narrower than a screen they are in rows of two.
     """
     there = list(dict.fromkeys(own.panel for own in series))
     columns, rows = (
@@ -270,28 +295,44 @@ def panelled(
     )
     spots, across = [column + row for row in rows for column in columns], len(columns)
     several = len(there) > 1
-    if narrow:
-        spots, across = [panel for panel in spots if panel in there], 1 + several
-    width, down = NARROW if narrow else max(WIDE, _OF_PANEL[0] * across), -(-len(spots) // across)
-    figure = blank(height=max(3.7 if narrow else 4.6, _OF_PANEL[1] * down * several), width=width)
+    if width < WIDE:
+        spots, across, height = [panel for panel in spots if panel in there], 1 + several, 0.8 * width
+    else:
+        width, height = max(width, _OF_PANEL[0] * across), 4.6
+    down = -(-len(spots) // across)
+    figure = blank(height=max(height, _OF_PANEL[1] * down * several), width=width)
     placed = figure.subplots(down, across, sharex=several, sharey=several, squeeze=False).flat
     for axes, panel in zip_longest(placed, spots):
         axes.set_visible(panel in there)
         # In lines that fit its width: longer ones would overlap the next panel's title.
         parts = filter(None, (", ".join(own) for own in ((panel or ())[:1], (panel or ())[1:])))
-        axes.set_title("\n".join(fill(own, int(width / across * _LETTERS)) for own in parts), fontsize=9)
+        axes.set_title("\n".join(_fitted(axes, own) for own in parts), fontsize="medium")
         axes.tick_params(labelbottom=True)
         light_frame(axes)
-    figure.supylabel(what, fontsize=10)
+    for axes in figure.axes[::across]:
+        axes.set_ylabel(fill(what, letters(_FILLED * figure.get_figheight() / down)))
     return figure, {panel: axes for panel, axes in zip(spots, figure.axes, strict=False) if panel in there}
 
 
-def along(panels: Mapping[Panel, Axes], what: str) -> None:
-    """Label the horizontal axes, below the lowest panel of each column."""
+def along(panels: Mapping[Panel, Axes], what: Callable[[Panel], str]) -> None:
+    """Label the horizontal axes, below the lowest panel of each column. what: the words of a panel's axis."""
     # No label of the whole figure: the legend would lie on it.
-    lowest = {round(axes.get_position().x0, 6): axes for axes in panels.values()}
-    for axes in lowest.values():
-        axes.set_xlabel(what, fontsize=10 if len(panels) == 1 else 8)
+    lowest = {round(axes.get_position().x0, 6): panel for panel, axes in panels.items()}
+    for panel in lowest.values():
+        panels[panel].set_xlabel(_fitted(panels[panel], what(panel)))
+
+
+def _fitted(axes: Axes, words: str) -> str:
+    """Words in lines that fit the width of a panel."""
+    return fill(words, letters(_FILLED * _inches(axes)))
+
+
+def _inches(axes: Axes) -> float:
+    """The width of a panel with its share of the margins."""
+    figure, place = axes.get_figure(root=True), axes.get_subplotspec()
+    assert figure is not None
+    assert place is not None
+    return figure.get_figwidth() / place.get_gridspec().ncols
 
 
 def worn_by(series: Series) -> Look:

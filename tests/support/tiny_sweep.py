@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,9 +10,14 @@ from typing import Any
 
 import pandas as pd
 
+from securefl.core.release import PARTIES
+from securefl.report.accuracy import MEASURES
 from securefl.report.tables import write_csv
-from securefl.storage.private_folder import NOTICE, private_folder
-from securefl.sweep.cells import Sweep, parse_sweep
+from securefl.storage.files import folder_at
+from securefl.storage.private_folder import NOTICE, RUN, note_format, private_folder
+from securefl.study.config import Study, parse
+from securefl.study.publication import public
+from securefl.sweep.cells import Sweep, claim, parse_sweep
 from securefl.sweep.run import finish
 from support.tiny_study import text
 
@@ -24,6 +30,8 @@ ARMS = "".join(
     f'[[arm]]\nname = "{name}"\nprotocol = "fedlog"\nclip = {{ kind = "{clip}" }}\n'
     for name, clip in (("unit", "unit-l2"), ("bounded", "bounded"))
 )
+ONE = ARMS[: ARMS.index("[[arm]]", 1)]
+"""The first arm alone, which has a finite epsilon."""
 EPSILONS = '"privacy.epsilon" = [1.0, 4.0, inf]'
 LISTS = ('"privacy.calibration" = "exact"', '"privacy.calibration" = "paper"')
 
@@ -51,6 +59,42 @@ def row(arm: str, seed: int, number: int, accuracy: float, epsilon: Mapping[str,
         "models": "global",
         **{f"epsilon_{party}": value for party, value in epsilon.items()},
     }
+
+
+def finished(found: Sweep, out: Path, **more: Any) -> Path:
+    """The same as `fill`, with the files of each cell that its report writes too. Returns the folder."""
+    claim(out, found)
+    fill(found, out, **more)
+    for cell in found.cells:
+        folder = out / "cells" / cell.folder
+        if folder.is_dir():
+            as_run(cell.study, folder)
+    return out
+
+
+def as_run(study: Study, folder: Path) -> Path:
+    """Make a folder with `private/metrics.csv` that of a finished run. Returns the folder."""
+    note_format(folder, RUN)
+    (folder / "study.toml").write_text(study.text)
+    rounds = pd.read_csv(folder / "private" / "metrics.csv", comment="#")
+    public(rounds).to_csv(folder / "metrics.csv", index=False)
+    reasons = [
+        {"name": arm.name, "infinite_reason": "one record moves the sum without bound" if number else ""}
+        for number, arm in enumerate(study.arms)
+    ]
+    said = {"accuracy": MEASURES["classification"].words, "arms": reasons}
+    (folder / "summary.json").write_text(json.dumps(said))
+    return folder
+
+
+def plain_run(folder: Path, accuracies: Sequence[float], arm: str = "unit") -> Path:
+    """A finished run without noise, with these final accuracies by seed."""
+    written = NOISED.replace('noise = "local"', 'noise = "none"').replace("[]", '["statistic"]', 1)
+    study = parse(written + ONE.replace('"unit"', f'"{arm}"'))
+    spent = dict.fromkeys(PARTIES, math.inf)
+    rows = [row(arm, seed, 1, value, spent) | {"floor": 0.1} for seed, value in enumerate(accuracies, 1)]
+    write_csv(private_folder(folder_at(folder)) / "metrics.csv", pd.DataFrame(rows), [NOTICE])
+    return as_run(study, folder)
 
 
 def fill(

@@ -14,6 +14,7 @@ from matplotlib.collections import PolyCollection, QuadMesh
 from matplotlib.colors import LogNorm, to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from scipy.stats import t
 from support.every import every
 
 from securefl.core.errors import DataError
@@ -105,9 +106,9 @@ def test_accuracy_over_seeds_is_a_mean_with_a_band() -> None:
     bands = [c for c in axes.collections if isinstance(c, PolyCollection)]
     assert len(bands) == 2
     heights = np.asarray(bands[0].get_paths()[0].vertices)[:, 1]
-    spread = 0.02 * np.sqrt(2)
+    spread = float(t.ppf(0.975, 4)) * 0.02 * np.sqrt(2.5 / 5)
     assert (heights.min(), heights.max()) == (pytest.approx(0.06 - spread), pytest.approx(0.36 + spread))
-    assert axes.get_title(loc="left") == "mean of 5 seeds; band: one standard deviation"
+    assert axes.get_title(loc="left") == "mean of 5 seeds; band: 95 % interval"
     draw(figure)
 
 

@@ -118,7 +118,8 @@ def test_each_panel_has_its_axes_and_an_arm_one_look(tmp_path: Path) -> None:
         for clients in ("5 clients", "6 clients")
     ]
     assert [own.line for own in first.legend] == ["unit", "bounded"]
-    assert [text.get_text() for text in first.figure.legends[0].get_texts()] == ["unit", "bounded"]
+    named = [text.get_text() for text in first.figure.legends[0].get_texts()]
+    assert named == ["unit", "bounded", "one constant answer"]
     assert len(last.figure.axes) == 4
     with unplotted():
         figures = shown_on_pages(series, (), measure_of(swept, tmp_path))

@@ -59,9 +59,7 @@ def test_figures_are_those_there_is_data_for(swept: Sweep, tmp_path: Path) -> No
     assert [d.name for d in drawings(endless, legend=True)] == ["accuracy_bytes"]
     axes = drawings(series, legend=False)[0].figure.axes[0]
     assert axes.get_xscale() == "log"
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.9", "3.6", "infinite"], (
-        "the true epsilons"
-    )
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.9", "3.6", "∞"], "the true epsilons"
     ticks = axes.get_xticks()
     assert ticks[2] > ticks[1] == 3.6
     lines = {line.get_gid(): line for line in axes.lines if line.get_gid()}

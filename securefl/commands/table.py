@@ -1,0 +1,37 @@
+"""The command `table`: final accuracies with their intervals, as a table of a paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from securefl.commands.choices import PATH, with_private
+from securefl.commands.printing import echo
+from securefl.core.text_safety import escaped
+
+_EXAMPLES = """\b
+Examples:  securefl table runs/sweep --latex > table.tex
+           securefl table runs/a runs/b --csv > numbers.csv
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("folders", metavar="RUN|SWEEP...", nargs=-1, required=True, type=PATH)
+@click.option("--latex", "form", flag_value="latex", help="LaTeX, with rules of the package booktabs.")
+@click.option("--markdown", "form", flag_value="markdown", default=True, help="Markdown, the default.")
+@click.option("--csv", "form", flag_value="csv", help="Numbers alone: a row for each method and epsilon.")
+@with_private
+def table(folders: tuple[Path, ...], form: str, private: bool) -> None:
+    """Print the final accuracy of finished runs and sweeps: a row for each method, a column for each epsilon.
+
+    An accuracy is the mean over the seeds; ± is its 95 % interval by Student's t. The folders are only read.
+    """
+    from securefl.sweep import paper
+    from securefl.sweep.gathered import gather
+
+    found = gather(folders, private=private)
+    forms = {"latex": paper.as_latex, "markdown": paper.as_markdown, "csv": paper.as_csv}
+    click.echo(escaped(forms[form]([*found.series, *found.unprotected])), nl=False)
+    for note in found.notes:
+        echo(note, err=True)

@@ -1,0 +1,161 @@
+"""The privacy statement of a finished run, as a paper needs it. Its figures come from the run's ledgers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import or_
+from pathlib import Path
+
+from dp_accounting import DpEvent
+
+from securefl.accounting.composition import compose
+from securefl.accounting.events import History
+from securefl.accounting.figures import in_words
+from securefl.accounting.statements import releases_of, terms_of
+from securefl.core.errors import ConfigError
+from securefl.core.release import PARTIES, Charge
+from securefl.mechanisms.registry import legend
+from securefl.report.latex import escaped
+from securefl.report.run_page import TESTED
+from securefl.study.arm import LEDGER, arm_folder
+from securefl.study.comparison import Finished, finished_run
+from securefl.study.config import Arm, Study
+from securefl.study.folder import study_of
+
+
+def statements(folder: Path) -> dict[str, dict[str, list[str]]]:
+    """For each arm of a finished run, the sentences of its statement by topic. The folder is only read.
+
+    Raises ConfigError without a finished run or its ledgers, and DataError for a damaged file.
+    """
+    run, study = finished_run(folder, str(folder)), study_of(folder)
+    return {arm.name: dict(_topics(run, study, arm)) for arm in study.arms}
+
+
+def _ledgers(folder: Path, study: Study, arm: Arm) -> list[Path]:
+    """The ledgers of an arm, one for each seed. Raises ConfigError if one is not in the folder."""
+    paths = [arm_folder(folder, arm, seed) / LEDGER for seed in study.study.seeds]
+    if missing := [path for path in paths if not path.is_file()]:
+        raise ConfigError(
+            f"Expected the ledgers of the run in {folder}, got no {missing[0]}. Name the run's own folder, "
+            "on its machine. Parties on machines of their own have their own: securefl ledger show."
+        )
+    return paths
+
+
+def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[str]]]:
+    ledgers = _ledgers(run.folder, study, arm)
+    terms, seeds = terms_of(ledgers[0]), _many(len(ledgers), "seed")
+    holders = [own for path in ledgers for own in releases_of(path).values()]
+    # Of each value under each charge, the most releases of one holder.
+    most = reduce(or_, holders, Counter[tuple[str, Charge]]())
+    shown = terms.adversaries or PARTIES
+    history = History.of({charge.by_party()[party]: 1 for _, charge in most for party in shown})
+    rates = sorted({rate for rate, _ in history.steps})
+    units = {"record": "One record of a client.", "client": "One client, with all its records."}
+    yield "Unit", [units[terms.unit]]
+    yield "Adjacency", [f"Neighbouring data differ in one {terms.unit} ({terms.adjacency})."]
+    yield "Delta", [f"δ = {terms.delta:g}."]
+    reason = run.infinite_reason.get(arm.name)
+    epsilons = (
+        f"ε = {in_words(_epsilon(holders, party, terms.delta))} against the {party}." for party in PARTIES
+    )
+    against = " and the ".join(terms.adversaries) or "nobody"
+    claimed = f"It is claimed against {'the ' * bool(terms.adversaries)}{against}."
+    yield "Epsilon", [*epsilons, claimed, *([f"It is not finite: {reason}."] if reason else [])]
+    mechanisms = (
+        f"{name}: {_in_words(charge, shown)}, {_many(count, 'time')} at most."
+        for (name, charge), count in most.items()
+    )
+    yield "Mechanism", [*mechanisms, f"Noise of values: {legend(study.privacy.noise)}."]
+    sampling = (
+        f"Each record enters a step of training with probability {rate:g}, independently, and ε counts this "
+        "amplification."
+        for rate in rates
+    )
+    clients = "No sampling of clients is counted: ε holds for a client that takes part whenever it is asked."
+    yield "Sampling", [*sampling, clients]
+    exact = "Gaussian mechanisms compose exactly."
+    bound = "Sampled steps compose by an upper bound from privacy loss distributions."
+    together = (
+        "ε is of all releases of one client in a run together, the largest over "
+        f"{_many(len(holders) // len(ledgers), 'client')} and {seeds}. Each seed is a run by itself."
+    )
+    yield "Composition", [together, exact, *([bound] if rates else [])]
+    yield "Trust", list(_trust(run, study, arm))
+    yield "Not covered", list(_uncovered(run, study))
+
+
+def _epsilon(holders: Sequence[Counter[tuple[str, Charge]]], party: str, delta: float) -> float:
+    """The largest epsilon of a holder against a party."""
+    largest = 0.0
+    for own in holders:
+        events = Counter[DpEvent]()
+        for (_, charge), count in own.items():
+            events[charge.by_party()[party]] += count
+        largest = max(largest, compose(events, delta))
+    return largest
+
+
+def _trust(run: Finished, study: Study, arm: Arm) -> Iterator[str]:
+    privacy = study.privacy
+    for row in run.summary.get("privacy_card", []):
+        if arm.name in row["arms"]:
+            yield f"The {row['party']}: {row['learns']}."
+    if trusted := [party for party in PARTIES if party not in privacy.adversaries]:
+        yield f"No ε is claimed against: {', '.join(trusted)}. The statement trusts them."
+    if privacy.dropout is not None:
+        yield (
+            f"At most {100 * privacy.dropout:g} % of a cohort drop out, and "
+            f"{100 * (privacy.corrupt or 0.0):g} % collude with the server."
+        )
+
+
+def _uncovered(run: Finished, study: Study) -> Iterator[str]:
+    yield str(run.summary.get("accounting", ""))
+    yield TESTED
+    if study.privacy.non_private:
+        yield f"Values that may leave without noise: {', '.join(study.privacy.non_private)}."
+    yield from run.summary.get("outside", [])
+
+
+def _in_words(charge: Charge, parties: Sequence[str]) -> str:
+    """The mechanisms of a charge against these parties."""
+    found = []
+    for party in parties:
+        history = History.of({charge.by_party()[party]: 1})
+        found += ["no noise"] if history.endless else []
+        if history.mu_squared:
+            z = history.mu_squared**-0.5
+            found.append(f"Gaussian mechanism, standard deviation {z:.4g} times the L2 sensitivity")
+        found += [
+            f"{count} steps of the Poisson-sampled Gaussian mechanism (DP-SGD), noise multiplier {z:.4g}, "
+            f"sampling rate {rate:g}"
+            for (rate, z), count in history.steps.items()
+        ]
+    return ", and ".join(dict.fromkeys(found)) or "nothing that depends on records"
+
+
+def _many(count: int, name: str) -> str:
+    return f"{count} {name}{'' if count == 1 else 's'}"
+
+
+def as_text(found: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
+    """The statements as text: a paragraph for each arm, a line for each topic."""
+    arms = [
+        "\n".join([f"Privacy of {arm}", *(f"{topic}: {' '.join(said)}" for topic, said in topics.items())])
+        for arm, topics in found.items()
+    ]
+    return "\n\n".join(arms) + "\n"
+
+
+def as_latex(found: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
+    """The statements in LaTeX: a paragraph with a list of its topics for each arm."""
+    lines = []
+    for arm, topics in found.items():
+        lines += [rf"\paragraph{{Privacy of {escaped(arm)}}}", r"\begin{description}"]
+        lines += [rf"\item[{topic}] {escaped(' '.join(said))}" for topic, said in topics.items()]
+        lines.append(r"\end{description}")
+    return "\n".join(lines) + "\n"
