@@ -113,21 +113,18 @@ class Cell:
         """The cell of a row, counted from 0, in words."""
         return f"{self.where}, row {row + 1}, column {self.name!r}"
 
-    def refuse(
-        self, bad: NDArray[np.bool_], said: Callable[[int], str], rows: NDArray[np.int64] | None = None
-    ) -> None:
+    def refuse(self, bad: NDArray[np.bool_], said: Callable[[int], str]) -> None:
         """Raise DataError for the first bad value or, if `unusable` is a set, add the rows of all to it.
 
         Args:
             bad: Which of n values are unusable, shape (n,).
-            said: What the error says of the value at this place.
-            rows: Each value's row in its file, shape (n,). By default its place.
+            said: What the error says of the value in this row.
         """
-        for place in np.flatnonzero(bad).tolist():
-            row = place if rows is None else int(rows[place])
-            if self.unusable is None:
-                raise DataError(f"{self.at(row)}: {said(place)}")
-            self.unusable.add(row)
+        rows = np.flatnonzero(bad).tolist()
+        if self.unusable is not None:
+            self.unusable.update(rows)
+        elif rows:
+            raise DataError(f"{self.at(rows[0])}: {said(rows[0])}")
 
     def lines(self, line: str) -> str:
         """The TOML that declares the column."""
@@ -188,30 +185,31 @@ def _one_hot(
     A row is all zeros if its value is missing and the column declares `indicator` without `missing`.
     """
     words = column.words
-    gone = np.array([_is_none(one) or word_of(one) == "" for one in values], bool)
+    gone = words_of(values) == ""
     if column.missing is None and not column.indicator:
         declare = (
             "Name the category of empty cells by `missing`, or mark them by `indicator = true`, under "
             f"[data.columns.{key_of(cell.name)}]."
         )
         cell.refuse(gone, lambda _: f"expected a category, got no value. {cell.remedy(declare)}")
-    codes = np.full(len(values), -1 if column.missing is None else words.index(word_of(column.missing)))
-    codes[~gone] = coded(values[~gone], words, cell, np.flatnonzero(~gone))
-    return codes[:, None] == np.arange(len(words)), gone
+    empty = -1 if column.missing is None else words.index(word_of(column.missing))
+    return coded(values, words, cell, empty)[:, None] == np.arange(len(words)), gone
 
 
 def coded(
-    values: pd.Series[Any], words: tuple[str, ...], cell: Cell, rows: NDArray[np.int64] | None = None
+    values: pd.Series[Any], words: tuple[str, ...], cell: Cell, empty: int | None = None
 ) -> NDArray[np.int64]:
     """The position of each value among `words`, shape (n,), or -1 if the value is none of them.
 
-    rows: each value's row in its file, ascending, shape (n,), for errors. Raises DataError for the first
-    unknown value, unless `cell.unusable` collects such rows.
+    empty: the position that an empty cell gets. By default an empty cell is unknown. Raises DataError for the
+    first unknown value, unless `cell.unusable` collects such rows.
     """
     known = {word: code for code, word in enumerate(words)}
     if words == ("0", "1"):
         known |= {"false": 0, "true": 1}
-    codes = np.array([known.get(word_of(one), -1) for one in values], np.int64)
+    if empty is not None:
+        known[""] = empty
+    found = words_of(values)
 
     def said(row: int) -> str:
         got = values.iloc[row]
@@ -220,8 +218,8 @@ def coded(
         declare = "Add it to the declared ones if it is a possible value, or correct the record."
         return f"expected one of {shown}, got {got!r}. {cell.remedy(declare)}"
 
-    cell.refuse(codes < 0, said, rows)
-    return codes
+    cell.refuse(np.array([word not in known for word in found], bool), said)
+    return np.array([known.get(word, -1) for word in found], np.int64)
 
 
 def numbers_of(values: pd.Series[Any], cell: Cell) -> NDArray[np.float64]:
@@ -286,7 +284,9 @@ def _no_number(got: Any, cell: Cell) -> str:
 def _is_none(value: Any) -> bool:
     import pandas as pd
 
-    return value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and value != value)
+    # Not `pd.isna`: it fails at a signalling nan of `Decimal`.
+    missing = value is None or value is pd.NA or value is pd.NaT
+    return missing or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
 
 
 def word_of(value: Any) -> str:
@@ -300,6 +300,11 @@ def word_of(value: Any) -> str:
         return text.lower()
     whole = _WHOLE.fullmatch(text)
     return whole[1] if whole else text
+
+
+def words_of(values: pd.Series[Any]) -> NDArray[np.object_]:
+    """The text of each of n values in the form of `word_of`, shape (n,): "" for an empty cell."""
+    return np.array(["" if _is_none(one) else word_of(one) for one in values], object)
 
 
 def key_of(name: str) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import near
-from securefl.data.columns import Cell, key_of, names_of, numbers_of, word_of
+from securefl.data.columns import Cell, key_of, names_of, numbers_of, words_of
 from securefl.data.layout import Arrays
 from securefl.data.tables import read_table
 
@@ -76,7 +76,7 @@ def _of_table(
         notes.append("Choose the target, and declare its classes (0 for a regression): --target COLUMN.")
     for name in names:
         values = frame[name]
-        words = sorted({word_of(one) for one in values.dropna()} - {""})
+        words = sorted(set(words_of(values)) - {""})
         if name == client_column:
             # Without this declaration an epsilon could not cover who the clients are.
             if len(words) <= MOST_WORDS:
@@ -108,8 +108,7 @@ def _column(values: pd.Series[Any], cell: Cell, words: list[str]) -> tuple[dict[
             return None, f"{len(words)} different words. Turn them into numbers if they have information."
         if len(words) < 2:
             return None, "one word in all records, so it has no information."
-        gone = bool(values.isna().any()) or any(word_of(one) == "" for one in values)
-        return {"categories": words, **({"indicator": True} if gone else {})}, ""
+        return {"categories": words, **({"indicator": True} if "" in words_of(values) else {})}, ""
     known = numbers[~np.isnan(numbers)]
     if not len(known) or (known == known[0]).all():
         return None, "one value in all records, so it has no information."
@@ -122,7 +121,7 @@ def _column(values: pd.Series[Any], cell: Cell, words: list[str]) -> tuple[dict[
 
 def _labels(values: pd.Series[Any], cell: Cell) -> tuple[Any, dict[str, Any] | None]:
     """Propose the classes of a target and, for a regression, the declaration of its column."""
-    words = {word_of(one) for one in values.dropna()} - {""}
+    words = set(words_of(values)) - {""}
     try:
         numbers = numbers_of(values, cell)
     except DataError:

@@ -11,7 +11,18 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
 from securefl.core.reading import near
-from securefl.data.columns import Cell, Column, Word, coded, encoded, listed, names_of, numbers_of, word_of
+from securefl.data.columns import (
+    Cell,
+    Column,
+    Word,
+    coded,
+    encoded,
+    listed,
+    names_of,
+    numbers_of,
+    word_of,
+    words_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,8 +171,7 @@ def clients_of(values: pd.Series[Any], cell: Cell) -> NDArray[np.object_]:
 
     Raises DataError for the first record without a client, unless `cell.unusable` collects such rows.
     """
-    words = np.array([word_of(one) for one in values], object)
-    words[values.isna()] = ""
+    words = words_of(values)
     cell.refuse(words == "", lambda _: "expected the client of the record, got none. Add it.")
     return words
 

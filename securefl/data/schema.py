@@ -47,9 +47,8 @@ class Named(Column):
     def written(self) -> dict[str, Any]:
         """The column by its keys in a card. Keys with their default values are left out."""
         # By default and not by truth: `missing = 0` is a declaration, and 0 == False.
-        declared = {one.name: getattr(self, one.name) for one in fields(Column)}
-        default = vars(Column())
-        return {"name": self.name} | {key: own for key, own in declared.items() if own != default[key]}
+        default = vars(Named(name=self.name))
+        return {"name": self.name} | {key: own for key, own in vars(self).items() if own != default[key]}
 
 
 @dataclass(frozen=True, kw_only=True)

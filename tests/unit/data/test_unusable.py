@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +90,6 @@ def test_arrays_are_read_so_too(where: str) -> None:
 
 
 def test_a_record_of_no_declared_client_is_nobodys() -> None:
-    from dataclasses import replace
-
     frame = people().assign(hospital=["north", "south"] * 20)
     frame.loc[4, "hospital"] = "elsewhere"
     frame.loc[5, "hospital"] = ""
@@ -100,6 +100,14 @@ def test_a_record_of_no_declared_client_is_nobodys() -> None:
     assert made.split.train.holders == 3
     with pytest.raises(DataError, match="hospital"):
         table(frame, layout, share=0.0)
+
+
+def test_a_signalling_nan_is_no_client_and_no_error() -> None:
+    frame = people().assign(hospital=["north", "south"] * 20)
+    frame["hospital"] = frame["hospital"].astype(object)
+    frame.loc[4, "hospital"] = Decimal("sNaN")
+    layout = replace(BY_CLIENT, clients=("north", "south"))
+    assert len(table(frame, layout, share=0.0, claimed=True).split.train) == 39
 
 
 @every("content", ["", "\n", "\ufeff \r\n"])
