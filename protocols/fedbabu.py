@@ -37,7 +37,7 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
-from securefl.core.ranges import Count, Fraction
+from securefl.core.ranges import Fraction, Passes
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
@@ -72,7 +72,7 @@ class FedBABU(Options):
 
     fraction: Fraction = 1.0
     fine_tuned: Literal["full", "head", "never"] = "full"
-    fine_tune_epochs: Count = 5
+    fine_tune_epochs: Passes = 5
 
     def build(self, problem: Problem) -> Algorithm:
         """Raises ConfigError if private training would change the model's layers, or for another head."""

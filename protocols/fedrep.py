@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from securefl.algorithm import Algorithm, ClientContext
-from securefl.core.ranges import Count, Fraction, Positive
+from securefl.core.ranges import Fraction, Passes, Positive
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.personal import HeadAlone, SharedLayers
 from securefl.training import Problem
@@ -32,7 +32,7 @@ class FedRep(Options):
     """
 
     fraction: Fraction = 1.0
-    head_epochs: Count = 10
+    head_epochs: Passes = 10
     head_rate: Positive = 1.0
 
     def build(self, problem: Problem) -> Algorithm:

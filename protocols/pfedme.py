@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from securefl.algorithm import Algorithm, ClientContext, ClientState, Float32s
-from securefl.core.ranges import Count, Fraction, Positive
+from securefl.core.ranges import Fraction, Passes, Positive
 from securefl.errors import ConfigError
 from securefl.protocols.averaging import Averaging, Options, Scaled
 from securefl.protocols.client_state import kept_values
@@ -43,7 +43,7 @@ class PFedMe(Options):
 
     fraction: Fraction = 1.0
     lamda: Positive = 15.0
-    personal_steps: Count = 5
+    personal_steps: Passes = 5
     eta: Positive = 0.005
     beta: Positive = 1.0
 

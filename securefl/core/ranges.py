@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from numbers import Integral, Real
 from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 
@@ -51,33 +52,49 @@ Decay = Annotated[float, Range("[0, 1)")]
 Weight = Annotated[float, Range("[0, inf)")]
 Probability = Annotated[float, Range("[0, 1]")]
 Count = Annotated[int, Range("[1, inf)")]
+Passes = Annotated[int, Range("[1, 10^4]")]
+"""Over a client's records in a round: their mini-batches are listed before the first one."""
 
 
 class Ranged:
     """A frozen dataclass whose values lie in the `Range` or `Literal` of their types.
 
-    The range of a list is that of each entry. None, and text beside numbers, have none.
-    Raises ValueError for another value. It names the field.
+    The range of a list is that of each entry. What has a range is a number, and whole if its type is `int`.
+    None stands for a value that was left out. Raises ValueError for another value. It names the field.
     """
 
     def __post_init__(self) -> None:
-        for name, allowed in _allowed(cast(Any, type(self))):
+        for name, allowed in _allowed(cast(Any, type(self))).items():
             value = getattr(self, name)
             for one in value if isinstance(value, tuple) else (value,):
-                if one is None or (isinstance(one, str) and isinstance(allowed, Range)):
-                    continue
-                if one not in allowed:
-                    raise ValueError(f"Expected {name} in {allowed}, got {one!r}.")
+                if one is not None and not any(_holds(each, one) for each in allowed):
+                    raise ValueError(f"Expected {name} in {allowed[0][1]}, got {one!r}.")
+
+
+Allowed = tuple[type[Any], Range | tuple[Any, ...]]
+"""The class of a value, and the range or the words that it may be."""
+
+
+def _holds(allowed: Allowed, value: Any) -> bool:
+    kind, words = allowed
+    if isinstance(words, tuple):
+        return isinstance(value, str | bool | int) and value in words
+    number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    return number and value in words
 
 
 @cache
-def _allowed(kind: type[Any]) -> tuple[tuple[str, Range | tuple[Any, ...]], ...]:
-    def found() -> Iterator[tuple[str, Range | tuple[Any, ...]]]:
-        for name, hint in get_type_hints(kind, include_extras=True).items():
-            for part in (hint, *get_args(hint)):  # of a union, or of a tuple's entries
-                marks = getattr(part, "__metadata__", ())
-                yield from ((name, mark) for mark in marks if isinstance(mark, Range))
-            if get_origin(hint) is Literal:
-                yield name, get_args(hint)
+def _allowed(kind: type[Any]) -> dict[str, list[Allowed]]:
+    def found(hint: Any) -> Iterator[Allowed]:
+        if get_origin(hint) is Literal:
+            yield str, get_args(hint)
+        elif hint is bool:
+            yield bool, (False, True)
+        elif get_origin(hint) is Annotated:
+            yield from ((hint.__origin__, mark) for mark in hint.__metadata__ if isinstance(mark, Range))
+        else:  # of a union, or of a tuple's entries
+            for part in get_args(hint):
+                yield from found(part)
 
-    return tuple(found())
+    hints = get_type_hints(kind, include_extras=True).items()
+    return {name: own for name, hint in hints if (own := [*found(hint)])}

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import vector_to_parameters
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.core.ranges import Count, Decay, Fraction, Positive, Range, Ranged, Weight
+from securefl.core.ranges import Count, Decay, Fraction, Passes, Positive, Range, Ranged, Weight
 from securefl.training.devices import device_of, full_precision, in_mode
 from securefl.training.heads import with_features
 from securefl.training.losses import Loss, criterion_of, records
@@ -93,8 +93,8 @@ class LocalTraining(Ranged):
 
     optimizer: Literal["sgd", "adam"]
     learning_rate: Positive
-    epochs: Count | None = None
-    steps: Count | None = None
+    epochs: Passes | None = None
+    steps: Annotated[int, Range("[1, 10^6]")] | None = None
     batch_size: Count
     momentum: Decay = 0.0
     weight_decay: Weight = 0.0

@@ -21,7 +21,7 @@ from securefl.accounting.events import steps_event
 from securefl.core.abstaining import Abstains, Reason
 from securefl.core.errors import DataError
 from securefl.core.keys import SecretKey
-from securefl.core.ranges import Count, Decay, Fraction, Positive, Range, Ranged, Weight
+from securefl.core.ranges import Decay, Fraction, Positive, Range, Ranged, Weight
 from securefl.dp.noise import Source
 from securefl.training.products import UNIT, check_rows
 from securefl.training.vector import SGD, Adam
@@ -91,7 +91,7 @@ class DPSGD(Ranged):
     noise_multiplier: Positive
     sampling_rate: Fraction
     expected_batch: Positive
-    steps: Count
+    steps: Annotated[int, Range("[1, 10^6]")]
     optimizer: Literal["sgd", "adam"]
     learning_rate: Positive
     momentum: Decay = 0.0

@@ -56,10 +56,11 @@ def inside(allowed: Range, whole: bool) -> float:
     return max(int(low), 1) if whole else middle
 
 
-def outside(allowed: Range, whole: bool) -> Iterator[float]:
+def outside(allowed: Range, whole: bool) -> Iterator[Any]:
     low, high = ends(allowed)
+    yield from (True, "no number")
     if whole:
-        yield from (int(low) - 1, *(() if isinf(high) else (int(high) + 1,)))
+        yield from (int(low) - 1, inside(allowed, whole) + 0.5, *(() if isinf(high) else (int(high) + 1,)))
         return
     yield low if allowed.words[0] == "(" else nextafter(low, -inf)
     if allowed.words[-1] == ")" or not isinf(high):
@@ -74,7 +75,7 @@ def made(kind: type[Any], /, **changes: Any) -> dict[str, Any]:
     for one in fields(kind):
         if one.default is MISSING and one.default_factory is MISSING and one.name not in given:
             hint = hints[one.name]
-            allowed = dict(_allowed(kind)).get(one.name)
+            (_, allowed), *_ = _allowed(kind).get(one.name, [(hint, ())])
             if get_origin(hint) is Literal:
                 given[one.name] = get_args(hint)[0]
             elif isinstance(allowed, Range):
@@ -86,14 +87,11 @@ def cases() -> list[tuple[type[Any], str, Any]]:
     found = []
     for kind in kinds():
         hints = get_type_hints(kind)
-        for name, allowed in _allowed(kind):
-            if isinstance(allowed, Range):
-                many = get_origin(hints[name]) is tuple
-                of = get_args(hints[name])[0] if many else hints[name]
-                whole = of is int or int in get_args(of)
-                found += [(kind, name, (bad,) if many else bad) for bad in outside(allowed, whole)]
-            else:
-                found.append((kind, name, "no such word"))
+        for name, ways in _allowed(kind).items():
+            many = get_origin(hints[name]) is tuple
+            for of, allowed in ways:
+                bads = outside(allowed, of is int) if isinstance(allowed, Range) else ["no such word", nan]
+                found += [(kind, name, (bad,) if many else bad) for bad in bads]
     return found
 
 
