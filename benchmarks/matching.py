@@ -2,12 +2,10 @@
 
     python benchmarks/matching.py [--write]
 
-Prints, for profiles of 84 elements, milliseconds per client of client, server and key holder, bytes up and
-bytes between the servers per client, the largest error, and how many times faster than element by element.
-Of a client's time, `before` is what it can do while it waits for a query (it encrypts
-zeros), and `waits` is the rest, for which the server waits. A simulation spends both. `gate` is the server's
-check of what arrives under pads, with a key agreement since 28 November 2026: it is no part of the total.
-`--write` keeps the figures in benchmarks/results/matching.json.
+Prints, for profiles of 84 elements, milliseconds of CPU per client of client, server and key holder, bytes
+up and between the servers per client, the largest error, and how many times faster than element by element.
+Each party's checks of what arrives are part of its time. `--write` keeps the figures in
+benchmarks/results/matching.csv.
 
 The systems take turns, a batch of clients each, so that a busy machine slows all of them alike. What is done
 once a round (encoding the baseline) is shared out over its clients; keys and contexts are made once a session
@@ -17,7 +15,6 @@ and are not counted. The slow systems run a few clients, since their cost per cl
 from __future__ import annotations
 
 from struct import pack, unpack_from
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -31,11 +28,10 @@ from securefl.core.signing import AgreementKey, SigningKey
 from securefl.dp.moments import MeanVariance
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
-from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
+from securefl.he.parameters import COMPACT, STRONG, Parameters
 from securefl.linear import checked, pads, words
 from securefl.linear.checked import CheckedAnswerer, product_of, signed
 from securefl.linear.checks import Checks
-from securefl.linear.encrypted import LinearEvaluator, Opener
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import PadAnswerer, mask
@@ -56,7 +52,6 @@ Q = 84
 TIGHT = Bounds(mean=16, variance_high=64, weight=16)
 SIGNING = SigningKey.generate()
 ANCHOR, NOTHING = Anchor(np.zeros(Q), np.ones(Q)), np.zeros(0)
-ROLES = ("before", "waits", "server", "holder", "gate")
 
 
 class System:
@@ -66,7 +61,7 @@ class System:
 
     def __init__(self, name: str, clients: int, bounds: Bounds | None = None) -> None:
         self.clients, self.bounds = clients, bounds or Bounds()
-        self.tally = Tally(name, ROLES, perf_counter)
+        self.tally = Tally(name, ("client", "server", "holder"))
         self.linear = self.bounds.linear(Q, Variant.FULL)
 
     def start(self, base: MeanVariance) -> None:
@@ -79,43 +74,9 @@ class System:
     def split(self, own: MeanVariance) -> Any:
         return features(own, ANCHOR, self.bounds).split(Variant.FULL)
 
-    def encrypted(self, client: Encryptor, own: MeanVariance) -> bytes:
-        """A client's ciphertext: zeros before, and the rest while the server waits."""
-
-        def prepare() -> None:
-            while client.prepare():
-                pass
-
-        self.tally.spend("before", prepare)
-        hidden = self.split(own).hidden
-        made: bytes = self.tally.spend("waits", lambda: client.encrypt(hidden))
-        return made
-
     def add(self, owners: list[MeanVariance], scores: list[float], *, up: int, between: int) -> None:
         truth = [divergence(own, self.base) for own in owners]
         self.tally.add(scores, truth, up=up, between=between)
-
-
-class EncryptedBaseline(System):
-    """One packed ciphertext a client, multiplied by an encrypted baseline; the key holder reads the score."""
-
-    def __init__(self, name: str, clients: int) -> None:
-        super().__init__(name, clients)
-        terms = LinearTerms(parameters=STRONG_ENCRYPTED, bounds=self.linear, scores=4 * clients)
-        keys = KeyPair.generate(STRONG_ENCRYPTED)
-        self.client = Encryptor(keys.public, terms)
-        self.evaluator = LinearEvaluator(keys.public, terms, SIGNING)
-        self.opener = Opener(keys, terms, SIGNING.public)
-
-    def begin(self) -> None:
-        self.weights = self.evaluator.encrypted_baseline(self.client.encrypt_baseline(self.query))
-
-    def run(self, owners: list[MeanVariance]) -> None:
-        (own,), spend = owners, self.tally.spend
-        message = self.encrypted(self.client, own)
-        request = spend("server", lambda: self.evaluator.addressed(message, self.weights))
-        score = spend("holder", lambda: self.opener.read(request))
-        self.add(owners, [score.value], up=len(message), between=len(request))
 
 
 class OneTurn(System):
@@ -169,9 +130,12 @@ class CheckedOpenings(OneTurn):
         )
 
     def concealed(self, number: int, own: MeanVariance) -> bytes:
-        asked, made = self.declared.question(self.key), self.encrypted(self.client, own)
-        sealed: bytes = self.tally.spend("waits", lambda: signed(asked, made, str(number), self.signing))
-        return sealed
+        def sealed() -> bytes:
+            made = self.client.encrypt(self.split(own).hidden)
+            return signed(self.declared.question(self.key), made, str(number), self.signing)
+
+        made: bytes = self.tally.spend("client", sealed)
+        return made
 
     def arrived(self, number: int, message: bytes) -> Any:
         name, public, asked = str(number), self.signing.public, self.declared.question(self.key)
@@ -203,13 +167,12 @@ class Pads(OneTurn):
         def masked() -> bytes:
             return mask(self.split(own).hidden, self.terms, "p", self.declared.told, self.agreement.public)
 
-        made: bytes = self.tally.spend("waits", masked)
+        made: bytes = self.tally.spend("client", masked)
         return made
 
     def arrived(self, _: int, message: bytes) -> Any:
-        came = self.tally.spend("gate", lambda: pads.admit(message, self.terms, sender="client"))
-
         def taken() -> Any:
+            came = pads.admit(message, self.terms, sender="client")
             own = words.product(came.words, self.declared.factors)
             return self.declared.arrived(came.fresh.raw, own, NOTHING, "client")
 
@@ -234,7 +197,7 @@ class ElementWise(System):
 
     def run(self, owners: list[MeanVariance]) -> None:
         (own,), spend = owners, self.tally.spend
-        message = spend("waits", lambda: self._message(own))
+        message = spend("client", lambda: self._message(own))
         reply = spend("server", lambda: self._matched(message))
         score = spend("holder", lambda: float(ts.ckks_vector_from(self.secret, reply).decrypt()[0]))
         self.add(owners, [score], up=len(message), between=len(reply))
@@ -271,7 +234,6 @@ def systems() -> list[Any]:
     return [
         CheckedOpenings("strong, checked", STRONG, 500, Bounds()),
         CheckedOpenings("compact, checked", COMPACT, 500, TIGHT),
-        EncryptedBaseline("strong, encrypted baseline, singly", 40),
         Pads("pads", 500, 64),
         Pads("pads, words of 128 bits", 500, 128),
         ElementWise("element by element, as published", 2),
@@ -295,12 +257,10 @@ def interleaved(turns: list[Any]) -> None:
 def main() -> None:
     played = systems()
     interleaved(played)
-    rows = [system.tally.row() for system in played]
-    for row in rows:
-        row["client"] = round(row["before"] + row["waits"], 3)
-        row["ratio"] = round(rows[-1]["total"] / row["total"], 1)
-    print(pd.DataFrame(rows).to_string(index=False))
-    keep("matching", {"rows": rows})
+    found = pd.DataFrame([system.tally.row() for system in played])
+    found["ratio"] = (found["total"].iloc[-1] / found["total"]).round(1)
+    print(found.to_string(index=False))
+    keep("matching", found)
 
 
 if __name__ == "__main__":

@@ -4,14 +4,13 @@
 
 Prints, per way, the processor milliseconds per client of client, evaluator and key holder, from file to file:
 reading, checking and writing are part of it. Then the bytes of a client's file and of the scores per client,
-and the largest error. `--write` keeps the figures in benchmarks/results/matching_files.json.
+and the largest error. `--write` keeps the figures in benchmarks/results/matching_files.csv.
 
 The ways take turns, a client each. Keys, and the ledger of the key holder, are not counted.
 """
 
 from __future__ import annotations
 
-from time import process_time
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ class Way:
 
     def __init__(self, name: str, options: Options, *, declared: bool = False) -> None:
         self.options, self.declared = options, declared
-        self.tally = Tally(name, ("client", "evaluator", "holder"), process_time)
+        self.tally = Tally(name, ("client", "evaluator", "holder"))
         self.sent: list[bytes] = []
         self.clients: list[ClientKey] = []
 
@@ -92,9 +91,9 @@ def main() -> None:
     for own in owners:
         for way in ways:
             way.encrypt(own)
-    rows = [way.match(owners) for way in ways]
-    print(pd.DataFrame(rows).to_string(index=False))
-    keep("matching_files", {"q": Q, "clients": CLIENTS, "rows": rows})
+    found = pd.DataFrame([way.match(owners) for way in ways])
+    print(found.to_string(index=False))
+    keep("matching_files", found)
 
 
 if __name__ == "__main__":

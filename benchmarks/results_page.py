@@ -171,6 +171,8 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "FedCor's ablations": ablations,
     "How normal representations are": lambda: whole("representations.csv", "elements"),
     "Targets by protocol": lambda: whole("targets.csv"),
+    "Encrypted matching": lambda: whole("matching.csv"),
+    "Matching between files": lambda: whole("matching_files.csv"),
     "What a protocol's round takes": lambda: whole("protocol_times.csv"),
 }
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _DPI: Final = 150
 
 
-def write_csv(path: Path, table: pd.DataFrame, comments: Sequence[str] = ()) -> None:
-    """Write the table without its index. Text that a spreadsheet would run as a formula is quoted.
+def csv_of(table: pd.DataFrame, comments: Sequence[str] = ()) -> str:
+    """The table without its index. Text that a spreadsheet would run as a formula is quoted.
 
     comments: lines above the table, each behind `# `. `pandas.read_csv(path, comment="#")` skips them.
     """
@@ -31,7 +31,12 @@ def write_csv(path: Path, table: pd.DataFrame, comments: Sequence[str] = ()) -> 
     if head and "#" in body:
         # With comment="#", a reader drops the rest of a line behind a "#" that is not in quotes.
         body = safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC)
-    write(path, head + body)
+    return head + body
+
+
+def write_csv(path: Path, table: pd.DataFrame, comments: Sequence[str] = ()) -> None:
+    """Write the table as CSV (`csv_of`)."""
+    write(path, csv_of(table, comments))
 
 
 def write_table(path: Path, table: pd.DataFrame, notice: str = "") -> None:

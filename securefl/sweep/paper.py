@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from securefl.core.errors import ConfigError
-from securefl.core.text_safety import cell
 from securefl.report.latex import tabular
 from securefl.report.paper import styled
 from securefl.report.significance import student
+from securefl.report.tables import csv_of
 from securefl.sweep.best import table
 from securefl.sweep.gathered import Gathered
 from securefl.sweep.tradeoff import Series
@@ -72,7 +72,7 @@ def numbers(series: Sequence[Series]) -> pd.DataFrame:
 
 def as_csv(series: Sequence[Series]) -> str:
     """The numbers as CSV."""
-    return numbers(series).map(cell).to_csv(index=False)
+    return csv_of(numbers(series))
 
 
 def as_markdown(series: Sequence[Series]) -> str:

@@ -134,31 +134,6 @@ def test_what_encryption_adds() -> None:
         ]
 
 
-def test_matching() -> None:
-    kept = json.loads((RESULTS / "matching.json").read_text(encoding="utf-8"))["rows"]
-    # The section's other table has no ratio: its openings were measured in a run of their own.
-    said = [row for row in cells("Encrypted matching") if len(row) == 9]
-    assert len(said) == len(kept)
-    for (way, *numbers, ratio), row in zip(said, kept, strict=True):
-        assert way == row["way"]
-        up, between, error = numbers[4:]
-        assert (up, between, float(ratio)) == (f"{row['up']:,}", f"{row['between']:,}", row["ratio"])
-        assert float(error) == float(f"{row['error']:.0e}")
-        for number, name in zip(numbers[:4], ("client", "server", "holder", "total"), strict=True):
-            assert float(number) == pytest.approx(row[name], abs=0.5 if row[name] >= 20 else 0.006)
-
-
-def test_matching_between_files() -> None:
-    kept = json.loads((RESULTS / "matching_files.json").read_text(encoding="utf-8"))["rows"]
-    for said, row in zip(cells("Matching between files"), kept, strict=True):
-        times = [f"{row[name]:.2f}" for name in ("client", "evaluator", "holder", "total")]
-        assert said == [row["way"], *times, f"{row['up']:,}", f"{row['between']:,}", f"{row['error']:.0e}"]
-    strong, *_ = kept
-    assert all(row["up"] < 0.01 * strong["up"] for row in kept if "pads" in row["way"]), (
-        "a hundredth of what ciphertexts take"
-    )
-
-
 def test_peers() -> None:
     assert peers.table(pd.read_csv(RESULTS / "peers.csv", comment="#")) in section("Simulation beside others")
 

@@ -46,20 +46,13 @@ def build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pages of this version."""
     folder = tmp_path_factory.mktemp("site")
     done = build(ROOT / "mkdocs.yml", folder)
     assert done.returncode == 0, done.stderr + done.stdout
-    return next(path.parent for path in folder.glob("*/index.html"))
+    return folder
 
 
 # The site ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.docs
-def test_versions_stand_side_by_side(site: Path) -> None:
-    assert f'"{site.name}"' in (site.parent / "versions.json").read_text(encoding="utf-8")
-    assert f"{site.name}/index.html" in (site.parent / "index.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.docs

@@ -141,6 +141,7 @@ IN_MEMORY = {
     ("securefl/training/networks.py", "savez"),
     ("securefl/study/run_report.py", "to_json"),
     ("securefl/report/inline.py", "print_svg"),
+    ("securefl/report/paper.py", "savefig"),
     ("securefl/report/tables.py", "to_csv"),
 }
 """Writers of a buffer, of text, of nothing, of a file without a name or in a folder that ends with its
