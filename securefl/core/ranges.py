@@ -88,8 +88,6 @@ def _allowed(kind: type[Any]) -> dict[str, list[Allowed]]:
     def found(hint: Any) -> Iterator[Allowed]:
         if get_origin(hint) is Literal:
             yield str, get_args(hint)
-        elif hint is bool:
-            yield bool, (False, True)
         elif get_origin(hint) is Annotated:
             yield from ((hint.__origin__, mark) for mark in hint.__metadata__ if isinstance(mark, Range))
         else:  # of a union, or of a tuple's entries
@@ -97,4 +95,5 @@ def _allowed(kind: type[Any]) -> dict[str, list[Allowed]]:
                 yield from found(part)
 
     hints = get_type_hints(kind, include_extras=True).items()
-    return {name: own for name, hint in hints if (own := [*found(hint)])}
+    truth: list[Allowed] = [(bool, (False, True))]
+    return {name: own for name, hint in hints if (own := truth if hint is bool else [*found(hint)])}

@@ -15,6 +15,8 @@ from support.every import every, offenders
 from securefl.core.errors import ConfigError
 from securefl.core.ranges import Range, Ranged, _allowed, _number
 from securefl.core.reading import convert
+from securefl.protocols.fedavg import FedAvg
+from securefl.study.data_section import DataSection
 
 BESIDE: dict[str, dict[str, Any]] = {
     "Partition": {"kind": "iid"},
@@ -127,3 +129,9 @@ def test_a_range_is_read_as_mathematics_writes_it(
 ) -> None:
     assert [value for value in within if value not in Range(words)] == []
     assert [value for value in beyond if value in Range(words)] == []
+
+
+def test_a_truth_beside_other_types_is_no_word() -> None:
+    """Its own class reads such a union: `classes` of a table are true or a list of words."""
+    assert "classes" not in _allowed(DataSection)
+    assert _allowed(FedAvg)["stale"] == [(bool, (False, True))]
