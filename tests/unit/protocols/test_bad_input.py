@@ -18,14 +18,17 @@ from securefl.study.config import parse
 PROTOCOLS = {point.name: point.load() for point in entry_points(group="securefl.protocols")}
 
 
-def ranged(kind: Any) -> list[tuple[str, Range]]:
-    return [(name, allowed) for name, allowed in _allowed(kind) if isinstance(allowed, Range)]
+def ranged(kind: Any) -> dict[str, tuple[type, Range]]:
+    """Each option of a kind that is a number: its class and its range."""
+    ways = ((name, way) for name, allowed in _allowed(kind).items() for way in allowed)
+    return {name: (of, allowed) for name, (of, allowed) in ways if isinstance(allowed, Range)}
 
 
-def outside(kind: Any) -> list[tuple[str, float]]:
+def outside(kind: Any) -> list[tuple[str, Any]]:
     """Values of the kind's options that their ranges do not hold."""
     odd = (-(2.0**41), -1.0, 0.0, 2.0**41, float("nan"))
-    return [(name, value) for name, allowed in ranged(kind) for value in odd if value not in allowed]
+    found = [(name, one) for name, (_, allowed) in ranged(kind).items() for one in odd if one not in allowed]
+    return found + [(name, one) for name in ranged(kind) for one in ("x", True)]
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -39,8 +42,7 @@ def test_an_option_out_of_its_range_is_named(name: str) -> None:
             kind(**{**needed, option: value})
     lines = {option: value for option, value in tried if value in (-1.0, 0.0)}
     for option, value in lines.items():
-        whole = any(allowed.words == "[1, inf)" for own, allowed in ranged(kind) if own == option)
-        given = {**needed, option: int(value) if whole else value}
+        given = {**needed, option: ranged(kind)[option][0](value)}
         arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n'
         with pytest.raises(ConfigError, match=option):
             parse(text(arm + "".join(f"{key} = {one}\n" for key, one in given.items())))
