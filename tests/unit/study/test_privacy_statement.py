@@ -20,7 +20,7 @@ from support.private_studies import DPSGD as TRAINED
 from support.tiny_study import FEDAVG, text, with_privacy, world
 
 from securefl.accounting.figures import in_words
-from securefl.accounting.statements import statement, terms_of
+from securefl.accounting.statements import releases_of, statement, terms_of
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
 from securefl.core.release import PARTIES
@@ -28,7 +28,7 @@ from securefl.study.composition import built
 from securefl.study.config import Study, parse
 from securefl.study.folder import study_of
 from securefl.study.forecast import forecasts, lines
-from securefl.study.privacy_statement import as_latex, as_text, statements
+from securefl.study.privacy_statement import _epsilon, as_latex, as_text, statements
 from securefl.study.session import run_study
 
 PROTOCOLS = list(dict(reversed([*((name, (name, options)) for name, options in ARMS)])).values())
@@ -121,6 +121,15 @@ def test_several_seeds_state_the_largest_epsilon(tmp_path: Path) -> None:
     held(folder)
     (said,) = statements(folder).values()
     assert "2 seeds. Each seed is a run by itself." in said["Composition"][0]
+
+
+def test_the_largest_epsilon_is_that_of_the_holder_with_most_releases(ran: Ran) -> None:
+    path = ledgers(ran(("fedavg", "fraction = 1.0"), "clear", "local"))[0]
+    own = next(iter(releases_of(path).values()))
+    often = Counter({release: 4 * count for release, count in own.items()})
+    once, most = (_epsilon([one], "server", 1e-5) for one in (own, often))
+    assert 0 < once < most
+    assert _epsilon([own, often], "server", 1e-5) == _epsilon([often, own], "server", 1e-5) == most
 
 
 def test_fedprof_per_client_says_that_it_has_no_such_form(ran: Ran) -> None:
