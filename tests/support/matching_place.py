@@ -44,9 +44,9 @@ def kl(label: str) -> float:
 class Place:
     """A folder with keys, profiles and the options of one matching."""
 
-    def __init__(self, root: Path, *options: str) -> None:
+    def __init__(self, root: Path, *options: str, openings: int = 1000) -> None:
         self.root, self.options = root, options
-        call("keygen", "--role", "key-holder", "--out", root / "K")
+        call("keygen", "--role", "key-holder", "--out", root / "K", "--openings", openings)
         call("keygen", "--role", "evaluator", "--out", root / "V")
         write(root / "b.json", BASE)
         for label, values in CLIENTS.items():

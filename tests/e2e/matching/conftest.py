@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from copy import copy as copied_from
 from itertools import count
 from pathlib import Path
 
@@ -25,8 +26,8 @@ def fresh(made: Place, tmp_path: Path) -> Callable[[], Place]:
     numbers = count()
 
     def copied() -> Place:
-        copy = object.__new__(Place)
-        copy.root, copy.options = tmp_path / f"m{next(numbers)}", ()
+        copy = copied_from(made)
+        copy.root = tmp_path / f"m{next(numbers)}"
         shutil.copytree(made.root, copy.root)
         return copy
 

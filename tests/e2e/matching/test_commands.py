@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from support.matching_place import BASE, CLIENTS, Place, call, kl, write
+from support.matching_place import Place, call, kl, write
 
-from securefl.accounting.ledger import Ledger, Terms
-from securefl.commands.main import cli
 from securefl.dp.moments import MeanVariance
-from securefl.matching import Evaluator, KeyHolder, Profile
 from securefl.matching.profiles import divergence
 
 
@@ -68,14 +63,6 @@ def _encrypted_baseline(place: Place) -> str:
     return "b.enc"
 
 
-def test_names_are_those_of_the_profiles_not_of_the_files(place: Place) -> None:
-    shutil.copy(place.root / "p1.json", place.root / "hospital.json")
-    keys = ("--public", place.root / "K/public.key", "--evaluator", place.root / "V/evaluator.pub")
-    call("encrypt", *keys, "--profile", place.root / "hospital.json", "-o", place.root / "x.enc")
-    place.match("x.enc", "p2.enc")
-    assert list(json.loads(place.reveal("--json"))["scores"]) == ["hospital", "p2"]
-
-
 def test_secrets_are_their_owners_and_keys_are_not_overwritten(place: Place) -> None:
     place.reveal()
     for name in ("K/secret.key", "V/evaluator.key", "K/ledger.sqlite"):
@@ -83,62 +70,9 @@ def test_secrets_are_their_owners_and_keys_are_not_overwritten(place: Place) -> 
     assert "never overwritten" in call("keygen", "--role", "evaluator", "--out", place.root / "V", code=1)
 
 
-def test_the_same_scores_again_count_once_and_are_released_once(place: Place) -> None:
-    first = place.reveal("--json")
-    assert place.reveal("--json") == first
-    terms = Terms(unit="record", adjacency="replace-one", delta=1e-5)
-    with Ledger(place.root / "K/ledger.sqlite", terms) as ledger:
-        assert [(row[0], row[7]) for row in ledger.rows()] == [("p1", "committed"), ("p2", "committed")]
-        assert ledger.epsilon("p1", "key-holder") == np.inf
-        assert ledger.epsilon("p1", "server") == 0.0
-
-
-def test_openings_are_capped_over_processes(tmp_path: Path) -> None:
-    call("keygen", "--role", "key-holder", "--out", tmp_path / "K", "--openings", 3)
-    call("keygen", "--role", "evaluator", "--out", tmp_path / "V")
-    place = object.__new__(Place)
-    place.root, place.options = tmp_path, ()
-    for label, values in (*CLIENTS.items(), ("b", BASE)):
-        write(tmp_path / f"{label}.json", values)
-        if label != "b":
-            place.encrypt(label)
-    place.match()
-    place.reveal()
-    for label in CLIENTS:  # encrypted anew: another request
-        place.encrypt(label)
-    place.match()
-    out = json.loads(
-        CliRunner()
-        .invoke(
-            cli,
-            [  # standard error carries the refusal
-                "reveal",
-                "--secret",
-                str(tmp_path / "K/secret.key"),
-                "--evaluator",
-                str(tmp_path / "V/evaluator.pub"),
-                str(tmp_path / "scores.enc"),
-                "--json",
-            ],
-        )
-        .stdout
-    )
-    assert list(out["scores"]) == ["p1"]
-    assert "used up" in out["refused"]["p2"]
-    assert "used up" in place.reveal(code=1)
-
-
-def test_clipped_values_are_told(place: Place) -> None:
-    write(place.root / "far.json", ([1000.0, 0.0, 0.0], [1.0, 1.0, 1.0]))
-    assert "1 values lay outside" in place.encrypt("far")
-
-
 def test_an_anchor_brings_far_profiles_into_the_bounds(tmp_path: Path) -> None:
     write(tmp_path / "a.json", ([1000.0, 0.0, 0.0], [1e4, 1.0, 1e-8]))
-    call("keygen", "--role", "key-holder", "--out", tmp_path / "K")
-    call("keygen", "--role", "evaluator", "--out", tmp_path / "V")
-    place = object.__new__(Place)
-    place.root, place.options = tmp_path, ("--anchor", str(tmp_path / "a.json"))
+    place = Place(tmp_path, "--anchor", str(tmp_path / "a.json"))
     own, base = ([1010.0, 0.1, 0.0], [9e3, 1.1, 1e-4]), ([990.0, 0.0, 0.0], [1e4, 1.0, 2e-4])
     write(tmp_path / "p1.json", own)
     write(tmp_path / "b.json", base)
@@ -175,11 +109,3 @@ def test_a_profile_comes_from_records_and_a_model(place: Place) -> None:
     assert "Expected records in" in call(
         "profile", "--data", "digits", "--rows", "5:5", "--model", model, "-o", place.root / "g.json", code=1
     )
-
-
-def test_three_calls_in_python() -> None:
-    keys, server = KeyHolder.generate(openings=10), Evaluator.generate()
-    sealed = Profile(np.array([1.0]), np.array([1.0])).encrypt(keys.public, server.public)
-    scores = server.match(keys.public, Profile(np.array([0.0]), np.array([1.0])), [sealed])
-    found = keys.reveal(scores, server.public)
-    assert abs(found.scores["profile"] - 0.5) <= found.error_bound  # KL(1, 1 | 0, 1)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support.command_line import securefl
 from support.every import every
 from support.matching_place import call
 from support.started import Started
@@ -137,42 +136,6 @@ def test_a_write_that_ends_half_way_leaves_nothing(role: str, tmp_path: Path) ->
     assert whole(role, tmp_path / "K")
 
 
-@contextmanager
-def disk_of(pages: int, at: Path) -> Iterator[Path]:
-    """A file system of this many pages of memory. Skips where none can be mounted."""
-    at.mkdir()
-    size = f"size={pages * resource.getpagesize()}"
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", at], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip("needs to mount a file system, which root may outside of most containers")
-    try:
-        yield at
-    finally:
-        subprocess.run(["umount", at], check=True)
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_a_full_disk_leaves_nothing_and_says_so(
-    role: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert made(role, tmp_path / "sizes") is None
-    names = [name for name, _ in ROLES[role]]
-    pages = [-(-(tmp_path / "sizes" / name).stat().st_size // resource.getpagesize()) for name in names]
-    # Room for less than the secret, and for the secret alone.
-    for number, room in enumerate((pages[0] - 1, pages[0])):
-        if not room:
-            continue  # 0 would be no limit
-        with disk_of(room, tmp_path / f"disk {number}") as disk:
-            code, out, err = securefl(capfd, "keygen", "--role", role, "--out", disk / "K")
-            assert code == 1
-            assert not out
-            assert "the disk is full. Make room, and run the same command again." in err
-            assert left(disk) == set()
-    with disk_of(sum(pages), tmp_path / "room") as disk:
-        assert made(role, disk / "K") is None
-        assert whole(role, disk / "K")
-
-
 def test_a_fingerprint_that_cannot_be_told_leaves_nothing(tmp_path: Path) -> None:
     """`keygen > fingerprint.txt` on a full disk: nobody could compare the keys."""
     words = [sys.executable, "-m", "securefl", "keygen", "--role", "evaluator", "--out", tmp_path / "V"]
@@ -274,4 +237,6 @@ def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "V").mkdir()
     (tmp_path / "V" / "evaluator.pub").symlink_to("nowhere")
     assert "never overwritten" in call("keygen", "--role", "evaluator", "--out", tmp_path / "V", code=1)
+    told = call("keygen", "--role", "evaluator", "--params", "pads", "--out", tmp_path / "W", code=2)
+    assert "for the role key-holder alone" in told
     assert left(tmp_path) == {"K", "V", "V/evaluator.pub"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.every import every
-from support.matching_place import BASE, Place, call, write
+from support.matching_place import Place, call, write
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.matching import (
@@ -72,21 +72,14 @@ def test_scores_that_would_wrap_are_refused_with_a_value_that_fits(
 
 
 def test_a_key_of_too_many_openings_is_named(tmp_path: Path) -> None:
-    call("keygen", "--role", "key-holder", "--out", tmp_path / "K", "--openings", 2**40)
-    call("keygen", "--role", "evaluator", "--out", tmp_path / "V")
-    place = object.__new__(Place)
-    place.root, place.options = tmp_path, ()
+    place = Place(tmp_path, openings=2**40)
     narrow = ("--mean-bound", "0.1", "--variance-low", "1e-12", "--variance-high", "0.0013")
     told = refused(place, 100, "--params", "compact", *narrow, "--weight-bound", "130000")
     assert f"a key of --openings {2**40}, got" in told
     assert ", or a key of fewer --openings" in told
     # And one that fits is told its error, however many scores that is over.
-    assert re.search(r"all 1099511627776 scores of this key within [\d.e-]+,", encrypted(place))
-
-
-def encrypted(place: Place) -> str:
-    write(place.root / "p1.json", BASE)
-    return place.encrypt("p1", "--profile", "--params", "strong-encrypted")
+    told = place.encrypt("p1", "--profile", "--params", "strong-encrypted")
+    assert re.search(r"all 1099511627776 scores of this key within [\d.e-]+,", told)
 
 
 # The file of a profile ---------------------------------------------------------------------------------
@@ -157,21 +150,6 @@ def test_no_document_is_written_that_cannot_be_read() -> None:
 
 
 # One match ---------------------------------------------------------------------------------------------
-
-
-def test_more_profiles_than_the_key_opens_are_refused_and_the_number_is_said_before(tmp_path: Path) -> None:
-    call("keygen", "--role", "key-holder", "--out", tmp_path / "K", "--openings", 2)
-    call("keygen", "--role", "evaluator", "--out", tmp_path / "V")
-    place = object.__new__(Place)
-    place.root, place.options = tmp_path, ()
-    write(tmp_path / "b.json", BASE)
-    for label in ("p1", "p2", "p3"):
-        write(tmp_path / f"{label}.json", BASE)
-        assert "one match takes at most 2 such profiles" in place.encrypt(label)
-    told = place.match("p1.enc", "p2.enc", "p3.enc", code=1)
-    assert "at most 2 profiles in one match (the key was made with --openings 2), got 3" in told
-    assert not (tmp_path / "scores.enc").exists()
-    place.match("p1.enc", "p2.enc")
 
 
 @every("params", ["strong-encrypted", "compact"])

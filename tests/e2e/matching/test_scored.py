@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -13,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.matching_place import BASE, CLIENTS, Place, call, kl, use, write
+from support.matching_place import BASE, CLIENTS, Place, kl, use, write
 from support.offenders import offenders
 
-from securefl.matching import ClientKey, Evaluator, KeyHolder, NothingLeft, Options, Profile, profiles
+from securefl.matching import Evaluator, KeyHolder, Options, Profile
 from securefl.matching.profiles import Bounds
 
 LOOSE = Options(parameters="strong-encrypted", bounds=Bounds(mean=16, weight=1e6))
@@ -42,17 +41,6 @@ def test_one_bad_profile_costs_nobody_else_a_score(place: Place) -> None:
     found = json.loads(place.reveal("--json"))["scores"]
     assert list(found) == ["p1", "p2"]
     assert abs(found["p2"] - kl("p2")) < 1e-3
-
-
-def test_where_none_is_left_nothing_is_written(place: Place) -> None:
-    (place.root / "scores.enc").unlink()
-    for name in ("p1.enc", "p2.enc"):
-        (place.root / name).write_bytes(b"junk")
-    told = place.match(code=2)
-    assert "p1.enc refused" in told
-    assert "p2.enc refused" in told
-    assert "no profile is left to match" in told
-    assert not (place.root / "scores.enc").exists()
 
 
 def test_a_swapped_or_renamed_file_is_listed_by_its_label(place: Place) -> None:
@@ -89,42 +77,6 @@ def test_an_anchor_is_given_to_match_as_to_encrypt(tmp_path: Path) -> None:
     place = Place(tmp_path, "--anchor", str(anchor))
     place.match(more=place.options)
     assert "another anchor" in place.match(more=("--variant", "full"), code=2)
-
-
-def test_in_python_options_are_given_and_refusals_are_listed(place: Place) -> None:
-    keys, server = KeyHolder.generate(openings=10), Evaluator.generate()
-    one, base = Profile(np.array([1.0]), np.array([1.0])), Profile(np.array([0.0]), np.array([1.0]))
-    compact, own = Options(parameters="compact", declared="0" * 64), ClientKey.generate()
-    sealed = [
-        one.encrypt(keys.public, server.public, label=label, options=options, own=own)
-        for label, options in (("a", None), ("b", compact), ("c", None))
-    ]
-    with pytest.raises(
-        NothingLeft,
-        match=r"a: .*'pads'",
-    ):
-        server.match(keys.public, base, sealed)
-    scores = server.match(keys.public, base, sealed, options=Options())
-    assert scores.labels == ["a", "c"]
-    assert [(no.place, no.label) for no in scores.refused] == [(1, "b")]
-    assert list(keys.reveal(scores, server.public).scores) == ["a", "c"]
-    with pytest.raises(NothingLeft) as nothing:
-        server.match(keys.public, base, sealed[:1], options=compact)
-    assert [no.label for no in nothing.value.refused] == ["a"]
-    with pytest.raises(NothingLeft):
-        server.match(keys.public, base, [])
-    with pytest.raises(NothingLeft, match="got 2 of it"):
-        server.match(keys.public, base, [sealed[0]] * 2)
-
-
-def test_labels_and_baselines_must_fit(place: Place) -> None:
-    told = place.match("p1.enc", "p1.enc", "p2.enc", code=3)
-    assert told.count("Expected each label once, got 2 of it") == 2
-    assert "p2.enc -> p2" in told
-    write(place.root / "b.json", ([0.0], [1.0]))
-    assert "Expected 1 elements as in the baseline, got 3" in place.match(code=2)
-    shutil.copy(place.root / "p1.enc", place.root / "b.json")
-    assert "b.json: Expected an encrypted-baseline file" in place.match(code=1)
 
 
 def test_an_encrypted_baseline_with_other_options_is_refused(place: Place) -> None:
@@ -214,43 +166,6 @@ def test_headers_hold_no_numbers_that_are_none(fresh: Callable[[], Place]) -> No
     assert offenders(product(("p1.enc", "scores.enc"), ("NaN", "Infinity", "1e999")), check) == []
 
 
-def test_a_baseline_outside_the_bounds_is_refused_not_clipped(place: Place) -> None:
-    write(place.root / "b.json", ([0.0, 0.0, 0.0], [5000.0, 1.0, 1.0]))
-    assert "that lie outside the declared bounds" in place.match(code=1)
-    assert "that lie outside the declared bounds" in place.encrypt("b", "--baseline", code=1)
-
-
-def test_outputs_replace_files_of_their_own_kind_alone(place: Place) -> None:
-    keys = ("--public", place.root / "K/public.key", "--evaluator", place.root / "V/evaluator.key")
-    for name in ("K/secret.key", "V/evaluator.pub", "b.json"):
-        before = (place.root / name).read_bytes()
-        more = ("--baseline", place.root / "p1.json", place.root / "p1.enc", "-o", place.root / name)
-        assert "Choose another path" in call("match", *keys, *more, code=1)
-        assert (place.root / name).read_bytes() == before
-    more = ("--baseline", place.root / "b.json", place.root / "p1.enc", "-o", place.root / "fifo")
-    os.mkfifo(place.root / "fifo")
-    assert "Expected a regular file or nothing at" in call("match", *keys, *more, code=1)
-
-
-def test_a_lost_count_is_noticed(place: Place) -> None:
-    place.reveal()
-    (counted,) = (place.root / "K").glob("openings-*.sqlite")
-    for suffix in ("", "-wal", "-shm"):
-        Path(f"{counted}{suffix}").unlink(missing_ok=True)
-    assert "the count is lost" in place.reveal(code=1)
-
-
-def test_a_key_holder_in_memory_counts_and_answers_again() -> None:
-    keys, server = KeyHolder.generate(openings=1), Evaluator.generate()
-    one = Profile(np.array([1.0]), np.array([1.0]))
-    sealed, base = one.encrypt(keys.public, server.public), Profile(np.array([0.0]), np.array([1.0]))
-    scores = server.match(keys.public, base, [sealed])
-    assert keys.reveal(scores, server.public) == keys.reveal(scores, server.public)
-    anew = one.encrypt(keys.public, server.public)
-    again = keys.reveal(server.match(keys.public, base, [anew]), server.public)
-    assert "used up" in again.refused["profile"]
-
-
 def test_names_that_cannot_be_labels_are_blamed_on_the_name(place: Place) -> None:
     shutil.copy(place.root / "p1.json", place.root / "a\nb.json")
     assert "got 'a\\nb'" in place.encrypt("a\nb", code=1)
@@ -261,10 +176,3 @@ def test_mean_only_takes_every_baseline_that_full_takes(tmp_path: Path) -> None:
     write(place.root / "b.json", ([0.0] * 3, [1 / 2000.0] * 3))  # weights of 1000, of at most 1024
     place.match()
     place.reveal("--json")
-
-
-def test_options_as_a_header_come_back() -> None:
-    anchor = profiles.Anchor(np.array([1.0, 2.0]), np.array([0.5, 3.0]))
-    header = Options(variant=profiles.Variant.MEAN_ONLY, parameters="pads-128", anchor=anchor).to_header(2)
-    again, length = Options.from_header(json.loads(json.dumps(header)))
-    assert (again.to_header(length), length) == (header, 2)
