@@ -10,16 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.every import every
 from support.tiny_he import BOUNDS as TIGHT
-from support.tiny_he import SIGNER, Checked, keys, seeded
+from support.tiny_he import scored
 
 from securefl.core.errors import ConfigError
-from securefl.core.linear import Floats, LinearQuery
 from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters, capacity
-from securefl.linear.encrypted import LinearEvaluator, Opener
-from securefl.linear.encryptor import Encryptor
 from securefl.linear.terms import LinearTerms
-from securefl.linear.turn import Score
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 BOUNDS = {STRONG: Bounds(), COMPACT: TIGHT}
@@ -48,7 +44,7 @@ def test_encrypted_equals_plain(
     f = features(profile, anchor, bounds)
     assert f.clipped == 0
     split = f.split(variant)
-    score = Checked(parameters, linear_query(base, anchor, bounds, variant)).score(split.hidden, split.clear)
+    score = scored(parameters, linear_query(base, anchor, bounds, variant), split.hidden, split.clear)
     assert abs(score.value - divergence(profile, base)) <= score.error_bound <= COARSE[parameters]
 
 
@@ -62,7 +58,7 @@ def test_scores_at_the_declared_bounds_do_not_wrap(parameters: Parameters, q: in
     edge = MeanVariance(sign * bounds.mean, np.full(q, bounds.variance_high), 1)
     base = MeanVariance(-sign * 0.05, np.full(q, 0.51 / bounds.weight), 1)
     split = features(far, anchor, bounds).split(Variant.FULL)
-    score = Checked(parameters, linear_query(base, anchor, bounds)).score(split.hidden)
+    score = scored(parameters, linear_query(base, anchor, bounds), split.hidden)
     assert 0.9 * terms.largest < q * score.value < capacity(parameters)
     assert abs(score.value - divergence(edge, base)) <= score.error_bound
 
@@ -121,17 +117,7 @@ def require_score(parameters: Parameters, bounds: Bounds, q: int = 3) -> None:
             asked.row(encrypted=False)
         return
     f = features(own, anchor, bounds)
-    score = score_of(parameters, asked, f.split(Variant.FULL).hidden)
+    score = scored(parameters, asked, f.split(Variant.FULL).hidden, scores=50)
     ratio = f.variance / np.full(q, high)
     expected = 0.5 * float(np.mean(ratio - np.log(ratio) - 1 + f.mean**2 / high))
     assert abs(score.value - expected) <= score.error_bound
-
-
-def score_of(parameters: Parameters, asked: LinearQuery, hidden: Floats) -> Score:
-    if not parameters.encrypted_baseline:
-        return Checked(parameters, asked, scores=50).score(hidden)
-    pair, terms = keys(parameters), LinearTerms(parameters=parameters, bounds=asked.bounds, scores=50)
-    client, evaluator = Encryptor(pair.public, terms), LinearEvaluator(pair.public, terms, SIGNER)
-    baseline = evaluator.encrypted_baseline(client.encrypt_baseline(asked))
-    request = evaluator.addressed(client.encrypt(hidden), baseline)
-    return Opener(pair, terms, SIGNER.public, rng=seeded()).read(request)

@@ -19,11 +19,13 @@ from securefl.he.openings import Openings
 from securefl.he.parameters import Parameters
 from securefl.linear import checked, pads, words
 from securefl.linear.checks import Checks
+from securefl.linear.encrypted import LinearEvaluator, Opener
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.scheme import Report
 from securefl.linear.terms import LinearTerms
 from securefl.linear.turn import SALT, Arrived, Declared, QueryKeyHolder, QueryServer, Score
+from securefl.matching import Profile
 from securefl.matching.profiles import Bounds
 
 SIGNER = SigningKey.generate()
@@ -50,6 +52,12 @@ SURELY = 1.4
 def profile(seed: int, q: int) -> MeanVariance:
     rng = np.random.default_rng(seed)
     return MeanVariance(rng.normal(size=q), rng.uniform(0.2, 3, q), 50)
+
+
+def owned(seed: int, q: int = 6) -> Profile:
+    """The same values as a party of a match in files has them."""
+    made = profile(seed, q)
+    return Profile(made.mean, made.variance)
 
 
 @cache
@@ -154,6 +162,19 @@ class Checked:
         (opened,) = self.server.opened([arrived], reply, sender="key holder")
         assert opened is not None
         return self.server.score(arrived, opened)
+
+
+def scored(
+    parameters: Parameters, query: LinearQuery, hidden: Floats, clear: Floats = NOTHING, *, scores: int = 500
+) -> Score:
+    """The score of a vector by ciphertexts, with the weights in plaintext or encrypted."""
+    if not parameters.encrypted_baseline:
+        return Checked(parameters, query, scores=scores).score(hidden, clear)
+    pair, terms = keys(parameters), LinearTerms(parameters=parameters, bounds=query.bounds, scores=scores)
+    client, evaluator = Encryptor(pair.public, terms), LinearEvaluator(pair.public, terms, SIGNER)
+    baseline = evaluator.encrypted_baseline(client.encrypt_baseline(query))
+    request = evaluator.addressed(client.encrypt(hidden), baseline, clear)
+    return Opener(pair, terms, SIGNER.public, rng=seeded()).read(request)
 
 
 def _fail(sender: str, why: str) -> None:

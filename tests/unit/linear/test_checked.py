@@ -39,7 +39,7 @@ from securefl.linear.turn import (
     commitment,
     framed,
 )
-from securefl.matching.profiles import Anchor, Variant, divergence, features, linear_query
+from securefl.matching.profiles import Anchor, Variant, features, linear_query
 
 NAME, COHORT = "profile", 8
 SERVER = SigningKey.generate()
@@ -172,58 +172,7 @@ class Parties:
         return replace(self.declared, told=told, head=salt + packed, factors=factors)
 
 
-def scores(parties: Parties, owners: Sequence[MeanVariance]) -> list[float]:
-    """The scores of honest parties, by way of their bytes."""
-    arrived, key = [], parties.pair.public.session
-    for number, own in enumerate(owners):
-        message = parties.message(number, own)
-        assert len(message) == parties.checks.message_bytes
-        clear = features(own, parties.anchor, BOUNDS).split(parties.variant).clear
-        arrived.append(by_ckks(parties.declared, key, message, number, *member(number), clear))
-    opened = parties.server.opened(
-        arrived, parties.holder.open(parties.server.request(arrived)), sender="key-holder"
-    )
-    assert not parties.told
-    return [
-        parties.server.score(one, value).value
-        for one, value in zip(arrived, opened, strict=True)
-        if value is not None
-    ]
-
-
 # Scores -------------------------------------------------------------------------------------------
-
-
-@BOTH
-@pytest.mark.parametrize("variant", Variant)
-@pytest.mark.parametrize("q", [1, 84])
-def test_a_checked_opening_gives_the_divergence(parameters: Parameters, variant: Variant, q: int) -> None:
-    parties = Parties(parameters, variant, q)
-    owners = [profile(number, q) for number in range(4)]
-    for own, score in zip(owners, scores(parties, owners), strict=True):
-        assert abs(score - divergence(own, parties.base)) <= parties.terms.error_bound()
-
-
-def test_a_vector_of_several_ciphertexts_is_opened_as_one() -> None:
-    length = 2 * COMPACT.slots + 5
-    bounds = LinearBounds(
-        hidden_length=length, norm=1.0, weight_norm=1.0, row_norm=1.0, product=1.0, least=-1.0, most=1.0
-    )
-    pair, _ = made(COMPACT)
-    terms = LinearTerms(parameters=COMPACT, bounds=bounds, scores=10)
-    checks, rng = Checks(terms=terms, context=b"here"), np.random.default_rng(1)
-    vector, weights = (row / np.linalg.norm(row) for row in rng.normal(size=(2, length)))
-    declared = Declared.of(LinearQuery(bounds, weights), checks, NAME)
-    server = QueryServer(declared, 0, SERVER, pair.public.session)
-    answerer = CheckedAnswerer(pair, member, Openings(), lambda sender, why: pytest.fail(why))
-    holder = QueryKeyHolder(checks, (NAME,), 1, SERVER.public, answerer)
-    question = declared.question(pair.public.session)
-    message = signed(question, Encryptor(pair.public, terms).encrypt(vector), client(0), CLIENTS[0])
-    arrived = [by_ckks(declared, pair.public.session, message, 0, *member(0))]
-    (value,) = server.opened(arrived, holder.open(server.request(arrived)), sender="key-holder")
-    assert value is not None
-    assert terms.ciphertexts == 3
-    assert abs(value * terms.unit - float(vector @ weights)) <= terms.error_bound()
 
 
 @BOTH

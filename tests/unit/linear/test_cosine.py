@@ -10,14 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.every import every
-from support.tiny_he import SIGNER, Checked, keys, pad_holder, pad_request, pad_score, pad_server, seeded
+from support.tiny_he import SIGNER, Checked, pad_holder, pad_request, pad_score, pad_server
 
 from securefl.core.errors import ConfigError
 from securefl.core.linear import LinearBounds, LinearQuery
 from securefl.core.signing import AgreementKey
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.linear.encrypted import LinearEvaluator, Opener
-from securefl.linear.encryptor import Encryptor
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import mask
 from securefl.linear.terms import LinearTerms
@@ -43,19 +41,6 @@ VECTORS = [OWN, -OWN, QUERY.hidden, -QUERY.hidden]
 def test_a_cosine_under_ckks(parameters: Parameters, own: np.ndarray) -> None:
     score = Checked(parameters, QUERY, scores=50).score(own)
     assert abs(score.value - own @ QUERY.hidden) <= score.error_bound < 0.01
-
-
-@every("own", VECTORS[:2])
-def test_a_cosine_with_an_encrypted_direction(own: np.ndarray) -> None:
-    pair, terms = (
-        keys(STRONG_ENCRYPTED),
-        LinearTerms(parameters=STRONG_ENCRYPTED, bounds=COSINE, scores=50),
-    )
-    client, evaluator = Encryptor(pair.public, terms), LinearEvaluator(pair.public, terms, SIGNER)
-    baseline = evaluator.encrypted_baseline(client.encrypt_baseline(QUERY))
-    opener = Opener(pair, terms, SIGNER.public, rng=seeded())
-    read = opener.read(evaluator.addressed(client.encrypt(own), baseline))
-    assert abs(read.value - own @ QUERY.hidden) <= read.error_bound < 0.01
 
 
 def test_cosines_under_pads() -> None:

@@ -21,7 +21,7 @@ from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.linear.encrypted import LinearEvaluator, Opener
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.terms import LinearTerms, flooded
-from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
+from securefl.matching.profiles import Anchor, Bounds, Variant, features, linear_query
 
 Q, P = 10, STRONG_ENCRYPTED
 ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
@@ -38,20 +38,17 @@ class Parties:
     def __init__(
         self,
         variant: Variant = Variant.FULL,
-        q: int = Q,
         scores: int = 500,
         pair: KeyPair | None = None,
-        base: MeanVariance = BASE,
-        own: MeanVariance = CLIENT,
         rng: Any = None,
     ) -> None:
-        self.pair, anchor = pair or keys(P), Anchor(np.zeros(q), np.ones(q))
-        self.terms = LinearTerms(parameters=P, bounds=BOUNDS.linear(q, variant), scores=scores)
+        self.pair = pair or keys(P)
+        self.terms = LinearTerms(parameters=P, bounds=BOUNDS.linear(Q, variant), scores=scores)
         self.client = Encryptor(self.pair.public, self.terms)
         self.evaluator = LinearEvaluator(self.pair.public, self.terms, SIGNER, rng=rng)
         self.opener = Opener(self.pair, self.terms, SIGNER.public, rng=seeded())
-        self.split = features(own, anchor, BOUNDS).split(variant)
-        self.message = self.client.encrypt_baseline(linear_query(base, anchor, BOUNDS, variant))
+        self.split = features(CLIENT, ANCHOR, BOUNDS).split(variant)
+        self.message = self.client.encrypt_baseline(linear_query(BASE, ANCHOR, BOUNDS, variant))
         self.baseline = self.evaluator.encrypted_baseline(self.message)
 
     def ciphertext(self) -> bytes:
@@ -60,16 +57,6 @@ class Parties:
     def request(self, ciphertext: bytes | None = None) -> bytes:
         raw = ciphertext or self.ciphertext()
         return self.evaluator.addressed(raw, self.baseline, self.split.clear, sender="ann")
-
-
-@every("variant", Variant)
-@every("q", [1, Q, 2500])
-def test_an_encrypted_baseline_gives_the_divergence(variant: Variant, q: int) -> None:
-    """q = 2500 takes two ciphertexts."""
-    own, base = profile(1, q), profile(2, q)
-    parties = Parties(variant, q, base=base, own=own)
-    score = parties.opener.read(parties.request())
-    assert abs(score.value - divergence(own, base)) <= score.error_bound < 2e-6
 
 
 def test_rows_are_the_negacyclic_product() -> None:

@@ -21,7 +21,7 @@ from securefl.dp.moments import MeanVariance
 from securefl.he.keys import KeyPair
 from securefl.linear import words
 from securefl.linear.pad_terms import PadTerms
-from securefl.linear.pads import admit, mask, noise_of, pad_and_rest, rounded
+from securefl.linear.pads import admit, mask, pad_and_rest, rounded
 from securefl.linear.scheme import OpenItems
 from securefl.linear.turn import QueryKeyHolder, QueryServer, Score, framed
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
@@ -121,37 +121,6 @@ def test_pads_give_the_divergence(q: int, clients: int, variant: Variant, word_b
         assert score.error_bound < (1e-3 if word_bits == 64 else 1e-11)
 
 
-def test_scores_are_those_of_whole_numbers_to_the_last_bit() -> None:
-    """The inner product of rounded features and weights and the noise, in Python's integers; 500 of 500."""
-    parties = Parties(84)
-    owners = [profile(i, 84) for i in range(500)]
-    masked = [parties.masked(own) for own in owners]
-    scores = parties.scores(masked)
-    weights = [int(w) for w in np.rint(parties.query.hidden * parties.terms.weight_scale)]
-    for own, one, score in zip(owners, masked, scores, strict=True):
-        hidden = features(own, parties.anchor, BOUNDS).split(Variant.FULL).hidden
-        fresh, told = parties.fresh(one), parties.server.declared.told
-        _, secret = pad_and_rest(AGREEMENT, fresh, fresh, parties.terms, NAME, told)
-        whole = [int(x) for x in np.rint(hidden * parties.terms.data_scale)]
-        total = sum(x * w for x, w in zip(whole, weights, strict=True))
-        total += noise_of(secret, 4 * sum(map(abs, weights)))
-        exact = total / (parties.terms.data_scale * parties.terms.weight_scale)
-        assert value(score) == (exact + parties.query.offset) / 84
-
-
-def test_a_million_words_are_one_sum() -> None:
-    bounds = replace(BOUNDS.linear(1, Variant.FULL), hidden_length=10**6, weights=(), least=-np.inf)
-    for word_bits in (64, 128):
-        terms = PadTerms(bounds=bounds, context=b"", word_bits=word_bits)
-        own = np.random.default_rng(1).normal(size=10**6) * bounds.norm / 2e3
-        weights = np.random.default_rng(2).normal(size=10**6) * bounds.weight_norm / 2e3
-        server = pad_server(terms, 0, NAME, SIGNING, LinearQuery(bounds, weights))
-        holder = pad_holder(AGREEMENT, terms, (NAME,), 1, SIGNING.public)
-        masked = mask(own, terms, NAME, server.declared.told, AGREEMENT.public)
-        score = pad_score(server, masked, holder.open(pad_request(server, [masked])))
-        assert abs(score.value - own @ weights) <= score.error_bound
-
-
 # What each party sees -------------------------------------------------------------------------------
 
 
@@ -185,17 +154,6 @@ def test_no_homomorphic_key_is_reachable_from_the_key_holder() -> None:
     kinds = {type(one) for one in reachable(parties.holder)}
     assert AgreementKey in kinds
     assert KeyPair not in kinds
-
-
-def test_between_the_servers_a_client_costs_a_key_and_a_word() -> None:
-    """32 bytes there and 8 back, beside salt, weights and signature once a query: 43 at 500 clients."""
-    parties = Parties(84)
-    masked = [parties.masked(profile(i % 5, 84)) for i in range(500)]
-    request = pad_request(parties.server, masked)
-    reply = parties.holder.open(request)
-    assert len(request) == 4 + 32 + 8 * 169 + 500 * 32 + 64
-    assert len(reply) == 500 * 8
-    assert (len(request) + len(reply)) / 500 < 44
 
 
 # A server that lies ---------------------------------------------------------------------------------
@@ -374,14 +332,6 @@ def test_a_masked_row_that_was_changed_costs_its_sender_alone() -> None:
     assert value(first) == pytest.approx(divergence(profile(1, 10), parties.base), abs=1e-5)
     assert all(isinstance(one, RemoteProtocolError) or one.value > 1 for one in junk)
     assert any(isinstance(one, RemoteProtocolError) for one in junk)
-
-
-def test_a_message_is_place_key_and_words_of_exact_length() -> None:
-    parties = Parties()
-    made = parties.masked(profile(1, 10))
-    assert len(made) == parties.terms.message_bytes == 16 + 32 + 8 * 21
-    found = admit(made, parties.terms, sender="ann")
-    assert parties.terms.place + found.fresh.raw + words.packed(found.words) == made
 
 
 ORDER_8 = "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"

@@ -51,14 +51,6 @@ def test_the_largest_words_add_up_without_a_carry_that_is_lost(bits: int) -> Non
     assert words.product(full, full) == count % 2**bits, "(-1)^2, as often"
 
 
-@BITS
-def test_a_keystream_follows_from_its_key(bits: int) -> None:
-    one, again, other = (words.keystream(SecretKey(bytes([k]) * 32), 5, bits) for k in (1, 1, 2))
-    assert one.shape == (5, bits // 64)
-    assert (one == again).all()
-    assert (one != other).all()
-
-
 @every("bits", [64, 128])
 def test_no_word_of_a_keystream_comes_twice(bits: int) -> None:
     """A word that comes twice hides two entries, and shows their difference."""

@@ -107,14 +107,6 @@ def test_labels_that_an_evaluator_signed_are_checked_before_they_are_shown(label
     assert str(refusal.value).isprintable()
 
 
-def test_labels_that_differ_by_case_alone_are_both_refused() -> None:
-    twins = [ONE.encrypt(KEYS.public, SERVER.public, label=label) for label in ("Ann", "ann", "bob")]
-    scores = SERVER.match(KEYS.public, ONE, twins)
-    assert scores.labels == ["bob"]
-    assert [no.label for no in scores.refused] == ["Ann", "ann"]
-    assert all("got 'Ann' and 'ann'" in no.why for no in scores.refused)
-
-
 # Sizes -------------------------------------------------------------------------------------------
 
 

@@ -10,25 +10,20 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pytest
 from support.every import every
-from support.tiny_he import profile
+from support.tiny_he import owned
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
 from securefl.core.signing import seal
-from securefl.matching import Evaluator, KeyHolder, NothingLeft, Options, Profile, Scores, Sealed
+from securefl.matching import Evaluator, KeyHolder, NothingLeft, Options, Scores, Sealed
 from securefl.matching.declared import declared_weights
 from securefl.matching.document import Document
 from securefl.matching.readers import Reader
 
-Q = 3
+Q = 6
 PADS = Options(parameters="pads")
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
-
-
-def owned(seed: int, q: int = Q) -> Profile:
-    made = profile(seed, q)
-    return Profile(made.mean, made.variance)
 
 
 BASE = owned(99)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from support.every import every
-from support.tiny_he import profile
+from support.tiny_he import owned
 
 from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
 from securefl.core.linear import LinearQuery
@@ -44,11 +44,6 @@ PADS = Options(parameters="pads")
 WEAK = bytes(32)
 AT = KEY + TAG
 """Where a request has its share of the weights."""
-
-
-def owned(seed: int, q: int = Q) -> Profile:
-    made = profile(seed, q)
-    return Profile(made.mean, made.variance)
 
 
 class Parties:
@@ -115,14 +110,6 @@ class Parties:
         """So large that the client's noise is nothing beside it."""
         return words.from_floats(1024 * self.terms.weight_scale * np.eye(self.terms.row)[at], 64)
 
-    def noise(self, one: Sealed) -> int:
-        """The noise in a client's message, which it takes both seal and key holder's key to see."""
-        masked, own = self.masked(one), pads_key(self.keys.signing)
-        pad, last = pad_and_last(own, masked.fresh, masked.fresh, self.terms, one.label)
-        share = words.product(pad, share_of_client(masked.share[:SEED], self.terms))
-        bits = self.terms.word_bits
-        return words.centred((share + last - int.from_bytes(masked.share[SEED:], "little")) % 2**bits, bits)
-
 
 # Scores -------------------------------------------------------------------------------------------
 
@@ -145,21 +132,6 @@ def test_scores_are_the_divergence(parameters: Any, variant: Variant, alone: boo
     assert found.error_bound == options.error_bound(84, 10) < (2.5e-3 if parameters == "pads" else 1e-8)
 
 
-def test_scores_are_those_of_whole_numbers_to_the_last_bit() -> None:
-    parties = Parties(clients=50)
-    found = parties.keys.reveal(parties.match(), parties.server.public).scores
-    terms, query = parties.terms, parties.query()
-    unit = int(terms.data_scale) * int(terms.weight_scale)
-    weights = [int(w) for w in np.rint(query.hidden * terms.weight_scale)]
-    noises = [parties.noise(one) for one in parties.sealed]
-    for i, own in enumerate(parties.owners):
-        hidden = PADS.features(own.plain).split(Variant.FULL).hidden
-        whole = [int(x) for x in np.rint(hidden * terms.data_scale)]
-        total = sum(x * w for x, w in zip(whole, weights, strict=True)) + round(query.offset * unit)
-        assert found[f"p{i}"] == (total + noises[i]) / unit / Q
-    assert 0.5 * terms.most_noise < max(map(abs, noises)) <= terms.most_noise
-
-
 def test_a_profile_that_is_encrypted_again_has_other_noise_and_one_that_is_read_again_has_not() -> None:
     """The client adds it: the key holder reads the sum, and cannot take off what it does not know."""
     parties = Parties(clients=1)
@@ -177,14 +149,6 @@ def test_no_profile_at_the_least_divergence_is_refused_for_its_noise() -> None:
     assert not found.refused
     assert min(found.scores.values()) < 0 < max(found.scores.values())
     assert max(map(abs, found.scores.values())) <= found.error_bound
-
-
-def test_long_profiles_have_no_ciphertext_to_fit_in() -> None:
-    keys, server = KeyHolder.generate(openings=2, parameters="pads"), Evaluator.generate()
-    own, base, options = owned(1, 100_000), owned(99, 100_000), Options(parameters="pads-128")
-    sealed = own.encrypt(keys.public, server.public, options=options)
-    found = keys.reveal(server.match(keys.public, base, [sealed]), server.public)
-    assert abs(found.scores["profile"] - divergence(own.plain, base.plain)) <= found.error_bound < 1e-7
 
 
 @every("offset", [-1e30, 1e30])
