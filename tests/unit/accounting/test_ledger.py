@@ -513,17 +513,6 @@ def test_adaptive_parameters_are_filtered(path: Path) -> None:
         assert adaptive.rounds_left("a", [SLIM], most=500) == plain.rounds_left("a", [SLIM], most=500)
 
 
-def test_a_ledger_of_another_version_is_refused_and_left_alone(path: Path) -> None:
-    with Ledger(path, TERMS) as ledger:
-        ledger.reserve([(key("a", 1), SLIM)])
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("PRAGMA user_version = 1")
-    before = path.read_bytes()
-    with pytest.raises(DataError, match="version 1"):
-        Ledger(path, TERMS)
-    assert path.read_bytes() == before
-
-
 def test_a_corrupted_page_is_refused(path: Path) -> None:
     with Ledger(path, TERMS) as ledger:
         ledger.reserve([(key(f"holder {i}", 1), SLIM) for i in range(200)])

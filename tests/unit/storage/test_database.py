@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -166,33 +163,6 @@ def test_input_and_output_fail_on_a_disk_without_room(path: Path, monkeypatch: p
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(9, 9, 0))  # type: ignore[attr-defined]
     with pytest.raises(DataError, match="the disk is full"), explaining(path, KIND):
         raise error
-
-
-_AS_NOBODY = """
-import os, sys
-from pathlib import Path
-from securefl.storage.database import Database, Kind
-from securefl.core.errors import DataError
-kind = Kind(name="list", version=3, tables=(), lost="Write it anew.")
-os.setuid(65534)
-try:
-    Database(Path(sys.argv[1]), kind)
-except DataError as error:
-    print(error)
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user, whom root alone can become")
-def test_a_folder_that_is_not_ours(path: Path) -> None:
-    said = subprocess.run(
-        [sys.executable, "-c", _AS_NOBODY, str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    ).stdout
-    assert "cannot be written" in said
-    assert "Permit writing" in said
 
 
 def test_every_commit_is_on_disk_before_it_returns(path: Path) -> None:

@@ -197,19 +197,6 @@ def test_after_signing_no_other_attempt_is_entered() -> None:
     assert allowed(kept, begin(place(attempt=2), again=1))
 
 
-def test_a_new_attempt_deals_and_masks_anew_and_signs_once() -> None:
-    kept = journal()
-    first, second = begin(), begin(place(attempt=2))
-    assert allowed(kept, first)
-    assert answer(kept, act(first, "deal"))
-    assert answer(kept, act(first, "mask"))
-    assert allowed(kept, second)
-    assert answer(kept, act(second, "deal", b"another roster")) is True
-    assert answer(kept, act(second, "mask", b"other dealers")) is True
-    assert answer(kept, act(second)) is True
-    assert not allowed(kept, begin(place(attempt=3)))
-
-
 def test_an_attempt_with_one_signed_question_is_not_entered_for_the_other_either() -> None:
     """All questions of an attempt, or none: a refused one leaves no trace of the others."""
     kept = journal()
@@ -346,14 +333,6 @@ def test_the_key_holder_opens_a_value_that_cannot_change_once_in_a_session() -> 
     assert answer(kept, opening(b"total", place(1), once=True)) is True
     assert answer(kept, opening(b"another", place(2), once=True)) is False
     assert answer(kept, opening(b"total", place(2), once=True)) is True
-
-
-def test_the_key_holder_opens_no_other_total_after_a_restart(tmp_path: Path) -> None:
-    with Journal(tmp_path / "journal.sqlite") as kept:
-        assert answer(kept, opening(b"total")) is True
-    with Journal(tmp_path / "journal.sqlite") as kept:
-        assert answer(kept, opening(b"another")) is False
-        assert answer(kept, opening(b"total")) is True
 
 
 # The file ---------------------------------------------------------------------------------------------
