@@ -1,4 +1,4 @@
-"""Connections to a party's socket in tests."""
+"""A party behind its socket in tests, and connections to it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,45 @@ import socket
 import struct
 import termios
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from securefl.deployment.server import Handle, PartyThread, Served, listening, serve
 
 OWN = frozenset({os.getuid()})
+
+
+def serving(
+    listener: socket.socket, handle: Handle, told: list[str], opening: Any = nullcontext, **rules: Any
+) -> None:
+    """opening: of the party, in its own thread."""
+    with PartyThread(lambda: opening(Served(handle, told.append))) as thread:
+        serve(listener, thread, **{"allow": OWN, "most": 2**20, "patience": 5.0, **rules})
+
+
+@contextmanager
+def served(
+    folder: Path, handle: Handle, *, make: Callable[[socket.socket], Any] | None = None, **rules: Any
+) -> Iterator[tuple[Path, list[str]]]:
+    """A party, and what its owner is told. make: of the listener."""
+    told: list[str] = []
+    path = folder / "run" / "party.sock"
+    with listening(path) as listener:
+        own = make(listener) if make else listener
+        thread = Thread(target=serving, args=(own, handle, told), kwargs=rules)
+        thread.start()
+        try:
+            yield path, told
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(30)
+            if own is not listener:
+                own.close()
+    assert not thread.is_alive()
+    assert not path.exists()
 
 
 @contextmanager

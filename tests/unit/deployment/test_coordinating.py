@@ -29,7 +29,7 @@ from securefl.deployment import spending as spendings
 from securefl.deployment.gathering import TooFewParties
 from securefl.deployment.messages import Enter, decode_envelope
 from securefl.deployment.party_setup import PartyStudy
-from securefl.deployment.roster import line_of, parse
+from securefl.deployment.roster import line_of
 from securefl.deployment.server import listening
 from securefl.deployment.sockets import SocketExchange
 from securefl.deployment.status import status
@@ -67,15 +67,6 @@ def is_enter(data: bytes) -> bool:
 
 
 # Waiting --------------------------------------------------------------------------------------------------
-
-
-def test_with_all_parties_it_waits_for_nobody(tmp_path: Path) -> None:
-    enrolled(tmp_path)
-    with federation(tmp_path) as own:
-        own.coordinate(tmp_path / "run", wait=60)
-    assert own.rounds == FULL
-    assert own.clock.now == 0
-    assert lines(own) == [f"round {k}: 3 of 3 answered" for k in range(1, 5)]
 
 
 def test_the_report_of_a_finished_run_comes_again_by_the_same_command_and_by_no_simulation(
@@ -154,6 +145,21 @@ def test_a_party_that_returns_takes_part_from_the_next_round_on(tmp_path: Path) 
     ]
 
 
+def killed(own: Federation, wave: int) -> None:
+    """A coordinator of the run that is killed at this wave."""
+    waves = [0]
+
+    def exchange(requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        replies, waves[0] = own.exchange(requests), waves[0] + 1
+        if waves[0] == wave:
+            raise KeyboardInterrupt
+        return replies
+
+    with pytest.raises(KeyboardInterrupt):
+        own.coordinate(own.root / "run", exchange=exchange)
+    own.records.clear()
+
+
 @every(("study", "wave", "cut"), [(CLEAR, 5, 2), (MASKED, 18, 2), (TWO_SERVER, 11, 2)])
 def test_a_round_that_a_kill_cut_off_is_not_ordered_twice(
     study: str, wave: int, cut: int, tmp_path: Path
@@ -161,17 +167,7 @@ def test_a_round_that_a_kill_cut_off_is_not_ordered_twice(
     """Parties take no order twice. They refused it, and were called silent; attempts used up all retries."""
     enrolled(tmp_path, study)
     with federation(tmp_path, study) as own:
-        waves = [0]
-
-        def killed(requests: Mapping[str, bytes]) -> dict[str, bytes]:
-            replies, waves[0] = own.exchange(requests), waves[0] + 1
-            if waves[0] == wave:
-                raise KeyboardInterrupt
-            return replies
-
-        with pytest.raises(KeyboardInterrupt):
-            own.coordinate(tmp_path / "run", exchange=killed)
-        own.records.clear()
+        killed(own, wave)
         own.stop("client-0002")  # another cohort than the one that was ordered
         own.coordinate(tmp_path / "run")
         left = [k for k in range(made(study).world.problem.clients) if k != 2]
@@ -187,17 +183,7 @@ def test_a_round_that_a_kill_cut_off_is_not_ordered_twice(
 def test_no_figure_is_below_the_ledger_of_a_client_whose_order_a_kill_cut_off(tmp_path: Path) -> None:
     enrolled(tmp_path, NOISED)
     with federation(tmp_path, NOISED) as own:
-        waves = [0]
-
-        def killed(requests: Mapping[str, bytes]) -> dict[str, bytes]:
-            replies, waves[0] = own.exchange(requests), waves[0] + 1
-            if waves[0] == 4:
-                raise KeyboardInterrupt
-            return replies
-
-        with pytest.raises(KeyboardInterrupt):
-            own.coordinate(tmp_path / "run", exchange=killed)
-        own.records.clear()
+        killed(own, 4)
         own.stop("client-0002")  # it has the order, and no later one
         own.coordinate(tmp_path / "run")
     truth = {party: float(spent) for party, spent in status(tmp_path / "client-0002")["epsilon"].items()}
@@ -284,17 +270,6 @@ def test_why_a_socket_is_not_used_is_said_once_and_a_silent_party_is_only_silent
     (line,) = said
     assert line.startswith("client-0000: ")
     assert f"chmod go-w {open_to_all.parent}" in line
-
-
-def test_a_party_that_hangs_later_is_named_from_that_round_on(tmp_path: Path) -> None:
-    enrolled(tmp_path)
-    with federation(tmp_path) as own:
-        hanging = Hanging(own, "nobody")
-        fresh = after({2: lambda: setattr(hanging, "_name", "client-0001")})
-        own.coordinate(tmp_path / "run", wait=25, exchange=hanging, fresh=fresh)
-    assert own.rounds == [(1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 2]), (4, [0, 2])]
-    assert own.clock.now == 2 * 10
-    assert lines(own)[2] == "round 3: 2 of 3 answered; client-0001 silent since round 3"
 
 
 def test_a_request_to_stop_ends_the_waiting(tmp_path: Path) -> None:
@@ -430,28 +405,6 @@ def test_a_party_with_another_plan_refuses_and_its_owner_reads_the_field(tmp_pat
     why = status(tmp_path / "client-0001")["refusals"][0]["why"]
     assert " here, " in why
     assert "at the server" in why
-
-
-def test_a_party_with_the_old_roster_refuses_until_it_pins_the_new_one(tmp_path: Path) -> None:
-    roster = enrolled(tmp_path)
-    new, before = pinning.rotate(tmp_path / "client-0002").member(), roster.read_text()
-    replaced(tmp_path, roster, "client-0002", line_of(new), ("server", "client-0000", "client-0002"))
-    with federation(tmp_path) as own:
-        own.coordinate(tmp_path / "run")
-    assert lines(own)[0] == "round 1: 2 of 3 answered; client-0001 refused the order since round 1"
-    why = status(tmp_path / "client-0001")["refusals"][0]["why"]
-    digests = [parse(text).digest.hex() for text in (before, roster.read_text())]
-    assert f'roster: "{digests[0]}" here, "{digests[1]}" at the server' in why
-
-
-def test_a_rotated_party_does_not_serve_with_the_old_line(tmp_path: Path) -> None:
-    roster = enrolled(tmp_path)
-    pinning.rotate(tmp_path / "client-0002")
-    own = Federation(tmp_path)
-    with pytest.raises(ConfigError, match="Expected a pinned roster"):
-        own.start("client-0002")
-    with pytest.raises(ConfigError, match=r"got other keys.* enrol"):
-        pin(tmp_path / "client-0002", roster)
 
 
 def rotated(root: Path, roster: Path, name: str) -> Path:
@@ -605,7 +558,7 @@ def test_a_party_whose_clock_is_far_off_takes_part(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(store, "now", lambda: "1970-01-01T00:00:00.000+00:00")
     with federation(tmp_path) as own:
         own.coordinate(tmp_path / "run")
-    assert own.rounds == FULL
+    assert (own.rounds, own.clock.now) == (FULL, 0), "with all parties it waits for nobody"
 
 
 # What ledgers are asked for -------------------------------------------------------------------------------

@@ -12,54 +12,25 @@ import stat
 import struct
 import time
 import tracemalloc
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
 from support.every import every
-from support.lines import OWN, connected, taken, told_of
+from support.lines import connected, served, serving, taken, told_of
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.connection import send
 from securefl.deployment.framing import Connection
-from securefl.deployment.server import Handle, PartyThread, Relay, Served, listening, serve
+from securefl.deployment.server import Relay, listening
 
 
 def backwards(relay: Relay, request: bytes) -> bytes:
     if request == b"fail":
         raise ZeroDivisionError("a fault of this code")
     return request[::-1]
-
-
-def serving(listener: socket.socket, handle: Handle, told: list[str], rules: dict[str, Any]) -> None:
-    with PartyThread(lambda: nullcontext(Served(handle, told.append))) as thread:
-        serve(listener, thread, **rules)
-
-
-@contextmanager
-def served(
-    folder: Path, handle: Handle = backwards, *, make: Any = None, **rules: Any
-) -> Iterator[tuple[Path, list[str]]]:
-    """A party that says what it hears backwards, and what its owner is told. make: of the listener."""
-    told: list[str] = []
-    path = folder / "run" / "party.sock"
-    rules = {"allow": OWN, "most": 2**20, "patience": 5.0, **rules}
-    with listening(path) as listener:
-        own = listener if make is None else make(listener)
-        thread = Thread(target=serving, args=(own, handle, told, rules))
-        thread.start()
-        try:
-            yield path, told
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join(10)
-            if own is not listener:
-                own.close()
-    assert not thread.is_alive()
-    assert not path.exists()
 
 
 def ended(connection: socket.socket) -> bool:
@@ -72,7 +43,7 @@ def ended(connection: socket.socket) -> bool:
 
 def test_a_frame_comes_back(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        with served(tmp_path) as (path, told):
+        with served(tmp_path, backwards) as (path, told):
             assert send(path, b"abc", timeout=5) == b"cba"
             assert send(path, b"x" * 2**20, timeout=5) == b"x" * 2**20
             connection = stack.enter_context(connected(path))
@@ -86,7 +57,7 @@ def test_a_frame_comes_back(tmp_path: Path) -> None:
 def test_its_group_may_open_it_and_no_others(tmp_path: Path) -> None:
     before = os.umask(0)  # whatever the mask
     try:
-        with served(tmp_path) as (path, _):
+        with served(tmp_path, backwards) as (path, _):
             assert stat.S_IMODE(path.stat().st_mode) == 0o660
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o750
     finally:
@@ -131,19 +102,19 @@ def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
 def test_the_socket_of_a_process_that_was_killed_is_replaced(tmp_path: Path) -> None:
     with listening(tmp_path / "run" / "party.sock") as first:
         first.detach()
-        with served(tmp_path) as (path, _):
+        with served(tmp_path, backwards) as (path, _):
             assert send(path, b"ab", timeout=5) == b"ba"
 
 
 def test_another_user_is_turned_away(tmp_path: Path) -> None:
     others = frozenset({os.getuid() + 1})
-    with served(tmp_path, allow=others) as (path, told), pytest.raises(RemoteProtocolError):
+    with served(tmp_path, backwards, allow=others) as (path, told), pytest.raises(RemoteProtocolError):
         send(path, b"abc", timeout=5)
     assert f"Refused user {os.getuid()}" in told[0]
 
 
 def test_two_gibibytes_are_refused_before_anything_is_made_for_them(tmp_path: Path) -> None:
-    with served(tmp_path, most=2**30) as (path, told):
+    with served(tmp_path, backwards, most=2**30) as (path, told):
         tracemalloc.start()
         with connected(path) as connection:
             connection.sendall(struct.pack("<Q", 2**31) + b"x")
@@ -156,7 +127,7 @@ def test_two_gibibytes_are_refused_before_anything_is_made_for_them(tmp_path: Pa
 
 
 def test_a_claim_below_the_limit_takes_no_memory_before_it_comes(tmp_path: Path) -> None:
-    with served(tmp_path, most=2**31, patience=0.3) as (path, told):
+    with served(tmp_path, backwards, most=2**31, patience=0.3) as (path, told):
         tracemalloc.start()
         with connected(path) as connection:
             connection.sendall(struct.pack("<Q", 2**30) + b"x" * 100)
@@ -169,7 +140,7 @@ def test_a_claim_below_the_limit_takes_no_memory_before_it_comes(tmp_path: Path)
 
 @every("sent", [b"abc", struct.pack("<Q", 10), struct.pack("<Q", 10) + b"nine byte"])
 def test_a_frame_that_is_cut_ends_that_connection_alone(tmp_path: Path, sent: bytes) -> None:
-    with served(tmp_path) as (path, told), connected(path) as other:
+    with served(tmp_path, backwards) as (path, told), connected(path) as other:
         with connected(path) as connection:
             connection.sendall(sent)
         line = Connection(other)
@@ -179,7 +150,7 @@ def test_a_frame_that_is_cut_ends_that_connection_alone(tmp_path: Path, sent: by
 
 
 def test_a_slow_sender_times_out_and_holds_up_nobody(tmp_path: Path) -> None:
-    with served(tmp_path, patience=0.5) as (path, told), connected(path) as slow:
+    with served(tmp_path, backwards, patience=0.5) as (path, told), connected(path) as slow:
         slow.sendall(struct.pack("<Q", 2**20) + b"x")
         assert send(path, b"abc", timeout=5) == b"cba"
         assert ended(slow)
@@ -187,7 +158,7 @@ def test_a_slow_sender_times_out_and_holds_up_nobody(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_this_code_ends_that_connection_alone_and_tells_nobody_why(tmp_path: Path) -> None:
-    with served(tmp_path) as (path, told):
+    with served(tmp_path, backwards) as (path, told):
         with pytest.raises(RemoteProtocolError) as error:
             send(path, b"fail", timeout=5)
         assert "Zero" not in str(error.value)
@@ -196,7 +167,7 @@ def test_a_fault_of_this_code_ends_that_connection_alone_and_tells_nobody_why(tm
 
 
 def test_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
-    with served(tmp_path) as (path, told), ExitStack() as stack:
+    with served(tmp_path, backwards) as (path, told), ExitStack() as stack:
         some = [stack.enter_context(connected(path)) for _ in range(16)]
         # All others are asked once more: a thread notes that it is idle a moment after its reply has come.
         for one in (*some, *some[1:]):
@@ -210,7 +181,7 @@ def test_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
 
 
 def test_beside_as_many_connections_as_have_a_request_another_is_turned_away(tmp_path: Path) -> None:
-    with served(tmp_path) as (path, told), ExitStack() as stack:
+    with served(tmp_path, backwards) as (path, told), ExitStack() as stack:
         some = [stack.enter_context(connected(path)) for _ in range(16)]
         for one in some:
             one.sendall(struct.pack("<Q", 3) + b"ab")
@@ -224,7 +195,7 @@ def test_beside_as_many_connections_as_have_a_request_another_is_turned_away(tmp
 
 
 def test_frames_on_all_connections_together_have_a_limit(tmp_path: Path) -> None:
-    with served(tmp_path, most=2**20) as (path, told), ExitStack() as stack:
+    with served(tmp_path, backwards, most=2**20) as (path, told), ExitStack() as stack:
         part = b"x" * (2**20 - 2**10)
         slow = [stack.enter_context(connected(path)) for _ in range(2)]
         for one in slow:
@@ -397,7 +368,10 @@ def test_a_machine_that_is_out_of_files_for_a_moment_ends_no_party(tmp_path: Pat
                 raise OSError(errno.EMFILE, "Too many open files")
             return super().accept()
 
-    with served(tmp_path, make=lambda listener: Full(fileno=os.dup(listener.fileno()))) as (path, told):
+    with served(tmp_path, backwards, make=lambda listener: Full(fileno=os.dup(listener.fileno()))) as (
+        path,
+        told,
+    ):
         assert send(path, b"ab", timeout=10) == b"ba"
     assert "Too many open files" in told[0]
 
@@ -413,7 +387,7 @@ def test_a_machine_that_is_out_of_threads_for_a_moment_ends_no_party(
         start(thread)
 
     monkeypatch.setattr(Thread, "start", failing)
-    with served(tmp_path) as (path, told), connected(path) as first:
+    with served(tmp_path, backwards) as (path, told), connected(path) as first:
         assert send(path, b"ab", timeout=10) == b"ba"
         assert "start new thread" in told[0]
         assert ended(first)
@@ -445,7 +419,7 @@ def test_a_signal_ends_the_wait_though_it_interrupts_no_call(tmp_path: Path) -> 
     late.start()
     try:
         with listening(tmp_path / "run" / "party.sock") as listener, pytest.raises(InterruptedError):
-            serving(listener, backwards, [], {"allow": OWN})
+            serving(listener, backwards, [])
     finally:
         late.join()
         signal.signal(signal.SIGUSR1, before)

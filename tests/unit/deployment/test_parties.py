@@ -18,7 +18,6 @@ from support.party_folders import CLEAR, FEDAVG, MASKED, TWO_SERVER, Asking, enr
 from support.private_studies import DPSGD
 from support.tiny_study import text, with_privacy
 
-from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientContext
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
@@ -58,16 +57,6 @@ def played(root: Path, study: str = CLEAR, rounds: int = 1) -> Asking:
         for number in range(1, rounds + 1):
             assert asking.play(number) == list(range(made(study).world.problem.clients))
     return asking
-
-
-def test_a_deployment_of_folders_plays_its_rounds(tmp_path: Path) -> None:
-    enrolled(tmp_path, TWO_SERVER)
-    played(tmp_path, TWO_SERVER, rounds=2)
-    said = status(tmp_path / "client-0000")
-    assert said["releases"] == {"committed": SENT + 1, "reserved": 0}
-    assert said["epsilon"]["server"] == "inf"
-    assert said["sessions"]["count"] == 1
-    assert said["refusals"] == []
 
 
 def test_one_ledger_counts_what_leaves_in_every_session_and_study(tmp_path: Path) -> None:
@@ -390,15 +379,22 @@ ODD: dict[str, Callable[[Any, Any], tuple[Any, Any]]] = {
 }
 
 
+def with_odd(folder: Path, odd: str) -> Path:
+    """The first client's records and an odd one, in a file."""
+    x, y = made(CLAIMED).world.records[0]
+    one_x, one_y = ODD[odd](x[:1], y[:1])
+    np.savez(
+        folder / "own.npz", x=np.concatenate([x, one_x]), y=np.concatenate([y.astype(one_y.dtype), one_y])
+    )
+    return folder / "own.npz"
+
+
 @every("odd", ODD)
 def test_under_a_claim_an_odd_record_is_one_unusable_record(odd: str, tmp_path: Path) -> None:
     """An error of the file told that the record is there. All other records stay as they are."""
     of = made(CLAIMED)
     x, y = of.world.records[0]
-    one_x, one_y = ODD[odd](x[:1], y[:1])
-    own = tmp_path / "own.npz"
-    np.savez(own, x=np.concatenate([x, one_x]), y=np.concatenate([y.astype(one_y.dtype), one_y]))
-    found = data_of(of, 0, str(own))
+    found = data_of(of, 0, str(with_odd(tmp_path, odd)))
     assert len(found.records[0]) == len(x) + 1
     given: dict[str, Any] = {"client": 0, "round": 1, "public": {}, "rng": np.random.default_rng(0)}
     broadcast = of.world.problem.initial
@@ -413,10 +409,7 @@ def test_under_a_claim_a_party_with_an_odd_record_answers_as_without(odd: str, t
     """The second attack, through the folder: it was refused when it was made, and when it was opened."""
     of = made(CLAIMED)
     enrolled(tmp_path, CLAIMED)
-    x, y = of.world.records[0]
-    one_x, one_y = ODD[odd](x[:1], y[:1])
-    own = tmp_path / "own.npz"
-    np.savez(own, x=np.concatenate([x, one_x]), y=np.concatenate([y.astype(one_y.dtype), one_y]))
+    own = with_odd(tmp_path, odd)
     home = tmp_path / "client-0000"
     folders.renew(home, of, part(of, "client-0000", tmp_path / "counters", records=own))
     with folders.opened(home, new_records="a record more"):
@@ -535,29 +528,10 @@ def test_another_user_is_told_whose_folder_it_is(tmp_path: Path, monkeypatch: py
         plan_file.read(tmp_path / "p")
 
 
-def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
-    for study in (CLEAR, TWO_SERVER):
-        of = made(study)
-        folders.init(tmp_path / str(len(study)), of, part(of, "client-0000", tmp_path / str(-len(study))))
-        assert plan_file.read(tmp_path / str(len(study))).plan == of.plan
-
-
 def test_a_folder_of_the_server_alone_has_no_ledger(tmp_path: Path) -> None:
     folders.init(tmp_path / SERVER, made(), part(made(), SERVER, tmp_path / "counters"))
     assert not (tmp_path / SERVER / "ledger.sqlite").exists()
     assert "epsilon" not in status(tmp_path / SERVER)
-
-
-def test_the_ledger_of_a_folder_opens_under_its_terms_alone(tmp_path: Path) -> None:
-    folders.init(tmp_path / "p", made(), part(made(), "client-0000", tmp_path / "counters"))
-    with pytest.raises(ConfigError, match="this ledger was made"):
-        Ledger(tmp_path / "p" / "ledger.sqlite", replace(made().plan.terms(), delta=1e-9))
-
-
-def test_residents_are_what_is_served(tmp_path: Path) -> None:
-    enrolled(tmp_path)
-    with folders.opened(tmp_path / "client-0002") as party:
-        assert isinstance(party.session(), PartySession)
 
 
 def test_the_process_of_a_party_prepares_while_it_waits(

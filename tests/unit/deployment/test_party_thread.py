@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Event, Thread, current_thread
@@ -15,34 +15,12 @@ from typing import Any
 
 import pytest
 from support.every import every
-from support.lines import OWN, connected, taken, told_of
+from support.lines import OWN, connected, served, taken, told_of
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.connection import send
 from securefl.deployment.framing import Connection
-from securefl.deployment.server import Handle, PartyThread, Relay, Served, _Server, listening, serve
-
-
-@contextmanager
-def served(
-    folder: Path, handle: Handle, opening: Callable[[Served], Any] = nullcontext, **rules: Any
-) -> Iterator[tuple[Path, list[str]]]:
-    told: list[str] = []
-    path = folder / "run" / "s"
-
-    def run() -> None:
-        with PartyThread(lambda: opening(Served(handle, told.append))) as thread:
-            serve(listener, thread, allow=OWN, **rules)
-
-    with listening(path) as listener:
-        serving = Thread(target=run)
-        serving.start()
-        try:
-            yield path, told
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            serving.join(10)
-    assert not serving.is_alive()
+from securefl.deployment.server import PartyThread, Relay, Served, _Server, listening, serve
 
 
 def test_a_party_is_opened_asked_told_and_closed_in_one_thread(tmp_path: Path) -> None:
@@ -66,7 +44,7 @@ def test_a_party_is_opened_asked_told_and_closed_in_one_thread(tmp_path: Path) -
         threads.append(current_thread())
         database.close()
 
-    with served(tmp_path, lambda relay, request: b"", opening, most=9) as (path, told):
+    with served(tmp_path, lambda relay, request: b"", opening=opening, most=9) as (path, told):
         assert send(path, b"x", timeout=5) == b"7"
         with suppress(RemoteProtocolError):
             send(path, b"x" * 99, timeout=5)
@@ -189,7 +167,7 @@ def test_a_server_that_stops_lets_the_request_at_work_end(tmp_path: Path) -> Non
         yield party
         ends.append("closed")
 
-    with ExitStack() as stack, served(tmp_path, handle, opening) as (path, _):
+    with ExitStack() as stack, served(tmp_path, handle, opening=opening) as (path, _):
         one = stack.enter_context(connected(path))  # it outlives the server
         Connection(one).send(b"a")
         assert Connection(one).receive() == b"more?"
@@ -206,7 +184,7 @@ def test_a_request_that_was_dropped_holds_no_memory_while_another_is_at_work(tmp
         assert go.wait(20)
         return request
 
-    with served(tmp_path, handle) as (path, _), connected(path) as work:
+    with served(tmp_path, handle, most=2**25) as (path, _), connected(path) as work:
         Connection(work).send(b"work")
         assert begun.wait(5)
         tracemalloc.start()
@@ -230,7 +208,7 @@ def test_what_the_owner_cannot_be_told_ends_nothing(tmp_path: Path, caplog: pyte
         raise OSError("No space left on device")
 
     party = Served(lambda relay, request: request, full)
-    with served(tmp_path, party.handle, lambda _: nullcontext(party), most=9) as (path, _):
+    with served(tmp_path, party.handle, opening=lambda _: nullcontext(party), most=9) as (path, _):
         with suppress(RemoteProtocolError):
             send(path, b"x" * 99, timeout=5)
         assert send(path, b"ab", timeout=5) == b"ab"
@@ -320,7 +298,7 @@ def test_a_failure_to_prepare_ends_nothing(tmp_path: Path, caplog: pytest.LogCap
         raise MemoryError
 
     party = Served(lambda relay, request: request, print, prepare)
-    with served(tmp_path, party.handle, lambda _: nullcontext(party)) as (path, _):
+    with served(tmp_path, party.handle, opening=lambda _: nullcontext(party)) as (path, _):
         for request in (b"one", b"two"):
             assert send(path, request, timeout=5) == request
     assert "preparing an answer failed" in caplog.text

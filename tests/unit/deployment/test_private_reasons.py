@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +11,12 @@ import pytest
 from click.testing import CliRunner
 from support.app_sessions import EQUAL, NAMES, ONE, PLAN, UPDATES, Result, computed, session
 from support.every import every
-from support.party_folders import CLEAR, Asking, build_once, enrolled
 
 from securefl.algorithm.plan import Plan
 from securefl.commands.main import cli
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import SERVER
-from securefl.deployment import folder as folders
 from securefl.deployment.local import UpdateParty
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.status import status
@@ -186,27 +183,3 @@ def test_a_party_does_not_open_the_folder_of_another(tmp_path: Path) -> None:
             tmp_path / "client-0000",
             tmp_path / "counters" / "client-0000",
         )
-
-
-# A study's party ------------------------------------------------------------------------------------------
-
-
-def test_a_study_party_without_records_reads_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_once(monkeypatch)
-    enrolled(tmp_path)
-    with ExitStack() as stack:
-        answers = {}
-        for name in NAMES:
-            party = stack.enter_context(folders.opened(tmp_path / name))
-            if name == "client-0001":
-                assert party.data is not None
-                x, y = party.data.records
-                party = replace(party, data=replace(party.data, records=(x[:0], y[:0])))
-            answers[name] = party.session().answer
-        asking = Asking(tmp_path, lambda sent: {k: answers[k](data) for k, data in sent.items()}, CLEAR)
-        asking.enter()
-        assert asking.play(1) == [0, 2]
-        assert asking.server.seen.absent == {"client-0001": Absence.NO_VALUE}
-    missing = status(tmp_path / "client-0001")["missing"]
-    assert missing[0]["what"] == "sent no value"
-    assert "Give the client records" in missing[0]["why"]

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
 from support.every import every
-from support.lines import taken
+from support.lines import served, taken
 
 from securefl.deployment.connection import send
 from securefl.deployment.framing import Connection
 from securefl.deployment.peers import peer_of
-from securefl.deployment.server import Handle, PartyThread, Relay, Served, listening, serve
+from securefl.deployment.server import Relay
 
 STRANGER, BEN = 1001, 1002
 
@@ -34,25 +32,7 @@ def named(connection: socket.socket) -> int:
     return int(name[1:].split(b"-")[0]) if name else BEN
 
 
-@contextmanager
-def served(folder: Path, handle: Handle, **rules: Any) -> Iterator[tuple[Path, list[str]]]:
-    told: list[str] = []
-    path = folder / "run" / "s"
-    rules = {"allow": {BEN}, "most": 2**20, "peer": named, **rules}
-
-    def run() -> None:
-        with PartyThread(lambda: nullcontext(Served(handle, told.append))) as thread:
-            serve(listener, thread, **rules)
-
-    with listening(path) as listener:
-        thread = Thread(target=run)
-        thread.start()
-        try:
-            yield path, told
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join(30)
-    assert not thread.is_alive()
+RULES: dict[str, Any] = {"allow": {BEN}, "peer": named}
 
 
 @contextmanager
@@ -74,7 +54,7 @@ def backwards(relay: Relay, request: bytes) -> bytes:
 
 @every("sent", [b"", b"abc", struct.pack("<Q", 10) + b"nine byte"])
 def test_200_connections_of_a_stranger_leave_a_named_user_served(tmp_path: Path, sent: bytes) -> None:
-    with served(tmp_path, backwards) as (path, told), ExitStack() as stack:
+    with served(tmp_path, backwards, **RULES) as (path, told), ExitStack() as stack:
         for number in range(200):
             with suppress(OSError):  # all are turned away
                 stack.enter_context(connected(path, STRANGER)).sendall(sent)
@@ -95,7 +75,10 @@ def test_a_request_that_is_at_work_outlasts_a_flood_of_another_named_user(tmp_pa
         assert go.wait(20)
         return request
 
-    with served(tmp_path, handle, allow={STRANGER, BEN}) as (path, told), ExitStack() as stack:
+    with (
+        served(tmp_path, handle, **{**RULES, "allow": {STRANGER, BEN}}) as (path, told),
+        ExitStack() as stack,
+    ):
         mine = [stack.enter_context(connected(path, BEN)) for _ in range(3)]
         for one in mine:
             Connection(one).send(b"mine")
@@ -130,15 +113,6 @@ def _open(connection: socket.socket) -> bool:
 OTHER = 54321
 """A number that no user of this machine has."""
 root = pytest.mark.skipif(os.getuid() != 0, reason="only root can run a process under another user")
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user can pass. pytest's own are closed to others."""
-    folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
-    folder.chmod(0o711)
-    yield folder
-    shutil.rmtree(folder)
 
 
 FLOOD = """

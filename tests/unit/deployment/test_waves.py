@@ -33,17 +33,10 @@ from securefl.engine.attendance import Absence, Seen
 PLANS = [CLEAR, MASKED, TWO, replace(TWO, sum="ckks")]
 
 
-def asked(
-    plan: Any,
-    lost: Callable[[int, str, bytes], bytes | None] = lambda wave, name, replied: replied,
-) -> Any:
-    """The answers and the transport of one query, whose replies pass through `lost`."""
-    answers, deployment, waves = played(plan, lost)
-    return answers, deployment.transport, waves
-
-
-def played(plan: Any, lost: Callable[[int, str, bytes], bytes | None]) -> tuple[Answers, Deployment, int]:
-    """The answers of one query, the deployment, and the number of waves."""
+def played(
+    plan: Any, lost: Callable[[int, str, bytes], bytes | None] = lambda wave, name, replied: replied
+) -> tuple[Answers, Deployment, int]:
+    """The answers of one query whose replies pass through `lost`, the deployment, the number of waves."""
     keys = identities()
     if plan.sum not in ("two-server", "ckks"):
         del keys[KEY_HOLDER]
@@ -62,7 +55,7 @@ def played(plan: Any, lost: Callable[[int, str, bytes], bytes | None]) -> tuple[
 
 @every(("plan", "waves"), list(zip(PLANS, (1, 6, 4, 4), strict=True)))
 def test_a_sum_of_parties_apart_is_the_sum(plan: Any, waves: int) -> None:
-    answers, _, took = asked(plan)
+    answers, _, took = played(plan)
     assert answers.survivors == (0, 1, 2, 3)
     np.testing.assert_array_equal(answers.totals["own"].value, [10, 10, 10])
     assert took == waves
@@ -71,16 +64,18 @@ def test_a_sum_of_parties_apart_is_the_sum(plan: Any, waves: int) -> None:
 @every(("plan", "wave"), [(CLEAR, 1), (MASKED, 2), (MASKED, 4), (TWO, 3)])
 def test_who_falls_silent_is_left_out(plan: Any, wave: int) -> None:
     silent = lambda at, name, replied: None if (at, name) == (wave, "client-0002") else replied  # noqa: E731
-    answers, _, _ = asked(plan, silent)
+    answers, _, _ = played(plan, silent)
     assert answers.survivors == (0, 1, 3)
     np.testing.assert_array_equal(answers.totals["own"].value, [7, 7, 7])
 
 
 @every("replied", [b"", b"x" * 99, encode_envelope(Turn()), REFUSED])
 def test_who_says_what_is_no_reply_is_left_out_and_named(replied: bytes) -> None:
-    answers, transport, _ = asked(CLEAR, lambda at, name, reply: replied if name == "client-0001" else reply)
+    answers, deployment, _ = played(
+        CLEAR, lambda at, name, reply: replied if name == "client-0001" else reply
+    )
     assert answers.survivors == (0, 2, 3)
-    assert set(transport.traffic.rejected_from) == {"client-0001"}
+    assert set(deployment.transport.traffic.rejected_from) == {"client-0001"}
 
 
 SIGNED = SignedTurn(visit=bytes(16), number=3, signature=bytes(64), turn=b"abc")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import socket
 import stat
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -281,15 +279,6 @@ print("listens", flush=True)
 connection, _ = listener.accept()
 print(len(connection.recv(99)), flush=True)
 """
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user can pass. pytest's own are closed to others."""
-    folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
-    folder.chmod(0o711)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @contextmanager
