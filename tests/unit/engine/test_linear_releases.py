@@ -56,13 +56,16 @@ def opened(home: Path, most: Any, plan: Plan = PLAN) -> SecureAggregator:
     )
 
 
+def asked(aggregator: SecureAggregator, *per_client: PerClient) -> Any:
+    """What each client answers, by the value's name."""
+    query = CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), per_client=per_client)
+    return aggregator.query(query).per_client
+
+
 def one(aggregator: SecureAggregator, most: Any, weights: NDArray[np.float64]) -> float:
     """What client 0 answers this query with. BudgetExceeded where its ledger lets nothing out any more."""
-    per_client = PerClient(spec(most), LinearQuery(BOUNDS, weights))
-    asked = aggregator.query(
-        CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), per_client=(per_client,))
-    )
-    return asked.per_client["vector"][0]
+    answer: float = asked(aggregator, PerClient(spec(most), LinearQuery(BOUNDS, weights)))["vector"][0]
+    return answer
 
 
 def attack(aggregator: SecureAggregator, most: Any, queries: int) -> tuple[NDArray[np.float64], str]:
@@ -83,14 +86,7 @@ def attack(aggregator: SecureAggregator, most: Any, queries: int) -> tuple[NDArr
 
 @pytest.mark.parametrize("scores", ["pads", "ckks", "clear"])
 def test_as_many_queries_as_entries_read_the_vector_and_fewer_do_not(tmp_path: Path, scores: Any) -> None:
-    plan = Plan(
-        scores=scores,
-        unit="client",
-        adjacency="zero-out",
-        delta=1e-5,
-        max_rounds=2 * H,
-        non_private=("vector",),
-    )
+    plan = replace(PLAN, scores=scores)
     (tmp_path / "open").mkdir()
     with opened(tmp_path / "open", H, plan) as aggregator:
         found, why = attack(aggregator, H, H)
@@ -176,9 +172,7 @@ def test_no_query_is_asked_of_a_value_without_a_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scores", ["pads", "clear"])
 def test_no_client_lets_a_vector_out_without_a_number(scores: Any) -> None:
     """Whatever the server's own description says: the client's does not declare one."""
-    plan = Plan(
-        scores=scores, unit="client", adjacency="zero-out", delta=1e-5, max_rounds=1, non_private=("vector",)
-    )
+    plan = replace(PLAN, scores=scores)
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "vector")
     with pytest.raises(LocalProtocolError, match="max_releases"):
         protect(Protection(plan, spec(None, reveals_encrypted="")), Value(hidden=VECTOR), key=key, weight=1.0)
@@ -187,25 +181,17 @@ def test_no_client_lets_a_vector_out_without_a_number(scores: Any) -> None:
 @pytest.mark.parametrize("scores", ["pads", "ckks"])
 def test_a_query_above_its_bounds_is_refused(tmp_path: Path, scores: Any) -> None:
     """Flooding and capacity hang on the weights' norm: the evaluator takes no larger ones."""
-    plan = Plan(
-        scores=scores, unit="client", adjacency="zero-out", delta=1e-5, max_rounds=2, non_private=("vector",)
-    )
+    plan = replace(PLAN, scores=scores)
     with opened(tmp_path, 2, plan) as aggregator, pytest.raises(ConfigError, match="weights of norm up to 1"):
         one(aggregator, 2, 2 * np.eye(H)[0])
 
 
 @pytest.mark.parametrize("scores", ["pads", "ckks"])
 def test_a_vector_above_its_bounds_leaves_no_client(tmp_path: Path, scores: Any) -> None:
-    plan = Plan(
-        scores=scores, unit="client", adjacency="zero-out", delta=1e-5, max_rounds=2, non_private=("vector",)
-    )
+    plan = replace(PLAN, scores=scores)
     large = ClientFunction(spec(2), lambda context: Value(hidden=3 * VECTOR), BOUNDS)
     with SecureAggregator(plan, [large], RECORDS, ledger=tmp_path / "ledger.sqlite") as aggregator:
-        per_client = PerClient(spec(2), LinearQuery(BOUNDS, np.eye(H)[0]))
-        asked = aggregator.query(
-            CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), per_client=(per_client,))
-        )
-        assert asked.per_client["vector"] == {}
+        assert asked(aggregator, PerClient(spec(2), LinearQuery(BOUNDS, np.eye(H)[0])))["vector"] == {}
         assert set(aggregator.log.abstained) == {"client-0000", "client-0001"}
         assert "3 hidden values of norm up to 1, got 3 of norm 2.8" in aggregator.log.abstained["client-0000"]
         assert aggregator.log.reasons["client-0000"] is Reason.ORDER, "no client has another vector"
@@ -266,14 +252,12 @@ def test_two_queries_of_one_exchange_are_each_of_their_own_values(tmp_path: Path
         ClientFunction(second, lambda context: Value(hidden=VECTOR[::-1].copy()), BOUNDS),
     ]
     first, last = np.eye(H)[0], np.eye(H)[1]
-    per_client = (
-        PerClient(spec(1), LinearQuery(BOUNDS, first)),
-        PerClient(second, LinearQuery(BOUNDS, last)),
-    )
     with SecureAggregator(plan, gives, RECORDS, ledger=tmp_path / "ledger.sqlite") as aggregator:
-        found = aggregator.query(
-            CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), per_client=per_client)
-        ).per_client
+        found = asked(
+            aggregator,
+            PerClient(spec(1), LinearQuery(BOUNDS, first)),
+            PerClient(second, LinearQuery(BOUNDS, last)),
+        )
     for k in (0, 1):
         assert found["vector"][k] == pytest.approx(VECTOR[0], abs=1e-3)
         assert found["other"][k] == pytest.approx(VECTOR[1], abs=1e-3)
@@ -283,11 +267,7 @@ def abstained(home: Path, value: Value, own: LinearBounds | None = BOUNDS) -> tu
     """Why a client with these declared bounds does not answer, and the states of its charges."""
     gives = [ClientFunction(spec(2), lambda context: value, own)]
     with SecureAggregator(PLAN, gives, RECORDS, ledger=home / "ledger.sqlite") as aggregator:
-        per_client = PerClient(spec(2), LinearQuery(BOUNDS, np.eye(H)[0]))
-        asked = aggregator.query(
-            CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), per_client=(per_client,))
-        )
-        assert asked.per_client["vector"] == {}
+        assert asked(aggregator, PerClient(spec(2), LinearQuery(BOUNDS, np.eye(H)[0])))["vector"] == {}
         states = {row[7] for row in aggregator.ledger.rows()}
         assert states <= {"reserved"}, "no byte left"
         return aggregator.log.abstained["client-0000"], states
@@ -326,11 +306,7 @@ def test_a_server_that_asks_in_other_bounds_burns_no_budget(tmp_path: Path) -> N
     wide = replace(BOUNDS, weight_norm=2.0, product=2.0)
     with opened(tmp_path, 1) as aggregator:
         for _ in range(3):
-            per_client = PerClient(spec(1), LinearQuery(wide, np.eye(H)[0]))
-            asked = aggregator.query(
-                CohortQuery(cohort=(0, 1), broadcast=np.zeros(0, np.float32), per_client=(per_client,))
-            )
-            assert asked.per_client["vector"] == {}
+            assert asked(aggregator, PerClient(spec(1), LinearQuery(wide, np.eye(H)[0])))["vector"] == {}
             assert aggregator.log.reasons["client-0000"] is Reason.ORDER
             assert aggregator.ledger.rows() == []
         assert one(aggregator, 1, np.eye(H)[0]) == pytest.approx(VECTOR[0], abs=1e-3)

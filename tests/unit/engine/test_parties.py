@@ -190,11 +190,6 @@ def test_a_call_for_scores_that_nobody_could_make_is_refused(wrong: Any) -> None
     assert refused.value.sender == SERVER
 
 
-def test_a_call_is_read_as_it_was_encode_call() -> None:
-    for one in (sum_call(), QueryCall(most=Limit(1, 2), key=b"k")):
-        assert decode_call(encode_call(ATTEMPT, one), SESSION, (0, 0, 0)) == (ATTEMPT, one)
-
-
 # The key holder -----------------------------------------------------------------------------------
 
 
@@ -450,20 +445,20 @@ def test_a_number_that_no_honest_client_has_is_refused() -> None:
     assert machine.deadline(state).result.per_client["number"] == {1: 3.0}
 
 
+def entered(plan: Plan, spec: ValueSpec) -> KeyHolderParty:
+    """A key holder in a session of its own."""
+    party = KeyHolderParty(plan, {"own": spec}, OwnRecord(KEY_HOLDER, Journal()))
+    members = {client_name(k): Identity.generate(client_name(k)).member() for k in range(CLIENTS)}
+    own = Identity.generate(SERVER).member(), party.member(SESSION)
+    party.enter(Directory(SESSION, *own, lambda names: [members[name] for name in names]))
+    return party
+
+
 def test_a_key_holder_opens_no_sum_in_which_one_client_stands_out() -> None:
     """Each client would refuse the order too, but clients that collude sign any."""
     spec = replace(SENDS, weighs="draws")
     plan = replace(TWO, weights={"own": "draws"}, draws=8)
-    party = KeyHolderParty(plan, {"own": spec}, OwnRecord(KEY_HOLDER, Journal()))
-    members = {client_name(k): Identity.generate(client_name(k)).member() for k in range(CLIENTS)}
-    party.enter(
-        Directory(
-            SESSION,
-            Identity.generate(SERVER).member(),
-            party.member(SESSION),
-            lambda names: [members[name] for name in names],
-        )
-    )
+    party = entered(plan, spec)
     for draws in ((5, 1, 1, 1), (1, 1, 1, 5)):
         with pytest.raises(RemoteProtocolError):
             party.call([KEY_HOLDER], encode_call(ATTEMPT, sum_call(draws=draws, whole=8)))
@@ -472,24 +467,20 @@ def test_a_key_holder_opens_no_sum_in_which_one_client_stands_out() -> None:
     assert isinstance(party.drive, Driver)
 
 
-def called(plan: Plan, spec: ValueSpec) -> KeyHolderParty:
-    """A key holder that the server called to a sum of these values, if it takes the call."""
-    party = KeyHolderParty(plan, {"own": spec}, OwnRecord(KEY_HOLDER, Journal()))
-    members = {client_name(k): Identity.generate(client_name(k)).member() for k in range(CLIENTS)}
-    own = Identity.generate(SERVER).member(), party.member(SESSION)
-    party.enter(Directory(SESSION, *own, lambda names: [members[name] for name in names]))
-    party.call([KEY_HOLDER], encode_call(ATTEMPT, sum_call()))
-    return party
-
-
 @pytest.mark.parametrize("how", ["two-server", "ckks"])
 @pytest.mark.parametrize(("reads", "secagg"), [("unbound", "active"), ("repeated", "semi-honest")])
 def test_a_key_holder_opens_no_sum_of_values_that_read_kept_state(reads: Any, secagg: Any, how: str) -> None:
     """In a plan that the server handed to it, and that colluding clients sign."""
     spec = replace(SENDS, reads_state=reads)
     plan = replace(TWO, sum=how, secagg=secagg)
+    call = encode_call(ATTEMPT, sum_call())
     with pytest.raises(RemoteProtocolError, match="'own'"):
-        called(plan, spec)
+        entered(plan, spec).call([KEY_HOLDER], call)
     if how == "two-server":
-        assert called(replace(plan, accepts_kept_state=True), spec).drive
-        assert called(plan, replace(spec, reads_state="bound")).drive
+        for taken in (
+            (replace(plan, accepts_kept_state=True), spec),
+            (plan, replace(spec, reads_state="bound")),
+        ):
+            party = entered(*taken)
+            party.call([KEY_HOLDER], call)
+            assert party.drive
