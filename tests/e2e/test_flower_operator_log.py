@@ -110,15 +110,21 @@ def test_the_owner_reads_the_bound_and_the_words_and_the_server_neither(tmp_path
         assert not any(word in one for one in double.came), word  # type: ignore[attr-defined]
 
 
-def test_nobody_is_missing_where_all_took_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def one_round(folder: Path, caplog: pytest.LogCaptureFixture, fates: dict[int, Any]) -> Any:
+    """The result of a round of eight honest clients, some of whose replies have these fates."""
     strategy = FedAvg(fraction_evaluate=0.0)
-    double = secured(tmp_path, [inner(k % 3) for k in range(CLIENTS)], clients=CLIENTS)
+    double = secured(folder, [inner(k % 3) for k in range(CLIENTS)], clients=CLIENTS)
     with (
         caplog.at_level("INFO"),
-        LocalDeployment(PLAN, UPDATES, clients=CLIENTS, folder=tmp_path) as parties,
+        LocalDeployment(PLAN, UPDATES, clients=CLIENTS, folder=folder) as parties,
     ):
         grid = SecureGrid(double, strategy, UPDATES, parties.server, deadline=0.2, patience=1.0)
-        strategy.start(grid, start(), num_rounds=1, train_config=ConfigRecord({"lr": 0.5}))
+        double.fates = fates
+        return strategy.start(grid, start(), num_rounds=1, train_config=ConfigRecord({"lr": 0.5}))
+
+
+def test_nobody_is_missing_where_all_took_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one_round(tmp_path, caplog, {})
     assert lines(caplog) == ["round 1: 8 of 8 answered"]
     assert "aggregate_train: Received 1 results and 0 failures" in caplog.messages
     assert not [
@@ -134,15 +140,7 @@ def test_a_round_without_enough_says_so_and_counts_all_as_failures(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Four of eight are silent in round 1: no sum is opened, and Flower's log shows no result."""
-    strategy = FedAvg(fraction_evaluate=0.0)
-    double = secured(tmp_path, [inner(k % 3) for k in range(CLIENTS)], clients=CLIENTS)
-    with (
-        caplog.at_level("INFO"),
-        LocalDeployment(PLAN, UPDATES, clients=CLIENTS, folder=tmp_path) as parties,
-    ):
-        grid = SecureGrid(double, strategy, UPDATES, parties.server, deadline=0.2, patience=1.0)
-        double.fates = dict.fromkeys((12, 13, 14, 15), silent)
-        result = strategy.start(grid, start(), num_rounds=1, train_config=ConfigRecord({"lr": 0.5}))
+    result = one_round(tmp_path, caplog, dict.fromkeys((12, 13, 14, 15), silent))
     assert not result.train_metrics_clientapp
     assert "aggregate_train: Received 0 results and 8 failures" in caplog.messages
     (line,) = lines(caplog)

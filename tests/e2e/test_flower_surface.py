@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +29,10 @@ from support.flower_apps import (
     MASKED,
     TWO,
     UPDATES,
+    Given,
     HeardGrid,
     PlainGrid,
+    app_of,
     grid_of,
     in_house,
     inner,
@@ -58,16 +59,20 @@ def flat(arrays: ArrayRecord) -> np.ndarray:
     return np.concatenate([array.numpy().astype(np.float64).ravel() for array in arrays.values()])
 
 
-@contextmanager
-def lasting(apps: list[ClientApp], folder: Path | None, run: dict[str, Any] | None = None) -> Iterator[Any]:
-    """Nodes whose contexts last, as Flower's do: plain ones, or behind the parties of a folder."""
+def lasting(apps: list[ClientApp], folder: Path | None, run: dict[str, Any] | None = None) -> Any:
+    """Nodes whose contexts last, as Flower's do: plain ones, or behind the parties of a folder.
+
+    The key holder's is one node more, which no strategy samples.
+    """
+    served, kind = apps, PlainGrid
+    if folder is not None:
+        beside = in_house(folder, len(apps))
+        served, kind = [secure(app, beside=beside) for app in (*apps, ClientApp())], HeardGrid
     contexts = [
         Context(1, k + 10, {"partition-id": k, "site": f"s{k}"}, RecordDict(), dict(run or {}))
-        for k in range(len(apps))
+        for k in range(len(served))
     ]
-    served = apps if folder is None else [secure(app, beside=in_house(folder, len(apps))) for app in apps]
-    kind: Any = PlainGrid if folder is None else HeardGrid
-    yield kind({k + 10: lambda message, k=k: served[k](message, contexts[k]) for k in range(len(apps))})
+    return kind({k + 10: lambda message, k=k: served[k](message, contexts[k]) for k in range(len(served))})
 
 
 def both(
@@ -86,14 +91,14 @@ def both(
     results = []
     for place in (folder, None):
         random.seed(5)
-        with lasting(apps(), place, run) as double:
-            own = strategy()
-            if place is None:
-                results.append(own.start(double, model(), **deepcopy(words)))
-                continue
-            with LocalDeployment(plan, updates, clients=len(apps()), folder=folder) as parties:
-                grid = grid_of(parties, own, double, updates)
-                results.append(own.start(grid, model(), **deepcopy(words)))
+        of, own = apps(), strategy()
+        double = lasting(of, place, run)
+        if place is None:
+            results.append(own.start(double, model(), **deepcopy(words)))
+            continue
+        with LocalDeployment(plan, updates, clients=len(of), folder=folder) as parties:
+            grid = grid_of(parties, own, double, updates)
+            results.append(own.start(grid, model(), **deepcopy(words)))
     return results[0], results[1]
 
 
@@ -130,20 +135,6 @@ def test_partial_participation_samples_and_weighs_as_plain_flower(plan: Plan, tm
     def four() -> list[ClientApp]:
         return [*usual(), inner(1)]
 
-    if plan.sum == "two-server":  # the key holder is one node more, which no strategy samples
-        results = []
-        for place in (tmp_path, None):
-            random.seed(5)
-            double: Any = plain(four()) if place is None else secured(place, four(), clients=4)
-            own = strategy()
-            if place is None:
-                results.append(own.start(double, start(), 3, train_config=ConfigRecord(dict(CONFIG))))
-                continue
-            with LocalDeployment(plan, UPDATES, clients=4, folder=place) as parties:
-                grid = grid_of(parties, own, double)
-                results.append(own.start(grid, start(), 3, train_config=ConfigRecord(dict(CONFIG))))
-        alike(*results)
-        return
     alike(*both(tmp_path, four, strategy, plan=plan, num_rounds=3))
 
 
@@ -164,78 +155,46 @@ def test_configurations_reach_the_app_as_they_were_sent(tmp_path: Path) -> None:
         "tags": ["x", "y"],
         "no": [],
     }
-    seen: dict[str, list[Any]] = {}
+    seen: list[list[str]] = []
 
     def noting() -> list[ClientApp]:
-        apps = usual()
-        whose = "plain" if "secure" in seen else "secure"
-        seen[whose] = []
-        for app in apps:
-            call = app.__call__
+        noted: list[str] = []
+        seen.append(noted)
 
-            def wrapped_call(message: Message, context: Context, call: Any = call) -> Message:
-                config = dict(message.content["config"])
-                types = {name: type(value).__name__ for name, value in config.items()}
-                seen[whose].append((message.metadata.message_type, config, types, list(message.content)))
-                reply: Message = call(message, context)
-                return reply
+        def note(message: Message, context: Context, call: Any) -> Any:
+            config = sorted((n, type(one).__name__, one) for n, one in message.content["config"].items())
+            noted.append(repr((message.metadata.message_type, config, list(message.content))))
+            return call(message, context)
 
-            app._mods = []
-            app.__class__ = type("Noting", (ClientApp,), {"__call__": staticmethod(wrapped_call)})
-        return apps
+        return [inner(k, mods=[note]) for k in range(CLIENTS)]
 
-    words = {"train_config": ConfigRecord(dict(sent)), "evaluate_config": ConfigRecord({"batch": 7})}
-    results = []
-    for place in (tmp_path, None):
-        random.seed(5)
-        with lasting(noting(), place) as double:
-            own = FedAvg()
-            if place is None:
-                results.append(own.start(double, start(), 2, **deepcopy(words)))
-                continue
-            with LocalDeployment(MASKED, UPDATES, clients=CLIENTS, folder=tmp_path) as parties:
-                results.append(own.start(grid_of(parties, own, double), start(), 2, **deepcopy(words)))
-    alike(*results)
-    assert len(seen["secure"]) == len(seen["plain"]) == 2 * 2 * CLIENTS
-
-    def order(one: Any) -> str:
-        return repr(one)
-
-    assert sorted(seen["secure"], key=order) == sorted(seen["plain"], key=order)
+    given = {"train_config": ConfigRecord(dict(sent)), "evaluate_config": ConfigRecord({"batch": 7})}
+    alike(*both(tmp_path, noting, **given))
+    secured, plain = seen
+    assert len(secured) == 2 * 2 * CLIENTS
+    assert sorted(secured) == sorted(plain)
 
 
 def test_bytes_in_a_configuration_are_refused_by_name(tmp_path: Path) -> None:
     config = ConfigRecord({**CONFIG, "code": b"x"})
+    double, own = lasting(usual(), tmp_path), FedAvg()
     with (
-        lasting(usual(), tmp_path) as double,
         LocalDeployment(MASKED, UPDATES, clients=CLIENTS, folder=tmp_path) as parties,
+        pytest.raises(ConfigError, match="'code' of another type"),
     ):
-        own = FedAvg()
-        with pytest.raises(ConfigError, match="'code' of another type"):
-            own.start(grid_of(parties, own, double), start(), 1, train_config=config)
+        own.start(grid_of(parties, own, double), start(), 1, train_config=config)
 
 
 def renamed(number: int) -> ClientApp:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
+    def train(came: Given, message: Message, context: Context) -> tuple[Given, Given]:
         rate = float(message.content["settings"]["lr"])
-        own = {
-            n: Array((a.numpy() * rate + number).astype(np.float32))
-            for n, a in message.content["model"].items()
-        }
-        metrics = MetricRecord({"weight": COUNTS[number], "loss": 1.0 + number})
-        return Message(RecordDict({"mine": ArrayRecord(own), "said": metrics}), reply_to=message)
+        own = {n: (a * rate + number).astype(np.float32) for n, a in came.items()}
+        return own, {"weight": COUNTS[number], "loss": 1.0 + number}
 
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        metrics = MetricRecord(
-            {"weight": COUNTS[number], "accuracy": float(message.content["model"]["b"].numpy()[0])}
-        )
-        return Message(RecordDict({"said": metrics}), reply_to=message)
+    def evaluate(came: Given, *_: Any) -> Given:
+        return {"weight": COUNTS[number], "accuracy": float(came["b"][0])}
 
-    return app
+    return app_of(train, evaluate, names=("model", "said"))
 
 
 def test_keys_of_records_are_those_of_the_strategy(tmp_path: Path) -> None:
@@ -250,10 +209,8 @@ def test_keys_of_records_are_those_of_the_strategy(tmp_path: Path) -> None:
 
 def personal(number: int) -> ClientApp:
     """Keeps a head of its own in its state, and shares the body: the state lasts over rounds and kinds."""
-    app = ClientApp()
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
+    def train(came: Given, message: Message, context: Context) -> tuple[Given, Given]:
         kept = context.state.array_records.get("head")
         head = np.zeros(3) if kept is None else kept["h"].numpy()
         head = head + number + float(str(context.node_config["site"])[1:])
@@ -261,20 +218,14 @@ def personal(number: int) -> ClientApp:
         rounds = context.state.config_records.get("rounds", ConfigRecord({"n": 0}))
         context.state["rounds"] = ConfigRecord({"n": int(rounds["n"]) + 1})
         scale = float(context.run_config["scale"])
-        own = {
-            n: Array((a.numpy() * 0.5 + head.sum() * scale).astype(np.float32))
-            for n, a in message.content["arrays"].items()
-        }
-        metrics = MetricRecord({"num-examples": COUNTS[number], "loss": float(head[0])})
-        return Message(RecordDict({"arrays": ArrayRecord(own), "metrics": metrics}), reply_to=message)
+        own = {n: (a * 0.5 + head.sum() * scale).astype(np.float32) for n, a in came.items()}
+        return own, {"num-examples": COUNTS[number], "loss": float(head[0])}
 
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
+    def evaluate(came: Given, message: Message, context: Context) -> Given:
         head, n = context.state["head"]["h"].numpy(), context.state["rounds"]["n"]
-        metrics = MetricRecord({"num-examples": COUNTS[number], "accuracy": float(head[0]) + float(n)})
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+        return {"num-examples": COUNTS[number], "accuracy": float(head[0]) + float(n)}
 
-    return app
+    return app_of(train, evaluate)
 
 
 def test_an_app_keeps_its_state_and_a_model_of_its_own_over_rounds(tmp_path: Path) -> None:
@@ -333,18 +284,11 @@ LAYOUTS: dict[str, Any] = {
 
 
 def same_dtype(number: int) -> ClientApp:
-    app = ClientApp()
+    def train(came: Given, *_: Any) -> tuple[Given, Given]:
+        own = {n: (a * 0.5 + number).astype(a.dtype) for n, a in reversed(list(came.items()))}
+        return own, {"num-examples": COUNTS[number], "loss": 1.0}
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        own = {
-            n: Array(np.asarray((a.numpy() * 0.5 + number).astype(a.numpy().dtype)))
-            for n, a in reversed(list(message.content["arrays"].items()))
-        }
-        metrics = MetricRecord({"num-examples": COUNTS[number], "loss": 1.0})
-        return Message(RecordDict({"arrays": ArrayRecord(own), "metrics": metrics}), reply_to=message)
-
-    return app
+    return app_of(train)
 
 
 @every("arrays", LAYOUTS.values())
@@ -389,12 +333,12 @@ def test_an_app_of_flowers_earlier_interface_gives_no_value(
     def apps() -> list[ClientApp]:
         return [inner(0), ClientApp(client_fn=lambda context: Old().to_client()), inner(2)]
 
-    with lasting(apps(), tmp_path) as double, caplog.at_level("INFO"):
-        own = FedAvg(fraction_evaluate=0.0)
-        with LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as parties:
-            result = own.start(
-                grid_of(parties, own, double), start(), 1, train_config=ConfigRecord(dict(CONFIG))
-            )
+    double, own = lasting(apps(), tmp_path), FedAvg(fraction_evaluate=0.0)
+    with (
+        caplog.at_level("INFO"),
+        LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as parties,
+    ):
+        result = own.start(grid_of(parties, own, double), start(), 1, train_config=ConfigRecord(dict(CONFIG)))
     assert set(result.train_metrics_clientapp) == {1}
     assert "round 1: 2 of 3 answered; client-0001 sent no value since round 1" in caplog.messages
 
@@ -438,11 +382,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_messages_that_no_sum_serves_are_refused_and_reach_no_node(
     change: Any, said: str, tmp_path: Path
 ) -> None:
-    with (
-        lasting(usual(), tmp_path) as double,
-        LocalDeployment(MASKED, UPDATES, clients=CLIENTS, folder=tmp_path) as parties,
-    ):
-        own = configured(change)
+    double, own = lasting(usual(), tmp_path), configured(change)
+    with LocalDeployment(MASKED, UPDATES, clients=CLIENTS, folder=tmp_path) as parties:
         grid = grid_of(parties, own, double)
         before = len(double.seen)
         with pytest.raises(LocalProtocolError, match=said):

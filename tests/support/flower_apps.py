@@ -44,30 +44,63 @@ def start() -> ArrayRecord:
     )
 
 
-def inner(number: int, change: Callable[[RecordDict], RecordDict] = lambda content: content) -> ClientApp:
-    """A client's app: one step towards its own target, as its config says. `change` spoils its reply."""
-    app, target = ClientApp(), float(number)
+Given = dict[str, Any]
+
+
+def app_of(
+    train: Callable[[Given, Message, Context], tuple[Given, Given]],
+    evaluate: Callable[[Given, Message, Context], Given] | None = None,
+    *,
+    mods: Any = (),
+    names: tuple[str, str] = ("arrays", "metrics"),
+    change: Callable[[RecordDict], RecordDict] = lambda content: content,
+) -> ClientApp:
+    """An app that trains and evaluates so, on the arrays that came.
+
+    train: gives arrays and metrics. evaluate: gives metrics. names: of arrays in messages, and of metrics in
+    replies. change: of a reply.
+    """
+    app, (arrays_key, metrics_key) = ClientApp(mods=[*mods]), names
+
+    def replied(message: Message, metrics: Given, own: Given | None = None) -> Message:
+        records: Given = (
+            {} if own is None else {"arrays": ArrayRecord({k: Array(np.asarray(v)) for k, v in own.items()})}
+        )
+        return Message(change(RecordDict({**records, metrics_key: MetricRecord(metrics)})), reply_to=message)
+
+    def came(message: Message) -> Given:
+        return {name: array.numpy() for name, array in message.content[arrays_key].items()}
 
     @app.train()
-    def train(message: Message, context: Context) -> Message:
-        rate = float(message.content["config"]["lr"])
-        pull = float(message.content["config"].get("proximal-mu", 0.0))
-        came = message.content["arrays"]
-        own = {
-            name: Array((array.numpy() * (1 - rate) + rate * target * (1 - pull)).astype(np.float32))
-            for name, array in came.items()
-        }
-        metrics = MetricRecord({"num-examples": COUNTS[number], "loss": 0.25 + number, "secret": 7.0})
-        reply = RecordDict({"arrays": ArrayRecord(own), "metrics": metrics})
-        return Message(change(reply), reply_to=message)
+    def _(message: Message, context: Context) -> Message:
+        own, metrics = train(came(message), message, context)
+        return replied(message, metrics, own)
 
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        mean = float(np.mean([array.numpy().mean() for array in message.content["arrays"].values()]))
-        metrics = MetricRecord({"num-examples": COUNTS[number], "accuracy": mean + number})
-        return Message(change(RecordDict({"metrics": metrics})), reply_to=message)
+    if evaluate is not None:
+
+        @app.evaluate()
+        def _(message: Message, context: Context) -> Message:
+            return replied(message, evaluate(came(message), message, context))
 
     return app
+
+
+def inner(
+    number: int, change: Callable[[RecordDict], RecordDict] = lambda content: content, mods: Any = ()
+) -> ClientApp:
+    """A client's app: one step towards its own target, as its config says. `change` spoils its reply."""
+
+    def train(came: Given, message: Message, context: Context) -> tuple[Given, Given]:
+        rate = float(message.content["config"]["lr"])
+        pull = float(message.content["config"].get("proximal-mu", 0.0))
+        own = {n: (a * (1 - rate) + rate * number * (1 - pull)).astype(np.float32) for n, a in came.items()}
+        return own, {"num-examples": COUNTS[number], "loss": 0.25 + number, "secret": 7.0}
+
+    def evaluate(came: Given, message: Message, context: Context) -> Given:
+        mean = float(np.mean([array.mean() for array in came.values()]))
+        return {"num-examples": COUNTS[number], "accuracy": mean + number}
+
+    return app_of(train, evaluate, mods=mods, change=change)
 
 
 def context(number: int) -> Context:

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedYogi
 from support.every import every
-from support.flower_apps import CLEAR, CLIENTS, COUNTS, UPDATES, grid_of, plain, secured
+from support.flower_apps import CLEAR, CLIENTS, COUNTS, UPDATES, Given, app_of, grid_of, plain, secured
 
 from securefl.algorithm.plan import Plan
 from securefl.deployment.local import LocalDeployment
@@ -31,17 +31,15 @@ ROUNDS, SIZE = 3, 256
 
 def small_steps(number: int) -> ClientApp:
     """Steps of some 1e-5 in every entry: below tau = 1e-3."""
-    app = ClientApp()
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        came = message.content["arrays"]["w"].numpy()
+    def train(came: Given, *_: Any) -> tuple[Given, Given]:
         step = 1e-5 * np.sin(np.arange(SIZE) * (number + 1.3))
-        metrics = MetricRecord({"num-examples": COUNTS[number], "loss": 1.0})
-        arrays = ArrayRecord({"w": Array((came + step).astype(came.dtype))})
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+        return {"w": (came["w"] + step).astype(came["w"].dtype)}, {
+            "num-examples": COUNTS[number],
+            "loss": 1.0,
+        }
 
-    return app
+    return app_of(train)
 
 
 def bounded(most: int) -> Plan:

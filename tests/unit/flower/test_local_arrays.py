@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedYogi
 from support.every import every
@@ -17,6 +17,8 @@ from support.flower_apps import (
     CLIENTS,
     MASKED,
     UPDATES,
+    Given,
+    app_of,
     context,
     grid_of,
     in_house,
@@ -39,32 +41,27 @@ MODEL = {
 }
 
 
+LOSS = {"num-examples": 10, "loss": 1.0}
+
+
 def model(values: Any = MODEL) -> ArrayRecord:
     return ArrayRecord({name: Array(np.asarray(own)) for name, own in values.items()})
 
 
 def batch_norm(number: int, seen: list[Any]) -> ClientApp:
     """An app with BatchNorm's counter: it counts one batch more than its number, in every round."""
-    app = ClientApp()
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        came = {name: array.numpy() for name, array in message.content["arrays"].items()}
-        seen.append((message.metadata.message_type, number, list(came), came["seen"], came["mask"]))
+    def train(came: Given, message: Message, context: Context) -> tuple[Given, Given]:
+        seen.append(("train", number, list(came), came["seen"], came["mask"]))
         own = {name: one + np.float32(number) if one.dtype.kind == "f" else one for name, one in came.items()}
-        own["seen"] = came["seen"] + number + 1
-        own["mask"] = ~came["mask"]
-        metrics = MetricRecord({"num-examples": 10 + number, "loss": 1.0})
-        return Message(RecordDict({"arrays": model(own), "metrics": metrics}), reply_to=message)
+        own |= {"seen": came["seen"] + number + 1, "mask": ~came["mask"]}
+        return own, {"num-examples": 10 + number, "loss": 1.0}
 
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        came = message.content["arrays"]
-        seen.append(("evaluate", number, list(came), came["seen"].numpy(), came["mask"].numpy()))
-        metrics = MetricRecord({"num-examples": 10, "accuracy": 0.5})
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+    def evaluate(came: Given, message: Message, context: Context) -> Given:
+        seen.append(("evaluate", number, list(came), came["seen"], came["mask"]))
+        return {"num-examples": 10, "accuracy": 0.5}
 
-    return app
+    return app_of(train, evaluate)
 
 
 def remembering(folder: Path, apps: list[ClientApp]) -> Any:
@@ -109,20 +106,13 @@ def _floats_alone() -> Any:
     """Plain Flower over the same clients, with the floats of the model."""
 
     def of(number: int) -> ClientApp:
-        app = ClientApp()
-
-        @app.train()
-        def train(message: Message, context: Context) -> Message:
-            own = {n: Array(a.numpy() + np.float32(number)) for n, a in message.content["arrays"].items()}
-            metrics = MetricRecord({"num-examples": 10 + number, "loss": 1.0})
-            return Message(RecordDict({"arrays": ArrayRecord(own), "m": metrics}), reply_to=message)
-
-        @app.evaluate()
-        def evaluate(message: Message, context: Context) -> Message:
-            metrics = MetricRecord({"num-examples": 10, "accuracy": 0.5})
-            return Message(RecordDict({"metrics": metrics}), reply_to=message)
-
-        return app
+        return app_of(
+            lambda came, *_: (
+                {n: a + np.float32(number) for n, a in came.items()},
+                {"num-examples": 10 + number, "loss": 1.0},
+            ),
+            lambda *_: {"num-examples": 10, "accuracy": 0.5},
+        )
 
     grid = plain()
     grid.nodes = {k + 10: node(of(k), k) for k in range(CLIENTS)}
@@ -133,20 +123,11 @@ def test_a_local_array_that_an_app_returns_in_another_dtype_is_not_kept(tmp_path
     """The app would get it back in the next round, in place of the array that its model has."""
     seen: list[Any] = []
 
-    def wider(number: int) -> ClientApp:
-        app = ClientApp()
+    def wider(came: Given, *_: Any) -> tuple[Given, Given]:
+        seen.append((came["seen"].dtype, int(came["seen"])))
+        return {**came, "seen": np.array(7, np.int32)}, LOSS
 
-        @app.train()
-        def train(message: Message, context: Context) -> Message:
-            came = message.content["arrays"]
-            seen.append((came["seen"].dtype, int(came["seen"].numpy())))
-            own = {**came, "seen": Array(np.array(7, np.int32))}
-            metrics = MetricRecord({"num-examples": 10, "loss": 1.0})
-            return Message(RecordDict({"arrays": ArrayRecord(own), "metrics": metrics}), reply_to=message)
-
-        return app
-
-    apps, own = [wider(k) for k in range(CLIENTS)], FedAvg(fraction_evaluate=0.0)
+    apps, own = [app_of(wider)] * CLIENTS, FedAvg(fraction_evaluate=0.0)
     with LocalDeployment(MASKED, UPDATES, clients=CLIENTS, folder=tmp_path) as deployment:
         own.start(grid_of(deployment, own, remembering(tmp_path, apps)), model(), num_rounds=2)
     assert seen == [("int64", 0)] * 2 * CLIENTS
@@ -164,14 +145,7 @@ def test_what_stays_local_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 def test_a_counter_in_no_frame_reaches_the_server(tmp_path: Path) -> None:
     """The client's own counter is 2^62 and more: no message to the server has its bytes."""
     secret = 2**62 + 12345
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        own = {**message.content["arrays"], "seen": Array(np.array(secret, np.int64))}
-        metrics = MetricRecord({"num-examples": 10, "loss": 1.0})
-        return Message(RecordDict({"arrays": ArrayRecord(own), "metrics": metrics}), reply_to=message)
-
+    app = app_of(lambda came, *_: ({**came, "seen": np.array(secret, np.int64)}, LOSS))
     double, own = secured(tmp_path, [app, app, app]), FedAvg(fraction_evaluate=0.0)
     with LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as deployment:
         result = own.start(grid_of(deployment, own, double), model(), num_rounds=1)
@@ -255,16 +229,12 @@ def test_an_app_sees_its_message_as_plain_flower_sends_it(tmp_path: Path) -> Non
     """Source, destination, type and group are those of the server's message, not of a reply."""
 
     def noting(seen: list[Any]) -> ClientApp:
-        app = ClientApp()
-
-        @app.train()
-        def train(message: Message, context: Context) -> Message:
+        def train(came: Given, message: Message, context: Context) -> tuple[Given, Given]:
             own = message.metadata
             seen.append((own.src_node_id, own.dst_node_id, own.message_type, own.reply_to_message_id))
-            metrics = MetricRecord({"num-examples": 10, "loss": 1.0})
-            return Message(RecordDict({**message.content, "metrics": metrics}), reply_to=message)
+            return came, LOSS
 
-        return app
+        return app_of(train)
 
     config = ConfigRecord({"lr": 0.5})
     seen: list[Any] = []

@@ -164,15 +164,6 @@ def test_two_nodes_that_name_one_party_are_both_left_out(tmp_path: Path) -> None
     assert own.said.count("Several nodes name client-0001, so none is used: stop all but one.") == 1
 
 
-def test_a_node_that_never_answers_is_silent(tmp_path: Path) -> None:
-    enrolled(tmp_path)
-    with federation(tmp_path) as own:
-        grid = grid_of(own)
-        grid.fates = {12: silent}
-        over_flower(own, grid, tmp_path / "run")
-    assert own.rounds == [(k, [0, 1]) for k in range(1, 5)]
-
-
 def test_too_few_parties_stop_it_with_the_reason(tmp_path: Path) -> None:
     enrolled(tmp_path, MASKED)
     with federation(tmp_path, MASKED) as own:
