@@ -72,6 +72,15 @@ def honest(mode: Any = "active", attempt: int = 1, clients: int = CLIENTS) -> Ho
     return Honest(agreed, recorded, server, outcome.host)
 
 
+@lru_cache
+def sparse() -> tuple[Agreement, Recording, Recording]:
+    """A run of 60 clients that are not all neighbours, its first client, and its server."""
+    agreed = agreement(60, corrupt=0.05, dropout=0.1)
+    one, server = Recording(client(0, agreed)), Recording(Server(agreement=agreed))
+    assert_exact(agreed, aggregate(agreed, machines={client_name(0): one, SERVER: server}).server)
+    return agreed, one, server
+
+
 def refused(machine: Any, state: Any, message: Any, why: str) -> None:
     with pytest.raises(RemoteProtocolError, match=why) as raised:
         machine.receive(state, SERVER, message)

@@ -34,7 +34,6 @@ from securefl.secagg.messages import (
     Unmask,
 )
 from securefl.secagg.policy import parameters
-from securefl.secagg.server_rounds import Summing
 
 
 def opens(machine: Any, state: Any, quorum: Quorum) -> bool:
@@ -316,20 +315,6 @@ def around_seven() -> tuple[ClosedRoster, dict[bool, tuple[int, ...]]]:
     near = closed.graph.neighbours[7]
     far = [k for k in range(200) if k not in near and k not in (0, 7)]
     return closed, {True: near[:40], False: (*near[:5], *far[-35:])}
-
-
-@every("lonely", [True, False])
-def test_the_server_opens_nobody_whose_neighbours_dropped(lonely: bool) -> None:
-    closed, drops = around_seven()
-    inputs = {k: Signature(b"") for k in range(200) if k not in drops[lonely]}
-    state = Summing(closed=closed, dealt=dict.fromkeys(range(200)), sums=(), inputs=inputs)
-    step = Server(agreement=closed.agreement, patience=0).deadline(state)
-    if lonely:
-        assert isinstance(step.result, Aborted)
-        assert (step.result.phase, step.result.culprit) == ("mask", None)
-        assert "too few surviving neighbours" in step.result.reason
-    else:
-        assert step.result is None
 
 
 def test_a_victim_whose_neighbours_are_all_called_dropped_is_not_opened() -> None:

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from support.every import every
 from support.liars import put, signed_anew, swapped
-from support.recorded import Recording, honest, refused
+from support.recorded import Recording, honest, refused, sparse
 from support.tiny_secagg import (
     Lenient,
     aggregate,
     agreement,
-    assert_exact,
     client,
     entropy,
     header,
@@ -30,7 +29,7 @@ from securefl.core.machine import Step
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.core.signing import verify
-from securefl.secagg import Aborted, Agreement, Channels, Client, Server
+from securefl.secagg import Aborted, Channels, Client, Server
 from securefl.secagg.agreement import ClosedRoster, Entry
 from securefl.secagg.checks import read_survivors
 from securefl.secagg.dealing import Pair, Tree, _bound, _seal, leaves, share_key, signed
@@ -179,16 +178,6 @@ class Counted:
     def __call__(self, *parts: Any) -> None:
         self.count += 1
         verify(*parts)
-
-
-@lru_cache
-def sparse() -> tuple[Agreement, Recording, Recording]:
-    """A run of 60 clients that are not all neighbours, its first client, and its server."""
-    agreed = agreement(60, corrupt=0.05, dropout=0.1)
-    one, server = Recording(client(0, agreed)), Recording(Server(agreement=agreed))
-    outcome = aggregate(agreed, machines={client_name(0): one, SERVER: server})
-    assert_exact(agreed, outcome.server)
-    return agreed, one, server
 
 
 def shown(near: int, far: int, *, own: bool = True, others: Sequence[str] = ()) -> tuple[Any, Any, Quorum]:

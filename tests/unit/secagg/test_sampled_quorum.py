@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
-from functools import lru_cache
 from itertools import combinations
 from math import comb
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from scipy.stats import binom, chisquare
 from support.every import every
 from support.liars import put, swapped
-from support.recorded import Recording, honest, refused
+from support.recorded import Recording, honest, refused, sparse
 from support.tiny_secagg import TERMS, Host, aggregate, agreement, assert_exact, client
 
 from securefl.accounting.ledger import Ledger
@@ -96,15 +95,6 @@ def test_a_list_with_one_true_signature_too_few_passes_as_rarely_as_stated(
     assert chance <= 2.0**-bits
     low, high = binom(turns, chance).interval(1 - FALSE_ALARM)
     assert low <= passed <= high
-
-
-@lru_cache
-def sparse() -> tuple[Agreement, Recording, Recording]:
-    """A run of 60 clients that are not all neighbours, its first client, and its server."""
-    agreed = agreement(60, corrupt=0.05, dropout=0.1)
-    one, server = Recording(client(0, agreed)), Recording(Server(agreement=agreed))
-    assert_exact(agreed, aggregate(agreed, machines={client_name(0): one, SERVER: server}).server)
-    return agreed, one, server
 
 
 def strangers(state: Any, quorum: Quorum) -> list[int]:
