@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from support.command_line import said
 from support.feature_files import HEADS, study
 from support.outside import installed
 from support.tiny_study import run
 
-from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.data import shakespeare
 from securefl.study import own_code as records
@@ -46,10 +45,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "body.py").write_text(BODY, encoding="utf-8")
     return study(tmp_path, DATA, HEADS)
-
-
-def said(*words: object) -> Result:
-    return CliRunner().invoke(cli, [str(word) for word in words])
 
 
 def rewritten(path: Path, old: str, new: str) -> Path:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
-from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.datasets import load_digits
+from support.command_line import said
 from support.every import every
 from support.feature_files import FEDLOG, HEADS, study
 from support.tiny_study import run
 
-from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.study import run_report, world
 from securefl.study.config import read
@@ -41,20 +39,6 @@ def digits(home: Path, network: str | None = NETWORK) -> Path:
     return home / "digits.npz"
 
 
-def breast_cancer(home: Path) -> Path:
-    """cancer.npz, scaled by the ranges that the data set's own description prints, and shifted by 1/4."""
-    found = load_breast_cancer()
-    ranges = re.findall(r"^\w[\w ()]+:\s+([\d.]+)\s+([\d.]+)\s*$", found.DESCR, re.MULTILINE)
-    low, high = np.array(ranges, float).T
-    scaled = (found.data - low) / (high - low) - 0.25
-    np.savez(home / "cancer.npz", x=scaled, y=found.target, network=np.array("none"))
-    return home / "cancer.npz"
-
-
-def said(*words: object) -> Result:
-    return CliRunner().invoke(cli, [str(word) for word in words])
-
-
 def test_digits_from_a_file_with_its_test_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_report, "figures", lambda *_: [])
     digits(tmp_path)
@@ -73,22 +57,6 @@ def test_digits_from_a_file_with_its_test_part(tmp_path: Path, monkeypatch: pyte
     assert SENTENCE in " ".join(exported.output.split())
     _, card = read_exported(tmp_path / "head.safetensors")
     assert set(card["data"]["outside"]) == {SENTENCE, DEALT}
-
-
-def test_breast_cancer_from_a_file(tmp_path: Path) -> None:
-    breast_cancer(tmp_path)
-    of = read(study(tmp_path, 'source = "cancer.npz"\nclasses = 2', epsilon=8.0))
-    here = world.build(of, 1)
-    # The file says that no network computed its records.
-    assert not any("computed by" in sentence for sentence in here.marks.outside)
-    assert any("test part are the server's" in sentence for sentence in here.marks.outside)
-    assert len(here.records) == 20
-    found = run(of, tmp_path / "out").records[-1]
-    # Noise and test part are drawn anew in each run: of 40, 0.953 ± 0.016. 0.63 have the larger class.
-    # 0.8 is 9 deviations away: below 1e-15.
-    assert found["accuracy"] > 0.8
-    assert found["epsilon"]["server"] <= 8.0
-    assert found["epsilon"]["others"] <= 8.0
 
 
 DPSGD = """

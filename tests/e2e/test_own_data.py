@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
+from support.command_line import said
 from support.every import every
 from support.outside import installed
 from support.own_study import DATA, MODEL, NET, folder, people, written
 from support.tiny_study import run as run_first
 from torch import nn
 
-from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.data import Dataset
 from securefl.study import session, world
@@ -25,10 +24,6 @@ from securefl.study.config import Brought, RuntimeSection, Study, home_of, parse
 from securefl.sweep.cells import claim, parse_sweep
 
 ARRAYS = "\n[data]\nclasses = 2\nclients = 4\npartition = { kind = 'iid' }\n"
-
-
-def said(*words: object) -> Result:
-    return CliRunner().invoke(cli, [str(word) for word in words])
 
 
 def run(study: Study, out: Path) -> list[float]:

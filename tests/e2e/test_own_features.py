@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from PIL import Image
+from support.command_line import said
 from support.feature_files import HEADS, study
 
 import securefl
@@ -38,10 +39,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(run_report, "figures", lambda *_: [])
     Path("net.py").write_text(MEANS)
     return tmp_path
-
-
-def said(*words: object) -> Result:
-    return CliRunner().invoke(cli, [str(word) for word in words])
 
 
 def done(*words: object) -> str:

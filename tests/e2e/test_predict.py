@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
+from support.command_line import said
 from support.every import every
 from support.exported_cards import CARD, RECORDS, values
 from support.own_study import NET, people, written
 from support.tiny_study import FEDAVG
 
 import securefl
-from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.study import run_report
 from securefl.training.exported import save
@@ -27,10 +26,6 @@ LINEAR = '[model]\nkind = "mlp"\nhidden = []\n'
 LG = '[[arm]]\nname = "LG"\nprotocol = "lg_fedavg"\n'
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
 HEADS = '[[arm]]\nname = "head"\nprotocol = "heads"\nhead = "ridge"\n'
-
-
-def said(*words: object) -> Result:
-    return CliRunner().invoke(cli, [str(word) for word in words])
 
 
 def done(*words: object) -> str:

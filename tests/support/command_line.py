@@ -5,8 +5,14 @@ from __future__ import annotations
 import sys
 
 import pytest
+from click.testing import CliRunner, Result
 
-from securefl.commands.main import main
+from securefl.commands.main import cli, main
+
+
+def said(*words: object) -> Result:
+    """What a command says and returns; an error is in the result."""
+    return CliRunner().invoke(cli, [str(word) for word in words])
 
 
 def securefl(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
