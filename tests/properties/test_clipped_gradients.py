@@ -15,13 +15,14 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import Phase, event, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.every import every
 from support.examples import examples
-from support.tiny_dpsgd import Twice, config, seeded
+from support.tiny_dpsgd import Own, Twice, config, seeded
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError
@@ -44,8 +45,8 @@ class Sent:
     """What the server and the owner of the record choose.
 
     weights: the powers of ten of the model's parameters, in turn. x, y: those of the record and its targets.
-    odd: a value that replaces an entry of the weights, the record, or nothing. label: of the record. like:
-    whether the records beside it are of its magnitude too.
+    odd: a value that replaces an entry of the weights, the record, or nothing; or any bits in place of all
+    of both. label: of the record. like: whether the records beside it are of its magnitude too.
     """
 
     clip_norm: float
@@ -107,6 +108,7 @@ MODELS: Final[dict[str, Callable[[], nn.Module]]] = {
     "sequence": sequence,
     "alone": lambda: Alone(mlp()),
     "alone, used twice": Twice,
+    "alone, a layer of one's own": Own,
     "side by side": mlp,
 }
 
@@ -149,15 +151,16 @@ def scaled(rng: np.random.Generator, shape: tuple[int, ...], power: float) -> ND
         return (rng.uniform(0.5, 2, shape) * rng.choice([-1, 1], shape) * 10.0**power).astype(np.float32)
 
 
+def any_bits(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    return rng.integers(0, 2**32, shape, dtype=np.uint32).view(np.float32)
+
+
 def written(model: nn.Module, sent: Sent) -> None:
-    rng = np.random.default_rng(sent.seed)
+    rng, bits = np.random.default_rng(sent.seed), sent.odd[0] == "bits"
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
-            parameter.copy_(
-                torch.from_numpy(
-                    scaled(rng, tuple(parameter.shape), sent.weights[number % len(sent.weights)])
-                )
-            )
+            shape, power = tuple(parameter.shape), sent.weights[number % len(sent.weights)]
+            parameter.copy_(torch.from_numpy(any_bits(rng, shape) if bits else scaled(rng, shape, power)))
         if sent.odd[0] == "weights":
             next(model.parameters()).view(-1)[0] = sent.odd[1]
 
@@ -170,6 +173,8 @@ def records_of(sent: Sent, loss: Loss) -> tuple[Records, Records]:
     ])  # fmt: skip
     if sent.odd[0] == "record":
         x[-1, 0] = sent.odd[1]
+    if sent.odd[0] == "bits":
+        x[-1] = any_bits(rng, (WIDTH,))
     targets: NDArray[Any] = np.append(rng.integers(0, CLASSES, BASE), sent.label)
     if loss == "mse":
         targets = scaled(rng, (BASE + 1, CLASSES), sent.y)
@@ -196,7 +201,7 @@ wild = st.builds(
     weights=st.tuples(powers, powers, powers, powers),
     x=powers,
     y=powers,
-    odd=st.tuples(st.sampled_from(["", "", "weights", "record"]), odd_values),
+    odd=st.tuples(st.sampled_from(["", "", "weights", "record", "bits"]), odd_values),
     label=st.integers(-1, CLASSES),
     like=st.booleans(),
     flushed=st.booleans(),
@@ -223,6 +228,27 @@ tiny = st.builds(
 SLOPES: Final = Sent(clip_norm=1e-30, weights=(), x=0.0)
 
 
+def hold(way: str, loss: Loss, sent: Sent) -> None:
+    written(model_of(way), sent)
+    base, one = records_of(sent, loss)
+    whole_batch = joined(base, one)
+    turned = whole_batch[0].flip(0), whole_batch[1].flip(0)
+    found = [summed(way, sent, own, loss) for own in (one, base, whole_batch, turned)]
+    if any(refused := [own is None for own in found]):
+        event(f"{way}: refused")
+        assert all(refused), "A refusal follows from the weights alone."
+        return
+    alone, without, whole, other = (own for own in found if own is not None)
+    assert all(np.isfinite(own).all() for own in (alone, without, whole))
+    most = Fraction(sent.clip_norm) ** 2
+    length = square(alone, np.zeros_like(alone))
+    event(f"{way}: " + ("nothing" if not length else "clipped" if length > most * Fraction(0.9) else "whole"))
+    assert length <= most
+    assert square(whole, without) <= most
+    # No bit of a gradient depends on the batch: what is left is the rounding of sums in float64.
+    assert max(square(whole - without, alone), square(whole, other)) <= most * Fraction(1e-24)
+
+
 @every("loss", ["cross_entropy", "mse"])
 @every("way", MODELS)
 @settings(examples(6), phases=(Phase.explicit, Phase.generate))
@@ -231,21 +257,47 @@ SLOPES: Final = Sent(clip_norm=1e-30, weights=(), x=0.0)
 @example(sent=tiny_slopes(replace(SLOPES, seed=4, flushed=True), 18, -12, 1.85))
 @given(sent=wild | tiny)
 def test_no_record_moves_a_sum_by_more_than_the_clipping_norm(way: str, loss: Loss, sent: Sent) -> None:
-    written(model_of(way), sent)
-    base, one = records_of(sent, loss)
-    found = [summed(way, sent, own, loss) for own in (one, base, joined(base, one))]
-    if any(refused := [own is None for own in found]):
-        event(f"{way}: refused")
-        assert all(refused), "A refusal follows from the weights alone."
-        return
-    alone, without, whole = (own for own in found if own is not None)
-    assert all(np.isfinite(own).all() for own in (alone, without, whole))
-    most = Fraction(sent.clip_norm) ** 2
-    length = square(alone, np.zeros_like(alone))
-    event(f"{way}: " + ("nothing" if not length else "clipped" if length > most * Fraction(0.9) else "whole"))
-    assert length <= most
-    assert square(whole, without) <= most
-    assert square(whole - without, alone) <= most * Fraction(1e-24)
+    hold(way, loss, sent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", MODELS)
+@settings(examples(1500), phases=[Phase.generate])
+@given(loss=st.sampled_from(["cross_entropy", "mse"]), sent=wild | tiny)
+def test_nor_does_it_under_many_weights(way: str, loss: Loss, sent: Sent) -> None:
+    hold(way, loss, sent)
+
+
+def filled(way: str, *values: Any) -> None:
+    """Put a number, or a row, in place of each parameter of the model."""
+    with torch.no_grad():
+        for parameter, value in zip(model_of(way).parameters(), values, strict=True):
+            parameter.copy_(torch.as_tensor(value))
+
+
+ONE: Final = torch.zeros(1, dtype=torch.int64)
+
+
+@every("bad", [np.nan, np.inf])
+def test_rows_without_a_record_add_nothing_under_weights_that_are_not_finite(bad: float) -> None:
+    filled("side by side", *[bad] * 4)
+    found = summed(
+        "side by side", replace(SLOPES, clip_norm=1.0), (torch.ones(1, WIDTH), ONE), "cross_entropy"
+    )
+    assert found is not None
+    assert not found.any()
+
+
+@every("way", ["by layers", "alone", "side by side"])
+@every(("clip_norm", "flush"), [(1e-4, False), (1e-5, False), (1e-4, True), (1e-20, True)])
+def test_slopes_whose_squares_vanish_in_float32_are_clipped(way: str, clip_norm: float, flush: bool) -> None:
+    """Slopes below 2.6e-23, at activations near 1e19."""
+    filled(way, 0.0, 9e18, 0.0, [53.0, 0.0, 0.0])
+    sent = replace(SLOPES, clip_norm=clip_norm, flushed=flush)
+    found = summed(way, sent, (torch.zeros(1, WIDTH), ONE), "cross_entropy")
+    assert found is not None
+    most = Fraction(clip_norm) ** 2
+    assert Fraction(99, 100) * most <= square(found, np.zeros_like(found)) <= most
 
 
 def test_the_norm_of_many_equal_entries_is_not_low() -> None:
@@ -264,3 +316,13 @@ def test_the_norm_of_many_equal_entries_is_not_low() -> None:
     ):
         found = np.asarray(total(*one).numpy())
     assert 0.999 < np.linalg.norm(found) <= 1
+
+
+@every("clip_norm", [0.0, -1.0, float("nan"), float("inf"), 1e-31, 1e31, 5e-324, 1e300])
+def test_a_clip_norm_that_float64_cannot_keep_is_refused(clip_norm: float) -> None:
+    with pytest.raises(ValueError, match="clip_norm"):
+        config(clip_norm=clip_norm)
+
+
+def test_the_least_and_the_largest_clip_norm_are_taken() -> None:
+    assert [config(clip_norm=own).clip_norm for own in (1e-30, 1e30)] == [1e-30, 1e30]
