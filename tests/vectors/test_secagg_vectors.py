@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from support import second_secagg
 from support.every import every
 from support.offenders import offenders
 from support.second_secagg import Refused
@@ -473,3 +474,14 @@ def test_a_byte_that_moves_between_marks_and_box_gives_another_leaf(moved: int) 
     other = given | {"marks": whole[:cut], "sealed": whole[cut:]}
     for kinds in (FIRST, SECOND):
         assert plain(kinds["leaf"](other)) != ACCEPTED["leaf"]["expected"]
+
+
+def test_a_room_by_public_weights_is_in_no_message_and_in_both_agreements() -> None:
+    given, one_client = {"cohort": "five"}, 2**30
+    by_weights = Vector(name="update", length=11, bits=32, bound=one_client, sum_bound=one_client + 5)
+    first = replace(agreed(given), vectors=(by_weights,))
+    rows = (second_secagg.Vector("update", 11, 32, one_client),)
+    second = replace(make_secagg.agreed(given), vectors=rows, sum_bounds=(one_client + 5,))
+    assert second.context() == first.context
+    with pytest.raises(Refused, match="wrap around"):
+        replace(second, sum_bounds=())
