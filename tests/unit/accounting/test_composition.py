@@ -10,6 +10,7 @@ from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from scipy.fft import irfft, rfft
 from scipy.stats import norm
+from support.every import every
 
 from securefl.accounting.composition import (
     FINE,
@@ -33,7 +34,7 @@ LEDGERS = {
 }
 
 
-@pytest.mark.parametrize("name", LEDGERS)
+@every("name", LEDGERS)
 def test_reference_ledgers(name: str) -> None:
     history, at_5, at_6, rdp = LEDGERS[name]
     assert epsilon(history, 1e-5) == pytest.approx(at_5, abs=6e-5)
@@ -81,7 +82,7 @@ def second_accountant(q: float, z: float, count: int, mu: float, delta: float) -
     return high
 
 
-@pytest.mark.parametrize(("name", "mu"), [("A", 1.0), ("B", 0.0)])
+@every(("name", "mu"), [("A", 1.0), ("B", 0.0)])
 def test_a_second_accountant_agrees(name: str, mu: float) -> None:
     history, expected, _, _ = LEDGERS[name]
     assert second_accountant(0.02, 1.1, 5000, mu, 1e-5) == pytest.approx(expected, abs=2e-3)
@@ -127,7 +128,7 @@ def test_one_unprotected_release_beside_steps_is_infinite_for_every_accountant()
     assert rdp_epsilon(history, 1e-5) == filtered_epsilon(history, 1e-5, 8.0) == math.inf
 
 
-@pytest.mark.parametrize("way", [0, 1])
+@every("way", [0, 1])
 def test_losses_of_a_step_have_its_deltas_and_no_mass_is_lost(way: int) -> None:
     """As a record is removed, and as one is added. The last point of a short grid bears its mass too."""
     q, z, interval = 0.3, 1.0, 0.05

@@ -16,6 +16,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, NoOpDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.every import every
 from support.started import Started
 
 from securefl.accounting.composition import compose
@@ -174,7 +175,7 @@ def test_another_promise_is_refused(path: Path, other: dict[str, Any]) -> None:
         runs_of(path, replace(TERMS, **other), RECORDS)
 
 
-@pytest.mark.parametrize("budget", [None, math.inf])
+@every("budget", [None, math.inf])
 def test_a_budget_is_needed(budget: float | None) -> None:
     with pytest.raises(ConfigError, match="a finite `budget`"):
         shared_terms(Terms(unit="record", adjacency="add-remove", delta=1e-5, budget=budget))

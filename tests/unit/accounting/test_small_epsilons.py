@@ -13,6 +13,7 @@ from dp_accounting import GaussianDpEvent, get_epsilon_gaussian, get_sigma_gauss
 from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.every import every
 
 from securefl.accounting import composition
 from securefl.accounting.composition import COARSE, FINE, compose, epsilon, running_epsilon
@@ -124,7 +125,7 @@ def test_small_targets_are_shared_too() -> None:
         assert 0.99 * target <= running_epsilon(total, delta) <= target
 
 
-@pytest.mark.parametrize(("target", "delta", "steps"), [(1e-3, 1e-12, 10**8), (1e5, 1e-3, 1)])
+@every(("target", "delta", "steps"), [(1e-3, 1e-12, 10**8), (1e5, 1e-3, 1)])
 def test_noise_outside_of_its_range_is_refused_in_words(target: float, delta: float, steps: int) -> None:
     with pytest.raises(ConfigError, match="noise multiplier") as refused:
         training_noise(target, delta, sampling_rate=0.9, steps=steps)
@@ -137,7 +138,7 @@ def test_steps_whose_losses_no_grid_can_hold_have_a_finite_epsilon() -> None:
     assert 1e3 < epsilon(history, 1e-5) < inf
 
 
-@pytest.mark.parametrize("count", [1, 40])
+@every("count", [1, 40])
 def test_what_the_window_leaves_out_counts_as_infinite(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A window that leaves out a hundredth on either side says more, never less."""
     history = History(steps={(1.0, 2 * sqrt(count)): count})
@@ -146,7 +147,7 @@ def test_what_the_window_leaves_out_counts_as_infinite(count: int, monkeypatch: 
     assert exact < composition._by_losses(history, 1e-6, FINE) < inf
 
 
-@pytest.mark.parametrize("target", [0.001, 0.02, 0.3])
+@every("target", [0.001, 0.02, 0.3])
 def test_the_commands_go_both_ways_at_small_targets(target: float, tmp_path: Path) -> None:
     """`calibrate`, the study's plan and `ledger epsilon` have one figure; the last one printed 0."""
 

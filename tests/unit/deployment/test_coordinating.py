@@ -523,7 +523,7 @@ def test_a_party_whose_file_has_no_records_reads_so(tmp_path: Path) -> None:
 # One coordinator, and clocks ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("out", ["run", "elsewhere"])
+@every("out", ["run", "elsewhere"])
 def test_a_second_coordinator_is_refused_by_name(out: str, tmp_path: Path) -> None:
     enrolled(tmp_path)
     with federation(tmp_path) as own:

@@ -10,6 +10,7 @@ from sqlite3 import Connection, connect
 from typing import Any
 
 import pytest
+from support.every import every
 from support.party_folders import MASKED, Asking, enrolled, made, names
 
 from securefl.accounting.note import HeadNote
@@ -135,7 +136,7 @@ def test_on_a_full_disk_it_enters_no_session_and_goes_on_when_there_is_room(tmp_
         assert len(party.files.diary.sessions()) == 1
 
 
-@pytest.mark.parametrize("pages", [0, 1])
+@every("pages", [0, 1])
 def test_on_a_disk_that_fills_in_the_middle_of_a_round_the_sum_goes_on_without_it(
     pages: int, tmp_path: Path
 ) -> None:

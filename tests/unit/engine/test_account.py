@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.every import every
 from support.hidden_studies import HIDDEN
 from support.private_studies import noised_fedprof
 from support.tiny_study import composed, plain, run, study, text, with_privacy
@@ -67,7 +68,7 @@ def never_below(of: Study, folder: Path, records: list[dict[str, Any]]) -> None:
             assert counted.get(release, 0) >= times, (client, release)
 
 
-@pytest.mark.parametrize("name", CASES)
+@every("name", CASES)
 def test_no_client_is_charged_more_than_the_server_counts(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.every import every
 
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
@@ -84,7 +85,7 @@ def attack(aggregator: SecureAggregator, most: Any, queries: int) -> tuple[NDArr
     return np.asarray(found), why
 
 
-@pytest.mark.parametrize("scores", ["pads", "ckks", "clear"])
+@every("scores", ["pads", "ckks", "clear"])
 def test_as_many_queries_as_entries_read_the_vector_and_fewer_do_not(tmp_path: Path, scores: Any) -> None:
     plan = replace(PLAN, scores=scores)
     (tmp_path / "open").mkdir()
@@ -146,7 +147,7 @@ def test_the_schedule_s_number_is_what_a_run_asks_for() -> None:
     assert Schedule().most_releases(10) is None
 
 
-@pytest.mark.parametrize(
+@every(
     "wrong",
     [
         {"most": None},
@@ -169,7 +170,7 @@ def test_no_query_is_asked_of_a_value_without_a_number(tmp_path: Path) -> None:
         PerClient(bare, LinearQuery(BOUNDS, np.eye(H)[0]))
 
 
-@pytest.mark.parametrize("scores", ["pads", "clear"])
+@every("scores", ["pads", "clear"])
 def test_no_client_lets_a_vector_out_without_a_number(scores: Any) -> None:
     """Whatever the server's own description says: the client's does not declare one."""
     plan = replace(PLAN, scores=scores)
@@ -178,7 +179,7 @@ def test_no_client_lets_a_vector_out_without_a_number(scores: Any) -> None:
         protect(Protection(plan, spec(None, reveals_encrypted="")), Value(hidden=VECTOR), key=key, weight=1.0)
 
 
-@pytest.mark.parametrize("scores", ["pads", "ckks"])
+@every("scores", ["pads", "ckks"])
 def test_a_query_above_its_bounds_is_refused(tmp_path: Path, scores: Any) -> None:
     """Flooding and capacity hang on the weights' norm: the evaluator takes no larger ones."""
     plan = replace(PLAN, scores=scores)
@@ -186,7 +187,7 @@ def test_a_query_above_its_bounds_is_refused(tmp_path: Path, scores: Any) -> Non
         one(aggregator, 2, 2 * np.eye(H)[0])
 
 
-@pytest.mark.parametrize("scores", ["pads", "ckks"])
+@every("scores", ["pads", "ckks"])
 def test_a_vector_above_its_bounds_leaves_no_client(tmp_path: Path, scores: Any) -> None:
     plan = replace(PLAN, scores=scores)
     large = ClientFunction(spec(2), lambda context: Value(hidden=3 * VECTOR), BOUNDS)
@@ -197,7 +198,7 @@ def test_a_vector_above_its_bounds_leaves_no_client(tmp_path: Path, scores: Any)
         assert aggregator.log.reasons["client-0000"] is Reason.ORDER, "no client has another vector"
 
 
-@pytest.mark.parametrize("scores", ["pads", "ckks"])
+@every("scores", ["pads", "ckks"])
 def test_a_norm_that_its_records_made_too_large_reaches_nobody(tmp_path: Path, scores: Any) -> None:
     """The key holder has a finite epsilon and would see the silence: the client answers as one of none."""
     plan = replace(PLAN, scores=scores)
@@ -208,7 +209,7 @@ def test_a_norm_that_its_records_made_too_large_reaches_nobody(tmp_path: Path, s
         assert aggregator.log.abstained == {}
 
 
-@pytest.mark.parametrize(("noise", "told"), [("none", "records"), ("local", "charged")])
+@every(("noise", "told"), [("none", "records"), ("local", "charged")])
 def test_the_class_of_a_norm_above_the_bounds(noise: Any, told: str) -> None:
     """It follows from the vector; of a noised one it is post-processing, which the charge covers."""
     words: dict[str, Any] = {
@@ -243,7 +244,7 @@ def test_a_shared_ledger_reserves_no_more_than_the_number() -> None:
         assert list(allotment(PLAN, [spec(more)]).values()) == [PLAN.max_rounds]
 
 
-@pytest.mark.parametrize("scores", ["pads", "ckks"])
+@every("scores", ["pads", "ckks"])
 def test_two_queries_of_one_exchange_are_each_of_their_own_values(tmp_path: Path, scores: Any) -> None:
     plan = replace(PLAN, scores=scores, non_private=("vector", "other"))
     second = spec(1, name="other")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.hidden_plans import hidden
 from support.sources import sources, tree
 from support.tiny_orders import order
@@ -45,7 +46,7 @@ def test_the_same_bytes_are_read_once() -> None:
     assert once.decode(bytes(bytearray(DATA)), HERE, {Order: ROOM}, SERVER) is first
 
 
-@pytest.mark.parametrize(
+@every(
     ("header", "kinds"),
     [
         (HERE, {Order: Limit(len(DATA) - 1, 100)}),
@@ -55,7 +56,6 @@ def test_the_same_bytes_are_read_once() -> None:
         (replace(HERE, attempt=2), {Order: ROOM}),
         (replace(HERE, session=bytes(32)), {Order: ROOM}),
     ],
-    ids=["fewer bytes", "fewer elements", "another kind", "nothing", "another place", "another session"],
 )
 def test_who_expects_something_else_refuses_what_another_accepted(header: Header, kinds: Any) -> None:
     once = SimulationCache()

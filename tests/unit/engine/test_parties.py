@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.any_calls import AnyBounds, AnyCall, AnyQuestions, AnyRange
+from support.every import every
 from support.four_clients import (
     ASK,
     CLEAR,
@@ -79,7 +80,7 @@ ATTEMPT = Header(SESSION, 1, 1, 1)
 # Calls --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("data", "why"),
     [
         (encode_call(replace(ATTEMPT, session=b"\x01" * 32), sum_call()), "another session"),
@@ -89,7 +90,6 @@ ATTEMPT = Header(SESSION, 1, 1, 1)
         (encode_call(ATTEMPT, sum_call())[:-1], "well-formed"),
         (b"", "well-formed"),
     ],
-    ids=["another session", "the same place", "an earlier place", "no call", "cut", "nothing"],
 )
 def test_a_call_that_is_none_of_this_session_leaves_the_party_where_it_is(data: bytes, why: str) -> None:
     party, _ = ordered(MASKED)
@@ -103,7 +103,7 @@ def test_a_call_that_is_none_of_this_session_leaves_the_party_where_it_is(data: 
     assert party.drive.header == ATTEMPT
 
 
-@pytest.mark.parametrize(
+@every(
     "changes",
     [
         {"members": bits_of(range(5)), "ordered": 5},
@@ -138,7 +138,7 @@ def test_a_client_that_was_given_no_order_takes_no_part() -> None:
     assert not party.drive.machines
 
 
-@pytest.mark.parametrize(("plan", "other"), [(CLEAR, MASKED), (MASKED, CLEAR)])
+@every(("plan", "other"), [(CLEAR, MASKED), (MASKED, CLEAR)])
 def test_a_server_of_another_plan_gets_nothing(plan: Plan, other: Plan) -> None:
     """A server whose plan sums otherwise calls or orders what these clients' plan has not."""
     whole, ledger = engine(plan)
@@ -158,7 +158,7 @@ def test_a_broadcast_beyond_the_partys_own_bound_is_refused_before_it_comes() ->
         party.call(party.names, encode_call(Header(SESSION, 2, 0, 0), huge))
 
 
-@pytest.mark.parametrize(
+@every(
     "wrong",
     [
         {"hidden_length": 0},
@@ -178,7 +178,6 @@ def test_a_broadcast_beyond_the_partys_own_bound_is_refused_before_it_comes() ->
         {"spread": np.nan},
         None,
     ],
-    ids=str,
 )
 def test_a_call_for_scores_that_nobody_could_make_is_refused(wrong: Any) -> None:
     good, cohort = AnyCall(asked=AnyQuestions()), 3 if wrong else -1
@@ -199,7 +198,7 @@ def holder(plan: Plan) -> KeyHolderParty:
     return party
 
 
-@pytest.mark.parametrize(
+@every(
     "changes",
     [
         {"ordered": CLIENTS - 1},
@@ -358,7 +357,7 @@ def test_what_an_ask_that_failed_noted_is_not_told_of_the_next() -> None:
 # Records that change ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["x", "y"])
+@every("what", ["x", "y"])
 def test_records_that_change_between_waves_are_not_summed(what: str) -> None:
     """After its first value of the Ask was computed: the client abstains from the others."""
     own = records()
@@ -467,8 +466,8 @@ def test_a_key_holder_opens_no_sum_in_which_one_client_stands_out() -> None:
     assert isinstance(party.drive, Driver)
 
 
-@pytest.mark.parametrize("how", ["two-server", "ckks"])
-@pytest.mark.parametrize(("reads", "secagg"), [("unbound", "active"), ("repeated", "semi-honest")])
+@every("how", ["two-server", "ckks"])
+@every(("reads", "secagg"), [("unbound", "active"), ("repeated", "semi-honest")])
 def test_a_key_holder_opens_no_sum_of_values_that_read_kept_state(reads: Any, secagg: Any, how: str) -> None:
     """In a plan that the server handed to it, and that colluding clients sign."""
     spec = replace(SENDS, reads_state=reads)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.every import every
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.matching.profile_file import read_profile
@@ -42,10 +43,9 @@ def test_a_text_as_long_as_allowed_is_read(tmp_path: Path) -> None:
         toml("#" * (LARGEST_TOML + 1))
 
 
-@pytest.mark.parametrize(
+@every(
     "content",
     [DEMO.encode("utf-16"), DEMO.encode("utf-16-le"), b"\xff" + DEMO.encode(), DEMO.encode() + b"\0"],
-    ids=["utf-16", "utf-16 without a mark", "latin", "nul"],
 )
 def test_another_encoding_is_told_as_such(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
@@ -60,7 +60,7 @@ def test_a_byte_order_mark_is_no_part_of_a_study(tmp_path: Path) -> None:
     assert replace(read(path), file="", home=None) == parse(DEMO)
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "what"),
     [
         ("a = " + "[" * 60_000, "at most 16 levels"),
@@ -74,19 +74,6 @@ def test_a_byte_order_mark_is_no_part_of_a_study(tmp_path: Path) -> None:
         ("a = ", "Expected TOML"),
         ('"\\u001b[2J" = 1', r"keys of printable letters, got '\\x1b\[2J'"),
         ('[model]\n"\\u202ehidden" = 1', "keys of printable letters"),
-    ],
-    ids=[
-        "lists",
-        "tables",
-        "dotted",
-        "in a section",
-        "long",
-        "spaced",
-        "17",
-        "digits",
-        "cut",
-        "escape",
-        "override",
     ],
 )
 def test_what_is_no_study_is_one_sentence(text: str, what: str) -> None:
@@ -103,7 +90,7 @@ def test_as_many_levels_as_a_study_has_are_read() -> None:
     assert toml(f"a = [{', '.join(['0.25'] * 5_000)}]\nb = '{'x' * 15_000}'\nc = '{'a b. ' * 1_000}'")
 
 
-@pytest.mark.parametrize("text", ["[]", "[[], {}]", '{"a": [1, 2, 3], "b,": "[{"}', "7", '[["a"], ["b"]]'])
+@every("text", ["[]", "[[], {}]", '{"a": [1, 2, 3], "b,": "[{"}', "7", '[["a"], ["b"]]'])
 def test_no_value_of_a_json_text_is_missed(text: str) -> None:
     def count(value: object) -> int:
         inner = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
@@ -124,7 +111,7 @@ def test_a_profile_of_many_empty_lists_is_refused_before_one_is_made(tmp_path: P
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("number", ["0x" + "f" * 20_000, "9223372036854775808", "-9223372036854775809"])
+@every("number", ["0x" + "f" * 20_000, "9223372036854775808", "-9223372036854775809"])
 def test_a_number_of_more_bits_than_toml_has_is_refused(number: str) -> None:
     assert toml("a = 9223372036854775807") == {"a": 2**63 - 1}
     for text in (f"a = {number}", f"[a]\nb = [1, [{number}]]"):

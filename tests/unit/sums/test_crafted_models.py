@@ -10,7 +10,6 @@ from math import inf
 from typing import Any
 
 import crafted_model
-import pytest
 from click.testing import CliRunner
 from crafted_model import STUDY, attack, dealt, noised
 from support.every import every
@@ -40,7 +39,7 @@ def test_without_noise_records_are_read_however_the_sum_is_hidden(how: str, kind
     assert kind == "bins" or found.likeness > 0.99
 
 
-@pytest.mark.parametrize(("epsilon", "unit"), [(8.0, "record"), (1.0, "record"), (8.0, "client")])
+@every(("epsilon", "unit"), [(8.0, "record"), (1.0, "record"), (8.0, "client")])
 def test_under_a_finite_epsilon_none_is_read(epsilon: float, unit: Any) -> None:
     """The probability of a false alarm is below 1e-15.
 
