@@ -30,6 +30,7 @@ from support.sequences import (
     SURVIVE,
     Cohort,
     Course,
+    Forgetful,
     Play,
     Restart,
     Setting,
@@ -44,7 +45,7 @@ from securefl.core import agreement as agreed
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Agreement, Question, Roster, Vector
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.keys import Commitment, SecretKey
+from securefl.core.keys import Commitment
 from securefl.core.messages import REFUSED, OpenReply
 from securefl.core.release import SERVER
 from securefl.core.wire import Header
@@ -105,13 +106,6 @@ def test_no_combination_in_many_sequences(cohort: Cohort, operations: Any) -> No
 
 
 # Without one of the rules -----------------------------------------------------------------------
-
-
-class Forgetful(Journal):
-    """Nobody knows what it did before."""
-
-    def record(self, acts: Sequence[Begin | RecordAct]) -> list[Any]:
-        return [SecretKey(self._random(32)) if isinstance(act, Begin) else True for act in acts]
 
 
 class OtherActs(Journal):

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from support.every import every
 from support.examples import examples
 from support.linear_guess import Unknown, opened, share
-from support.sequences import QUORUM, Cohort, Course, Play, Setting, asked, restarts, shows
+from support.sequences import QUORUM, Cohort, Course, Forgetful, Play, Setting, asked, restarts, shows
 from support.sequences import cohorts as all_cohorts
 from support.tiny_attempts import Attempt, Clients, View
 
@@ -32,10 +32,8 @@ from securefl.algorithm import weighing
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.algorithm.weighing import Weights, require_allowed
-from securefl.core.acts import Begin, RecordAct
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
-from securefl.core.keys import SecretKey
 from securefl.storage.journal import Journal
 
 GRID: Final = Grid(step=2.0**-20, bound=1.0)
@@ -232,13 +230,6 @@ def test_orders_are_opened_and_refused_alike() -> None:
 
 
 # Without one of the rules -----------------------------------------------------------------------
-
-
-class Forgetful(Journal):
-    """Nobody knows what it did before."""
-
-    def record(self, acts: Sequence[Begin | RecordAct]) -> list[Any]:
-        return [SecretKey(self._random(32)) if isinstance(act, Begin) else True for act in acts]
 
 
 def patched(**names: Any) -> Callable[[], Any]:

@@ -44,6 +44,11 @@ def start() -> ArrayRecord:
     )
 
 
+def flat(result: Any) -> np.ndarray:
+    """All its numbers in turn."""
+    return np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
+
+
 Given = dict[str, Any]
 
 

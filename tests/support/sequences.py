@@ -13,7 +13,9 @@ from typing import Any, Final
 import numpy as np
 from hypothesis import strategies as st
 
+from securefl.core.acts import Begin, RecordAct
 from securefl.core.errors import ConfigError
+from securefl.core.keys import SecretKey
 from securefl.secagg import Policy
 from securefl.storage.journal import Journal
 from support.tiny_attempts import Attempt, Clients, call, fewest
@@ -30,6 +32,13 @@ ASKED: Final = (
     {"number": 2, "name": "count", "once": True, "ask": 1},
 )
 CLOSE, DEAL, SURVIVE, QUORUM = range(4)
+
+
+class Forgetful(Journal):
+    """Nobody knows what it did before."""
+
+    def record(self, acts: Sequence[Begin | RecordAct]) -> list[Any]:
+        return [SecretKey(self._random(32)) if isinstance(act, Begin) else True for act in acts]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from support.flower_apps import (
     MASKED,
     UPDATES,
     context,
+    flat,
     grid_of,
     in_house,
     inner,
@@ -84,15 +85,11 @@ def mean_of(*numbers: int) -> np.ndarray:
     """What plain Flower makes of these clients."""
     grid = plain()
     grid.nodes = {k + 10: node(inner(k), k) for k in numbers}
-    return vector(
+    return flat(
         FedAvg(fraction_evaluate=0.0).start(
             grid, start(), num_rounds=1, train_config=ConfigRecord({"lr": 0.5})
         )
     )
-
-
-def vector(result: Any) -> np.ndarray:
-    return np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
 
 
 def arrays(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[RecordDict], RecordDict]:
@@ -140,7 +137,7 @@ BAD = {
 @every("change", BAD.values())
 def test_a_client_whose_app_returns_no_update_is_left_out(change: Any, tmp_path: Path) -> None:
     result = run(tmp_path, [inner(0), inner(1, change), inner(2)])
-    np.testing.assert_allclose(vector(result), mean_of(0, 2), atol=1e-6)
+    np.testing.assert_allclose(flat(result), mean_of(0, 2), atol=1e-6)
     why = []
     for k in range(CLIENTS):
         with closing(SessionStore(socket_of(tmp_path, client_name(k)).parent / "ledger.sqlite")) as diary:
@@ -151,14 +148,14 @@ def test_a_client_whose_app_returns_no_update_is_left_out(change: Any, tmp_path:
 def test_a_huge_number_of_examples_counts_as_the_plans_largest(tmp_path: Path) -> None:
     result = run(tmp_path, [inner(0), inner(1, counted(10**9)), inner(2)])
     own = [start()["w"].numpy()[0, 0] * 0.5 + 0.5 * k for k in range(3)]
-    assert vector(result)[0] == pytest.approx(np.average(own, weights=[10, 64, 24]), abs=1e-6)
+    assert flat(result)[0] == pytest.approx(np.average(own, weights=[10, 64, 24]), abs=1e-6)
 
 
 def test_without_counts_in_the_plan_every_client_weighs_the_same(tmp_path: Path) -> None:
     plan = hidden(replace(CLEAR, weights={}, adjacency="replace-one"), CLIENTS)
     result = run(tmp_path, [inner(0), inner(1, counted(10**9)), inner(2)], plan=plan, rounds=1)
     own = [start()["w"].numpy()[0, 0] * 0.5 + 0.5 * k for k in range(3)]
-    assert vector(result)[0] == pytest.approx(np.mean(own), abs=1e-6)
+    assert flat(result)[0] == pytest.approx(np.mean(own), abs=1e-6)
 
 
 def test_under_a_bound_a_failing_app_counts_as_nothing_and_is_not_silent(tmp_path: Path) -> None:
@@ -167,7 +164,7 @@ def test_under_a_bound_a_failing_app_counts_as_nothing_and_is_not_silent(tmp_pat
     result = run(tmp_path, [inner(0), inner(1, raising), inner(2)], plan=plan, updates=bounded)
     begin = np.concatenate([array.numpy().ravel() for array in start().values()])
     steps = (0.5 * 0 - 0.5 * begin) + (0.5 * 2 - 0.5 * begin)
-    np.testing.assert_allclose(vector(result), begin + steps / 3, atol=0.1)
+    np.testing.assert_allclose(flat(result), begin + steps / 3, atol=0.1)
 
 
 def test_noise_is_added_and_the_ledger_composes_until_the_budget_is_spent(tmp_path: Path) -> None:
@@ -267,7 +264,7 @@ def test_a_plain_app_is_left_out(tmp_path: Path) -> None:
     with LocalDeployment(CLEAR, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
         grid = grid_of(house, own, double)
         result = own.start(grid, start(), num_rounds=1, train_config=ConfigRecord({"lr": 0.5}))
-    np.testing.assert_allclose(vector(result), mean_of(0, 2), atol=1e-6)
+    np.testing.assert_allclose(flat(result), mean_of(0, 2), atol=1e-6)
 
 
 # What a plan does not let out --------------------------------------------------------------------------

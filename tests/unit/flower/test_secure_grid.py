@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import (
     QFedAvg,
 )
 from support.every import every
-from support.flower_apps import CLEAR, CLIENTS, MASKED, TWO, UPDATES, grid_of, plain, secured, start
+from support.flower_apps import CLEAR, CLIENTS, MASKED, TWO, UPDATES, flat, grid_of, plain, secured, start
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.deployment.local import LocalDeployment
@@ -34,10 +34,6 @@ from securefl.flower.exchange import FRAME, HELLO
 from securefl.flower.secure_grid import SecureGrid, never_opened, served
 
 CONFIG = {"lr": 0.5}
-
-
-def values(result: Any) -> np.ndarray:
-    return np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
 
 
 def started(strategy: Any, grid: Any, rounds: int = 2) -> Any:
@@ -67,8 +63,8 @@ def test_a_strategy_ends_in_the_model_that_it_ends_in_without(plan: Any, name: s
     own = strategy()
     with LocalDeployment(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
         result = started(own, grid_of(house, own, secured(tmp_path)))
-    assert values(result).dtype == values(expected).dtype
-    np.testing.assert_allclose(values(result), values(expected), atol=WITHIN, rtol=0)
+    assert flat(result).dtype == flat(expected).dtype
+    np.testing.assert_allclose(flat(result), flat(expected), atol=WITHIN, rtol=0)
     for asked in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
         for number, metrics in getattr(result, asked).items():
             wanted = getattr(expected, asked)[number]

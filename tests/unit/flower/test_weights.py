@@ -13,7 +13,19 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from support.every import every
-from support.flower_apps import CLEAR, CLIENTS, MASKED, UPDATES, grid_of, inner, node, plain, secured, start
+from support.flower_apps import (
+    CLEAR,
+    CLIENTS,
+    MASKED,
+    UPDATES,
+    flat,
+    grid_of,
+    inner,
+    node,
+    plain,
+    secured,
+    start,
+)
 
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
@@ -48,10 +60,6 @@ def run(folder: Path, plan: Plan, updates: Updates, own: list[ClientApp]) -> Any
 
 def expected(own: list[ClientApp]) -> Any:
     return FedAvg().start(plain(own), start(), 2, train_config=ConfigRecord({"lr": 0.5}))
-
-
-def flat(result: Any) -> np.ndarray:
-    return np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
 
 
 @every("plan", [CLEAR, MASKED])
