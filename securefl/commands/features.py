@@ -172,11 +172,13 @@ def _of_array(path: Path) -> FeatureSource:
 
 
 def _of_table(path: Path, text: str, target: str | None) -> FeatureSource:
+    import numpy as np
+
     from securefl.core.reading import near
-    from securefl.data.columns import Cell
+    from securefl.data.columns import CORRECT, Cell
     from securefl.data.tables import read_records
 
-    frame = read_records(path)
+    frame: Any = read_records(path)
     if not hasattr(frame, "columns"):
         raise ConfigError(f"Expected a table (.csv, .parquet) for --text, got {path}.")
     for name in filter(None, (text, target)):
@@ -185,33 +187,27 @@ def _of_table(path: Path, text: str, target: str | None) -> FeatureSource:
             raise DataError(
                 f"{path}: expected one column {name!r}, got {columns}{near(name, map(str, frame.columns))}."
             )
-    place = Cell(str(path), text, advice=False, trained=True)
-    texts = frame[text].tolist()
-    for row, one in enumerate(texts):
-        if not isinstance(one, str) or not one.strip():
-            raise DataError(
-                f"{place.at(row)}: expected a text, got {'none' if not one else type(one).__name__}. "
-                "Correct the record, or leave it out."
-            )
+    texts = frame[text].to_numpy(object)
+    bad = np.array([not isinstance(one, str) or not one.strip() for one in texts], bool)
+    Cell(str(path), text).refuse(bad, texts, "a text")
     return FeatureSource(
-        records=texts,
-        y=None if target is None else _targets(frame[target], Cell(str(path), target, trained=True)),
+        records=texts.tolist(),
+        y=None if target is None else _targets(frame[target], Cell(str(path), target, CORRECT)),
     )
 
 
-def _targets(values: Any, place: Any) -> NDArray[Any]:
+def _targets(values: Any, cell: Any) -> NDArray[Any]:
     """The targets of a table as a file keeps them: whole numbers, other numbers, or words."""
     import numpy as np
 
-    from securefl.data.columns import numbers_of, word_of
+    from securefl.data.columns import numbers_of, words_of
 
-    words = [word_of(one) for one in values]
-    if "" in words:
-        raise DataError(f"{place.at(words.index(''))}: expected a target, got none.")
+    words = words_of(values)
+    cell.refuse(words == "", words, "a target")
     try:
-        numbers = numbers_of(values, place)
+        numbers = numbers_of(values, cell)
     except DataError:
-        return np.array(words)
+        return words.astype(str)
     return numbers.astype(np.int64 if (numbers == np.round(numbers)).all() else np.float32)
 
 

@@ -25,7 +25,7 @@ from securefl.core.errors import DataError
 from securefl.data.columns import Column, word_of
 from securefl.data.in_memory import given as brought
 from securefl.data.layout import Layout
-from securefl.data.own import Own, from_files, own
+from securefl.data.own import Prepared, from_files, prepare
 from securefl.data.sides import Sides
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -157,12 +157,12 @@ FORMATS: Final[Mapping[str, Callable[[Rows, str, Layout], Any]]] = {
 }
 
 
-def read(form: str, rows: Rows, kind: str, layout: Layout) -> Own:
+def read(form: str, rows: Rows, kind: str, layout: Layout) -> Prepared:
     found = FORMATS[form](rows, kind, layout)
-    return own(found, layout, name="people", sides=Sides(0), share=0.0, claimed=True)
+    return prepare(found, layout, name="people", sides=Sides(0), share=0.0, claimed=True)
 
 
-def records_of(made: Own) -> list[tuple[bytes, bytes, int]]:
+def records_of(made: Prepared) -> list[tuple[bytes, bytes, int]]:
     train = made.split.train
     assert train.groups is not None
     return [
@@ -201,11 +201,11 @@ LAYOUT: Final = Layout(
 )
 
 
-def lines_read(folder: Path, lines: Sequence[bytes], *, lenient: bool = True) -> Own:
+def lines_read(folder: Path, lines: Sequence[bytes], *, lenient: bool = True) -> Prepared:
     path = folder / "people.csv"
     path.write_bytes(b"".join(lines))
     found = from_files(path, None, LAYOUT, lenient=lenient)
-    return own(found, LAYOUT, name="people", sides=Sides(0), share=0.0, claimed=lenient)
+    return prepare(found, LAYOUT, name="people", sides=Sides(0), share=0.0, claimed=lenient)
 
 
 BROKEN: Final = {
@@ -244,7 +244,7 @@ def test_a_damaged_line_of_a_clients_file_is_its_unusable_record(tmp_path: Path)
         (tmp_path / f"{name}.csv").write_bytes(b"feature,label\na,None\nb,mild\n" + more)
     layout = Layout(target=("label",), classes=("None", "mild"), columns=LAYOUT.columns)
     found = from_files(tmp_path, None, layout, lenient=True)
-    train = own(found, layout, name="people", sides=Sides(0), share=0.0, claimed=True).split.train
+    train = prepare(found, layout, name="people", sides=Sides(0), share=0.0, claimed=True).split.train
     assert train.groups is not None
     assert train.groups.tolist() == [0, 0, 0, 1, 1]
     # Not the value that `missing` declares, and not the word of Python's None: its cells are not empty.
@@ -255,7 +255,7 @@ def test_a_text_of_other_bytes_is_one_unusable_record(tmp_path: Path) -> None:
     texts = pyarrow.array([b"a", b"\xff", b"b", None]).view(pyarrow.string())
     table = pyarrow.table({"feature": texts, "label": [0, 1, 1, 0], "client": ["x", "y", "y", "x"]})
     parquet.write_table(table, tmp_path / "a.parquet")
-    made = own(
+    made = prepare(
         from_files(tmp_path / "a.parquet", None, LAYOUT, lenient=True),
         LAYOUT, name="people", sides=Sides(0), share=0.0, claimed=True,
     ).split.train  # fmt: skip
@@ -271,18 +271,18 @@ def test_a_file_of_nulls_alone_has_records_of_no_use(kind: Any, tmp_path: Path) 
     )
     parquet.write_table(table, tmp_path / "a.parquet")
     found = from_files(tmp_path / "a.parquet", None, LAYOUT, lenient=True)
-    train = own(found, LAYOUT, name="people", sides=Sides(0), share=0.0, claimed=True).split.train
+    train = prepare(found, LAYOUT, name="people", sides=Sides(0), share=0.0, claimed=True).split.train
     assert (len(train), np.isnan(train.x).all()) == (3, True)
 
 
 def test_labels_of_mixed_types_are_read_one_by_one() -> None:
     labels = [0, "1", 1.0, True, None, datetime.date(2020, 1, 1), Decimal("0.0"), 2**70, [1], b"1"]
     frame = pd.DataFrame({"feature": "a", "label": pd.Series(labels, dtype=object), "client": "x"})
-    whole = own(
+    whole = prepare(
         brought(frame, LAYOUT, "p"), LAYOUT, name="p", sides=Sides(0), share=0.0, claimed=True
     ).split.train
     single = [
-        own(
+        prepare(
             brought(frame.iloc[[row]], LAYOUT, "p"), LAYOUT, name="p", sides=Sides(0), share=0.0, claimed=True
         )
         for row in range(len(frame))
@@ -299,11 +299,11 @@ def test_a_missing_embedding_is_one_unusable_record(of: Any, tmp_path: Path) -> 
     lists = pyarrow.array([None, [1, 2, 3]], pyarrow.list_(pyarrow.int64(), 3)).cast(pyarrow.list_(of, 3))
     parquet.write_table(pyarrow.table({"e": lists, "label": [0, 1]}), tmp_path / "odd.parquet")
     found = from_files(tmp_path / "odd.parquet", None, EMBEDDED, lenient=True)
-    train = own(found, EMBEDDED, name="e", sides=Sides(0), share=0.0, claimed=True).split.train
+    train = prepare(found, EMBEDDED, name="e", sides=Sides(0), share=0.0, claimed=True).split.train
     assert np.isnan(train.x).all(1).tolist() == [True, False]
     assert train.x[1].tolist() == [1.0, 2.0, 3.0]
     with pytest.raises(DataError):
-        own(
+        prepare(
             from_files(tmp_path / "odd.parquet", None, EMBEDDED),
             EMBEDDED,
             name="e",
@@ -332,7 +332,7 @@ def test_the_types_of_a_face_decide_over_a_width(odd: Any, place: int) -> None:
         features=features,
         with_format=lambda _kind: _Columns({"e": rows, "label": [0, 1, 1]}),
     )
-    train = own(
+    train = prepare(
         brought(face, EMBEDDED, "e"), EMBEDDED, name="e", sides=Sides(0), share=0.0, claimed=True
     ).split.train
     assert np.delete(train.x, place, 0).tolist() == [[1.0, 2.0], [3.0, 4.0]]
@@ -349,4 +349,4 @@ def test_arrays_of_a_face_without_their_declared_client_are_refused() -> None:
     face = SimpleNamespace(column_names=["e", "label"], with_format=lambda _kind: columns)
     layout = replace(EMBEDDED, client_column="client")
     with pytest.raises(DataError, match="client"):
-        own(brought(face, layout, "e"), layout, name="e", sides=Sides(0))
+        prepare(brought(face, layout, "e"), layout, name="e", sides=Sides(0))

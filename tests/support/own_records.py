@@ -12,7 +12,7 @@ import torch
 from securefl.data.columns import Column
 from securefl.data.in_memory import given
 from securefl.data.layout import Layout
-from securefl.data.own import Own, own
+from securefl.data.own import Prepared, prepare
 from securefl.data.sides import Sides
 
 COLUMNS = {
@@ -24,12 +24,12 @@ BY_CLIENT = replace(LAYOUT, client_column="hospital")
 SMALL = Layout(classes=2)
 
 
-def table(frame: pd.DataFrame, layout: Layout = LAYOUT, **options: Any) -> Own:
-    return own(given(frame, layout, "people"), layout, name="people", sides=Sides(0), **options)
+def table(frame: pd.DataFrame, layout: Layout = LAYOUT, **options: Any) -> Prepared:
+    return prepare(given(frame, layout, "people"), layout, name="people", sides=Sides(0), **options)
 
 
-def of(thing: object, layout: Layout = SMALL, **options: Any) -> Own:
-    return own(given(thing, layout, "mine"), layout, name="mine", sides=Sides(0), **options)
+def of(thing: object, layout: Layout = SMALL, **options: Any) -> Prepared:
+    return prepare(given(thing, layout, "mine"), layout, name="mine", sides=Sides(0), **options)
 
 
 def arrays(n: int = 20, width: int = 3, seed: int = 0) -> tuple[Any, Any]:
