@@ -52,13 +52,23 @@ class Layout:
         """The declarations of these columns. A column that is not declared has an empty one."""
         return tuple(Named(name=name, **vars(self.columns.get(name, Column()))) for name in names)
 
-    def features(self, frame: pd.DataFrame, where: str, *, server: bool = False) -> tuple[str, ...]:
-        """The feature columns in the order of a table: all but target, client column and ignored columns.
+    def features(
+        self, frame: pd.DataFrame, where: str, first: Sequence[str] | None = None, *, server: bool = False
+    ) -> Sequence[str]:
+        """The feature columns: all but target, client column and ignored columns.
 
-        server: whether the table is the server's test part, which may lack client column and ignored ones.
+        Args:
+            frame: A table.
+            where: Its name for errors.
+            first: The feature columns of the first table. By default this one is the first.
+            server: Whether the table is the server's, which may lack client column and ignored columns.
 
-        Raises DataError if the table lacks a named column, has two columns of one name, or has no feature,
-        and if no target or no classes are declared.
+        Returns:
+            The feature columns in the order of the first table.
+
+        Raises:
+            DataError: The table lacks a named column, has two columns of one name, has no feature, or has
+                others than the first table. Or no target or no classes are declared.
         """
         names = names_of(frame, where)
         if not self.target:
@@ -84,7 +94,12 @@ class Layout:
             raise DataError(
                 f"{where}: expected a column beside the target, got none. A record would be empty."
             )
-        return found
+        if first is not None and (more := [name for name in found if name not in first]):
+            raise DataError(
+                f"{where}: expected the columns of the first table, got {listed(more)} besides. Leave out by "
+                "`ignore` the columns that only some tables have."
+            )
+        return first or found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

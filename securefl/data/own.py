@@ -125,7 +125,10 @@ def prepare(
     """
     if found.test is not None and share:
         raise ConfigError("Expected `test_share` or a test part of its own, got both. Leave one out.")
-    features = _features(found.parts, layout)
+    features: Sequence[str] | None = None
+    for where, part in found.parts.items():
+        if not isinstance(part, Arrays | Dataset):
+            features = layout.features(part, where, features)
     if features is None:
         _require_no_columns(found.parts, layout)
     schema = of_layout(layout, features)
@@ -137,7 +140,8 @@ def prepare(
     test = None
     if found.test is not None:
         where = f"{name} (test)"
-        _features({where: found.test}, layout, features or (), server=True)
+        if not isinstance(found.test, Arrays | Dataset):
+            layout.features(found.test, where, features or (), server=True)
         test, _ = _portion(found.test, layout, schema, where, name, server=True)
     # An error would reveal that a client has no record. If nothing tells a shape, it is one number.
     nothing = Arrays(x=np.empty((0, 1)), y=np.empty(0))
@@ -177,25 +181,6 @@ def prepare(
 def _is_shapeless(part: Portion) -> bool:
     """Whether a portion has no record that tells its shape, such as a torch data set of length 0."""
     return isinstance(part, Arrays) and not len(part.x) and (part.x.ndim < 2 or not prod(part.x.shape[1:]))
-
-
-def _features(
-    parts: Mapping[str, Portion], layout: Layout, first: Sequence[str] | None = None, *, server: bool = False
-) -> Sequence[str] | None:
-    """The feature columns of the tables among these portions, or None without a table.
-
-    Raises DataError for a table that does not fit the layout, or has other features than the first one.
-    """
-    for where, part in parts.items():
-        if not isinstance(part, Arrays | Dataset):
-            found = layout.features(part, where, server=server)
-            first = found if first is None else first
-            if more := [name for name in found if name not in first]:
-                raise DataError(
-                    f"{where}: expected the columns of the first table, got {listed(more)} besides. Leave "
-                    "out by `ignore` the columns that only some tables have."
-                )
-    return first
 
 
 def _require_no_columns(parts: Mapping[str, Portion], layout: Layout) -> None:

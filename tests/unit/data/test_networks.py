@@ -20,9 +20,9 @@ from securefl.data.tables import read_table
 LAYOUT = Layout(classes=2)
 
 
-def pair(folder: Path, name: str, seed: int = 0, width: int = 3) -> Path:
+def pair(folder: Path, name: str, seed: int = 0) -> Path:
     folder.mkdir(exist_ok=True)
-    x, y = arrays(width=width, seed=seed)
+    x, y = arrays(seed=seed)
     np.save(folder / f"{name}x.npy", x)
     np.save(folder / f"{name}y.npy", y)
     return folder / f"{name}x.npy"
@@ -91,22 +91,6 @@ def test_damaged_npy_are_named(content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"a-x\.npy: .*pickles"):
         read_table(path)
-
-
-def test_files_of_two_widths_are_refused(tmp_path: Path) -> None:
-    pair(tmp_path / "all", "a-")
-    pair(tmp_path / "all", "b-", width=4)
-    with pytest.raises(DataError, match=r"b-x\.npy: .*got .* \(4,\)"):
-        prepare(from_files(tmp_path / "all", None, LAYOUT), LAYOUT, name="f", sides=Sides(0))
-
-
-def test_features_that_are_not_finite_are_named_by_row(tmp_path: Path) -> None:
-    path = pair(tmp_path, "a-")
-    x = arrays()[0]
-    x[4, 1] = np.nan
-    np.save(path, x)
-    with pytest.raises(DataError, match=r"a-x\.npy, row 5, column 'x': .*finite"):
-        prepare(from_files(path, None, LAYOUT), LAYOUT, name="f", sides=Sides(0))
 
 
 def test_files_say_their_network(tmp_path: Path) -> None:
@@ -183,12 +167,6 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     layout = Layout(target=("ill",), classes=2)
     with pytest.raises(DataError, match="got 'e' twice"):
         prepare(from_files(tmp_path / "a.parquet", None, layout), layout, name="f", sides=Sides(0))
-
-
-def test_records_without_a_number_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=np.zeros((4, 0)), y=[0, 1, 0, 1])
-    with pytest.raises(DataError, match=r"got \(4, 0\)"):
-        prepare(from_files(tmp_path / "a.npz", None, LAYOUT), LAYOUT, name="f", sides=Sides(0))
 
 
 def test_a_list_with_a_value_that_is_not_finite_is_named(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_the_error_of_a_word_shows_the_lines_to_add() -> None:
 X, Y = arrays()
 BAD_ARRAYS: dict[str, tuple[object, str]] = {
     "nan": ((np.where(X[2, 1] == X, np.nan, X), Y), "row 3, column 'x': expected finite numbers"),
+    "no numbers": ((X[:, :0], Y), r"got \(20, 0\)"),
     "one axis": ((X[:, 0], Y), "expected records x of shape"),
     "lengths": ((X, Y[:3]), "expected a target for each of 20 records"),
     "texts": ((X.astype(str), Y), "expected x of numbers, got type <U"),
