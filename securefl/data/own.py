@@ -143,15 +143,14 @@ def prepare(
         if not isinstance(found.test, Arrays | Dataset):
             layout.features(found.test, where, features or (), server=True)
         test, _ = _portion(found.test, layout, schema, where, name, server=True)
-    # An error would reveal that a client has no record. If nothing tells a shape, it is one number.
-    nothing = Arrays(x=np.empty((0, 1)), y=np.empty(0))
-    shaped = [*(part for part, _ in parts.values()), *([] if test is None else [test])]
-    blank = shaped[0] if shaped else _portion(nothing, layout, schema, name, name, lenient=claimed)[0]
-    parts = {
-        where: parts.get(where, (replace(blank.take(slice(0)), lenient=claimed), None))
-        for where in found.parts
-    }
-    whole, clients = _joined(parts, found.divided, layout, claimed)
+    if not parts:
+        # An error would reveal that no client has a record. If nothing tells their shape, it is one number.
+        nothing = Arrays(x=np.empty((0, 1)), y=np.empty(0))
+        blank = test
+        if blank is None:
+            blank, _ = _portion(nothing, layout, schema, name, name, lenient=True)
+        parts = {next(iter(found.parts)): (replace(blank.take(slice(0)), lenient=True), None)}
+    whole, clients = _joined(parts, tuple(found.parts) if found.divided else (), layout, claimed)
     digest = _digest(whole)
     if test is not None:
         _require_alike(test, whole, f"{name} (test)")
@@ -306,19 +305,23 @@ def _numbers(array: NDArray[Any], where: str, name: str, lenient: bool) -> NDArr
 
 
 def _joined(
-    parts: Mapping[str, tuple[Dataset, Clients]], divided: bool, layout: Layout, claimed: bool
+    parts: Mapping[str, tuple[Dataset, Clients]], divided: tuple[str, ...], layout: Layout, claimed: bool
 ) -> tuple[Dataset, tuple[str, ...]]:
-    """Join all portions into one data set whose groups are the clients. Returns it and the clients' names."""
+    """Join all portions into one data set whose groups are the clients. Returns it and the clients' names.
+
+    divided: the names of all portions, if each belongs to one client. Those that tell no shape are no parts.
+    """
     where, (first, whose) = next(iter(parts.items()))
     made = [part for part, _ in parts.values()]
     for key, part in zip(parts, made, strict=True):
         _require_alike(part, first, key)
         if not len(part) and not claimed:
             raise DataError(f"{key}: expected at least one record, got none. Leave out an empty client.")
-    names: tuple[str, ...] = ()
+    names = divided
     groups = None
     if divided:
-        names, groups = tuple(parts), np.repeat(np.arange(len(parts)), [*map(len, made)])
+        sizes = [len(parts[key][0]) if key in parts else 0 for key in divided]
+        groups = np.repeat(np.arange(len(divided)), sizes)
     elif whose is not None:
         words = [str(one) for one in whose]
         declared = layout.clients or tuple(map(str, range(first.holders)))

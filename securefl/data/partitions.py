@@ -75,18 +75,15 @@ def by_classes(labels: Index, clients: int, per_client: int, rng: np.random.Gene
             f"Expected per_client from {-(-len(found) // clients)} to {len(found)}, so that {clients} "
             f"clients hold all {len(found)} classes, got {per_client}."
         )
-    holders: list[list[int]] = [[] for _ in found]
-    for client in range(clients):
-        held = np.array([len(own) for own in holders])
+    holds = np.zeros((clients, len(found)), bool)
+    for own in holds:
         # Take the classes with the fewest clients first, in random order among equals.
-        fewest = np.lexsort((rng.random(len(found)), held))
-        for place in fewest[:per_client]:
-            holders[place].append(client)
+        own[np.lexsort((rng.random(len(found)), holds.sum(axis=0)))[:per_client]] = True
     parts: list[list[Index]] = [[] for _ in range(clients)]
-    for label, own in zip(found, holders, strict=True):
+    for label, holders in zip(found, holds.T, strict=True):
         members = rng.permutation(np.flatnonzero(labels == label))
-        _enough(len(members), len(own))
-        for client, given in zip(own, np.array_split(members, len(own)), strict=True):
+        _enough(len(members), holders.sum())
+        for client, given in zip(*holders.nonzero(), np.array_split(members, holders.sum()), strict=True):
             parts[client].append(given)
     return _joined(parts)
 

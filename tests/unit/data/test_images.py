@@ -45,7 +45,6 @@ def test_a_folder_for_each_class(tmp_path: Path) -> None:
     found = images_in(tmp_path)
     assert [path.name for path in found.files] == ["a.bmp", "1.jpg", "2.png"]
     assert found.labels == ("cat", "dog", "dog")
-    assert found.classes == ("cat", "dog")
 
 
 def test_a_folder_without_classes(tmp_path: Path) -> None:
