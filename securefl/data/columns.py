@@ -137,7 +137,7 @@ class Cell:
         if not self.lenient and bad.any():
             row = int(bad.argmax())
             got = values[row] if isinstance(values, np.ndarray) else values.iloc[row]
-            shown = "none" if _is_none(got) or not str(got) else repr(str(got)[:80])
+            shown = "none" if _is_none(got) or not str(got) else f"{str(got)[:80]!r}"
             raise DataError(
                 f"{self.where}, row {row + 1}, column {self.name!r}: expected {expected}, got {shown}. "
                 f"{self.remedy or remedy}"

@@ -190,7 +190,7 @@ class Schema:
     def in_units(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Values of a regression (n, targets) in the table's units: (n, targets), or (n,) for one target."""
         low, high = np.array([one.range or (0.0, 1.0) for one in self.targets] or [(0.0, 1.0)]).T
-        found = (low + values.astype(np.float64) * (high - low)).astype(np.float32)
+        found: NDArray[Any] = (low + values.astype(np.float64) * (high - low)).astype(np.float32)
         return found[:, 0] if found.shape[1] == 1 else found
 
 

@@ -11,15 +11,14 @@ import pandas as pd
 import pytest
 from scipy import sparse
 from support.every import every
-from support.own_records import BY_CLIENT, COLUMNS, LAYOUT, SMALL, Items, arrays, of, table
+from support.own_records import BY_CLIENT, COLUMNS, LAYOUT, SMALL, Items, arrays, filed, of, table
 from support.own_study import people
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.data import Dataset, tables
 from securefl.data.columns import Column
 from securefl.data.layout import Layout
-from securefl.data.own import from_files, prepare
-from securefl.data.sides import Sides
+from securefl.data.own import from_files
 from securefl.data.tables import read_table
 
 PEOPLE = people().drop(columns="hospital")
@@ -154,10 +153,10 @@ def test_clients_with_other_columns_are_named(tmp_path: Path) -> None:
     PEOPLE.to_csv(tmp_path / "a.csv", index=False)
     PEOPLE.drop(columns="dose").to_csv(tmp_path / "b.csv", index=False)
     with pytest.raises(DataError, match=r"b\.csv: .*'dose'.* got none"):
-        prepare(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", sides=Sides(0))
+        filed(tmp_path)
     PEOPLE.assign(more=1).to_csv(tmp_path / "b.csv", index=False)
     with pytest.raises(DataError, match=r"b\.csv: .*'more' besides"):
-        prepare(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", sides=Sides(0))
+        filed(tmp_path)
 
 
 BAD_FILES: dict[str, tuple[str, bytes, str]] = {
