@@ -114,7 +114,7 @@ def test_an_unchanged_file_is_read_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_unknown_name_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="'fashion_mnist'"):
+    with pytest.raises(ConfigError, match="`fashion_mnist`"):
         load("fashion-mnist")
 
 
