@@ -146,9 +146,7 @@ def prepare(
     if not parts:
         # An error would reveal that no client has a record. If nothing tells their shape, it is one number.
         nothing = Arrays(x=np.empty((0, 1)), y=np.empty(0))
-        blank = test
-        if blank is None:
-            blank, _ = _portion(nothing, layout, schema, name, name, lenient=True)
+        blank = _portion(nothing, layout, schema, name, name, lenient=True)[0] if test is None else test
         parts = {next(iter(found.parts)): (replace(blank.take(slice(0)), lenient=True), None)}
     whole, clients = _joined(parts, tuple(found.parts) if found.divided else (), layout, claimed)
     digest = _digest(whole)
