@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 IMAGES: Final = "efficientnet_lite0"
 TEXTS: Final = "wordllama"
-_BOTH: Final = (("train", ""), ("test", "-test"))
-"""The parts of a source that has two: name, and the ending of its file."""
 _MOST_LABELS: Final = 1000
 """The most classes that the command prints."""
 
@@ -86,8 +84,9 @@ def features(
     single_thread()
     parts = _parts(source, text, target, size)
     chosen = _network(network or (IMAGES if text is None else TEXTS), about, source, text, trusted)
-    for part in parts:
-        _require_readable(part, chosen, source)
+    for part in parts:  # before anything is written
+        if chosen.tokens is None:
+            chosen.width(part.read(part.records[:1]).shape[1:])
     echo(outside(chosen.about, source), err=True)
     for part in parts:
         _write(part, chosen, out.with_name(f"{out.stem}{part.ending}.npz"), records)
@@ -116,24 +115,25 @@ def _parts(source: str, text: str | None, target: str | None, size: int) -> list
     path = Path(source).expanduser()
     if text is not None:
         return [_of_table(path, text, target)]
-    if source not in NAMES and not path.exists():
+    if source in NAMES:
+        split = load(source)
+        return [
+            FeatureSource(records=own.x, y=own.y, ending=ending)
+            for own, ending in ((split.train, ""), (split.test, "-test"))
+        ]
+    if not path.exists():
         raise ConfigError(
             f"Expected a data set among {', '.join(NAMES)}, or a file or folder, got {source!r}"
             f"{near(source, NAMES)}. Check the path."
         )
-    if source in NAMES:
-        split = load(source)
-        parts = ((getattr(split, name), ending) for name, ending in _BOTH)
-        return [FeatureSource(records=own.x, y=own.y, ending=ending) for own, ending in parts]
     if not path.is_dir():
         return [_of_array(path)]
-    inside = {own.name for own in path.iterdir() if not own.name.startswith(".")}
-    if inside == {"train", "test"}:
-        return [_of_folder(path / name, size, ending) for name, ending in _BOTH]
-    return [_of_folder(path, size, "")]
+    if {own.name for own in path.iterdir() if not own.name.startswith(".")} == {"train", "test"}:
+        return [_of_folder(path / "train", size), _of_folder(path / "test", size, "-test")]
+    return [_of_folder(path, size)]
 
 
-def _of_folder(folder: Path, size: int, ending: str) -> FeatureSource:
+def _of_folder(folder: Path, size: int, ending: str = "") -> FeatureSource:
     import numpy as np
 
     from securefl.data.images import images_in, read_images
@@ -172,11 +172,13 @@ def _of_array(path: Path) -> FeatureSource:
 
 
 def _of_table(path: Path, text: str, target: str | None) -> FeatureSource:
+    import numpy as np
+
     from securefl.core.reading import near
-    from securefl.data.columns import Cell
+    from securefl.data.columns import CORRECT, Cell
     from securefl.data.tables import read_records
 
-    frame = read_records(path)
+    frame: Any = read_records(path)
     if not hasattr(frame, "columns"):
         raise ConfigError(f"Expected a table (.csv, .parquet) for --text, got {path}.")
     for name in filter(None, (text, target)):
@@ -185,33 +187,27 @@ def _of_table(path: Path, text: str, target: str | None) -> FeatureSource:
             raise DataError(
                 f"{path}: expected one column {name!r}, got {columns}{near(name, map(str, frame.columns))}."
             )
-    place = Cell(str(path), text, advice=False, trained=True)
-    texts = frame[text].tolist()
-    for row, one in enumerate(texts):
-        if not isinstance(one, str) or not one.strip():
-            raise DataError(
-                f"{place.at(row)}: expected a text, got {'none' if not one else type(one).__name__}. "
-                "Correct the record, or leave it out."
-            )
+    texts = frame[text].to_numpy(object)
+    bad = np.array([not isinstance(one, str) or not one.strip() for one in texts], bool)
+    Cell(str(path), text).refuse(bad, texts, "a text")
     return FeatureSource(
-        records=texts,
-        y=None if target is None else _targets(frame[target], Cell(str(path), target, trained=True)),
+        records=texts.tolist(),
+        y=None if target is None else _targets(frame[target], Cell(str(path), target, CORRECT)),
     )
 
 
-def _targets(values: Any, place: Any) -> NDArray[Any]:
+def _targets(values: Any, cell: Any) -> NDArray[Any]:
     """The targets of a table as a file keeps them: whole numbers, other numbers, or words."""
     import numpy as np
 
-    from securefl.data.columns import numbers_of, word_of
+    from securefl.data.columns import numbers_of, words_of
 
-    words = [word_of(one) for one in values]
-    if "" in words:
-        raise DataError(f"{place.at(words.index(''))}: expected a target, got none.")
+    words = words_of(values)
+    cell.refuse(words == "", words, "a target")
     try:
-        numbers = numbers_of(values, place)
+        numbers = numbers_of(values, cell)
     except DataError:
-        return np.array(words)
+        return words.astype(str)
     return numbers.astype(np.int64 if (numbers == np.round(numbers)).all() else np.float32)
 
 
@@ -224,8 +220,7 @@ def _network(
     from securefl.training.networks import made_by, named
 
     if names_code(word):
-        place = located(word, Path.cwd(), Namer(trusted=trusted))
-        made = made_by(place, about or f"{word}, an own network")
+        made = made_by(located(word, Path.cwd(), Namer(trusted=trusted)), about or f"{word}, an own network")
         chosen = replace(made, about=of_own(made.about, made.name))
         if not is_name(chosen.about):
             raise ConfigError(f"Expected --about as {NAMED}, got {str(about)[:80]!r}. Shorten it.")
@@ -233,22 +228,10 @@ def _network(
         raise ConfigError(f"Expected no --about for {word!r}, which describes itself. Leave it out.")
     else:
         chosen = named(word)
-    if (chosen.tokens is None) != (text is None) and not names_code(word):
+    if (chosen.tokens is None) != (text is None):
         wanted = "numbers or images" if text is None else "text"
         raise ConfigError(f"Expected a network that reads {wanted} for {source}, got {word!r}. Take another.")
     return chosen
-
-
-def _require_readable(part: FeatureSource, network: Network, source: str) -> None:
-    """Raises ConfigError, before anything is written, if the network does not read the first record."""
-    first = part.read(part.records[:1])
-    if network.tokens is not None:
-        return
-    if isinstance(first, list):
-        raise ConfigError(
-            f"Expected a network that reads text for {source}, got {network.name.split()[0]!r}."
-        )
-    network.width(first.shape[1:])
 
 
 def _write(part: FeatureSource, network: Network, path: Path, records: int | None) -> None:
@@ -273,11 +256,9 @@ def _write(part: FeatureSource, network: Network, path: Path, records: int | Non
 
 def _toml(out: Path, parts: list[FeatureSource]) -> Iterator[str]:
     """The lines of [data] that read the files, if their labels are words."""
-    y = parts[0].y
-    if y is None or y.dtype.kind != "U":
-        return
-    labels = sorted({str(label) for part in parts if part.y is not None for label in part.y})
-    if len(labels) <= _MOST_LABELS:
+    words = (part.y for part in parts if part.y is not None and part.y.dtype.kind == "U")
+    labels = sorted({label for y in words for label in y.tolist()})
+    if 1 <= len(labels) <= _MOST_LABELS:
         yield "[data]"
         yield f'source = "{out.name}"'
         if len(parts) > 1:

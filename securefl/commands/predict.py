@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from securefl.data.schema import Schema
     from securefl.storage.own_code import Namer
     from securefl.training.trained import Trained
-
-_SHOWN: Final = 6
 
 
 @click.command(epilog="Example:  securefl predict model.safetensors new.csv -o predicted.csv")
@@ -159,48 +157,42 @@ def _table(trained: Trained, outputs: NDArray[Any], proba: bool) -> pd.DataFrame
     import pandas as pd
 
     found = trained.labelled(outputs)
-    made = pd.DataFrame({"row": range(1, len(outputs) + 1)})
+    made: dict[str, Any] = {"row": range(1, len(outputs) + 1)}
     if found.ndim == 1:
         made["prediction"] = found
     else:
-        named = [one.name for one in trained.about.records.targets]
-        targets = named or [str(place) for place in range(found.shape[1])]
-        for place, target in enumerate(targets):
-            made[f"prediction of {target}"] = found[:, place]
+        targets = [one.name for one in trained.about.records.targets] or range(found.shape[1])
+        made |= {f"prediction of {name}": own for name, own in zip(targets, found.T, strict=True)}
     if proba:
-        shares = trained.probable(outputs)
-        for label, share in zip(trained.classes_, shares.T, strict=True):
-            made[f"probability of {label}"] = share
-    return made
+        shares = trained.probable(outputs).T
+        made |= {f"probability of {label}": own for label, own in zip(trained.classes_, shares, strict=True)}
+    return pd.DataFrame(made)
 
 
 def _told(trained: Trained, records: Any, made: pd.DataFrame, out: Path) -> dict[str, Any]:
     """What the command prints: numbers of records by label, the columns left out, the accuracy if known."""
+    from securefl.data.columns import words_of
+
     schema = trained.about.records
     left = schema.left_out(records) if hasattr(records, "columns") and schema.columns is not None else ()
     told: dict[str, Any] = {"records": len(made), "left_out": list(left), "file": str(out)}
-    if trained.about.task != "classification":
-        return told
-    from securefl.data.columns import word_of
-
-    predicted = [word_of(one) for one in made["prediction"]]
-    told["labels"] = dict(Counter(predicted))
-    target = schema.targets[0].name if schema.targets else None
-    if target in left:
-        actual = [word_of(one) for one in records[target]]
-        known = {word_of(label) for label in trained.classes_}
-        if known.issuperset(actual):
-            told["accuracy"] = sum(map(str.__eq__, predicted, actual)) / len(actual)
+    if trained.about.task == "classification":
+        predicted = words_of(made["prediction"])
+        told["labels"] = dict(Counter(predicted))
+        if schema.targets and schema.targets[0].name in left:
+            actual = words_of(records[schema.targets[0].name])
+            if {*words_of(trained.classes_)}.issuperset(actual):
+                told["accuracy"] = float((predicted == actual).mean())
     return told
 
 
 def _lines(told: dict[str, Any]) -> Iterator[str]:
+    from securefl.data.columns import listed
+
     counts = ", ".join(f"{label} {count:,}" for label, count in told.get("labels", {}).items())
     yield f"records   {told['records']:,}" + (f": {counts}" if counts else "")
     if told["left_out"]:
-        shown = ", ".join(map(repr, told["left_out"][:_SHOWN]))
-        more = len(told["left_out"]) - _SHOWN
-        yield f"left out  {shown}" + (f" and {more} more" if more > 0 else "")
+        yield f"left out  {listed(told['left_out'])}"
     if "accuracy" in told:
         yield f"accuracy  {told['accuracy']:.4f} against the labels in the table"
     yield f"File: {told['file']}"

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from math import isfinite
+from math import inf, isfinite, nan
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,18 +30,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_CATEGORIES: Final = 10_000
+_LONGEST: Final = 1000
+"""The most characters of a column's name."""
 _SHOWN: Final = 8
 """How many categories an error lists."""
-_ABSENT: Final = frozenset({"", "na", "n/a", "nan", "null", "none"})
-"""Texts that stand for a missing number, in lower case."""
-_TRUTH: Final = {"true": 1.0, "false": 0.0}
-_WHOLE: Final = re.compile(r"(-?\d+)\.0+")
-_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
-
+_WORDS: Final = {**dict.fromkeys(("", "na", "n/a", "nan", "null", "none"), nan), "true": 1.0, "false": 0.0}
+"""The numbers of texts in lower case. nan stands for an empty cell."""
 _NUMBER: Final = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)", re.ASCII)
 """A number in lower case."""
+_WHOLE: Final = re.compile(r"(-?\d+)\.0+")
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 UNREADABLE: Final = object()
 """A cell of a damaged row. No declaration covers it, not even `missing`."""
+CORRECT: Final = "Correct the record, or leave it out."
+"""The remedy for a value of a column that no declaration can change."""
 
 Word = str | int | float | bool
 
@@ -90,58 +92,64 @@ class Column:
         return tuple(word_of(one) for one in self.categories or ())
 
 
+@dataclass(frozen=True, kw_only=True)
+class Named(Column):
+    """A column of a table: its declaration and its name. Raises ValueError if the name is not printable."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.name.strip() or len(self.name) > _LONGEST or not is_legible(self.name):
+            raise ValueError(f"Expected a column's name of printable letters, got {self.name[:80]!r}.")
+
+    @property
+    def values(self) -> list[str]:
+        """The names of the values into which the column is encoded."""
+        plain = [self.name] if self.categories is None else [f"{self.name} = {word}" for word in self.words]
+        return [*plain, *([f"{self.name} is missing"] if self.indicator else [])]
+
+
 @dataclass(frozen=True)
 class Cell:
     """The file and the column that an error names.
 
-    advice: whether the error shows how to declare the column.
-    trained: whether a trained model reads the column, so that no declaration can change any more.
-    unusable: a set that collects the rows of unusable values. A study with a finite epsilon needs it, since
-        an error would reveal a record. If it is None, the first unusable row raises.
+    remedy: the advice about a value that the declaration does not cover. By default the error shows how to
+        declare the column.
+    lenient: whether no value is an error, but counts as unusable. A study with a finite epsilon needs it,
+        since an error would reveal a record.
     """
 
     where: str
     name: str
-    advice: bool = True
-    trained: bool = False
-    unusable: set[int] | None = None
+    remedy: str = ""
+    lenient: bool = False
 
-    def __str__(self) -> str:
-        return f"{self.where}, column {self.name!r}"
-
-    def at(self, row: int) -> str:
-        """The cell of a row, counted from 0, in words."""
-        return f"{self.where}, row {row + 1}, column {self.name!r}"
-
-    def refuse(self, bad: NDArray[np.bool_], said: Callable[[int], str]) -> None:
-        """Raise DataError for the first bad value or, if `unusable` is a set, add the rows of all to it.
+    def refuse(self, bad: NDArray[np.bool_], values: Any, expected: str, remedy: str = CORRECT) -> None:
+        """Raise DataError for the first bad one of n values, unless the reading is lenient.
 
         Args:
-            bad: Which of n values are unusable, shape (n,).
-            said: What the error says of the value in this row.
+            bad: Which values are unusable, shape (n,).
+            values: The values, n of them.
+            expected: The values that the column may have.
+            remedy: The advice, if the cell has none of its own.
         """
-        rows = np.flatnonzero(bad).tolist()
-        if self.unusable is not None:
-            self.unusable.update(rows)
-        elif rows:
-            raise DataError(f"{self.at(rows[0])}: {said(rows[0])}")
+        if not self.lenient and bad.any():
+            row = int(bad.argmax())
+            got = values[row] if isinstance(values, np.ndarray) else values.iloc[row]
+            shown = "none" if _is_none(got) or not str(got) else f"{str(got)[:80]!r}"
+            raise DataError(
+                f"{self.where}, row {row + 1}, column {self.name!r}: expected {expected}, got {shown}. "
+                f"{self.remedy or remedy}"
+            )
 
     def lines(self, line: str) -> str:
         """The TOML that declares the column."""
-        return f"\n\n    [data.columns.{key_of(self.name)}]\n    {line}\n" if self.advice else ""
-
-    def remedy(self, declare: str) -> str:
-        """What to do about a value that the declaration does not cover.
-
-        declare: the sentence for the author of a study, who can change the declaration.
-        """
-        if not self.trained:
-            return declare
-        return "The model was trained without a rule for it: correct the record, or leave it out."
+        return f"\n\n    [data.columns.{key_of(self.name)}]\n    {line}\n"
 
 
 def encoded(values: pd.Series[Any], column: Column, cell: Cell) -> NDArray[np.float32]:
-    """Encode a column of n values as numbers, shape (n, k).
+    """Encode a column of n values as numbers.
 
     Args:
         values: The column's values.
@@ -149,136 +157,109 @@ def encoded(values: pd.Series[Any], column: Column, cell: Cell) -> NDArray[np.fl
         cell: Names file and column in errors.
 
     Returns:
-        The numbers, float32 of shape (n, k).
+        The numbers, float32 of shape (n, k). If the reading is lenient, an unusable row has one that is not
+        finite.
 
     Raises:
         DataError: The declaration does not cover a value. It names file, row, column and value.
     """
-    found, gone = (_scaled if column.categories is None else _one_hot)(values, column, cell)
+    if column.categories is None:
+        numbers = numbers_of(values, cell)
+        gone = np.isnan(numbers)
+        if column.missing is None:
+            declare = "Declare in the study the number for an empty cell, such as:" + cell.lines(
+                "missing = 0"
+            )
+            cell.refuse(gone, values, "a number", declare)
+        else:
+            numbers[gone] = column.missing
+        numbers[np.isinf(numbers)] = nan  # or a range would make a number of it
+        if column.range is not None:
+            low, high = column.range
+            numbers = (np.clip(numbers, low, high) - low) / (high - low)
+        with np.errstate(over="ignore"):
+            found: NDArray[Any] = numbers.astype(np.float32)
+        cell.refuse(~np.isfinite(found), values, "a finite number of 32 bits")
+    else:
+        words = words_of(values)
+        gone = words == ""
+        if column.missing is not None:
+            words[gone] = word_of(column.missing)
+        codes = coded(words, column.words, cell, blank=column.indicator)[:, None]
+        found = np.where(codes < 0, np.float32(nan), codes == np.arange(len(column.words)))
     return np.column_stack((found, gone) if column.indicator else (found,)).astype(np.float32)
 
 
-def _scaled(
-    values: pd.Series[Any], column: Column, cell: Cell
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """The scaled numbers, shape (n,), and which cells are empty."""
-    numbers = numbers_of(values, cell)
-    gone = np.isnan(numbers)
-    if column.missing is None:
-        declare = "Declare in the study the number for an empty cell, such as:" + cell.lines("missing = 0")
-        cell.refuse(gone, lambda _: f"expected a number, got none. {cell.remedy(declare)}")
-    numbers[gone] = column.missing or 0
-    if column.range is not None:
-        low, high = column.range
-        numbers = (np.clip(numbers, low, high) - low) / (high - low)
-    with np.errstate(over="ignore"):
-        found = numbers.astype(np.float32)
-    cell.refuse(~np.isfinite(found), lambda row: f"expected a finite number of 32 bits, got {numbers[row]}.")
-    return found, gone
-
-
-def _one_hot(
-    values: pd.Series[Any], column: Column, cell: Cell
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """1 at the value's category, shape (n, categories), and which cells are empty.
-
-    A row is all zeros if its value is missing and the column declares `indicator` without `missing`.
-    """
-    words = column.words
-    gone = words_of(values) == ""
-    if column.missing is None and not column.indicator:
-        declare = (
-            "Name the category of empty cells by `missing`, or mark them by `indicator = true`, under "
-            f"[data.columns.{key_of(cell.name)}]."
-        )
-        cell.refuse(gone, lambda _: f"expected a category, got no value. {cell.remedy(declare)}")
-    empty = -1 if column.missing is None else words.index(word_of(column.missing))
-    return coded(values, words, cell, empty)[:, None] == np.arange(len(words)), gone
-
-
 def coded(
-    values: pd.Series[Any], words: tuple[str, ...], cell: Cell, empty: int | None = None
+    found: NDArray[np.object_], words: tuple[str, ...], cell: Cell, *, blank: bool = False
 ) -> NDArray[np.int64]:
-    """The position of each value among `words`, shape (n,), or -1 if the value is none of them.
+    """The position of each found word among `words`, shape (n,), or -1 for any other word.
 
-    empty: the position that an empty cell gets. By default an empty cell is unknown. Raises DataError for the
-    first unknown value, unless `cell.unusable` collects such rows.
+    Args:
+        found: Words in the form of `word_of`, shape (n,).
+        words: The known words.
+        cell: Names file and column in errors.
+        blank: Whether an empty cell is known too. Its position is len(words).
+
+    Raises:
+        DataError: A word is unknown, and the reading is not lenient.
     """
-    known = {word: code for code, word in enumerate(words)}
+    known = {word: code for code, word in enumerate((*words, *([""] if blank else [])))}
     if words == ("0", "1"):
         known |= {"false": 0, "true": 1}
-    if empty is not None:
-        known[""] = empty
-    found = words_of(values)
-
-    def said(row: int) -> str:
-        got = values.iloc[row]
-        got = got.item() if isinstance(got, np.generic) else got
-        shown = ", ".join(map(repr, words[:_SHOWN])) + (", ..." if len(words) > _SHOWN else "")
-        declare = "Add it to the declared ones if it is a possible value, or correct the record."
-        return f"expected one of {shown}, got {got!r}. {cell.remedy(declare)}"
-
-    cell.refuse(np.array([word not in known for word in found], bool), said)
-    return np.array([known.get(word, -1) for word in found], np.int64)
+    codes = np.array([known.get(word, -1) for word in found], np.int64)
+    shown = ", ".join(map(repr, words[:_SHOWN])) + (", ..." if len(words) > _SHOWN else "")
+    remedy = "Add it to the declared ones if it is a possible value, or correct the record."
+    if "" in found[codes < 0][:1]:
+        remedy = f"Name its category by `missing`, or mark empty cells:{cell.lines('indicator = true')}"
+    cell.refuse(codes < 0, found, f"one of {shown}", remedy)
+    return codes
 
 
 def numbers_of(values: pd.Series[Any], cell: Cell) -> NDArray[np.float64]:
-    """Convert numbers, truth values and texts of numbers to float64 (n,). A missing number becomes NaN.
+    """Convert numbers, truth values and texts of numbers to float64 (n,). A missing number becomes nan.
 
-    Raises DataError for dates, complex numbers, infinity and any other value.
+    Raises DataError for dates, complex numbers, infinity and any other value. If the reading is lenient, such
+    a value in a column of another type becomes infinity.
     """
-    from pandas.api import types
-
-    if types.is_datetime64_any_dtype(values) or types.is_timedelta64_dtype(values):
-        remedy = cell.remedy("Turn it into numbers first, or leave it out by `ignore` under [data].")
-        raise DataError(f"{cell}: expected numbers, got dates. {remedy}")
-    if types.is_complex_dtype(values):
-        raise DataError(f"{cell}: expected real numbers, got complex ones.")
-    if types.is_numeric_dtype(values):
-        found = values.to_numpy(np.float64, na_value=np.nan, copy=True)
+    kind = values.dtype.kind
+    if kind in "mMc":
+        remedy = cell.remedy or "Turn it into numbers first, or leave it out by `ignore` under [data]."
+        raise DataError(
+            f"{cell.where}, column {cell.name!r}: expected real numbers, got {values.dtype}. {remedy}"
+        )
+    if kind in "biuf":
+        found = np.array(values.to_numpy(np.float64, na_value=nan))  # a copy, since the caller changes it
     else:
         # Cell by cell: pandas would choose one type for all, and one odd cell would change how others read.
-        numbers = [_number_of(value) for value in values]
-        cell.refuse(
-            np.array([number is None for number in numbers], bool),
-            lambda row: _no_number(values.iloc[row], cell),
+        found = np.array([_number_of(value) for value in values], np.float64)
+    first = next(iter(values[np.isinf(found)]), "")
+    remedy = "Correct the record, or turn it into columns of numbers."
+    if isinstance(first, str) and not _NUMBER.fullmatch(first.strip().lower()):
+        line = f"categories = [{json.dumps(first[:40], ensure_ascii=False)}, ...]"
+        remedy = (
+            "If the column holds words, list all possible words in the study, from public knowledge of the "
+            f"column:{cell.lines(line)}\n"
+            "`securefl data describe FILE --public` proposes such lines from a public file."
         )
-        found = np.array(numbers, np.float64)
-    cell.refuse(np.isinf(found), lambda _: "expected a finite number, got infinity.")
+    remedy += (
+        " To leave out a column without information, such as a name, write `ignore = [...]` under [data]."
+    )
+    cell.refuse(np.isinf(found), values, "a finite number", remedy)
     return found
 
 
-def _number_of(value: Any) -> float | None:
-    """The number in a cell, nan if the cell is empty, or None if it holds something else."""
+def _number_of(value: Any) -> float:
+    """The number in a cell, nan if the cell is empty, or inf if it holds something else."""
     if isinstance(value, str):
         text = value.strip().lower()
-        if _NUMBER.fullmatch(text):
-            return float(text)
-        return np.nan if text in _ABSENT else _TRUTH.get(text)
+        return float(text) if _NUMBER.fullmatch(text) else _WORDS.get(text, inf)
     if _is_none(value):
-        return np.nan
+        return nan
     try:
-        return float(value) if isinstance(value, Real | Decimal | np.bool_) else None
-    except OverflowError:
-        return np.inf
-    except ValueError:  # a signalling nan of `Decimal`
-        return None
-
-
-def _no_number(got: Any, cell: Cell) -> str:
-    if isinstance(got, list | tuple | dict | np.ndarray):
-        remedy = cell.remedy("Turn it into columns of numbers, or leave it out by `ignore` under [data].")
-        return f"expected a number in each cell, got {type(got).__name__}. {remedy}"
-    said = f"expected a number, got {str(got)[:80]!r}."
-    if not cell.advice or cell.trained:
-        return f"{said} {cell.remedy('Correct the record.')}"
-    line = f"categories = [{json.dumps(str(got)[:40], ensure_ascii=False)}, ...]"
-    return (
-        f"{said} If the column holds words, list all possible words in the study, from public knowledge of "
-        f"the column:{cell.lines(line)}\n"
-        "`securefl data describe FILE --public` proposes such lines from a public file. To leave out a "
-        "column without information, such as a name, write `ignore = [...]` under [data]."
-    )
+        return float(value) if isinstance(value, Real | Decimal | np.bool_) else inf
+    except (OverflowError, ValueError):  # a signalling nan of `Decimal` has no value
+        return inf
 
 
 def _is_none(value: Any) -> bool:
@@ -293,8 +274,6 @@ def word_of(value: Any) -> str:
     """The text by which a value is compared with categories: 1 equals 1.0, and true equals True."""
     if value is UNREADABLE:
         return " "  # all declared words are stripped, so it is none of them and not empty
-    if isinstance(value, bool | np.bool_):
-        return str(bool(value)).lower()
     text = str(value).strip()
     if text in ("True", "False"):
         return text.lower()
@@ -302,9 +281,11 @@ def word_of(value: Any) -> str:
     return whole[1] if whole else text
 
 
-def words_of(values: pd.Series[Any]) -> NDArray[np.object_]:
+def words_of(values: pd.Series[Any] | NDArray[Any]) -> NDArray[np.object_]:
     """The text of each of n values in the form of `word_of`, shape (n,): "" for an empty cell."""
-    return np.array(["" if _is_none(one) else word_of(one) for one in values], object)
+    import pandas as pd
+
+    return np.array(["" if _is_none(one) else word_of(one) for one in pd.Series(values)], object)
 
 
 def key_of(name: str) -> str:

@@ -59,34 +59,27 @@ class Dataset:
         if not is_legible(self.name):
             raise DataError(f"Expected a data set's name of printable letters, got {self.name!r}.")
         # Checked once here, so that later code needs no check of a record.
-        self._require(self.x.ndim >= 2, f"x of shape (n, *shape), got shape {self.x.shape}")
-        self._require(self.x.dtype in (np.float32, np.int64), f"x of float32 or int64, got {self.x.dtype}")
-        self._require(
-            self.lenient or bool(np.isfinite(self.x).all()), "finite values in x, got NaN or infinity"
-        )
+        n, x, y, groups = len(self.x), self.x, self.y, self.groups
+        fits = x.ndim >= 2 and x.dtype in (np.float32, np.int64)
+        self._require(fits, f"x of float32 or int64 and of shape (n, *shape), got {x.dtype} {x.shape}")
         if self.classes:
-            self._require(self.y.dtype == np.int64, f"labels y of int64, got {self.y.dtype}")
-            self._require(self.y.shape == (len(self),), f"{len(self)} labels, got shape {self.y.shape}")
-            in_range = self.lenient or not len(self) or (self.y.min() >= 0 and self.y.max() < self.classes)
-            self._require(in_range, f"labels in [0, {self.classes}), got one outside")
+            self._require(
+                y.dtype == np.int64 and y.shape == (n,), f"{n} labels y of int64, got {y.dtype} {y.shape}"
+            )
+            within = self.lenient or not n or 0 <= y.min() <= y.max() < self.classes
+            self._require(bool(within), f"labels in [0, {self.classes}), got one outside")
         else:
-            self._require(self.y.dtype == np.float32, f"targets y of float32, got {self.y.dtype}")
-            matches = self.y.ndim == 2 and len(self.y) == len(self)
-            self._require(matches, f"targets y of shape ({len(self)}, targets), got shape {self.y.shape}")
+            fits = y.dtype == np.float32 and y.ndim == 2 and len(y) == n
+            self._require(fits, f"targets y of float32 and of shape ({n}, targets), got {y.dtype} {y.shape}")
+        for what, values in (("values in x", x), ("targets y", y)):
             self._require(
-                self.lenient or bool(np.isfinite(self.y).all()), "finite targets y, got NaN or infinity"
+                self.lenient or bool(np.isfinite(values).all()), f"finite {what}, got NaN or infinity"
             )
-        if self.groups is not None:
-            self._require(self.groups.dtype == np.int64, f"groups of int64, got {self.groups.dtype}")
-            self._require(
-                self.groups.shape == (len(self),), f"one group id a record, got {self.groups.shape}"
-            )
-            known = (
-                not self.holders
-                or not len(self)
-                or 0 <= self.groups.min() <= self.groups.max() < self.holders
-            )
-            self._require(known, f"groups in [0, {self.holders}), got one outside")
+        if groups is not None:
+            fits = groups.dtype == np.int64 and groups.shape == (n,)
+            self._require(fits, f"{n} groups of int64, got {groups.dtype} {groups.shape}")
+            known = not self.holders or not n or 0 <= groups.min() <= groups.max() < self.holders
+            self._require(bool(known), f"groups in [0, {self.holders}), got one outside")
 
     def _require(self, holds: bool, expected: str) -> None:
         if not holds:

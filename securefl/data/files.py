@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 from functools import lru_cache
 from pathlib import Path
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.reading import near
 from securefl.data.digests import PINNED, DataFile
 
 
@@ -36,9 +36,8 @@ def data_folder() -> Path:
 def files_of(name: str) -> tuple[DataFile, ...]:
     """The pinned files of data set `name`. Raises ConfigError for an unknown name, with the nearest one."""
     if name not in PINNED:
-        nearest = difflib.get_close_matches(name, PINNED, n=1, cutoff=0.0)[0]
         raise ConfigError(
-            f"Expected one of the data sets {', '.join(PINNED)}, got {name!r}; did you mean {nearest!r}?"
+            f"Expected one of the data sets {', '.join(PINNED)}, got {name!r}{near(name, PINNED)}."
         )
     return PINNED[name]
 

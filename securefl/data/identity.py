@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.formats import prefix
@@ -31,10 +30,7 @@ def digest_of_records(parts: Iterable[Pair]) -> str:
 
 def _each(x: NDArray[Any], y: NDArray[Any]) -> Iterator[bytes]:
     kind = f"{x.dtype.str} {x.shape[1:]} {y.dtype.str} {y.shape[1:]}".encode()
-    for row, target in zip(np.ascontiguousarray(x), np.ascontiguousarray(y), strict=True):
-        # Adding zero turns -0.0, which has other bytes, into 0.0 and changes no other number.
-        yield hashlib.sha256(kind + (row + row.dtype.type(0)).tobytes() + _plain(target)).digest()
-
-
-def _plain(target: Any) -> bytes:
-    return bytes((np.asarray(target) + np.asarray(target).dtype.type(0)).tobytes())
+    # Adding zero turns -0.0, which has other bytes, into 0.0 and changes no other number.
+    zero, none = x.dtype.type(0), y.dtype.type(0)
+    for row, target in zip(x, y, strict=True):
+        yield hashlib.sha256(kind + (row + zero).tobytes() + (target + none).tobytes()).digest()

@@ -33,10 +33,6 @@ class Images:
     files: tuple[Path, ...]
     labels: tuple[str, ...] | None
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return tuple(sorted(set(self.labels or ())))
-
 
 def images_in(folder: Path) -> Images:
     """The images of a folder: of its subfolders, each a class, or of itself without classes.

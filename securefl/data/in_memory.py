@@ -7,7 +7,7 @@ A portion is the records of one client, or of all clients together. It becomes a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -27,9 +27,6 @@ FORMS: Final = (
     "arrays (x, y), a DataFrame, a Dataset or Split of securefl.data, a torch or Hugging Face data set, a "
     'mapping {"train": ..., "test": ...} of these, or a list of these with one for each client'
 )
-
-_SINGLE: Final = ("Value", "ClassLabel")
-"""Types of Hugging Face's columns of single values."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,16 +49,15 @@ def given(thing: object, layout: Layout, where: str) -> InMemory:
 
     where: a name of the object for errors.
     """
+    clients: Any = None
     if isinstance(thing, Split):
         return InMemory(parts={where: thing.train}, test=thing.test)
-    if isinstance(thing, Mapping) and set(map(str, thing)) in ({"train", "test"}, {"train"}):
-        train = given(thing["train"], layout, f"{where} train")
+    if isinstance(thing, Mapping) and {"train"} <= set(map(str, thing)) <= {"train", "test"}:
         test = portion(thing["test"], layout, f"{where} test") if "test" in thing else None
-        return InMemory(parts=train.parts, test=test, divided=train.divided)
-    clients: Any = None
-    if isinstance(thing, Mapping) and not _has_arrays(thing):
+        return replace(given(thing["train"], layout, f"{where} train"), test=test)
+    if isinstance(thing, Mapping) and not thing.keys() >= {"x", "y"}:
         clients = thing.items()
-    if isinstance(thing, list) or (isinstance(thing, tuple) and not _is_pair(thing)):
+    elif isinstance(thing, list | tuple) and not _is_pair(thing):
         clients = enumerate(thing)
     if clients is None:
         return InMemory(parts={where: portion(thing, layout, where)})
@@ -71,16 +67,16 @@ def given(thing: object, layout: Layout, where: str) -> InMemory:
     return InMemory(parts=parts, divided=True)
 
 
-def portion(thing: object, layout: Layout, where: str) -> Portion:
+def portion(thing: Any, layout: Layout, where: str) -> Portion:
     """Convert one portion: the records of one client, or of all. Raises DataError if it has none of FORMS."""
     if isinstance(thing, Dataset | Arrays):
         return thing
-    if isinstance(thing, Mapping) and _has_arrays(thing):
+    if _is_pair(thing):
+        thing = dict(zip("xy", thing, strict=True))
+    if isinstance(thing, Mapping) and thing.keys() >= {"x", "y"}:
+        x, y = (array_of(thing[name], f"{where}, {name}") for name in "xy")
         clients = thing.get(layout.client_column) if layout.client_column else None
-        return _arrays(thing["x"], thing["y"], where, clients)
-    if isinstance(thing, tuple) and _is_pair(thing):
-        x, y = thing
-        return _arrays(x, y, where)
+        return Arrays(x=x, y=y, clients=None if clients is None else np.asarray(clients))
     if (table := frame_of_table(thing)) is not None:
         return table
     if hasattr(thing, "column_names") and hasattr(thing, "with_format"):
@@ -90,19 +86,14 @@ def portion(thing: object, layout: Layout, where: str) -> Portion:
     raise DataError(f"{where}: expected {FORMS}; got {type(thing).__name__}.")
 
 
-def _has_arrays(thing: Mapping[Any, Any]) -> bool:
-    return "x" in thing and "y" in thing
-
-
-def _is_pair(thing: tuple[Any, ...]) -> bool:
+def _is_pair(thing: Any) -> bool:
     """Whether a tuple is (x, y). Otherwise its entries are the records of one client each."""
-    arrays = all(isinstance(one, list) or hasattr(one, "__array__") for one in thing)
-    return len(thing) == 2 and arrays and not (hasattr(thing[1], "columns") and hasattr(thing[1], "iloc"))
-
-
-def _arrays(x: Any, y: Any, where: str, clients: Any = None) -> Arrays:
-    whose = None if clients is None else np.asarray(clients)
-    return Arrays(x=array_of(x, f"{where}, x"), y=array_of(y, f"{where}, y"), clients=whose)
+    return (
+        isinstance(thing, tuple)
+        and len(thing) == 2
+        and all(isinstance(one, list) or hasattr(one, "__array__") for one in thing)
+        and not (hasattr(thing[1], "columns") and hasattr(thing[1], "iloc"))
+    )
 
 
 def array_of(thing: Any, where: str) -> NDArray[Any]:
@@ -132,25 +123,22 @@ def _from_items(thing: Any, where: str) -> Arrays:
             f"{where}: expected a data set with a length and items (x, y), got "
             f"{type(error).__name__}: {error}."
         ) from error
-    if not items:  # of no shape, until `own` gives it that of the others
+    if not items:  # of no shape, until `prepare` gives it that of the others
         return Arrays(x=np.empty((0, 0)), y=np.empty(0))
+    found: dict[str, list[NDArray[Any]]] = {"x": [], "y": []}
     for row, item in enumerate(items, 1):
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise DataError(
                 f"{where}, row {row}: expected items (x, y), got {type(item).__name__}. Pass {FORMS}."
             )
-
-    def stacked(at: int, what: str) -> NDArray[Any]:
-        entries = [array_of(item[at], f"{where}, row {row}, {what}") for row, item in enumerate(items, 1)]
-        for row, entry in enumerate(entries, 1):
-            if entry.shape != entries[0].shape:
+        for (what, entries), value in zip(found.items(), item, strict=True):
+            entries.append(array_of(value, f"{where}, row {row}, {what}"))
+            if entries[-1].shape != entries[0].shape:
                 raise DataError(
                     f"{where}, {what}, row {row}: expected shape {entries[0].shape} as in row 1, got "
-                    f"{entry.shape}."
+                    f"{entries[-1].shape}."
                 )
-        return np.stack(entries)
-
-    return Arrays(x=stacked(0, "x"), y=stacked(1, "y"))
+    return Arrays(x=np.stack(found["x"]), y=np.stack(found["y"]))
 
 
 def _from_columns(thing: Any, layout: Layout, where: str) -> pd.DataFrame | Arrays:
@@ -167,7 +155,7 @@ def _from_columns(thing: Any, layout: Layout, where: str) -> pd.DataFrame | Arra
         if (shape := _shape_of(features.get(name)))
         else array_of(numbers[name], f"{where}, column {name!r}")
         for name in names
-        if name not in layout.ignore and type(features.get(name)).__name__ not in _SINGLE
+        if name not in layout.ignore and type(features.get(name)).__name__ not in ("Value", "ClassLabel")
     }
     shaped = [name for name, values in arrays.items() if values.ndim > 1]
     if not shaped:
@@ -180,10 +168,13 @@ def _from_columns(thing: Any, layout: Layout, where: str) -> pd.DataFrame | Arra
             f"{', '.join(map(repr, names))} with arrays in {', '.join(map(repr, shaped))}. Leave out the "
             "others by `ignore` under [data]."
         )
-    target = layout.target[0]
-    y = _objects(cells[target]) if layout.count else array_of(numbers[target], f"{where}, column {target!r}")
-    whose = _objects(cells[layout.client_column]) if layout.client_column in names else None
-    return Arrays(x=arrays[inputs[0]], y=y, clients=whose, by_name=True)
+
+    def objects(name: Any) -> NDArray[Any]:
+        return pd.Series(list(cells[name]), dtype=object).to_numpy()
+
+    target, whose = layout.target[0], layout.client_column
+    y = objects(target) if layout.count else array_of(numbers[target], f"{where}, column {target!r}")
+    return Arrays(x=arrays[inputs[0]], y=y, clients=objects(whose) if whose in names else None, by_name=True)
 
 
 def _shape_of(feature: Any) -> tuple[int, ...]:
@@ -204,11 +195,4 @@ def _of_shape(rows: Any, shape: tuple[int, ...]) -> NDArray[np.float32]:
             continue
         if values.shape == shape:
             found[place] = values
-    return found
-
-
-def _objects(cells: Any) -> NDArray[np.object_]:
-    """The cells as they are, shape (n,)."""
-    found = np.empty(len(cells), object)
-    found[:] = list(cells)
     return found

@@ -78,17 +78,14 @@ def _in_parquet(path: Path) -> str | None:
 
 def one_network(files: Iterable[Path]) -> str:
     """The network that these files name, or "" if none does. Raises DataError if they name two networks."""
-    first: tuple[Path, str] | None = None
-    for path in files:
-        name = network_of(path)
-        if name and first and name != first[1]:
+    found = [(path, name) for path in files if (name := network_of(path))]
+    for path, name in found:
+        if name != found[0][1]:
             raise DataError(
-                f"{path}: expected features by {first[1]!r}, as {first[0].name} has, got some by {name!r}. "
-                "Compute both by one network."
+                f"{path}: expected features by {found[0][1]!r}, as {found[0][0].name} has, got some by "
+                f"{name!r}. Compute both by one network."
             )
-        if name and not first:
-            first = path, name
-    return first[1] if first else ""
+    return found[0][1] if found else ""
 
 
 def agreed(in_files: str, declared: str | None, where: str) -> str:

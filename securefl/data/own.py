@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import nan, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.data.columns import Cell, coded, listed
-from securefl.data.dataset import Dataset, Split, finite_rows
+from securefl.data.columns import CORRECT, Cell, Named, coded, listed, words_of
+from securefl.data.dataset import Dataset, Split, finite_rows, labelled
 from securefl.data.in_memory import InMemory
-from securefl.data.layout import Arrays, Layout, arrays_of, clients_of, features_of, values_of
+from securefl.data.layout import Arrays, Layout
 from securefl.data.networks import one_network
 from securefl.data.schema import Schema, of_layout
 from securefl.data.sides import Sides, parted
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from securefl.data.in_memory import Portion
 
 TEST_SHARE: Final = 0.3
+_LABEL: Final = "Correct the record, or `classes` under [data]."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Own:
+class Prepared:
     """A user's records, ready for a study.
 
     split: the records. digest: SHA-256 of all records in hex, computed before the split. clients: the names
@@ -44,9 +45,9 @@ class Own:
     split: Split
     digest: str
     schema: Schema
-    clients: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    parted: bool = False
+    clients: tuple[str, ...]
+    notes: tuple[str, ...]
+    parted: bool
 
 
 def from_files(source: Path, test: Path | None, layout: Layout, *, lenient: bool = False) -> InMemory:
@@ -65,27 +66,28 @@ def from_files(source: Path, test: Path | None, layout: Layout, *, lenient: bool
         ConfigError: `test` is `source`, or a folder comes with a client column.
         DataError: A file cannot be read.
     """
-    if test is not None and test.is_file() and source.is_file() and test.samefile(source):
-        raise ConfigError(
-            f"Expected a `test` file of other records than `source`, got {source} twice: the model "
-            "would be tested on its training records. Name another file, or leave `test` out."
-        )
-    own = None if test is None else read_table(test, None)
     divided = source.is_dir()
     if divided and layout.client_column is not None:
         raise ConfigError(
             f"Expected no client_column for {source}, a folder with a file for each client. Leave it out, "
             "and name the column under `ignore` if there is one."
         )
+    tested = None if test is None else read_table(test)
     files = files_in(source) if divided else [source]
-    if divided and test is not None:
-        files = [path for path in files if not path.samefile(test)]
+    if test is not None:
+        files = [path for path in files if not (path.exists() and path.samefile(test))]
+    if not files:
+        raise ConfigError(
+            f"Expected a `test` file of other records than `source`, got {source} twice: the model "
+            "would be tested on its training records. Name another file, or leave `test` out."
+        )
     # An empty file is a client without records. An error would reveal that the client has none.
     full = [path for path in files if not (divided and _is_blank(path))] or files
     read = {path: read_table(path, layout.client_column, lenient=lenient) for path in full}
-    parts = {path.name: read[path] if path in read else _without_rows(read[full[0]]) for path in files}
+    blank: Any = read[full[0]]  # a table, since all files are of one kind, if some are blank
+    parts = {path.name: read[path] if path in read else blank.iloc[:0] for path in files}
     network = one_network(full if test is None else [*full, test])
-    return InMemory(parts=parts, test=own, divided=divided, network=network)
+    return InMemory(parts=parts, test=tested, divided=divided, network=network)
 
 
 def _is_blank(path: Path) -> bool:
@@ -93,18 +95,7 @@ def _is_blank(path: Path) -> bool:
     return small and not path.read_bytes().removeprefix(b"\xef\xbb\xbf").strip()
 
 
-def _without_rows(part: Portion) -> Portion:
-    if isinstance(part, Dataset):
-        return part.take(slice(0))
-    return replace(part, x=part.x[:0], y=part.y[:0]) if isinstance(part, Arrays) else part.iloc[:0]
-
-
-def _is_shapeless(part: Portion) -> bool:
-    """Whether a portion has no record that tells its shape, such as a torch data set of length 0."""
-    return isinstance(part, Arrays) and not len(part.x) and (part.x.ndim < 2 or not prod(part.x.shape[1:]))
-
-
-def own(
+def prepare(
     found: InMemory,
     layout: Layout,
     *,
@@ -112,10 +103,12 @@ def own(
     sides: Sides,
     share: float | None = None,
     claimed: bool = False,
-) -> Own:
+) -> Prepared:
     """Divide a user's records into a training and a test part.
 
     Args:
+        found: The records.
+        layout: The study's declaration of them.
         name: The name of the data set.
         sides: Assigns a record to a part by the record's content.
         share: The probability with which a record becomes the server's. The default is TEST_SHARE if there is
@@ -123,132 +116,210 @@ def own(
         claimed: Whether the study claims a finite epsilon. Then no error depends on the number of records or
             on the clients that have them: such an error becomes a note. The clients must be declared.
 
-    Raises DataError if the records do not fit the layout, and ConfigError if there are both a share and a
-    test part.
+    Returns:
+        The records in two parts, with notes for the user.
+
+    Raises:
+        DataError: The records do not fit the layout.
+        ConfigError: There are both a share and a test part, or the layout has keys of tables for arrays.
     """
     if found.test is not None and share:
         raise ConfigError("Expected `test_share` or a test part of its own, got both. Leave one out.")
-    if claimed:
-        # An error would reveal that a client has no record. If nothing tells a shape, it is one number.
-        given = (*found.parts.values(), *(() if found.test is None else (found.test,)))
-        shaped = [part for part in given if not _is_shapeless(part)]
-        blank = _without_rows(shaped[0]) if shaped else Arrays(x=np.empty((0, 1)), y=np.empty(0))
-        parts_of = {key: blank if _is_shapeless(part) else part for key, part in found.parts.items()}
-        found = replace(found, parts=parts_of)
-    tables = {where: part for where, part in found.parts.items() if not isinstance(part, Arrays | Dataset)}
-    features = features_of(tables[first], layout, first) if (first := next(iter(tables), "")) else ()
-    if not tables:
-        for where, part in found.parts.items():
-            _require_said(part, layout, where)
+    features: Sequence[str] | None = None
+    for where, part in found.parts.items():
+        if not isinstance(part, Arrays | Dataset):
+            features = layout.features(part, where, features)
+    if features is None:
+        _require_no_columns(found.parts, layout)
+    schema = of_layout(layout, features)
     parts = {
-        where: _dataset(part, layout, features, where, name, lenient=claimed)
+        where: _portion(part, layout, schema, where, name, lenient=claimed)
         for where, part in found.parts.items()
+        if not (claimed and _is_shapeless(part))
     }
-    whole, clients = _joined(parts, found, layout, claimed)
-    digest = _digest(whole)
-    by_content = found.test is None and share != 0
+    test = None
     if found.test is not None:
-        test, _ = _dataset(found.test, layout, features, f"{name} (test)", name, whose=False)
+        where = f"{name} (test)"
+        if not isinstance(found.test, Arrays | Dataset):
+            layout.features(found.test, where, features or (), server=True)
+        test, _ = _portion(found.test, layout, schema, where, name, server=True)
+    if not parts:
+        # An error would reveal that no client has a record. If nothing tells their shape, it is one number.
+        nothing = Arrays(x=np.empty((0, 1)), y=np.empty(0))
+        blank = _portion(nothing, layout, schema, name, name, lenient=True)[0] if test is None else test
+        parts = {next(iter(found.parts)): (replace(blank.take(slice(0)), lenient=True), None)}
+    whole, clients = _joined(parts, tuple(found.parts) if found.divided else (), layout, claimed)
+    digest = _digest(whole)
+    if test is not None:
         _require_alike(test, whole, f"{name} (test)")
-        split = Split(train=whole, test=replace(test, groups=None, holders=0))
         digest = hashlib.sha256(f"{digest} {_digest(test)}".encode()).hexdigest()
+        split = Split(train=whole, test=test)
     else:
         split = parted(whole, TEST_SHARE if share is None else share, sides)
-        test = split.test.take(np.flatnonzero(split.test.usable))
-        split = replace(split, test=replace(test, groups=None, holders=0))
+        split = replace(split, test=split.test.take(split.test.usable.nonzero()[0]))
+    split = replace(split, test=replace(split.test, groups=None, holders=0))
     doubts = list(_doubts(whole, split, clients, tested=share != 0))
     if doubts and not claimed:
         raise DataError(doubts[0])
-    notes = list(_notes(split, features, layout))
+    notes = list(_notes(split.train, schema.columns or (), layout))
     # By the names of the files alone: the note must not depend on what stands in them.
     if claimed and any(where.lower().endswith(".csv") for where in found.parts):
         notes.append(f"{name}: each line is a record of its own, so no cell holds a line break.")
-    schema = of_layout(layout, features if tables else None, split.train.shape)
-    notes += doubts
-    return Own(
-        split=split, digest=digest, schema=schema, clients=clients, notes=tuple(notes), parted=by_content
+    return Prepared(
+        split=split,
+        digest=digest,
+        schema=replace(schema, shape=split.train.shape),
+        clients=clients,
+        notes=(*notes, *doubts),
+        parted=test is None and share != 0,
     )
 
 
-def _dataset(
+def _is_shapeless(part: Portion) -> bool:
+    """Whether a portion has no record that tells its shape, such as a torch data set of length 0."""
+    return isinstance(part, Arrays) and not len(part.x) and (part.x.ndim < 2 or not prod(part.x.shape[1:]))
+
+
+def _require_no_columns(parts: Mapping[str, Portion], layout: Layout) -> None:
+    """Raises ConfigError if the study declares columns of portions without columns, to no effect."""
+    for where, part in parts.items():
+        is_dataset = isinstance(part, Dataset)
+        by_name = isinstance(part, Arrays) and part.by_name
+        for key, said in (
+            ("columns", layout.columns),
+            ("ignore", layout.ignore and not by_name),
+            ("client_column", is_dataset and layout.client_column),
+        ):
+            if said:
+                what = (
+                    "a Dataset, which declares it itself" if is_dataset else "arrays, which have no columns"
+                )
+                raise ConfigError(
+                    f"[data] Expected no `{key}` for {where}, {what}. Leave it out, or bring a table."
+                )
+        if isinstance(part, Dataset) and layout.count not in (None, part.classes):
+            raise ConfigError(
+                f"[data] Expected classes = {part.classes} for {where}, as its Dataset says, got "
+                f"{layout.count}. Leave `classes` out."
+            )
+
+
+Clients = NDArray[np.object_] | None
+"""The client of each record, (n,), or None if no client is named."""
+
+
+def _portion(
     part: Portion,
     layout: Layout,
-    features: Sequence[str],
+    schema: Schema,
     where: str,
     name: str,
     *,
-    whose: bool = True,
+    server: bool = False,
     lenient: bool = False,
-) -> tuple[Dataset, NDArray[np.object_] | None]:
-    """Convert one portion into a data set and the client of each record, or None if no client is named.
+) -> tuple[Dataset, Clients]:
+    """Convert one portion into a data set and the client of each record.
 
-    whose: whether the portion is the clients', so that a declared client column must be there.
-    lenient: no error depends on the values of a record (see `Dataset.lenient`).
+    server: whether the portion is the server's, which needs no client column. lenient: whether no error
+    depends on the values of a record (see `Dataset.lenient`).
     """
-    unusable: set[int] | None = set() if lenient else None
     if isinstance(part, Dataset):
-        return part, part.groups.astype(object) if part.groups is not None else None
-    clients = None
-    if not isinstance(part, Arrays):
-        own = layout if whose else layout.without_clients(list(part.columns))
-        found = arrays_of(part, own, features, where, unusable)
-        x, y, clients = found.x, found.y, found.clients
+        return part, None if part.groups is None else part.groups.astype(object)
+    whose, words = None if server else layout.client_column, None
+    x: NDArray[Any]
+    y: Any
+    clients: Any
+    if isinstance(part, Arrays):
+        (x, y), clients, target = _of_arrays(part, layout, where, lenient), part.clients, "y"
     else:
-        if whose and layout.client_column is not None and part.clients is None:
+        x, clients = schema.encode(part, where, remedy="", lenient=lenient), part[whose] if whose else None
+        y, target = part[layout.target[0]], layout.target[0]
+        if not layout.count:
+            targets = Schema(columns=schema.targets, shape=(len(schema.targets),))
+            y = targets.encode(part, where, remedy=CORRECT, lenient=lenient)
+    if layout.count:
+        y = coded(words_of(y), layout.labels, Cell(where, target, _LABEL, lenient))
+    if whose:
+        if clients is None:
             raise DataError(
-                f"{where}: expected the client of each record as {layout.client_column!r}, which "
-                "client_column names, got none. Leave client_column out, or bring it."
+                f"{where}: expected the client of each record as {whose!r}, which client_column names, got "
+                "none. Leave client_column out, or bring it."
             )
-        x, y = _cast(part, layout, where, unusable)
-        if whose and part.clients is not None:
-            import pandas as pd
-
-            # A record without a client is usable: the clients' list decides over it.
-            cell = Cell(where, layout.client_column or "clients", False, unusable=set() if lenient else None)
-            clients = clients_of(pd.Series(part.clients), cell)
-    if rows := sorted(unusable or ()):
-        x[rows], y[rows] = np.nan, -1 if layout.count else np.nan
-    return Dataset(name=name, x=x, y=y, classes=layout.count or 0, lenient=lenient), clients
+        words = words_of(clients)
+        Cell(where, whose, lenient=lenient).refuse(words == "", words, "the client of the record", "Add it.")
+    if lenient:
+        bad = ~(finite_rows(x) & labelled(y, layout.count or 0))
+        if words is not None and not isinstance(part, Arrays):
+            bad |= words == ""
+        x[bad], y[bad] = nan, -1 if layout.count else nan
+    return Dataset(name=name, x=x, y=y, classes=layout.count or 0, lenient=lenient), words
 
 
-def _require_said(part: Portion, layout: Layout, where: str) -> None:
-    """Raises ConfigError if the study declares columns of a portion without columns, to no effect."""
-    by_name = isinstance(part, Arrays) and part.by_name
-    is_dataset = isinstance(part, Dataset)
-    for key, said in (
-        ("columns", layout.columns),
-        ("ignore", layout.ignore and not by_name),
-        ("client_column", is_dataset and layout.client_column),
-    ):
-        if said:
-            what = "a Dataset, which declares it itself" if is_dataset else "arrays, which have no columns"
-            raise ConfigError(
-                f"[data] Expected no `{key}` for {where}, {what}. Leave it out, or bring a table."
-            )
-    if isinstance(part, Dataset) and layout.count not in (None, part.classes):
-        raise ConfigError(
-            f"[data] Expected classes = {part.classes} for {where}, as its Dataset says, got {layout.count}. "
-            "Leave `classes` out."
+def _of_arrays(
+    arrays: Arrays, layout: Layout, where: str, lenient: bool
+) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Convert arrays of any number type into float32 records, and float32 targets or labels as they are.
+
+    If no classes are declared, targets of a float type are a regression. Raises DataError for values that are
+    not numbers, not finite, or of another length.
+    """
+    x, y, clients = arrays.x, arrays.y, arrays.clients
+    if x.ndim < 2 or 0 in x.shape[1:]:
+        raise DataError(f"{where}: expected records x of shape (n, *shape), not empty, got {x.shape}.")
+    if y.ndim < 1 or len(y) != len(x):
+        raise DataError(f"{where}: expected a target for each of {len(x)} records, got y of shape {y.shape}.")
+    if clients is not None and clients.shape != (len(x),):
+        raise DataError(
+            f"{where}: expected the client of each of {len(x)} records, got shape {clients.shape}."
         )
+    if layout.count is None and y.dtype.kind != "f":
+        raise DataError(
+            f"{where}: expected `classes` under [data] for targets of type {y.dtype}, got none: their "
+            "number if they are 0, 1, ...; a list of the labels; or 0 for a regression."
+        )
+    records = _numbers(x, where, "x", lenient)
+    if not layout.count:
+        return records, _numbers(y[:, None] if y.ndim == 1 else y, where, "y", lenient)
+    if y.ndim > 1 and y.shape[1:] != (1,):
+        raise DataError(f"{where}: expected one label a record, got y of shape {y.shape}.")
+    return records, y.reshape(-1)
+
+
+def _numbers(array: NDArray[Any], where: str, name: str, lenient: bool) -> NDArray[np.float32]:
+    if array.dtype.kind not in "biuf":
+        raise DataError(
+            f"{where}: expected {name} of numbers, got type {array.dtype}. Pass texts in a DataFrame, with "
+            "their categories under [data.columns]."
+        )
+    with np.errstate(over="ignore"):
+        found = array.astype(np.float32)
+    if not lenient and not (fine := np.isfinite(found)).all():
+        row, *place = np.argwhere(~fine)[0].tolist()
+        raise DataError(
+            f"{where}, row {row + 1}, column {name!r}: expected finite numbers of 32 bits, got "
+            f"{array[row, *place]} at {tuple(place)}. {CORRECT}"
+        )
+    return found
 
 
 def _joined(
-    parts: Mapping[str, tuple[Dataset, NDArray[np.object_] | None]],
-    found: InMemory,
-    layout: Layout,
-    claimed: bool,
+    parts: Mapping[str, tuple[Dataset, Clients]], divided: tuple[str, ...], layout: Layout, claimed: bool
 ) -> tuple[Dataset, tuple[str, ...]]:
-    """Join all portions into one data set whose groups are the clients. Returns it and the clients' names."""
+    """Join all portions into one data set whose groups are the clients. Returns it and the clients' names.
+
+    divided: the names of all portions, if each belongs to one client. Those that tell no shape are no parts.
+    """
     where, (first, whose) = next(iter(parts.items()))
     made = [part for part, _ in parts.values()]
     for key, part in zip(parts, made, strict=True):
         _require_alike(part, first, key)
         if not len(part) and not claimed:
             raise DataError(f"{key}: expected at least one record, got none. Leave out an empty client.")
-    names: tuple[str, ...] = ()
+    names = divided
     groups = None
-    if found.divided:
-        names, groups = tuple(parts), np.repeat(np.arange(len(parts)), [len(part) for part in made])
+    if divided:
+        sizes = [len(parts[key][0]) if key in parts else 0 for key in divided]
+        groups = np.repeat(np.arange(len(divided)), sizes)
     elif whose is not None:
         words = [str(one) for one in whose]
         declared = layout.clients or tuple(map(str, range(first.holders)))
@@ -263,9 +334,9 @@ def _joined(
             )
     # Concatenating copies even a single portion: a caller that changes its array later changes no record
     # here.
-    x, y = np.concatenate([part.x for part in made]), np.concatenate([part.y for part in made])
+    x, y = (np.concatenate([getattr(part, name) for part in made]) for name in "xy")
     fitted = "; ".join(sorted({part.fitted for part in made if part.fitted}))
-    holders = len(names) if found.divided or layout.clients or first.holders else 0
+    holders = len(names) if divided or layout.clients or first.holders else 0
     if groups is not None and claimed:
         # A record without a declared client belongs to no client's data.
         x, y, groups = x[groups >= 0], y[groups >= 0], groups[groups >= 0]
@@ -280,14 +351,13 @@ def _by_size(name: str) -> tuple[bool, int, str]:
 
 def _require_alike(part: Dataset, first: Dataset, where: str) -> None:
     """Raises DataError unless a portion's shapes, types and classes equal those of the first portion."""
-    for what, one, other in (
-        ("records of shape", first.shape, part.shape),
-        ("records of type", first.x.dtype, part.x.dtype),
-        ("this number of classes:", first.classes, part.classes),
-        ("targets of shape", first.y.shape[1:], part.y.shape[1:]),
-    ):
-        if one != other:
-            raise DataError(f"{where}: expected {what} {one}, as the first ones are, got {other}.")
+    expected, got = (
+        f"records of shape {one.shape} and type {one.x.dtype}, {one.classes} classes and targets of shape "
+        f"{one.y.shape[1:]}"
+        for one in (first, part)
+    )
+    if got != expected:
+        raise DataError(f"{where}: expected {expected}, as the first ones are, got {got}.")
 
 
 def _doubts(whole: Dataset, split: Split, clients: Sequence[str], *, tested: bool) -> Iterator[str]:
@@ -313,11 +383,11 @@ def _doubts(whole: Dataset, split: Split, clients: Sequence[str], *, tested: boo
             f"{train.name}: expected a record for the test part, got {len(train)} in all and none for it. "
             "Raise `test_share`, or bring a test part."
         )
-    for place, values in enumerate((train.y[:, None] if train.classes else train.y).T):
+    for place, values in enumerate((train.y[:, None] if train.classes else train.y).T, 1):
         if not len(values) or (values == values[0]).all():
             yield (
                 f"{train.name}: expected targets that differ, got {len(values)} training records with the "
-                f"same target in place {place + 1}. Check that `target` names the right column."
+                f"same target in place {place}. Check that `target` names the right column."
             )
 
 
@@ -330,73 +400,13 @@ def _digest(whole: Dataset) -> str:
     return found.hexdigest()
 
 
-def _notes(split: Split, features: Sequence[str], layout: Layout) -> Iterator[str]:
-    if plain := [name for name in features if name not in layout.columns]:
+def _notes(train: Dataset, columns: Sequence[Named], layout: Layout) -> Iterator[str]:
+    if plain := [one.name for one in columns if one.name not in layout.columns]:
         yield (
             f"{listed(plain)}: numbers used without scaling. A range under [data.columns] would scale them."
         )
-    x = split.train.x
-    if x.ndim == 2 and len(x):
-        names = [name for one in features for name in values_of(one, layout.of(one))]
-        if same := [name for name, values in zip(names, x.T, strict=False) if (values == values[0]).all()]:
+    if columns and len(train):
+        flat = (train.x == train.x[0]).all(0)
+        names = [name for one in columns for name in one.values]
+        if same := [name for name, alike in zip(names, flat, strict=True) if alike]:
             yield f"{listed(same)}: equal in all training records, so without information."
-
-
-# Arrays of any number type ---------------------------------------------------------------------------
-
-
-def _cast(
-    arrays: Arrays, layout: Layout, where: str, unusable: set[int] | None
-) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Convert arrays of any number type into float32 records and targets of the declared classes.
-
-    If no classes are declared, targets of a float type are a regression. Raises DataError for values that are
-    not numbers, not finite, or of another length.
-
-    unusable: a set that collects the rows of unusable values. If it is None, such a row raises.
-    """
-    x, y = arrays.x, arrays.y
-    if x.ndim < 2 or 0 in x.shape[1:]:
-        raise DataError(f"{where}: expected records x of shape (n, *shape), not empty, got {x.shape}.")
-    if y.ndim < 1 or len(y) != len(x):
-        raise DataError(f"{where}: expected a target for each of {len(x)} records, got y of shape {y.shape}.")
-    if arrays.clients is not None and arrays.clients.shape != (len(x),):
-        raise DataError(
-            f"{where}: expected the client of each of {len(x)} records, got shape {arrays.clients.shape}."
-        )
-    if layout.count is None and y.dtype.kind != "f":
-        raise DataError(
-            f"{where}: expected `classes` under [data] for targets of type {y.dtype}, got none: their "
-            "number if they are 0, 1, ...; a list of the labels; or 0 for a regression."
-        )
-    records = _numbers(x, Cell(where, "x", unusable=unusable))
-    of_targets = Cell(where, "y", advice=False, unusable=unusable)
-    if not layout.count:
-        targets = _numbers(y, of_targets)
-        return records, targets[:, None] if targets.ndim == 1 else targets
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim != 1:
-        raise DataError(f"{where}: expected one label a record, got y of shape {y.shape}.")
-    import pandas as pd
-
-    return records, coded(pd.Series(y), layout.labels, of_targets)
-
-
-def _numbers(array: NDArray[Any], cell: Cell) -> NDArray[np.float32]:
-    if array.dtype.kind not in "biuf":
-        raise DataError(
-            f"{cell.where}: expected {cell.name} of numbers, got type {array.dtype}. Pass texts in a "
-            "DataFrame, with their categories under [data.columns]."
-        )
-    with np.errstate(over="ignore"):
-        found = array.astype(np.float32)
-
-    def said(row: int) -> str:
-        place = tuple(np.argwhere(~np.isfinite(found[row]))[0].tolist())
-        at = f" at {place}" if place else ""
-        came = array[(row, *place)]
-        return f"expected finite numbers of 32 bits, got {came}{at}. Correct the record, or leave it out."
-
-    cell.refuse(~finite_rows(found), said)
-    return found

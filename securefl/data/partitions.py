@@ -10,9 +10,9 @@ the request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,18 +75,15 @@ def by_classes(labels: Index, clients: int, per_client: int, rng: np.random.Gene
             f"Expected per_client from {-(-len(found) // clients)} to {len(found)}, so that {clients} "
             f"clients hold all {len(found)} classes, got {per_client}."
         )
-    holders: list[list[int]] = [[] for _ in found]
-    for client in range(clients):
-        held = np.array([len(own) for own in holders])
+    holds = np.zeros((clients, len(found)), bool)
+    for own in holds:
         # Take the classes with the fewest clients first, in random order among equals.
-        fewest = np.lexsort((rng.random(len(found)), held))
-        for place in fewest[:per_client]:
-            holders[place].append(client)
+        own[np.lexsort((rng.random(len(found)), holds.sum(axis=0)))[:per_client]] = True
     parts: list[list[Index]] = [[] for _ in range(clients)]
-    for label, own in zip(found, holders, strict=True):
+    for label, holders in zip(found, holds.T, strict=True):
         members = rng.permutation(np.flatnonzero(labels == label))
-        _enough(len(members), len(own))
-        for client, given in zip(own, np.array_split(members, len(own)), strict=True):
+        _enough(len(members), holders.sum())
+        for client, given in zip(*holders.nonzero(), np.array_split(members, holders.sum()), strict=True):
             parts[client].append(given)
     return _joined(parts)
 
@@ -233,7 +230,7 @@ class Partition(Ranged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = {one.name for one in fields(self) if getattr(self, one.name) is not None} - {"kind"}
+        given = self._given()
         needed, taken = (set(names.split()) for names in _KINDS[self.kind][:2])
         for name in sorted(needed - given):
             raise ValueError(f"Expected {name} for partition {self.kind!r}, got none. Add it.")
@@ -263,54 +260,44 @@ class Partition(Ranged):
         """
         n = len(dataset)
         if self.kind == "natural":
-            return natural(self._groups(dataset), clients, rng, dataset.holders)
+            if dataset.groups is None:
+                raise ConfigError(
+                    f"Expected groups for a natural partition, got data set {dataset.name!r}, which names no "
+                    "client of a record. Divide it under [data], such as by clients = 10 and partition = "
+                    '{ kind = "iid" }, or name the client_column.'
+                )
+            return natural(dataset.groups, clients, rng, dataset.holders)
         if clients is None:
             raise ConfigError(f"Expected a number of clients for partition {self.kind!r}, got none. Add it.")
-        match self.kind:
-            case "iid":
-                return iid(n, clients, rng)
-            case "shards":
-                return shards(self._labels(dataset), clients, self.per_client or 0, rng)
-            case "classes":
-                return by_classes(self._labels(dataset), clients, self.per_client or 0, rng)
-            case "dirichlet":
-                least = MIN_SIZE if self.min_size is None else self.min_size
-                return dirichlet(self._labels(dataset), clients, self.alpha or 0.0, rng, least)
-            case "fedcor":
-                return fedcor(self._labels(dataset), clients, self.concentration or 0.0, rng)
-            case "dominant" | "normal":
-                sizes = None
-                if self.mean is not None and self.deviation is not None:
-                    sizes = normal_sizes(n, clients, self.mean, self.deviation, rng)
-                if sizes is not None and self.kind == "normal":
-                    return sized(n, sizes, rng)
-                return dominant_class(self._labels(dataset), clients, self.share or 0.0, rng, sizes)
-            case _:
-                assert_never(self.kind)
-
-    def _groups(self, dataset: Dataset) -> Index:
-        if dataset.groups is None:
-            raise ConfigError(
-                f"Expected groups for a natural partition, got data set {dataset.name!r}, which names no "
-                "client of a record. Divide it under [data], such as by clients = 10 and partition = "
-                '{ kind = "iid" }, or name the client_column.'
-            )
-        return dataset.groups
-
-    def _labels(self, dataset: Dataset) -> Index:
+        numbers = {name: getattr(self, name) for name in self._given()}
+        if self.kind == "iid":
+            return iid(n, clients, rng)
+        if self.kind == "normal":
+            return sized(n, normal_sizes(n, clients, rng=rng, **numbers), rng)
         if not dataset.classes:
             raise ConfigError(
                 f"Expected class labels for partition {self.kind!r}, got {dataset.name!r} without any. "
                 "Choose another kind."
             )
         labels: Index = np.maximum(dataset.y, 0)  # an unusable record has the label -1 and counts as a 0
-        return labels
+        if self.kind == "dominant":
+            share = numbers.pop("share")
+            sizes = normal_sizes(n, clients, rng=rng, **numbers) if numbers else None
+            return dominant_class(labels, clients, share, rng, sizes)
+        deal: Mapping[str, Callable[..., tuple[Index, ...]]] = {
+            "shards": shards,
+            "classes": by_classes,
+            "dirichlet": dirichlet,
+            "fedcor": fedcor,
+        }
+        return deal[self.kind](labels, clients, rng=rng, **numbers)
+
+    def _given(self) -> set[str]:
+        """The names of the numbers that are set."""
+        return {one.name for one in fields(self) if getattr(self, one.name) is not None} - {"kind"}
 
 
 # Class imbalance as in FedProf -----------------------------------------------------------------------
-
-
-_SPARE = -1
 
 
 def dominant_class(
@@ -347,11 +334,10 @@ def dominant_class(
         stack = stock[favourite[client]]
         own.append(stack[: main[client]])
         stock[favourite[client]] = stack[main[client] :]
-    # Each open place of a client refuses the client's dominant class. Spare places refuse no class.
+    # Each open place of a client refuses the client's dominant class. Spare places refuse no class: -1.
     owner = np.repeat(np.arange(clients), sizes - main)
     pool = rng.permutation(np.concatenate(stock))
-    refused = np.full(len(pool), _SPARE)
-    refused[: len(owner)] = favourite[owner]
+    refused = np.pad(favourite[owner], (0, len(pool) - len(owner)), constant_values=-1)
     pool = _resolved(pool, codes, refused, rng)[: len(owner)]
     return _joined((own[k], pool[owner == k]) for k in range(clients))
 

@@ -6,7 +6,7 @@ declarations and names alone: no statistic of records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import convert, near
 from securefl.core.text_safety import is_legible
-from securefl.data.columns import Cell, Column, Word, encoded, listed, names_of, require_name, word_of
-from securefl.data.layout import Layout, values_of
+from securefl.data.columns import Cell, Column, Named, Word, encoded, listed, names_of, require_name, word_of
+from securefl.data.layout import Layout
 from securefl.data.networks import NAMED, is_name
 from securefl.data.scaling import Scaling
 from securefl.data.tables import MOST_COLUMNS, frame_of_table
@@ -28,27 +28,8 @@ if TYPE_CHECKING:
 
 MOST_VALUES: Final = 10**8
 """The most values of one record."""
-_LONGEST: Final = 1000
-"""The most characters of a column's name."""
 _SHOWN: Final = 12
-
-
-@dataclass(frozen=True, kw_only=True)
-class Named(Column):
-    """A column of a table: its declaration and its name. Raises ValueError if the name is not printable."""
-
-    name: str
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.name.strip() or len(self.name) > _LONGEST or not is_legible(self.name):
-            raise ValueError(f"Expected a column's name of printable letters, got {self.name[:80]!r}.")
-
-    def written(self) -> dict[str, Any]:
-        """The column by its keys in a card. Keys with their default values are left out."""
-        # By default and not by truth: `missing = 0` is a declaration, and 0 == False.
-        default = vars(Named(name=self.name))
-        return {"name": self.name} | {key: own for key, own in vars(self).items() if own != default[key]}
+_TRAINED: Final = "The model was trained without a rule for it: correct the record, or leave it out."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,16 +79,14 @@ class Schema:
             self.scaling.require(self.shape)
         if self.network and not is_name(self.network):
             raise ValueError(f"Expected `network` as {NAMED}, got {self.network[:80]!r}.")
-        words = [word_of(label) for label in self.labels]
-        if len(set(words)) < len(words):
+        if len({*map(word_of, self.labels)}) < len(self.labels):
             raise ValueError(f"Expected each label once, got {self.labels[:_SHOWN]}.")
         if self.columns is None:
             return
         names = [one.name for one in (*self.columns, *self.targets)]
-        if len(set(names)) < len(names):
-            twice = [name for name in names if names.count(name) > 1]
+        if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"Expected each column once, got {twice[0]!r} twice.")
-        width = sum(len(values_of(one.name, one)) for one in self.columns)
+        width = sum(len(one.values) for one in self.columns)
         if self.shape != (width,):
             raise ValueError(f"Expected the shape ({width},) of the declared columns, got {self.shape}.")
 
@@ -117,9 +96,9 @@ class Schema:
         """The schema as a value for JSON."""
         own, by = self.features, self.scaling
         return {
-            "columns": None if self.columns is None else [one.written() for one in self.columns],
+            "columns": None if self.columns is None else [*map(_written, self.columns)],
             "shape": self.shape,
-            "targets": [one.written() for one in self.targets],
+            "targets": [*map(_written, self.targets)],
             "labels": self.labels,
             "network": self.network,
             "features": own and {"word": own.word, "name": own.name, "about": own.about},
@@ -135,8 +114,7 @@ class Schema:
                 "[records] Expected the keys columns, features, labels, network, shape and targets, got "
                 f"{', '.join(map(str, table))[:200] if isinstance(table, dict) else type(table).__name__}."
             )
-        rest = {key: value for key, value in table.items() if key not in ("columns", "targets")}
-        whole = convert(Schema, {**rest, "columns": None}, "records")
+        whole = convert(Schema, {**table, "columns": None, "targets": []}, "records")
         columns = None if table["columns"] is None else _columns(table["columns"], "columns")
         try:
             return replace(whole, columns=columns, targets=_columns(table["targets"], "targets"))
@@ -160,64 +138,73 @@ class Schema:
         """The columns of a table that the model does not read, targets included."""
         return tuple(str(name) for name in frame.columns if name not in self.names)
 
-    def encode(self, frame: pd.DataFrame, where: str) -> NDArray[np.float32]:
-        """Encode a table: float32 (n, *shape). Columns are found by name, in any order; others are left out.
+    def encode(
+        self, frame: pd.DataFrame, where: str, *, remedy: str = _TRAINED, lenient: bool = False
+    ) -> NDArray[np.float32]:
+        """Encode a table. Columns are found by name, in any order; others are left out.
 
-        where: the table's name for errors. Raises DataError if a column is missing or comes twice, or if a
-        declaration does not cover a value. It names row and column.
+        Args:
+            frame: A table of n records.
+            where: The table's name for errors.
+            remedy, lenient: As in `Cell`.
+
+        Returns:
+            The model's input, float32 (n, *shape).
+
+        Raises:
+            DataError: A column is missing or comes twice, or a declaration does not cover a value. It names
+                row and column.
         """
-        if not len(frame):
+        if not len(frame) and not lenient:
             raise DataError(f"{where}: expected at least one record, got none.")
         if self.columns is None:
             # A model that was trained on arrays reads the columns in their order.
-            if self.shape != (frame.shape[1],):
+            columns = [(frame.iloc[:, at], str(name), Column()) for at, name in enumerate(frame.columns)]
+            if self.shape != (len(columns),):
                 shape = ", ".join(map(str, self.shape))
                 raise DataError(
                     f"{where}: expected records of shape ({shape}), since the model was trained on arrays, "
-                    f"got a table of {frame.shape[1]} columns: {listed([*map(str, frame.columns)])}. Leave "
-                    "out the others."
+                    f"got a table of {len(columns)} columns: {listed([*map(str, frame.columns)])}. Leave out "
+                    "the others."
                 )
-            plain = ((str(name), Column(), frame.iloc[:, at]) for at, name in enumerate(frame.columns))
-            return _encoded(plain, where)
-        found = names_of(frame, where)
-        for name in self.names:
-            if name not in found:
+        else:
+            found = names_of(frame, where)
+            if gone := [name for name in self.names if name not in found]:
                 raise DataError(
-                    f"{where}: expected a column {name!r}, which the model reads, got none"
-                    f"{near(name, found)}. The model reads {listed(self.names)}; "
-                    f"the table has {listed(found)}."
+                    f"{where}: expected a column {gone[0]!r}, which the model reads, got none"
+                    f"{near(gone[0], found)}. The model reads {listed(self.names)}; the table has "
+                    f"{listed(found)}."
                 )
-        return _encoded(((one.name, one, frame[one.name]) for one in self.columns), where)
+            columns = [(frame[one.name], one.name, one) for one in self.columns]
+        cells = [(values, column, Cell(where, name, remedy, lenient)) for values, name, column in columns]
+        made: NDArray[np.float32] = np.hstack([encoded(*cell) for cell in cells])
+        return made
 
     # From outputs to labels ---------------------------------------------------------------------------
 
     def classes(self, count: int) -> NDArray[Any]:
         """The labels of `count` classes, (count,), in the type that the study declared."""
-        if not self.labels:
-            return np.arange(count)
         same = len({type(label) for label in self.labels}) == 1
-        return np.array(self.labels, None if same else object)
+        return np.array(self.labels, None if same else object) if self.labels else np.arange(count)
 
     def in_units(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Values of a regression (n, targets) in the table's units: (n, targets), or (n,) for one target."""
-        found = values.copy()
-        for place, target in enumerate(self.targets):
-            if (ends := target.range) is not None:
-                low, high = ends
-                found[:, place] = low + found[:, place].astype(np.float64) * (high - low)
+        low, high = np.array([one.range or (0.0, 1.0) for one in self.targets] or [(0.0, 1.0)]).T
+        found: NDArray[Any] = (low + values.astype(np.float64) * (high - low)).astype(np.float32)
         return found[:, 0] if found.shape[1] == 1 else found
 
 
-def of_layout(layout: Layout, features: Sequence[str] | None, shape: tuple[int, ...]) -> Schema:
-    """The schema of records that a layout declares. features: the columns, or None for arrays."""
+def of_layout(layout: Layout, features: Sequence[str] | None, shape: tuple[int, ...] = (1,)) -> Schema:
+    """The schema of records that a layout declares.
 
-    def named(names: Sequence[str]) -> tuple[Named, ...]:
-        return tuple(Named(name=name, **vars(layout.of(name))) for name in names)
-
+    features: the columns of a table, or None for arrays. shape: of a record, if they are arrays.
+    """
     labels = layout.classes if isinstance(layout.classes, tuple) else ()
     if features is None:
         return Schema(columns=None, shape=shape, labels=labels)
-    return Schema(columns=named(features), shape=shape, targets=named(layout.target), labels=labels)
+    columns, targets = layout.named(features), layout.named(layout.target)
+    width = sum(len(one.values) for one in columns)
+    return Schema(columns=columns, shape=(width,), targets=targets, labels=labels)
 
 
 def frame_of(thing: object, where: str) -> pd.DataFrame | None:
@@ -245,6 +232,13 @@ def frame_of(thing: object, where: str) -> pd.DataFrame | None:
     return pd.DataFrame([[one.get(name) for name in names] for one in thing], columns=names, dtype=object)
 
 
+def _written(column: Named) -> dict[str, Any]:
+    """A column by its keys in a card. Keys with their default values are left out."""
+    # By default and not by truth: `missing = 0` is a declaration, and 0 == False.
+    default = vars(Named(name=column.name))
+    return {"name": column.name} | {key: own for key, own in vars(column).items() if own != default[key]}
+
+
 def _columns(table: Any, key: str) -> tuple[Named, ...]:
     if not isinstance(table, list) or len(table) > MOST_COLUMNS:
         raise ConfigError(f"[records] `{key}`: Expected a list of at most {MOST_COLUMNS:,} columns.")
@@ -255,10 +249,3 @@ def _place(one: Any, at: int) -> Any:
     """The name of a column in a card, if it can be shown, or else its place."""
     name = one.get("name") if isinstance(one, dict) else None
     return name[:80] if isinstance(name, str) and is_legible(name) else at
-
-
-def _encoded(parts: Iterable[tuple[str, Column, pd.Series[Any]]], where: str) -> NDArray[np.float32]:
-    """The numbers of columns with these names and declarations, side by side."""
-    return np.hstack(
-        [encoded(values, column, Cell(where, name, trained=True)) for name, column, values in parts]
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,10 @@ def windows(codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
     return view[:, :WINDOW], view[:, WINDOW]
 
 
+Part = tuple[NDArray[np.int64], NDArray[np.int64], int]
+"""Windows of a role, the characters after them, and the role's group."""
+
+
 def split(text: str, rng: np.random.Generator) -> Split:
     """The records of the large roles of `text`. A record's group is its role's position in `large_roles`.
 
@@ -56,8 +60,8 @@ def split(text: str, rng: np.random.Generator) -> Split:
     # The vocabulary is computed from all roles, so one role can change the codes of the others. `fitted` says
     # so.
     vocabulary = np.array(sorted(set(text)))
-    train: list[tuple[NDArray[np.int64], NDArray[np.int64], int]] = []
-    test: list[tuple[NDArray[np.int64], NDArray[np.int64], int]] = []
+    train: list[Part] = []
+    test: list[Part] = []
     for group, name in enumerate(large_roles(spoken)):
         codes = np.searchsorted(vocabulary, np.array(list(spoken[name]))).astype(np.int64)
         held = round(TEST_SHARE * len(codes))
@@ -67,12 +71,13 @@ def split(text: str, rng: np.random.Generator) -> Split:
     return Split(train=_joined(train, len(vocabulary)), test=_joined(test, len(vocabulary)))
 
 
-def _joined(parts: list[tuple[NDArray[np.int64], NDArray[np.int64], int]], classes: int) -> Dataset:
+def _joined(parts: Sequence[Part], classes: int) -> Dataset:
+    x, y, groups = zip(*parts, strict=True)
     return Dataset(
         name="shakespeare",
-        x=np.concatenate([x for x, _, _ in parts]),
-        y=np.concatenate([y for _, y, _ in parts]),
+        x=np.concatenate(x),
+        y=np.concatenate(y),
         classes=classes,
-        groups=np.concatenate([np.full(len(y), group, np.int64) for _, y, group in parts]),
+        groups=np.repeat(groups, [len(own) for own in y]),
         fitted="its vocabulary, and which roles are large enough, were read off the whole text",
     )

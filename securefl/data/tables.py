@@ -11,7 +11,7 @@ import csv
 import re
 import shlex
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,10 +77,20 @@ def read_table(
     """
     if (table := _table(path, lenient)) is not None:
         return table
-    if path.suffix.lower() == ".npy":
-        return _npy(path)
-    found = _npz(path, [name for name in ("x", "y", client_column) if name])
-    return Arrays(x=found["x"], y=found["y"], clients=found[client_column] if client_column else None)
+    if path.suffix.lower() == ".npz":
+        found = _npz(path, [name for name in ("x", "y", client_column) if name])
+        return Arrays(x=found["x"], y=found["y"], clients=found[client_column] if client_column else None)
+    if _is_targets(path):
+        records = _other(path, "x").name
+        raise ConfigError(
+            f"Expected a .npy of records, got {path}, the targets of {records}. Name that file."
+        )
+    if not path.stem.lower().endswith("x"):
+        raise ConfigError(
+            f"Expected a .npy of records with a name that ends in x, such as {path.stem}-x.npy, and their "
+            f"targets beside it in {path.stem}-y.npy, got {path}. Rename them."
+        )
+    return Arrays(x=_npy(path), y=_npy(_other(path, "y")))
 
 
 def read_records(path: Path) -> pd.DataFrame | NDArray[Any]:
@@ -90,7 +100,18 @@ def read_records(path: Path) -> pd.DataFrame | NDArray[Any]:
     """
     if (table := _table(path)) is not None:
         return table
-    return _array(path) if path.suffix.lower() == ".npy" else _npz(path, ["x"])["x"]
+    return _npy(path) if path.suffix.lower() == ".npy" else _npz(path, ["x"])["x"]
+
+
+def targets_in(path: Path) -> NDArray[Any] | None:
+    """The array `y` of a .npz, or of the .npy of targets beside a .npy of records; None if there is none.
+
+    Raises errors as `read_table` does.
+    """
+    if path.suffix.lower() == ".npz":
+        return _npz(path, [], ["y"]).get("y")
+    beside = _other(path, "y")
+    return _npy(beside) if beside != path and beside.is_file() else None
 
 
 def _table(path: Path, lenient: bool = False) -> pd.DataFrame | None:
@@ -100,24 +121,6 @@ def _table(path: Path, lenient: bool = False) -> pd.DataFrame | None:
     _require_file(path, _remedy(path))
     read = {".csv": _csv, ".parquet": _parquet}.get(path.suffix.lower())
     return None if read is None else read(path, lenient)
-
-
-def targets_in(path: Path) -> NDArray[Any] | None:
-    """The array `y` of a .npz, or of the .npy of targets beside a .npy of records; None if there is none.
-
-    Raises errors as `read_table` does.
-    """
-    if path.suffix.lower() == ".npy":
-        beside = _other(path, "y")
-        return _array(beside) if beside != path and beside.is_file() else None
-    try:
-        return _npz(path, ["y"])["y"]
-    except DataError:
-        # The records of the same file were read before, so only `y` can be missing or unusable.
-        with zipfile.ZipFile(path) as packed:
-            if "y.npy" in packed.namelist():
-                raise
-        return None
 
 
 def _require_file(path: Path, remedy: str) -> None:
@@ -158,20 +161,17 @@ def _csv(path: Path, lenient: bool) -> pd.DataFrame:
     lines = _each_line(path) if lenient else _strict_lines(path)
     if (head := next(lines, None)) is None:
         raise DataError(f"{path}: expected a line of column names and records, got an empty file.")
-    _require_columns(path, len(head[1]))
     names = [cell.strip() for cell in head[1]]
+    _require_columns(path, len(names))
     if len(names) == 1 and any(sign in names[0] for sign in ";\t|"):
         raise DataError(f"{path}: expected columns with commas between them, got {names[0][:80]!r}.")
     rows: list[list[Any]] = []
     for line, cells in lines:
-        if len(cells) == len(names):
-            rows.append(cells)
-        elif lenient:
-            rows.append([UNREADABLE] * len(names))
-        else:
+        if not lenient and len(cells) != len(names):
             raise DataError(
                 f"{path}, line {line}: expected {len(names)} cells, got {len(cells)}. Correct the line."
             )
+        rows.append(cells if len(cells) == len(names) else [UNREADABLE] * len(names))
     # Cells stay texts: a guessed type would depend on all records and could differ between clients.
     return pd.DataFrame(rows, columns=names, dtype=object)
 
@@ -229,9 +229,9 @@ def _parquet(path: Path, lenient: bool) -> pd.DataFrame:
 def _frame(table: Any, path: Path, lenient: bool) -> pd.DataFrame:
     """Convert a table of pyarrow. A column of lists, such as embeddings, becomes one column a position."""
     import pandas as pd
-    from pyarrow import types
+    from pyarrow import compute, types
 
-    parts: list[pd.DataFrame | pd.Series[Any]] = []
+    parts: list[pd.Series[Any]] = []
     for place, name in enumerate(table.column_names):  # by place: two columns may have one name
         column = table.column(place)
         if types.is_dictionary(column.type):
@@ -241,8 +241,8 @@ def _frame(table: Any, path: Path, lenient: bool) -> pd.DataFrame:
             continue
         width = _width(column, name, path, lenient)
         _require_columns(path, width)
-        array = _lists(column, width, lenient)
-        parts.append(pd.DataFrame(array, columns=[f"{name}[{at}]" for at in range(width)]))
+        for at in range(width):  # of a missing list, each is an empty cell
+            parts.append(_series(compute.list_element(column, at), lenient).rename(f"{name}[{at}]"))
     return pd.concat(parts, axis=1)
 
 
@@ -271,20 +271,6 @@ def _cell(scalar: Any) -> Any:
         return UNREADABLE
 
 
-def _lists(column: Any, width: int, lenient: bool) -> NDArray[Any]:
-    """Convert a column of lists to an array (n, width). A list that is missing has empty cells."""
-    import pyarrow
-
-    there = np.asarray(column.is_valid())
-    flat = _series(pyarrow.chunked_array([column.drop_null().combine_chunks().flatten()]), lenient).to_numpy()
-    if there.all():
-        return flat.reshape(-1, width)
-    floats = flat.dtype.kind == "f"
-    found = np.full((len(there), width), np.nan if floats else None, flat.dtype if floats else object)
-    found[there] = flat.reshape(-1, width)
-    return found
-
-
 def _width(column: Any, name: str, path: Path, lenient: bool) -> int:
     """The length of the lists in a column. Raises DataError if it is not known."""
     if hasattr(column.type, "list_size"):
@@ -305,7 +291,7 @@ def _width(column: Any, name: str, path: Path, lenient: bool) -> int:
     return int(widths[0])
 
 
-def _npz(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:
+def _npz(path: Path, names: Sequence[str], others: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
     try:
         with zipfile.ZipFile(path) as packed:
             size = sum(member.file_size for member in packed.infolist())
@@ -318,23 +304,9 @@ def _npz(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:
                     f"{path}: expected the arrays x and y, one entry a record, got no {gone[0]!r} among "
                     f"{', '.join(stored.files) or 'none'}."
                 )
-            return {name: stored[name] for name in names}
+            return {name: stored[name] for name in (*names, *others) if name in stored.files}
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, NotImplementedError) as error:
         raise DataError(f"{path}: expected arrays as .npz, without pickles, got: {error}.") from None
-
-
-def _npy(path: Path) -> Arrays:
-    if _is_targets(path):
-        records = _other(path, "x").name
-        raise ConfigError(
-            f"Expected a .npy of records, got {path}, the targets of {records}. Name that file."
-        )
-    if not path.stem.lower().endswith("x"):
-        raise ConfigError(
-            f"Expected a .npy of records with a name that ends in x, such as {path.stem}-x.npy, and their "
-            f"targets beside it in {path.stem}-y.npy, got {path}. Rename them."
-        )
-    return Arrays(x=_array(path), y=_array(_other(path, "y")))
 
 
 def _other(path: Path, end: str) -> Path:
@@ -349,7 +321,7 @@ def _is_targets(path: Path) -> bool:
     return ends and _other(path, "x").is_file()
 
 
-def _array(path: Path) -> NDArray[Any]:
+def _npy(path: Path) -> NDArray[Any]:
     _require_file(path, "Records and targets come as a pair of .npy.")
     try:
         found: NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, allow_pickle=False)

@@ -22,7 +22,7 @@ from securefl.data.files import cache_folder
 from securefl.data.identity import digest_of_records
 from securefl.data.in_memory import InMemory, given
 from securefl.data.networks import agreed, outside
-from securefl.data.own import Own, from_files, own
+from securefl.data.own import Prepared, from_files, prepare
 from securefl.data.schema import Features, Schema
 from securefl.data.sides import Sides
 from securefl.data.tables import read_table
@@ -146,7 +146,7 @@ def records(study: Study, seed: int, sides: Sides) -> Read:
         found = replace(found, test=read_table(path_of(section.test, study.home)))
     # The records of clients that are set apart are the test part.
     share = 0.0 if section.test_clients else section.test_share
-    made = own(found, section.layout, name=name, sides=sides, share=share, claimed=study.claims)
+    made = prepare(found, section.layout, name=name, sides=sides, share=share, claimed=study.claims)
     if study.claims and section.partition.kind == "natural":
         _require_clients(made.split.train, section)
     # With `features`, `network` describes the study's own network, which has a sentence of its own.
@@ -240,7 +240,7 @@ def _called(thing: Any, study: Study, seed: int, name: str, place: CodePlace | N
         ) from error
 
 
-def _marks_of(study: Study, made: Own, name: str, place: CodePlace | None) -> Digests:
+def _marks_of(study: Study, made: Prepared, name: str, place: CodePlace | None) -> Digests:
     bound, notes = {"data": made.digest}, list(made.notes)
     words = {"data": name}
     # The digest tells neighbouring data sets apart at any noise, so it is not for publication.

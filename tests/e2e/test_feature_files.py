@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import load_digits
 from support.command_line import said
 from support.every import every
-from support.feature_files import FEDLOG, HEADS, study
+from support.feature_files import HEADS, study
 from support.tiny_study import run
 
 from securefl.core.errors import ConfigError, DataError
@@ -128,13 +128,3 @@ def test_a_run_does_not_go_on_with_features_of_another_network(tmp_path: Path) -
     digits(tmp_path, network="another")
     with pytest.raises(DataError, match="other features"):
         run(read(path), tmp_path / "out")
-
-
-def test_a_folder_of_widths_that_differ_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "all").mkdir()
-    for k, width in enumerate((5, 5, 6)):
-        np.savez(tmp_path / "all" / f"{k}.npz", x=np.ones((4, width)), y=[0, 1, 0, 1])
-    text = study(tmp_path, 'source = "all"\nclasses = 2', FEDLOG).read_text()
-    (tmp_path / "study.toml").write_text(text.replace("clients = 20", "clients = 3"))
-    with pytest.raises(DataError, match=r"2\.npz: .*\(5,\).*\(6,\)"):
-        world.build(read(tmp_path / "study.toml"), 1)

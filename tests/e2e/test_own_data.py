@@ -74,28 +74,6 @@ def test_a_run_does_not_go_on_with_another_helper_of_its_model(tmp_path: Path) -
         run(read(path), out)
 
 
-def test_a_parquet_file_for_each_client(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    data = """
-[data]
-source = "hospitals"
-target = "ill"
-classes = ["no", "yes"]
-ignore = ["name", "hospital"]
-[data.columns]
-age = { range = [0, 120] }
-sex = { categories = ["f", "m"] }
-"""
-    path = folder(tmp_path, data=data, rounds=1)
-    (tmp_path / "hospitals").mkdir()
-    for name, own in people().groupby("hospital"):
-        own.to_parquet(tmp_path / "hospitals" / f"{name}.parquet")
-    here = world.build(read(path), 3)
-    assert here.problem.clients == 3
-    assert here.problem.shape == (4,)
-    assert len(run(read(path), tmp_path / "out")) == 1
-
-
 def test_a_test_part_in_a_file_of_its_own(tmp_path: Path) -> None:
     path = folder(tmp_path, data=DATA.replace("clients", 'test = "later.csv"\nclients'))
     people(9, seed=1).drop(columns=["hospital", "name"]).to_csv(tmp_path / "later.csv", index=False)

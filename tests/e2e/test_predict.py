@@ -137,13 +137,10 @@ def test_a_file_is_replaced_only_if_that_is_asked_for(here: Path) -> None:
             lambda f: f.drop(columns="dose"),
             "people.csv: records: expected a column 'dose', which the model reads",
         ),
-        (lambda f: f.rename(columns={"sex": "Sex"}), "did you mean `Sex`"),
         (
             lambda f: f.assign(sex="x"),
             "people.csv: records, row 1, column 'sex': expected one of 'f', 'm', got 'x'",
         ),
-        (lambda f: f.assign(dose=["1"] * 199 + [""]), "row 200, column 'dose': expected a number, got none"),
-        (lambda f: f.iloc[:0], "at least one record"),
     ],
 )
 def test_a_table_that_does_not_fit_writes_nothing(

@@ -20,12 +20,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.every import every
+from support.own_records import filed, of
 
 from securefl.core.errors import DataError
 from securefl.data.columns import Column, word_of
 from securefl.data.in_memory import given as brought
 from securefl.data.layout import Layout
-from securefl.data.own import Own, from_files, own
+from securefl.data.own import Prepared, from_files, prepare
 from securefl.data.sides import Sides
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -50,6 +51,8 @@ KINDS: Final = {
 NULLABLE: Final = {"int64": "Int64", "uint64": "UInt64", "string": "string", "bool": "boolean"}
 NAMES: Final = ("feature", "label", "client")
 Rows = Sequence[tuple[Any, Any, Any]]
+KEPT: Final[Mapping[str, Any]] = {"share": 0.0, "claimed": True}
+"""Of records under a finite epsilon, all in the training part."""
 
 
 @st.composite
@@ -157,12 +160,12 @@ FORMATS: Final[Mapping[str, Callable[[Rows, str, Layout], Any]]] = {
 }
 
 
-def read(form: str, rows: Rows, kind: str, layout: Layout) -> Own:
+def read(form: str, rows: Rows, kind: str, layout: Layout) -> Prepared:
     found = FORMATS[form](rows, kind, layout)
-    return own(found, layout, name="people", sides=Sides(0), share=0.0, claimed=True)
+    return prepare(found, layout, name="people", sides=Sides(0), share=0.0, claimed=True)
 
 
-def records_of(made: Own) -> list[tuple[bytes, bytes, int]]:
+def records_of(made: Prepared) -> list[tuple[bytes, bytes, int]]:
     train = made.split.train
     assert train.groups is not None
     return [
@@ -201,11 +204,10 @@ LAYOUT: Final = Layout(
 )
 
 
-def lines_read(folder: Path, lines: Sequence[bytes], *, lenient: bool = True) -> Own:
+def lines_read(folder: Path, lines: Sequence[bytes], *, lenient: bool = True) -> Prepared:
     path = folder / "people.csv"
     path.write_bytes(b"".join(lines))
-    found = from_files(path, None, LAYOUT, lenient=lenient)
-    return own(found, LAYOUT, name="people", sides=Sides(0), share=0.0, claimed=lenient)
+    return filed(path, LAYOUT, share=0.0, claimed=lenient)
 
 
 BROKEN: Final = {
@@ -243,8 +245,7 @@ def test_a_damaged_line_of_a_clients_file_is_its_unusable_record(tmp_path: Path)
     for name, more in (("x", b"b\n"), ("y", b"")):
         (tmp_path / f"{name}.csv").write_bytes(b"feature,label\na,None\nb,mild\n" + more)
     layout = Layout(target=("label",), classes=("None", "mild"), columns=LAYOUT.columns)
-    found = from_files(tmp_path, None, layout, lenient=True)
-    train = own(found, layout, name="people", sides=Sides(0), share=0.0, claimed=True).split.train
+    train = filed(tmp_path, layout, **KEPT).split.train
     assert train.groups is not None
     assert train.groups.tolist() == [0, 0, 0, 1, 1]
     # Not the value that `missing` declares, and not the word of Python's None: its cells are not empty.
@@ -255,10 +256,7 @@ def test_a_text_of_other_bytes_is_one_unusable_record(tmp_path: Path) -> None:
     texts = pyarrow.array([b"a", b"\xff", b"b", None]).view(pyarrow.string())
     table = pyarrow.table({"feature": texts, "label": [0, 1, 1, 0], "client": ["x", "y", "y", "x"]})
     parquet.write_table(table, tmp_path / "a.parquet")
-    made = own(
-        from_files(tmp_path / "a.parquet", None, LAYOUT, lenient=True),
-        LAYOUT, name="people", sides=Sides(0), share=0.0, claimed=True,
-    ).split.train  # fmt: skip
+    made = filed(tmp_path / "a.parquet", LAYOUT, **KEPT).split.train
     assert np.isnan(made.x).all(1).tolist() == [False, True, False, False]
     with pytest.raises(DataError):
         from_files(tmp_path / "a.parquet", None, LAYOUT)
@@ -270,23 +268,15 @@ def test_a_file_of_nulls_alone_has_records_of_no_use(kind: Any, tmp_path: Path) 
         {"feature": pyarrow.nulls(3, kind), "label": pyarrow.nulls(3, kind), "client": ["x"] * 3}
     )
     parquet.write_table(table, tmp_path / "a.parquet")
-    found = from_files(tmp_path / "a.parquet", None, LAYOUT, lenient=True)
-    train = own(found, LAYOUT, name="people", sides=Sides(0), share=0.0, claimed=True).split.train
+    train = filed(tmp_path / "a.parquet", LAYOUT, **KEPT).split.train
     assert (len(train), np.isnan(train.x).all()) == (3, True)
 
 
 def test_labels_of_mixed_types_are_read_one_by_one() -> None:
     labels = [0, "1", 1.0, True, None, datetime.date(2020, 1, 1), Decimal("0.0"), 2**70, [1], b"1"]
     frame = pd.DataFrame({"feature": "a", "label": pd.Series(labels, dtype=object), "client": "x"})
-    whole = own(
-        brought(frame, LAYOUT, "p"), LAYOUT, name="p", sides=Sides(0), share=0.0, claimed=True
-    ).split.train
-    single = [
-        own(
-            brought(frame.iloc[[row]], LAYOUT, "p"), LAYOUT, name="p", sides=Sides(0), share=0.0, claimed=True
-        )
-        for row in range(len(frame))
-    ]
+    whole = of(frame, LAYOUT, **KEPT).split.train
+    single = [of(frame.iloc[[row]], LAYOUT, **KEPT) for row in range(len(frame))]
     assert whole.y.tolist() == [int(one.split.train.y[0]) for one in single]
     assert whole.y.tolist()[:3] == [0, 1, 1]
 
@@ -298,18 +288,11 @@ EMBEDDED: Final = Layout(target=("label",), classes=2)
 def test_a_missing_embedding_is_one_unusable_record(of: Any, tmp_path: Path) -> None:
     lists = pyarrow.array([None, [1, 2, 3]], pyarrow.list_(pyarrow.int64(), 3)).cast(pyarrow.list_(of, 3))
     parquet.write_table(pyarrow.table({"e": lists, "label": [0, 1]}), tmp_path / "odd.parquet")
-    found = from_files(tmp_path / "odd.parquet", None, EMBEDDED, lenient=True)
-    train = own(found, EMBEDDED, name="e", sides=Sides(0), share=0.0, claimed=True).split.train
+    train = filed(tmp_path / "odd.parquet", EMBEDDED, **KEPT).split.train
     assert np.isnan(train.x).all(1).tolist() == [True, False]
     assert train.x[1].tolist() == [1.0, 2.0, 3.0]
     with pytest.raises(DataError):
-        own(
-            from_files(tmp_path / "odd.parquet", None, EMBEDDED),
-            EMBEDDED,
-            name="e",
-            sides=Sides(0),
-            share=0.0,
-        )
+        filed(tmp_path / "odd.parquet", EMBEDDED, share=0.0)
 
 
 @every("rows", [[[1.0, 2.0], [2.0, 1.0]], [[1.0], [2.0, 1.0]], [None, [2.0, 1.0]], [None, None], []])
@@ -332,9 +315,7 @@ def test_the_types_of_a_face_decide_over_a_width(odd: Any, place: int) -> None:
         features=features,
         with_format=lambda _kind: _Columns({"e": rows, "label": [0, 1, 1]}),
     )
-    train = own(
-        brought(face, EMBEDDED, "e"), EMBEDDED, name="e", sides=Sides(0), share=0.0, claimed=True
-    ).split.train
+    train = of(face, EMBEDDED, **KEPT).split.train
     assert np.delete(train.x, place, 0).tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert np.isnan(train.x[place]).all()
 
@@ -349,4 +330,4 @@ def test_arrays_of_a_face_without_their_declared_client_are_refused() -> None:
     face = SimpleNamespace(column_names=["e", "label"], with_format=lambda _kind: columns)
     layout = replace(EMBEDDED, client_column="client")
     with pytest.raises(DataError, match="client"):
-        own(brought(face, layout, "e"), layout, name="e", sides=Sides(0))
+        of(face, layout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from securefl.data.columns import Column
 from securefl.data.in_memory import given
 from securefl.data.layout import Layout
-from securefl.data.own import Own, own
+from securefl.data.own import Prepared, from_files, prepare
 from securefl.data.sides import Sides
 
 COLUMNS = {
@@ -24,12 +25,17 @@ BY_CLIENT = replace(LAYOUT, client_column="hospital")
 SMALL = Layout(classes=2)
 
 
-def table(frame: pd.DataFrame, layout: Layout = LAYOUT, **options: Any) -> Own:
-    return own(given(frame, layout, "people"), layout, name="people", sides=Sides(0), **options)
+def table(frame: pd.DataFrame, layout: Layout = LAYOUT, **options: Any) -> Prepared:
+    return prepare(given(frame, layout, "people"), layout, name="people", sides=Sides(0), **options)
 
 
-def of(thing: object, layout: Layout = SMALL, **options: Any) -> Own:
-    return own(given(thing, layout, "mine"), layout, name="mine", sides=Sides(0), **options)
+def filed(source: Path, layout: Layout = LAYOUT, test: Path | None = None, **options: Any) -> Prepared:
+    found = from_files(source, test, layout, lenient=options.get("claimed", False))
+    return prepare(found, layout, name="people", sides=Sides(0), **options)
+
+
+def of(thing: object, layout: Layout = SMALL, **options: Any) -> Prepared:
+    return prepare(given(thing, layout, "mine"), layout, name="mine", sides=Sides(0), **options)
 
 
 def arrays(n: int = 20, width: int = 3, seed: int = 0) -> tuple[Any, Any]:

@@ -45,7 +45,6 @@ def test_a_folder_for_each_class(tmp_path: Path) -> None:
     found = images_in(tmp_path)
     assert [path.name for path in found.files] == ["a.bmp", "1.jpg", "2.png"]
     assert found.labels == ("cat", "dog", "dog")
-    assert found.classes == ("cat", "dog")
 
 
 def test_a_folder_without_classes(tmp_path: Path) -> None:
@@ -84,36 +83,37 @@ def test_axes_are_height_and_width(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("error")
 @every("size", [(20_000, 20_000), (8_000, 7_000), (2**31 - 1, 1)])
 def test_a_bomb_is_refused_by_its_header(size: tuple[int, int], tmp_path: Path) -> None:
+    """Pillow warns above 89 million pixels alone: the bound is the house's own."""
     (tmp_path / "a.png").write_bytes(bomb(*size))
-    with pytest.raises(DataError, match=r"a\.png: expected"):
+    with pytest.raises(DataError, match=r"a\.png: expected .*got( {} x {}|: )".format(*size)):
         read_images([tmp_path / "a.png"], 8)
 
 
-def test_the_bound_of_pixels_is_the_houses_own(tmp_path: Path) -> None:
-    """Pillow warns above 89 million pixels. This one is below, and is refused by its header alone."""
-    (tmp_path / "a.png").write_bytes(bomb(8_000, 7_000))
-    with pytest.raises(DataError, match="got 8000 x 7000"):
-        read_images([tmp_path / "a.png"], 8)
-
-
-@every("content", [b"", b"text", b"\x80\x04pickle", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"P6 2 2 255 abcdefghijkl"])
-def test_what_is_no_image_is_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.png: .*JPEG, PNG"):
-        read_images([tmp_path / "a.png"], 8)
-
-
-def test_a_cut_image_is_refused(tmp_path: Path) -> None:
-    path = drawn(tmp_path / "a.png", size=(200, 200))
+def cut(path: Path) -> None:
+    drawn(path, size=(200, 200))
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(DataError, match=r"a\.png: expected an image"):
-        read_images([path], 8)
 
 
-def test_another_format_under_the_ending_is_refused(tmp_path: Path) -> None:
-    Image.new("RGB", (4, 4)).save(tmp_path / "a.tif")
-    (tmp_path / "a.tif").rename(tmp_path / "a.png")
-    with pytest.raises(DataError, match="expected an image of JPEG"):
+@every(
+    "write",
+    [
+        *(
+            lambda path, content=content: path.write_bytes(content)
+            for content in (
+                b"",
+                b"text",
+                b"\x80\x04pickle",
+                b"%!PS-Adobe-3.0 EPSF-3.0\n",
+                b"P6 2 2 255 abcdefghijkl",
+            )
+        ),
+        cut,
+        lambda path: Image.new("RGB", (4, 4)).save(path, "TIFF"),
+    ],
+)
+def test_what_is_no_whole_image_of_a_known_format_is_refused(write: Any, tmp_path: Path) -> None:
+    write(tmp_path / "a.png")
+    with pytest.raises(DataError, match=r"a\.png: expected an image of JPEG, PNG"):
         read_images([tmp_path / "a.png"], 8)
 
 
@@ -130,22 +130,18 @@ def test_a_large_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["a/1.png", "a/notes.txt"], "got notes.txt. Move it"),
         (["notes.txt"], "got notes.txt"),
         ([], "1 to 1,000,000 images, got 0"),
+        (["a/1.png", "b/"], "b: expected 1 to"),
     ],
 )
 def test_a_folder_with_other_things_is_refused(files: list[str], match: str, tmp_path: Path) -> None:
     for name in files:
         if name.endswith(".png"):
             drawn(tmp_path / name)
+        elif name.endswith("/"):
+            (tmp_path / name).mkdir()
         else:
             (tmp_path / name).write_text("x")
     with pytest.raises(DataError, match=match):
-        images_in(tmp_path)
-
-
-def test_a_class_without_an_image_is_refused(tmp_path: Path) -> None:
-    drawn(tmp_path / "a/1.png")
-    (tmp_path / "b").mkdir()
-    with pytest.raises(DataError, match="b: expected 1 to"):
         images_in(tmp_path)
 
 

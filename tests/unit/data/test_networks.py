@@ -8,21 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 from support.every import every
-from support.own_records import arrays
+from support.own_records import arrays, filed
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.layout import Layout
 from securefl.data.networks import agreed, network_of, one_network, outside
-from securefl.data.own import from_files, own
-from securefl.data.sides import Sides
+from securefl.data.own import from_files
 from securefl.data.tables import read_table
 
 LAYOUT = Layout(classes=2)
 
 
-def pair(folder: Path, name: str, seed: int = 0, width: int = 3) -> Path:
+def pair(folder: Path, name: str, seed: int = 0) -> Path:
     folder.mkdir(exist_ok=True)
-    x, y = arrays(width=width, seed=seed)
+    x, y = arrays(seed=seed)
     np.save(folder / f"{name}x.npy", x)
     np.save(folder / f"{name}y.npy", y)
     return folder / f"{name}x.npy"
@@ -36,7 +35,7 @@ def archive(path: Path, network: Any = None, seed: int = 0) -> Path:
 
 def test_a_pair_of_npy_is_read_with_a_test_part(tmp_path: Path) -> None:
     source, test = pair(tmp_path, "train-"), pair(tmp_path, "test-", seed=1)
-    made = own(from_files(source, test, LAYOUT), LAYOUT, name="f", sides=Sides(0))
+    made = filed(source, LAYOUT, test)
     assert np.allclose(made.split.train.x, arrays()[0])
     assert np.array_equal(made.split.test.y, arrays(seed=1)[1])
     assert made.split.train.x.dtype == np.float32
@@ -45,9 +44,9 @@ def test_a_pair_of_npy_is_read_with_a_test_part(tmp_path: Path) -> None:
 def test_a_folder_of_pairs_is_a_client_for_each(tmp_path: Path) -> None:
     for k in range(3):
         pair(tmp_path / "all", f"client{k}-", seed=k)
-    found = from_files(tmp_path / "all", None, LAYOUT)
-    assert [*found.parts] == ["client0-x.npy", "client1-x.npy", "client2-x.npy"]
-    assert own(found, LAYOUT, name="f", sides=Sides(0)).split.train.groups is not None
+    made = filed(tmp_path / "all", LAYOUT)
+    assert made.clients == ("client0-x.npy", "client1-x.npy", "client2-x.npy")
+    assert made.split.train.groups is not None
 
 
 def test_a_test_pair_in_the_folder_is_no_client(tmp_path: Path) -> None:
@@ -91,22 +90,6 @@ def test_damaged_npy_are_named(content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"a-x\.npy: .*pickles"):
         read_table(path)
-
-
-def test_files_of_two_widths_are_refused(tmp_path: Path) -> None:
-    pair(tmp_path / "all", "a-")
-    pair(tmp_path / "all", "b-", width=4)
-    with pytest.raises(DataError, match=r"b-x\.npy: .*got \(4,\)"):
-        own(from_files(tmp_path / "all", None, LAYOUT), LAYOUT, name="f", sides=Sides(0))
-
-
-def test_features_that_are_not_finite_are_named_by_row(tmp_path: Path) -> None:
-    path = pair(tmp_path, "a-")
-    x = arrays()[0]
-    x[4, 1] = np.nan
-    np.save(path, x)
-    with pytest.raises(DataError, match=r"a-x\.npy, row 5, column 'x': .*finite"):
-        own(from_files(path, None, LAYOUT), LAYOUT, name="f", sides=Sides(0))
 
 
 def test_files_say_their_network(tmp_path: Path) -> None:
@@ -164,7 +147,7 @@ def test_a_parquet_of_lists_is_a_client_s_features(fixed: bool, tmp_path: Path) 
         embeddings(tmp_path / "all" / f"{k}.parquet", x[k].tolist(), kind)
     layout = Layout(target=("ill",), classes=2)
     test = embeddings(tmp_path / "test.parquet", x[0].tolist(), kind)
-    made = own(from_files(tmp_path / "all", test, layout), layout, name="f", sides=Sides(0))
+    made = filed(tmp_path / "all", layout, test)
     assert np.array_equal(made.split.train.x, x.reshape(12, 3))
     assert made.split.train.groups is not None
 
@@ -182,28 +165,22 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.Table.from_arrays(columns, names=["e", "e", "ill"]), tmp_path / "a.parquet")
     layout = Layout(target=("ill",), classes=2)
     with pytest.raises(DataError, match="got 'e' twice"):
-        own(from_files(tmp_path / "a.parquet", None, layout), layout, name="f", sides=Sides(0))
-
-
-def test_records_without_a_number_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=np.zeros((4, 0)), y=[0, 1, 0, 1])
-    with pytest.raises(DataError, match=r"got \(4, 0\)"):
-        own(from_files(tmp_path / "a.npz", None, LAYOUT), LAYOUT, name="f", sides=Sides(0))
+        filed(tmp_path / "a.parquet", layout)
 
 
 def test_a_list_with_a_value_that_is_not_finite_is_named(tmp_path: Path) -> None:
     path = embeddings(tmp_path / "a.parquet", [[1.0, 2.0], [float("inf"), 1.0], [1.0, 1.0]])
     layout = Layout(target=("ill",), classes=2)
     with pytest.raises(DataError, match=r"row 2, column 'e\[0\]'"):
-        own(from_files(path, None, layout), layout, name="f", sides=Sides(0))
+        filed(path, layout)
 
 
 def test_lists_of_words_or_lists_are_refused(tmp_path: Path) -> None:
     layout = Layout(target=("ill",), classes=2)
     for rows in ([["a", "b"], ["c", "d"]], [[[1.0]], [[2.0]]], [[1.0, None], [1.0, 2.0]]):
         path = embeddings(tmp_path / "a.parquet", rows)
-        with pytest.raises(DataError, match=r"expected (a )?number"):
-            own(from_files(path, None, layout), layout, name="f", sides=Sides(0))
+        with pytest.raises(DataError, match=r"expected a (finite )?number"):
+            filed(path, layout)
 
 
 class Harmful:

@@ -12,23 +12,22 @@ import pandas as pd
 import pytest
 import torch
 from support.every import every
-from support.own_records import BY_CLIENT, LAYOUT, SMALL, Items, arrays, of, table
+from support.own_records import BY_CLIENT, SMALL, Items, arrays, filed, of, table
 from support.own_study import people
 
 from securefl.core.errors import ConfigError
 from securefl.data import Dataset, Split
-from securefl.data.own import Own, from_files, own
-from securefl.data.sides import Sides
+from securefl.data.own import Prepared
 
 
-def whole(made: Own) -> Dataset:
+def whole(made: Prepared) -> Dataset:
     """All records in the order of their first value."""
     both = [np.concatenate(parts) for parts in zip(*((p.x, p.y) for p in _parts(made)), strict=True)]
     order = np.lexsort(both[0].T)
     return replace(made.split.train, x=both[0][order], y=both[1][order], groups=None)
 
 
-def _parts(made: Own) -> tuple[Dataset, Dataset]:
+def _parts(made: Prepared) -> tuple[Dataset, Dataset]:
     return made.split.train, made.split.test
 
 
@@ -71,7 +70,7 @@ def test_a_file_gives_what_the_table_gives(tmp_path: Path, suffix: str) -> None:
     else:
         pytest.importorskip("pyarrow")
         frame.to_parquet(path)
-    made = own(from_files(path, None, BY_CLIENT), BY_CLIENT, name="people", sides=Sides(0))
+    made = filed(path, BY_CLIENT)
     assert made.digest == table(frame, BY_CLIENT).digest
     assert made.clients == ("north", "south", "west")
 
@@ -81,7 +80,7 @@ def test_a_file_for_each_client_in_the_order_of_names(tmp_path: Path) -> None:
     for name, own_frame in people().groupby("hospital"):
         own_frame.drop(columns="hospital").to_parquet(tmp_path / f"{name}.parquet")
     (tmp_path / ".hidden").touch()
-    made = own(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", sides=Sides(0))
+    made = filed(tmp_path)
     assert made.clients == ("north.parquet", "south.parquet", "west.parquet")
     assert made.split.train.groups is not None
     assert np.bincount(made.split.train.groups).min() > 0
@@ -96,11 +95,10 @@ def test_arrays_of_a_npz(tmp_path: Path) -> None:
     x, y = arrays()
     np.savez(tmp_path / "mine.npz", x=x, y=y, whose=np.repeat(["b", "a"], 10))
     layout = replace(SMALL, client_column="whose")
-    made = own(from_files(tmp_path / "mine.npz", None, layout), layout, name="mine", sides=Sides(0))
+    made = filed(tmp_path / "mine.npz", layout)
     assert made.clients == ("a", "b")
     np.savez(tmp_path / "test.npz", x=x[:5], y=y[:5])
-    found = from_files(tmp_path / "mine.npz", tmp_path / "test.npz", layout)
-    assert len(own(found, layout, name="mine", sides=Sides(0)).split.test) == 5
+    assert len(filed(tmp_path / "mine.npz", layout, tmp_path / "test.npz").split.test) == 5
 
 
 class Face:

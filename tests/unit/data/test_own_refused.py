@@ -11,15 +11,14 @@ import pandas as pd
 import pytest
 from scipy import sparse
 from support.every import every
-from support.own_records import BY_CLIENT, COLUMNS, LAYOUT, SMALL, Items, arrays, of, table
+from support.own_records import BY_CLIENT, COLUMNS, LAYOUT, SMALL, Items, arrays, filed, of, table
 from support.own_study import people
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.data import Dataset, tables
 from securefl.data.columns import Column
 from securefl.data.layout import Layout
-from securefl.data.own import from_files, own
-from securefl.data.sides import Sides
+from securefl.data.own import from_files
 from securefl.data.tables import read_table
 
 PEOPLE = people().drop(columns="hospital")
@@ -29,7 +28,11 @@ BAD_TABLES: dict[str, tuple[pd.DataFrame, Layout, str]] = {
     "missing column": (PEOPLE.drop(columns="sex"), LAYOUT, "expected a column 'sex'.* got none"),
     "misspelt target": (PEOPLE, replace(LAYOUT, target=("il",)), "did you mean `ill`"),
     "no client column": (PEOPLE, BY_CLIENT, "expected a column 'hospital'"),
-    "text": (PEOPLE, replace(LAYOUT, ignore=()), r"row 1, column 'name': expected a number, got 'person 0'"),
+    "text": (
+        PEOPLE,
+        replace(LAYOUT, ignore=()),
+        r"row 1, column 'name': expected a finite number, got 'person 0'",
+    ),
     "unknown word": (
         PEOPLE.assign(sex="d"),
         LAYOUT,
@@ -37,11 +40,19 @@ BAD_TABLES: dict[str, tuple[pd.DataFrame, Layout, str]] = {
     ),
     "unknown label": (PEOPLE.assign(ill="maybe"), LAYOUT, "column 'ill': expected one of 'no', 'yes'"),
     "missing number": (PEOPLE.assign(dose=np.nan), LAYOUT, "expected a number, got none.*missing = 0"),
-    "missing word": (PEOPLE.assign(sex=None), LAYOUT, "column 'sex': expected a category, got no value"),
+    "missing word": (
+        PEOPLE.assign(sex=None),
+        LAYOUT,
+        "column 'sex': expected one of 'f', 'm', got none.*indicator = true",
+    ),
     "infinity": (PEOPLE.assign(dose=np.inf), LAYOUT, "column 'dose': expected a finite number"),
     "too large": (PEOPLE.assign(dose=1e39), LAYOUT, "expected a finite number of 32 bits"),
-    "dates": (PEOPLE.assign(dose=pd.Timestamp("2020-01-01")), LAYOUT, "expected numbers, got dates"),
-    "lists": (PEOPLE.assign(dose=[[1.0, 2.0]] * 60), LAYOUT, "expected a number in each cell, got list"),
+    "dates": (
+        PEOPLE.assign(dose=pd.Timestamp("2020-01-01")),
+        LAYOUT,
+        "expected real numbers, got datetime64",
+    ),
+    "lists": (PEOPLE.assign(dose=[[1.0, 2.0]] * 60), LAYOUT, "expected a finite number, got '.1.0, 2.0.'"),
     "constant target": (PEOPLE.assign(ill="no"), LAYOUT, "expected targets that differ"),
     "nothing left": (PEOPLE[["ill"]], Layout(target=("ill",), classes=2), "A record would be empty"),
     "twice": (pd.concat([PEOPLE, PEOPLE[["age"]]], axis=1), LAYOUT, "got 'age' twice"),
@@ -66,6 +77,7 @@ def test_the_error_of_a_word_shows_the_lines_to_add() -> None:
 X, Y = arrays()
 BAD_ARRAYS: dict[str, tuple[object, str]] = {
     "nan": ((np.where(X[2, 1] == X, np.nan, X), Y), "row 3, column 'x': expected finite numbers"),
+    "no numbers": ((X[:, :0], Y), r"got \(20, 0\)"),
     "one axis": ((X[:, 0], Y), "expected records x of shape"),
     "lengths": ((X, Y[:3]), "expected a target for each of 20 records"),
     "texts": ((X.astype(str), Y), "expected x of numbers, got type <U"),
@@ -77,7 +89,10 @@ BAD_ARRAYS: dict[str, tuple[object, str]] = {
     "no length": (sparse.csr_matrix(X), "expected a data set with a length"),
     "nothing": ([], "at least one client, got none"),
     "no records": ([(X, Y), (X[:0], Y[:0])], "client 1: expected at least one record"),
-    "widths": ([(X, Y), (X[:, :2], Y)], r"client 1: expected records of shape \(3,\).* got \(2,\)"),
+    "widths": (
+        [(X, Y), (X[:, :2], Y)],
+        r"client 1: expected records of shape \(3,\).* got records of shape \(2,\)",
+    ),
     "a number": (3, "expected arrays"),
     "text": ("people.csv", "expected arrays"),
     "items": (Items(X, Y).x.tolist(), "client 0"),
@@ -137,11 +152,11 @@ def test_whole_numbers_as_targets_need_their_number() -> None:
 def test_clients_with_other_columns_are_named(tmp_path: Path) -> None:
     PEOPLE.to_csv(tmp_path / "a.csv", index=False)
     PEOPLE.drop(columns="dose").to_csv(tmp_path / "b.csv", index=False)
-    with pytest.raises(DataError, match=r"b\.csv: .*none .*'dose'"):
-        own(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", sides=Sides(0))
+    with pytest.raises(DataError, match=r"b\.csv: .*'dose'.* got none"):
+        filed(tmp_path)
     PEOPLE.assign(more=1).to_csv(tmp_path / "b.csv", index=False)
     with pytest.raises(DataError, match=r"b\.csv: .*'more' besides"):
-        own(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", sides=Sides(0))
+        filed(tmp_path)
 
 
 BAD_FILES: dict[str, tuple[str, bytes, str]] = {

@@ -18,7 +18,7 @@ from securefl.data.layout import Layout
 from securefl.data.schema import Features, Schema, frame_of, of_layout
 
 NAMES = ("age", "sex", "dose")
-SCHEMA = of_layout(LAYOUT, NAMES, (5,))
+SCHEMA = of_layout(LAYOUT, NAMES)
 FRAME = pd.DataFrame({"age": [30, None, 240], "sex": ["m", "f ", "m"], "dose": ["1.5", True, -2]})
 ENCODED = [[0.25, 0, 0, 1, 1.5], [1 / 3, 1, 1, 0, 1], [1, 0, 0, 1, -2]]
 
@@ -34,7 +34,7 @@ def test_a_table_is_encoded_as_in_training() -> None:
         }
     )
     made = table(frame)
-    assert made.schema == of_layout(LAYOUT, NAMES, (5,))
+    assert made.schema == of_layout(LAYOUT, NAMES)
     rows = made.schema.encode(frame, "again")
     both = np.concatenate([made.split.train.x, made.split.test.x])
     assert sorted(map(tuple, rows)) == sorted(map(tuple, both))
@@ -91,19 +91,12 @@ def test_a_list_of_mappings_and_polars_read_alike() -> None:
         ),
         (
             lambda f: f.assign(sex=["m", None, "f"]),
-            "row 2, column 'sex': expected a category, got no value. The model",
+            "row 2, column 'sex': expected one of 'f', 'm', got none. The model",
         ),
-        (
-            lambda f: f.assign(dose=[1, np.nan, 2]),
-            "row 2, column 'dose': expected a number, got none. The model",
-        ),
-        (lambda f: f.assign(dose=[1, 2, np.inf]), "row 3, column 'dose': expected a finite number"),
         (
             lambda f: f.assign(dose=["1", "two", "3"]),
-            "row 2, column 'dose': expected a number, got 'two'. The model",
+            "row 2, column 'dose': expected a finite number, got 'two'. The model",
         ),
-        (lambda f: f.assign(dose=[[1], [2], [3]]), "column 'dose': expected a number in each cell, got list"),
-        (lambda f: f.assign(dose=pd.Timestamp("2026-01-01")), "column 'dose': expected numbers, got dates"),
         (lambda f: f.assign(dose=1j), "expected real numbers"),
         (lambda f: f.iloc[:0], "expected at least one record"),
         (lambda f: f.rename(columns={"dose": 3}), "columns with names of printable letters, got 3"),

@@ -246,7 +246,6 @@ def test_download_asks_the_network_for_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_network(monkeypatch)
-
     with pytest.raises(DataError, match="https://ossci-datasets"):
         load("mnist", folder=tmp_path, download=True)
 
@@ -265,16 +264,8 @@ def test_decoded_cifar_is_checked_and_preferred_to_a_download(
 
     with pytest.raises(DataError, match=r"decoded/data_batch_1\.bin"):
         load("cifar10", download=True)
-
-
-def test_a_named_folder_is_the_only_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (tmp_path / "securefl" / "cifar10" / "decoded").mkdir(parents=True)
-    for file in CIFAR10_DECODED:
-        (tmp_path / "securefl" / file.path).write_bytes(b"")
-
     with pytest.raises(DataError, match="data fetch cifar10"):
-        load("cifar10", folder=tmp_path / "other")
+        load("cifar10", folder=tmp_path / "other")  # a named folder is the only one
 
 
 def test_required_files_are_those_that_would_be_read(tmp_path: Path) -> None:

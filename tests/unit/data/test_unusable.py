@@ -11,12 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.every import every
-from support.own_records import BY_CLIENT, LAYOUT, SMALL, arrays, of, table
+from support.own_records import BY_CLIENT, SMALL, arrays, filed, of, table
 
 from securefl.core.errors import DataError
 from securefl.data.dataset import Dataset
-from securefl.data.own import Own, from_files, own
-from securefl.data.sides import Sides
+from securefl.data.own import Prepared
 
 BAD: dict[str, dict[str, Any]] = {
     "no number": {"dose": "a bit"},
@@ -44,7 +43,7 @@ def people(n: int = 40) -> pd.DataFrame:
     ).astype(object)
 
 
-def whole(made: Own) -> int:
+def whole(made: Prepared) -> int:
     return len(made.split.train) + len(made.split.test)
 
 
@@ -115,18 +114,17 @@ def test_an_empty_file_is_a_client_without_records(content: str, tmp_path: Path)
     for name in ("a", "c"):
         people().to_csv(tmp_path / f"{name}.csv", index=False)
     (tmp_path / "b.csv").write_text(content, encoding="utf-8")
-    found = from_files(tmp_path, None, LAYOUT)
-    made = own(found, LAYOUT, name="people", sides=Sides(0), share=0.0, claimed=True)
+    made = filed(tmp_path, share=0.0, claimed=True)
     assert made.clients == ("a.csv", "b.csv", "c.csv")
     assert made.split.train.groups is not None
     assert np.bincount(made.split.train.groups, minlength=3).tolist() == [40, 0, 40]
     with pytest.raises(DataError, match="at least one record"):
-        own(found, LAYOUT, name="people", sides=Sides(0), share=0.0)
+        filed(tmp_path, share=0.0)
 
 
 def test_a_data_set_says_that_it_is_lenient() -> None:
     x, y = np.full((2, 3), np.nan, np.float32), np.array([0, -1])
-    with pytest.raises(DataError, match="finite values"):
+    with pytest.raises(DataError, match="labels in"):
         Dataset(name="mine", x=x, y=y, classes=2)
     assert len(Dataset(name="mine", x=x, y=y, classes=2, lenient=True)) == 2
     assert SMALL.count == 2
