@@ -39,7 +39,7 @@ def compression(figures: pd.DataFrame) -> Figure:
         axes.scatter(own["skew"], own["parameters"], s=12, color=worn.colour, alpha=0.6, label=arm)
     axes.set_xlabel("normalised Jensen-Shannon divergence of the labels from uniform")
     axes.set_ylabel("share of the parameters")
-    legend(figure, list(both))
+    legend(figure)
     return figure
 
 

@@ -25,7 +25,7 @@ from securefl.report.accuracy import MEASURES
 from securefl.report.style import blank, legend, light_frame, look, plain_logarithmic
 from securefl.report.tables import write_png
 from securefl.sweep.tradeoff import Series
-from securefl.sweep.tradeoff_plots import accuracy, add_legend
+from securefl.sweep.tradeoff_plots import accuracy
 
 BODIES: Mapping[str, Mapping[str, str]] = {
     "public body, unit norm, central noise": {
@@ -65,7 +65,7 @@ def series(number: int, line: str, rows: pd.DataFrame, panel: tuple[str, ...] = 
 def against_epsilon(found: Sequence[Series]) -> Figure:
     """The product's picture of a sweep, with one deviation over the seeds: the files have no single seeds."""
     drawing = accuracy(found, MEASURES["classification"])
-    add_legend(drawing)
+    legend(drawing.figure)
     (axes,) = drawing.figure.axes
     for own in found:
         rows = own.rows[own.rows["epsilon_true"] < float("inf")]
@@ -124,7 +124,7 @@ def heads() -> Figure:
         ],
         MEASURES["classification"],
     )
-    add_legend(drawing)
+    legend(drawing.figure)
     return drawing.figure
 
 
@@ -139,17 +139,15 @@ def growth() -> Figure:
     figure = blank(height=4.0)
     time, memory = figure.subplots(1, 2)
     words = {"none": "no noise", "local": "noise by each client", "masked": "masked, no noise"}
-    labels = []
     for number, (kind, name) in enumerate(words.items()):
         cells = pd.DataFrame(json.loads((RESULTS / f"growth_{kind}.json").read_text())["cells"])
         cells, worn = cells.sort_values("cohort", kind="stable"), look(number)
         for when, dash, label in (("early", "-", name), ("late", "--", f"{name}, late round")):
             seconds = cells["cohort"] * cells[f"ms_{when}"] / 1e3
             time.plot(cells["cohort"], seconds, worn.marker + dash, color=worn.colour, label=label)
-            labels.append(label)
         memory.plot(cells.groupby("clients")["mib_late"].max(), worn.marker + "-", color=worn.colour)
     time.plot((1, 10_000), (0.003, 30.0), ":", color="#999999", label="3 ms a client")
-    legend(figure, [*labels, "3 ms a client"])
+    legend(figure)
     across, up = ("clients in the cohort", "clients"), ("CPU seconds of a round", "MiB beyond the imports")
     for axes, xlabel, ylabel in zip((time, memory), across, up, strict=True):
         light_frame(axes)

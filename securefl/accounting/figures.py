@@ -1,4 +1,4 @@
-"""Formatting of epsilon for people and scripts: one function for each form."""
+"""Formatting of epsilon and of counts for people and scripts: one function for each form."""
 
 from __future__ import annotations
 
@@ -48,6 +48,11 @@ def above(epsilon: float, bound: float) -> str:
 def asked_for(epsilon: float) -> str:
     """Format the epsilon for which noise was calibrated; "none" for infinity."""
     return "none" if isinf(epsilon) else f"{epsilon:g}"
+
+
+def counted(count: int, name: str, names: str = "") -> str:
+    """A number of things, such as "1 round". names: their plural if it is not `name` with an s."""
+    return f"{count} {name if count == 1 else names or name + 's'}"
 
 
 def plain(value: Any) -> Any:

@@ -35,14 +35,13 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """
     from securefl.report.pages import require_page
     from securefl.storage.files import write
-    from securefl.study import comparison_report as report
-    from securefl.study.comparison import compared
+    from securefl.study import comparison as report
     from securefl.sweep.gathered import run_folders
 
     if out is not None:
         require_page(out)
     places = [run_folders(folder) for folder in runs]
-    found = compared([home for homes, _ in places for home in homes])
+    found = report.compared([home for homes, _ in places for home in homes])
     found = replace(found, notes=[*(note for _, own in places for note in own), *found.notes])
     if out is not None:
         words = ["securefl", "compare", *map(str, runs), "-o", str(out)]

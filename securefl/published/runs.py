@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 import pandas as pd
 import tomli_w
 from rich.console import Console
-from rich.progress import Progress
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.logs import to_stderr
@@ -35,7 +34,7 @@ from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import rounds_in
 from securefl.study.config import Arm, slug
 from securefl.study.interruption import Interruption, Stop
-from securefl.study.progress import columns
+from securefl.study.progress import BarGroup
 from securefl.study.results import Results
 from securefl.study.session import run_study
 from securefl.sweep.cells import put
@@ -137,27 +136,24 @@ def require_own(table: Table, folder: Path) -> None:
         )
 
 
-class Bar(Progress):
+class Bar(BarGroup):
     """One bar on a terminal over all rounds of a table. Elsewhere it prints a line for each finished cell."""
 
     def __init__(self, table: Table, console: Console) -> None:
-        super().__init__(*columns("cells"), console=console, expand=True, disable=not console.is_terminal)
+        super().__init__(console, "cells")
         cells = [(len(part.study.arms) * len(part.study.study.seeds), part) for part in table.parts]
-        self._cells, self._done = sum(count for count, _ in cells), 0
-        rounds = sum(count * part.study.study.rounds for count, part in cells)
-        self._task = self.add_task(table.parts[0].name, total=rounds, cells=self._count)
-
-    @property
-    def _count(self) -> str:
-        return f"{self._done}/{self._cells} cells"
+        self._cells, self._rounds = sum(count for count, _ in cells), 0
+        self._done, total = 0, sum(count * part.study.study.rounds for count, part in cells)
+        self._show("rounds", 0, total, cells="")
 
     def tell(self, part: Part, arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
         """Show one finished round."""
         last = record["round"] == part.study.study.rounds
-        self._done += last
-        self.update(self._task, advance=1, description=part.name, cells=self._count)
-        if last and not self.console.is_terminal:
-            line_on(self.console, f"{self._count}  {part.name}: {arm.name} #{seed}")
+        self._rounds, self._done = self._rounds + 1, self._done + last
+        cells = f"{self._done}/{self._cells} cells  {part.name}"
+        self._show("rounds", self._rounds, cells=cells)
+        if last and not self._draws:
+            line_on(self._console, f"{cells}: {arm.name} #{seed}")
 
 
 # Tuned settings -------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Pictures of a table's runs beside its published figures: accuracy over what the table counts.
 
 There is a picture for each measure that counts, such as rounds or Wh, and in it a panel for each part. It has
-the mean of each system over its seeds. No number is read from a paper's own curves, which are pictures. What
-the paper prints is drawn beside: the best accuracy at the right of the panel, and below it what each system
-needed to reach its target.
+the mean of each system over its seeds (`plots.lines`). No number is read from a paper's own curves, which are
+pictures. What the paper prints is drawn beside: the best accuracy at the right of the panel, and below it
+what each system needed to reach its target. These have bars of a standard deviation, as papers print it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from securefl.published.comparison import by_seed, costs
 from securefl.published.table import Figure, Measure, Part, Row, Table
 from securefl.report import style
-from securefl.report.plots import evaluated
-from securefl.report.style import FEW_SEEDS, NARROW, Look, blank, light_frame
+from securefl.report.plots import evaluated, lines, seeds_words
+from securefl.report.style import NARROW, Look, blank, light_frame
 from securefl.report.tables import write_png
 from securefl.study.config import slug
 
@@ -55,14 +55,13 @@ def pictures(table: Table, metrics: Mapping[str, pd.DataFrame]) -> dict[Measure,
 def _picture(table: Table, measure: Measure, metrics: Mapping[str, pd.DataFrame]) -> Picture:
     looks = style.looks(row.label for part in table.parts for row in part.rows)
     heights = [2.3, 0.17 * max(len(part.rows) for part in table.parts) + 0.15] * len(table.parts)
-    words = style.legend_height(NARROW, [*looks, *_MARKS]) + 1.1 * len(table.parts)
-    figure = blank(height=words + sum(heights), width=NARROW)
+    figure = blank(height=1.1 * len(table.parts) + sum(heights), width=NARROW)
     panels = figure.subplots(len(heights), 1, height_ratios=heights)
     for above, below, part in zip(panels[::2], panels[1::2], table.parts, strict=True):
         _draw(above, below, part, measure, metrics[part.name], looks)
     for label, own in _MARKS.items():
         panels[0].plot([], [], color="#555555", linestyle="none", markersize=5, label=label, **own)
-    style.legend(figure, [*looks, *_MARKS])
+    style.legend(figure)
     return figure
 
 
@@ -70,20 +69,22 @@ def _draw(
     above: Axes, below: Axes, part: Part, measure: Measure, metrics: pd.DataFrame, looks: Mapping[str, Look]
 ) -> None:
     """Draw a part: its curves above, and below what its systems needed to reach the target."""
-    target, seeds = part.study.study.target, metrics["seed"].nunique()
+    target = part.study.study.target
     ends, heights, printed = [], [] if target is None else [target], False
+    names = {row.arm: row.label for row in part.rows}
+    own = metrics[metrics["arm"].isin(names)].sort_values(["seed", "round"])
+    # Costs add up over all rounds, also over those in which no model was tested.
+    spent = costs(measure, own).groupby([own["arm"], own["seed"]]).cumsum()
+    own = own.assign(spent=spent, arm=own["arm"].map(names))
+    for (line, *_), accuracy in lines(above, evaluated(own), looks, x="spent").values():
+        # Curves begin at chance, or below 0 for regressions: beside that, the systems would not differ.
+        heights += [*accuracy[len(accuracy) // 2 :], accuracy.max()]
+        ends += [*line.get_xdata()[-1:]]
     below.sharex(above)
     for axes in (above, below):
         light_frame(axes)
     for place, row in enumerate(part.rows):
         worn = looks[row.label]
-        mean, apart = _mean(measure, metrics[metrics["arm"] == row.arm])
-        accuracy = mean["accuracy"]
-        low, high = (None, None) if seeds < FEW_SEEDS else (accuracy - apart, accuracy + apart)
-        style.curve(above, mean["spent"], accuracy, worn, label=row.label, low=low, high=high, place=place)
-        # Curves begin at chance, or below 0 for regressions: beside that, the systems would not differ.
-        heights += [*accuracy[len(accuracy) // 2 :], *accuracy.nlargest(1)]
-        ends += [*mean["spent"].tail(1)]
         best = row.figures.get(Measure.BEST, row.figures.get(Measure.LAST, _NONE))
         if best.mean is not None:
             printed = True
@@ -99,8 +100,7 @@ def _draw(
         margin = 0.05 * (max(heights) - min(heights))
         above.set_ylim(min(heights) - margin, max(heights) + margin)
     above.set_ylabel("accuracy")
-    band = "; band: one standard deviation" if seeds >= FEW_SEEDS else ""
-    above.set_title(f"{part.name}\nmean of {seeds} seeds{band}", fontsize=9, loc="left")
+    above.set_title(f"{part.name}\n{seeds_words(own)}".strip(), fontsize=9, loc="left")
     if not ends or not style.far_apart(above, ends):
         above.set_xlim(left=0)
         style.few_numbers(above.xaxis)
@@ -112,15 +112,6 @@ def _draw(
     to = "" if target is None else f" to {target:g}"
     elsewhere = "" if target in (None, paper) else f" (published: to {paper:g})"
     below.set_xlabel(f"{measure}{to}{elsewhere}")
-
-
-def _mean(measure: Measure, own: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
-    """Means over the seeds of `spent` and `accuracy` by tested round, and the deviation of the accuracy."""
-    own = own.sort_values(["seed", "round"])
-    # Costs add up over all rounds, also over those in which no model was tested.
-    spent = costs(measure, own).groupby(own["seed"]).cumsum()
-    by_round = evaluated(own.assign(spent=spent)).groupby("round")[["spent", "accuracy"]]
-    return by_round.mean(), by_round.std(ddof=0)["accuracy"]
 
 
 def _draw_needed(

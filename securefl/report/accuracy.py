@@ -5,7 +5,7 @@ It is apart from the computation, so that a reader of finished runs does not loa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -35,3 +35,12 @@ MEASURES: Final[Mapping[str, Measure]] = {
     ),
 }
 """The accuracy that `training.evaluation.evaluate` computes, by kind of problem (`Task`)."""
+
+
+def joint(measures: Iterable[Measure]) -> Measure:
+    """One measure for figures over several kinds of problems."""
+    first, *others = sorted({*measures}, key=lambda own: -own.least)
+    if not others:
+        return first
+    words = " or, if targets are not classes, ".join(own.words for own in (first, *others))
+    return Measure(words, "accuracy, as each data set has it", others[-1].least)

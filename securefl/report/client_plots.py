@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
 from securefl.report.style import (
@@ -116,39 +115,26 @@ def _divergence_panel(
     quality = data.groupby("client")["quality"].first()
     table = data.pivot_table(index="client", columns="round", values="divergence")
     # A number holds until the client's next one, also through rounds without a change.
-    table = table.reindex(columns=range(int(table.columns.min()), last + 1)).ffill(axis=1)
+    first = int(table.columns.min())
+    table = table.reindex(columns=range(first, last + 1)).ffill(axis=1)
     median = table.median(axis=1)
     place = {name: i for i, name in enumerate(qualities)}
     order = sorted(quality.index, key=lambda client: (place[str(quality[client])], median[client]))
     values = table.reindex(order).to_numpy(dtype=float)
     # A logarithm has no place for a perfect match; it takes the colour of the lowest.
     grid = np.ma.masked_invalid(np.where(values == 0, norm.vmin or 0.0, values))
-    edges = np.arange(len(order) + 1) - 0.5
     axes.set_facecolor(GRID)
-    mesh = axes.pcolormesh(
-        _edges(table.columns.to_numpy(dtype=float)), edges, grid, norm=norm, cmap="viridis_r", rasterized=True
-    )
-    groups = [str(quality[client]) for client in order]
-    centres, names, start = [], [], 0
-    for name in qualities:
-        count = groups.count(name)
-        if count:
-            centres.append(start + (count - 1) / 2)
-            names.append(f"{name} ({count})")
-            start += count
-            axes.axhline(start - 0.5, color="white", linewidth=2.0)
-    axes.set_yticks(centres, names)
+    across, down = (np.arange(count + 1) - 0.5 for count in reversed(grid.shape))
+    mesh = axes.pcolormesh(first + across, down, grid, norm=norm, cmap="viridis_r", rasterized=True)
+    groups = quality.astype(str).value_counts().reindex([*qualities]).dropna()
+    ends = groups.cumsum() - 0.5
+    for end in ends:
+        axes.axhline(end, color="white", linewidth=2.0)
+    axes.set_yticks(ends - groups / 2, [f"{name} ({count:.0f})" for name, count in groups.items()])
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(order) - 0.5, -0.5)
     axes.set_ylabel("clients, by data quality")
     return mesh
-
-
-def _edges(centres: NDArray[np.float64]) -> NDArray[Any]:
-    if len(centres) == 1:
-        return np.array([centres[0] - 0.5, centres[0] + 0.5])
-    middle = (centres[1:] + centres[:-1]) / 2
-    return np.concatenate([[2 * centres[0] - middle[0]], middle, [2 * centres[-1] - middle[-1]]])
 
 
 def embedding(places: pd.DataFrame, *, width: float = WIDE) -> Figure:
@@ -161,7 +147,7 @@ def embedding(places: pd.DataFrame, *, width: float = WIDE) -> Figure:
     """
     data = checked(places, ("arm", "client", "label", "first", "second"))
     arms, labels = arms_of(data), sorted(data["label"].astype(str).unique(), key=lambda one: (len(one), one))
-    figure = blank(height=0.9 + 3.8 * len(arms), width=width)
+    figure = blank(height=0.5 + 3.8 * len(arms), width=width)
     panels = figure.subplots(len(arms), 1, squeeze=False)[:, 0]
     for axes, arm in zip(panels, arms, strict=True):
         light_frame(axes)
@@ -184,5 +170,5 @@ def embedding(places: pd.DataFrame, *, width: float = WIDE) -> Figure:
         limit = 1.05 * max(float(np.nanmax(distances)), 1e-9)
         axes.set_xlim(-limit, limit)
         axes.set_ylim(-limit, limit)
-    legend(figure, [f"mostly label {label}" for label in labels])
+    legend(figure)
     return figure

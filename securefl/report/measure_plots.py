@@ -76,7 +76,7 @@ def calibration(
     given = dict(looks or {})
     more = [name for name in names if name not in given]
     shown = given | {name: style.look(len(given) + place) for place, name in enumerate(more)}
-    figure = blank(height=4.2, width=width)
+    figure = blank(height=3.9, width=width)
     axes = figure.subplots()
     light_frame(axes)
     axes.plot([0, 1], [0, 1], color="#8a8a8a", linestyle=":", linewidth=1.4, label="as good as it says")
@@ -88,5 +88,5 @@ def calibration(
     axes.set_ylabel("share of right classes")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
-    legend(figure, names)
+    legend(figure)
     return figure

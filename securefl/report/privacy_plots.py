@@ -16,7 +16,6 @@ from securefl.report.style import (
     checked,
     curve,
     legend,
-    light_frame,
     limit,
     panels_of,
     whole_numbers,
@@ -57,7 +56,6 @@ def epsilon(
     known = data["most"][np.isfinite(data["most"])]
     top = max(float(known.max()) if len(known) else 0.0, budget or 0.0) or 1.0
     for axes, party in zip(panels, parties, strict=False):
-        light_frame(axes)
         own = data[data["party"] == party]
         for place, arm in enumerate(arms):
             # Lines of several arms with an infinite epsilon lie side by side, not on each other.
@@ -80,5 +78,5 @@ def epsilon(
         whole_numbers(axes.xaxis)
         beyond(axes, top, "infinite")
         axes.set_ylabel("epsilon of a data holder" if axes is panels[0] or width < WIDE else "")
-    legend(figure, arms)
+    legend(figure)
     return figure

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import count
 from typing import Final
 
 import numpy as np
@@ -47,12 +48,12 @@ def with_interval(values: Sequence[float]) -> str:
     return number_text(mean, 3) + ("" if math.isnan(half) else f" ± {number_text(half, 3)}")
 
 
-def signed_rank(one: Sequence[float], other: Sequence[float]) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test over pairs, one for each seed.
+def signed_rank(gaps: ArrayLike) -> float:
+    """Two-sided p of Wilcoxon's signed-rank test over pairs. gaps: the difference of each seed's pair.
 
     Pairs without a difference are left out. If fewer than two pairs remain, p is 1.
     """
-    differences = np.subtract(one, other)
+    differences = np.asarray(gaps, dtype=np.float64)
     differences = differences[differences != 0]
     if len(differences) < 2:
         return 1.0
@@ -66,6 +67,14 @@ def signed_rank(one: Sequence[float], other: Sequence[float]) -> float:
 def least_p(seeds: int) -> float:
     """The smallest p of the test with this many pairs: two patterns (all signs equal) of 2^seeds."""
     return float(min(1.0, 2.0 ** (1 - seeds)))
+
+
+def least_pairs(tests: int) -> int:
+    """The pairs of seeds that a signed-rank test needs to have a p below `LEVEL` as the first of so many.
+
+    Holm's rule multiplies the first p by their number.
+    """
+    return next(pairs for pairs in count(1) if tests * least_p(pairs) < LEVEL)
 
 
 def holm(p: Sequence[float]) -> tuple[float, ...]:

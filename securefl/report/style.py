@@ -172,8 +172,11 @@ def panels_of(count: int, *, height: float, width: float) -> tuple[Figure, list[
     height: of a panel, in inches.
     """
     down, across = (1, count) if width >= WIDE else (count, 1)
-    figure = blank(height=1.0 + height * down, width=width)
-    return figure, list(figure.subplots(down, across, sharey=True, squeeze=False).flat)
+    figure = blank(height=0.6 + height * down, width=width)
+    panels = list(figure.subplots(down, across, sharey=True, squeeze=False).flat)
+    for axes in panels:
+        light_frame(axes)
+    return figure, panels
 
 
 def curve(
@@ -257,40 +260,21 @@ def limit(axes: Axes, height: float | None, name: str) -> None:
         axes.axhline(height, label=f"{name} {height:g}", **ink)
 
 
-def legend(figure: Figure, labels: Sequence[str]) -> None:
-    """Draw the legend below the figure, each name once, in as many columns as fit."""
-    width = figure.get_figwidth()
-    found = (axes.get_legend_handles_labels() for axes in figure.axes)
-    named = {label: handle for pair in found for handle, label in zip(*pair, strict=True)}
-    made = figure.legend(
-        [*named.values()],
-        [*named],
-        loc="outside lower center",
-        ncols=_columns(width, labels),
-        frameon=False,
-    )
-    for text in made.get_texts():
-        text.set_text(_folded(text.get_text(), width))
-
-
-def legend_height(width: float, labels: Sequence[str]) -> float:
-    """Inches of a legend's height below a figure of this width."""
-    # Labels that are folded stand in one column.
-    lines = sum(_folded(label, width).count("\n") + 1 for label in labels)
-    return 0.021 * text_height("legend.fontsize") * -(-lines // _columns(width, labels)) + 0.1
-
-
-def _folded(label: str, width: float) -> str:
-    return fill(label, _letters(width) - 16)
-
-
-def _columns(width: float, labels: Sequence[str]) -> int:
-    # The line sample and the gap take 8 letters in each column.
-    return max(1, min(4, _letters(width) // (8 + max(map(len, labels)))))
-
-
-def _letters(width: float) -> int:
-    return letters(width, "legend.fontsize")
+def legend(figure: Figure) -> None:
+    """Draw the legend below the figure, each name once, in as many columns as fit. The figure grows by it."""
+    named: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    if not named:
+        return
+    room = letters(figure.get_figwidth(), "legend.fontsize")
+    # The line sample and the gap take 8 letters in each column. Labels that are folded stand in one.
+    across = max(1, min(4, room // (8 + max(map(len, named)))))
+    words = [fill(label, room - 16) for label in named]
+    down = -(-sum(label.count("\n") + 1 for label in words) // across)
+    figure.set_figheight(figure.get_figheight() + 0.021 * text_height("legend.fontsize") * down + 0.1)
+    figure.legend([*named.values()], words, loc="outside lower center", ncols=across, frameon=False)
 
 
 def text_height(setting: str) -> float:

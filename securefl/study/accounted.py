@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.accounting.figures import brief, plain
+from securefl.accounting.figures import brief, counted, plain
 from securefl.accounting.shared import Allotment, SharedLedger, SharedRuns, runs_of, shared_terms
 from securefl.accounting.statements import identity_of
 from securefl.algorithm.clients import Algorithm, specs_of
@@ -179,7 +179,7 @@ def forecast(study: Study, world: World) -> tuple[list[str], dict[str, Any]]:
     after = {party: held.epsilon(party, wants) for party in parties}
     count = len(held.entries)
     lines = [
-        f"The ledger {study.privacy.ledger} holds {count} run{'' if count == 1 else 's'} over these records. "
+        f"The ledger {study.privacy.ledger} holds {counted(count, 'run')} over these records. "
         f"This study adds {len(wants)}, of a budget of {held.budget:g}:",
         *(
             f"  {party:11} ε {brief(before[party]):>6} before, {brief(after[party])} with it"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from securefl.accounting.figures import counted
 from securefl.study.arm import ArmRun
 from securefl.training.evaluation import constant_accuracy
 
@@ -77,7 +78,7 @@ def _silence(records: Records) -> _Found | None:
     silent = [record["round"] for record in asked if not record["answered"]]
     why = _most_frequent([record for record in asked if not record["answered"]])
     if not any(record["answered"] for record in records):
-        words = f"nobody answered in any of {_many(len(records), 'round')}: the model is as it began.{why}"
+        words = f"nobody answered in any of {counted(len(records), 'round')}: the model is as it began.{why}"
         return _Found(kind="nobody", words=words, learnt=False)
     if not silent:
         return None
@@ -89,7 +90,7 @@ def _silence(records: Records) -> _Found | None:
             f"{asked[-1]['round']}: the model has not changed since.{why}"
         )
         return _Found(kind="stopped", words=words, learnt=False)
-    words = f"nobody answered in {len(silent)} of {_many(len(asked), 'round')} ({_listed(silent)}).{why}"
+    words = f"nobody answered in {len(silent)} of {counted(len(asked), 'round')} ({_listed(silent)}).{why}"
     return _Found(kind="silent", words=words, learnt=True)
 
 
@@ -147,7 +148,3 @@ def _listed(rounds: Sequence[int]) -> str:
     """Round numbers in words: the first five, and dots if there are more."""
     shown = ", ".join(map(str, rounds[:5]))
     return f"round{'s' if len(rounds) > 1 else ''} {shown}{', ...' if len(rounds) > 5 else ''}"
-
-
-def _many(count: int, name: str) -> str:
-    return f"{count} {name}{'' if count == 1 else 's'}"

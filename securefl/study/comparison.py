@@ -1,50 +1,52 @@
 """Compares finished runs: what their studies differ in, their figures, and a test over paired seeds.
 
-It reads run folders only: the study, the tables of rounds, and, on the machine of the runs, the private ones.
-Runs are comparable if they measure the same thing on the same test records. Everything else may differ, and
-is listed.
+It reads run folders only, with their private tables on the machine of the runs. Runs are comparable if they
+measure the same thing on the same test records. Everything else may differ, and is listed.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, count
+from itertools import combinations
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 
+from securefl.accounting.figures import in_words, plain
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES
 from securefl.core.text_safety import uncell
 from securefl.data import NAMES
-from securefl.report.accuracy import MEASURES
-from securefl.report.significance import LEVEL, holm, least_p, signed_rank
+from securefl.report import plots
+from securefl.report.accuracy import MEASURES, Measure
+from securefl.report.pages import APART, Picture, environment, number_text
+from securefl.report.run_page import TESTED
+from securefl.report.significance import LEVEL, holm, least_pairs, signed_rank, with_interval
+from securefl.report.style import looks
 from securefl.storage.inputs import content
 from securefl.storage.private_folder import CONFIG, PRIVATE, RUN, require_format
-from securefl.storage.texts import read_text, toml
+from securefl.storage.texts import read_text, show, toml
 from securefl.study.publication import PERSONAL
 
-_TESTED: Final = (
-    *("source", "target", "classes", "ignore", "columns", "test", "test_share", "test_clients"),
-    *("features", "network"),
-)
-"""Keys of [data] that decide what the models are tested on."""
+_TESTED: Final = ("source", "target", "classes", "ignore", "columns", "test", "test_share", "test_clients")
+"""Keys of [data] that decide, with `features` and `network`, what the models are tested on."""
 _EPSILONS: Final = [f"epsilon_{party}" for party in PARTIES]
 _COLUMNS: Final = {"arm", "seed", "round", "accuracy", "bytes_up", "bytes_down", "models", *_EPSILONS}
+HEAD = ("series", "models", "rounds", "accuracy", "MB up", "MB down", "epsilon", "beside the first run")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Finished:
     """A finished run as it is on disk.
 
-    name: distinct among the compared runs. config: the values of the study by dotted key; those of an arm are
-    under `arm "NAME".`. metrics: a row for each arm, seed and round. summary: its summary.json.
-    digests: of own records, by name. split: the key that drew the test records, if one did.
+    name: distinct among the compared runs. config: the values of the study by dotted key, those of an arm
+    under `arm "NAME".`. metrics: a row for each arm, seed and round. digests: of own records, by name.
+    split: the key that drew the test records, if one did.
     """
 
     name: str
@@ -57,14 +59,11 @@ class Finished:
     split: bytes
 
     @property
-    def measure(self) -> str:
-        """What "accuracy" is, in words."""
-        return str(self.summary.get("accuracy", ""))
-
-    @property
-    def kind(self) -> str:
-        """The kind of problem whose accuracy it is; "classification" unless its words say another."""
-        return next((kind for kind, own in MEASURES.items() if own.words == self.measure), "classification")
+    def measure(self) -> Measure:
+        """The definition of its accuracy."""
+        words = str(self.summary.get("accuracy") or "of unknown kind")
+        known = {own.words: own for own in MEASURES.values()}
+        return known.get(words) or Measure(words, "accuracy", -inf)
 
     @property
     def infinite_reason(self) -> dict[str, str]:
@@ -76,16 +75,13 @@ class Finished:
 class Comparison:
     """Runs side by side.
 
-    series: a row for each arm of each run, under a distinct label. Columns: run, arm, models ("global" or
-    "personal"), rounds; accuracy, the final one over the seeds, nan if a seed has none, and accuracies, that
-    of each seed;
-    megabytes up and down of all clients, means over the seeds; the largest epsilon against each party. Of the
-    opponent in the first run, if there is one: other (its label), pairs (their number), of (what is counted),
-    points (the mean difference of final accuracy), p (of Wilcoxon's signed-rank test, two-sided, corrected by
-    Holm's rule over all tests; nan if none was made).
-    differences: by dotted key, a value for each run, None where it is not set. notes: what limits the
-    comparison, in sentences.
-    metrics: the rounds of all series, with their labels as `arm`.
+    series: a row for each arm of each run, under a distinct label: run, arm, models ("global" or "personal"),
+    rounds, the largest epsilon against each party, and megabytes up and down of all clients (means over the
+    seeds); accuracies, the final one of each seed, and accuracy, their mean, nan if a seed has none. If the
+    first run has an opponent: other (its label), pairs (their number), of (what is counted), points (the mean
+    difference of final accuracy), and p of Wilcoxon's signed-rank test (two-sided, corrected by Holm's rule
+    over all tests; nan if none was made). differences: by dotted key, a value for each run, None where it is
+    not set. notes: what limits the comparison. metrics: the rounds of all series, with labels as `arm`.
     """
 
     runs: Sequence[Finished]
@@ -117,23 +113,33 @@ def compared(folders: Sequence[Path]) -> Comparison:
     runs = [*map(finished_run, folders, names if len(set(names)) == len(names) else map(str, folders))]
     for one, other in combinations(runs, 2):
         _require_same_tests(one, other)
+    # A study's name is no setting. Values are compared as text: 1 and 1.0, or a list and its copy, are one.
+    keys = dict.fromkeys(key for run in runs for key in run.config if key != "study.name")
+    values = {key: [run.config.get(key) for run in runs] for key in keys}
+    differing = {k: own for k, own in values.items() if len({json.dumps(v, default=str) for v in own}) > 1}
     rounds = pd.concat([run.metrics.assign(run=run.name) for run in runs], ignore_index=True)
     alone = all(run.metrics["arm"].nunique() == 1 for run in runs)
     rounds["label"] = rounds["run"] if alone else rounds["run"] + ": " + rounds["arm"]
-    differences = _differences(runs)
-    apart = _apart(runs, differences)
-    series = _figures(rounds)
-    untested = _beside_the_first(series, _finals(rounds), apart)
-    return Comparison(
-        runs=runs,
-        series=series,
-        differences=differences,
-        notes=[*_notes(runs, series, apart), *untested],
-        metrics=rounds.assign(arm=rounds["label"]),
+    # The accuracies after the last round; nan if the models of a seed diverged.
+    ended = rounds.drop_duplicates(["label", "seed"], keep="last").set_index(["label", "seed"])["accuracy"]
+    of_arm, last = rounds.groupby("label", sort=False), ended.groupby("label", sort=False)
+    moved = of_arm[["bytes_up", "bytes_down"]].sum().div(1e6 * of_arm["seed"].nunique(), axis=0)
+    first = of_arm[["run", "arm", "models"]].first()
+    series = first.assign(
+        rounds=of_arm["round"].max(),
+        **of_arm[_EPSILONS].max(),
+        accuracy=last.agg(lambda own: own.mean(skipna=False)),
+        accuracies=last.agg(list),
+        **moved.rename(columns={"bytes_up": "megabytes_up", "bytes_down": "megabytes_down"}),
     )
-
-
-# Reading ------------------------------------------------------------------------------------------
+    # Why the same seed is not the same world: with another deal of the records, it is another one.
+    dealt = ", ".join(key for key in differing if key.startswith(("data.", "corruption.")))
+    apart = f"the runs deal their records differently ({dealt})" if dealt else ""
+    if not dealt and len({run.split for run in runs}) > 1:
+        apart = "each run drew its test records with a key of its own"
+    notes = [*_notes(runs, series, apart), *_beside_the_first(series, ended.unstack("label"), apart)]
+    metrics = rounds.assign(arm=rounds["label"])
+    return Comparison(runs=runs, series=series, differences=differing, notes=notes, metrics=metrics)
 
 
 def finished_run(folder: Path, name: str, *, private: bool = True) -> Finished:
@@ -141,7 +147,7 @@ def finished_run(folder: Path, name: str, *, private: bool = True) -> Finished:
 
     Raises ConfigError for a folder without a finished run, and DataError for a damaged file.
     """
-    config = folder / CONFIG
+    config, apart = folder / CONFIG, folder / PRIVATE
     if not config.is_file():
         raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
     require_format(folder, RUN)
@@ -149,74 +155,49 @@ def finished_run(folder: Path, name: str, *, private: bool = True) -> Finished:
         raise ConfigError(
             f"{folder}: not finished; go on with: securefl run {config} --out {folder}. Then compare again."
         )
-    text, apart = read_text(config), folder / PRIVATE
+    text = read_text(config)
+    table = toml(text)
+    arms = {f"arm {json.dumps(arm.pop('name', ''))}": arm for arm in table.pop("arm", ())}
+    flat = pd.json_normalize({**table, **arms}).to_dict("records")[0]
     key, records, metrics = (apart / file for file in ("split.key", "records.json", "metrics.csv"))
-    digests = _json(records) if records.is_file() else {}
-    summary = _json(folder / "summary.json")
+    digests = _read(records) if records.is_file() else {}
+    # On the machine of the run, with the accuracies of personal models.
+    rounds = metrics if private and metrics.is_file() else folder / metrics.name
     return Finished(
         name=name,
         folder=folder,
         text=text,
-        config=dict(_flat(toml(text))),
-        # On the machine of the run, with the accuracies of personal models.
-        metrics=_table(metrics if private and metrics.is_file() else folder / metrics.name),
-        summary=summary,
+        config={str(key): value for key, value in flat.items()},
+        metrics=_read(rounds),
+        summary=_read(folder / "summary.json"),
         digests={name: said for name, said in digests.items() if "SHA-256" in str(said)},
         split=content(key, 4096) if key.is_file() else b"",
     )
 
 
-@contextmanager
-def _expecting(path: Path, what: str) -> Iterator[None]:
-    """A context in which a ValueError says that this file is damaged."""
+def _read(path: Path) -> Any:
+    """The JSON object or the table of rounds in a file. Raises DataError for a damaged one."""
+    is_table, raw = path.suffix == ".csv", content(path, 2**28)
     try:
-        yield
-    except ValueError as error:
-        raise DataError(
-            f"{path}: expected {what}, got: {error} Write it again: securefl report {path.parent}"
-        ) from None
-
-
-def _table(path: Path) -> pd.DataFrame:
-    with _expecting(path, "a table of rounds"):
-        found = pd.read_csv(io.BytesIO(content(path, 2**28)), comment="#")
-        if (missing := sorted(_COLUMNS - {*found.columns})) or found.empty:
+        found: Any = pd.read_csv(io.BytesIO(raw), comment="#") if is_table else json.loads(raw)
+        if is_table and ((missing := sorted(_COLUMNS - {*found.columns})) or found.empty):
             raise ValueError(f"no column {', '.join(missing)}." if missing else "no row.")
-    return found.assign(arm=found["arm"].map(lambda arm: str(uncell(arm))))
-
-
-def _json(path: Path) -> dict[str, Any]:
-    with _expecting(path, "a JSON object"):
-        found = json.loads(content(path, 2**26))
-        if not isinstance(found, dict):
+        if not is_table and not isinstance(found, dict):
             raise ValueError(f"a {type(found).__name__}.")
-    return found
-
-
-def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if key == "arm" and not above and isinstance(value, list):
-            for arm in value:
-                rest = {word: own for word, own in arm.items() if word != "name"}
-                yield from _flat(rest, f"arm {json.dumps(arm.get('name', ''))}.")
-        elif isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
-
-
-# Differences --------------------------------------------------------------------------------------
+    except ValueError as error:
+        what = "a table of rounds" if is_table else "a JSON object"
+        again = f"Write it again: securefl report {path.parent}"
+        raise DataError(f"{path}: expected {what}, got: {error} {again}") from None
+    return found.assign(arm=found["arm"].map(lambda arm: str(uncell(arm)))) if is_table else found
 
 
 def _require_same_tests(one: Finished, other: Finished) -> None:
-    keys = [f"data.{word}" for word in _TESTED]
-    keys += [key for key in (*one.config, *other.config) if key.startswith("data.columns.")]
+    keys = [f"data.{word}" for word in (*_TESTED, "features", "network")]
+    keys += [key for key in {**one.config, **other.config} if key.startswith("data.columns.")]
     tested = [(key, one.config.get(key), other.config.get(key)) for key in keys]
-    tested += [
-        (f"SHA-256 of {name}", one.digests[name], other.digests[name])
-        for name in one.digests.keys() & other.digests.keys()
-    ]
-    for what, mine, theirs in (*tested, ("accuracy", one.measure, other.measure)):
+    both = one.digests.keys() & other.digests.keys()
+    tested += [(f"SHA-256 of {name}", one.digests[name], other.digests[name]) for name in both]
+    for what, mine, theirs in (*tested, ("accuracy", one.measure.words, other.measure.words)):
         if mine != theirs:
             raise ConfigError(
                 f"Expected runs of one measure on the same records, got {what} = {mine} in {one.name} and "
@@ -225,115 +206,114 @@ def _require_same_tests(one: Finished, other: Finished) -> None:
             )
 
 
-def _differences(runs: Sequence[Finished]) -> dict[str, list[Any]]:
-    # A study's name is no setting.
-    keys = dict.fromkeys(key for run in runs for key in run.config if key != "study.name")
-    values = {key: [run.config.get(key) for run in runs] for key in keys}
-    # By text, since 1 and 1.0, and a list and its copy, are one value.
-    return {key: own for key, own in values.items() if len({json.dumps(v, default=str) for v in own}) > 1}
-
-
-def _apart(runs: Sequence[Finished], differences: Mapping[str, Any]) -> str:
-    """Why the same seed is not the same world in all runs; empty if it is."""
-    # With another deal of the records, the same seed is another world.
-    if dealt := [key for key in differences if key.startswith(("data.", "corruption."))]:
-        return f"the runs deal their records differently ({', '.join(dealt)})"
-    split = len({run.split for run in runs}) > 1
-    return "each run drew its test records with a key of its own" if split else ""
-
-
-def _notes(runs: Sequence[Finished], series: pd.DataFrame, apart: str) -> Iterator[str]:
+def _notes(runs: Sequence[Finished], series: pd.DataFrame, apart: str) -> list[str]:
     own = [run for run in runs if run.config.get("data.source") not in NAMES]
-    if unknown := [run.name for run in own if not run.digests]:
-        yield (
-            "Nobody checked that the runs have the same records: there is no digest of them in "
-            f"private/records.json of {' and '.join(unknown)}."
-        )
-    if apart:
-        yield f"One seed is not one world here, because {apart}: seeds are not paired."
-    if len({frozenset(run.metrics["seed"]) for run in runs}) > 1:
-        yield "The runs have different seeds: only seeds that both have are paired."
-    if series["rounds"].nunique() > 1:
-        yield "The runs differ in rounds: final accuracies are after different work."
-    if series["models"].nunique() > 1:
-        yield (
-            "Global models are tested on the server's records, personal ones on records like their client's: "
-            "the two do not compare."
-        )
+    unknown = " and ".join(run.name for run in own if not run.digests)
+    seeds, several = {frozenset(run.metrics["seed"]) for run in runs}, series[["rounds", "models"]].nunique()
+    limits = {
+        "Nobody checked that the runs have the same records: there is no digest of them in "
+        f"private/records.json of {unknown}.": unknown,
+        f"One seed is not one world here, because {apart}: seeds are not paired.": apart,
+        "The runs have different seeds: only seeds that both have are paired.": len(seeds) > 1,
+        "The runs differ in rounds: final accuracies are after different work.": several["rounds"] > 1,
+        "Global models are tested on the server's records, personal ones on records like their client's: the "
+        "two do not compare.": several["models"] > 1,
+    }
+    return [words for words, holds in limits.items() if holds]
 
 
-# Figures and tests --------------------------------------------------------------------------------
-
-
-def _finals(rounds: pd.DataFrame) -> pd.Series[float]:
-    """The accuracy after the last round, by label and seed; nan if the models of a seed diverged."""
-    return rounds.drop_duplicates(["label", "seed"], keep="last").set_index(["label", "seed"])["accuracy"]
-
-
-def _figures(rounds: pd.DataFrame) -> pd.DataFrame:
-    of_arm = rounds.groupby("label", sort=False)
-    ended = _finals(rounds).groupby("label", sort=False)
-    megabytes = of_arm[["bytes_up", "bytes_down"]].sum().div(1e6 * of_arm["seed"].nunique(), axis=0)
-    return (
-        of_arm[["run", "arm", "models"]]
-        .first()
-        .assign(
-            rounds=of_arm["round"].max(),
-            **of_arm[_EPSILONS].max(),
-            accuracy=ended.agg(lambda own: own.mean(skipna=False)),
-            accuracies=ended.agg(list),
-            megabytes_up=megabytes["bytes_up"],
-            megabytes_down=megabytes["bytes_down"],
-        )
-    )
-
-
-def least_pairs(tests: int) -> int:
-    """The pairs of seeds that a signed-rank test needs to have a p below `LEVEL` as the first of so many.
-
-    Holm's rule multiplies the first p by their number.
-    """
-    return next(pairs for pairs in count(1) if tests * least_p(pairs) < LEVEL)
-
-
-def _beside_the_first(series: pd.DataFrame, finals: Any, apart: str) -> list[str]:
+def _beside_the_first(series: pd.DataFrame, ended: pd.DataFrame, apart: str) -> list[str]:
     """Add the columns of the difference from the first run to `series`. Returns why some are not tested.
 
-    All tests that have power are made, and corrected by Holm's rule. apart: why the same seed is not the same
-    world. Then nothing is tested.
+    All tests that have power are made, and corrected by Holm's rule. The opponent of an arm has the same
+    name, or, like this one, is its run's only arm. ended: a row for each seed, a column for each label.
+    apart: why the same seed is not the same world. Then nothing is tested.
     """
-    others = _opponents(series)
-    gaps = {label: (finals[label] - finals[other]).dropna() for label, other in others.items()}
+    arms = series.groupby("run")["arm"].transform("size")
+    first, others = series[series["run"] == series["run"].iloc[0]], {}
+    for label, own in series.drop(first.index).iterrows():
+        alike = (first["arm"] == own["arm"]) | (arms[label] == len(first) == 1)
+        for other in first.index[alike & (first["models"] == own["models"])]:
+            others[label] = other
+    gaps = ended[[*others]] - ended[[*others.values()]].to_numpy()
     # The test leaves out seeds that ended level.
-    unequal = {label: int((gap != 0).sum()) for label, gap in gaps.items()}
-    hopeful = max(1, sum(number >= least_pairs(1) for number in unequal.values()))
+    unequal = gaps.fillna(0.0).ne(0.0).sum()
+    hopeful = max(1, int((unequal >= least_pairs(1)).sum()))
     needed = least_pairs(hopeful)
-    tested = [label for label in gaps if unequal[label] >= needed and not apart]
-    p = holm([signed_rank([*gaps[label]], [0.0] * len(gaps[label])) for label in tested])
-    series["other"] = pd.Series(others, dtype=object)
+    tested = [label for label in others if unequal[label] >= needed and not apart]
+    p = holm([signed_rank(gaps[label].dropna()) for label in tested])
     series["of"] = "seeds of each" if apart else "paired seeds"
-    series["pairs"] = pd.Series({label: len(gap) for label, gap in gaps.items()}, dtype=float)
-    series["points"] = pd.Series({label: 100 * gap.mean() for label, gap in gaps.items()}, dtype=float)
+    series["other"] = pd.Series(others, dtype=object)
+    series["pairs"], series["points"] = gaps.count().astype(float), 100 * gaps.mean()
     series["p"] = pd.Series(dict(zip(tested, p, strict=True)), dtype=float)
-    if not gaps:
+    if not others:
         return ["No arm has an opponent: no later run has an arm with a name of the first run."]
     whys = [
         apart
-        or f"{len(gaps[label])} paired seeds, of which {unequal[label]} differ, cannot give a p below "
+        or f"{gaps[label].count()} paired seeds, of which {unequal[label]} differ, cannot give a p below "
         f"{LEVEL} in {hopeful} test{'s' if hopeful > 1 else ''}; run {needed} seeds or more in both"
-        for label in gaps
+        for label in others
         if label not in tested
     ]
     return [f"No test: {why}." for why in dict.fromkeys(whys)]
 
 
-def _opponents(series: pd.DataFrame) -> dict[str, str]:
-    """By label, the arm of the first run that has the same name, or, like this one, is its run's only arm."""
-    arms = series.groupby("run")["arm"].transform("size")
-    of_first = series["run"] == series["run"].iloc[0]
-    found = {}
-    for label, own in series[~of_first].iterrows():
-        alike = (series["arm"] == own["arm"]) | ((arms == 1) & (arms[label] == 1))
-        for other in series.index[of_first & alike & (series["models"] == own["models"])]:
-            found[label] = other
-    return found
+def differing(found: Comparison) -> list[list[str]]:
+    """A table of the keys whose values differ: a head, then a row for each key."""
+    rows = [[key, *map(show, values)] for key, values in found.differences.items()]
+    return [["key", *(run.name for run in found.runs)], *rows]
+
+
+def rows(found: Comparison) -> list[tuple[str, ...]]:
+    """The answer: a row under `HEAD` for each arm, global models first, and then the highest accuracy."""
+    ranked = found.series.sort_values(["models", "accuracy"], ascending=[True, False])
+    return [
+        (
+            *(str(label), own["models"], str(own["rounds"]), with_interval(own["accuracies"])),
+            *(number_text(own[f"megabytes_{way}"]) for way in ("up", "down")),
+            ", ".join(f"{party} {in_words(own[f'epsilon_{party}'])}" for party in PARTIES),
+            _gap(own),
+        )
+        for label, own in ranked.iterrows()
+    ]
+
+
+def _gap(own: pd.Series[Any]) -> str:
+    """How an arm ended beside its opponent in the first run, with the test's p if there is one."""
+    if pd.isna(own["pairs"]):
+        return "–"
+    if not own["pairs"]:
+        return f"no seed with an accuracy here and in {own['other']}"
+    gap = f"{own['points']:+.1f} points beside {own['other']}, {own['of']}: {own['pairs']:.0f}"
+    return gap if pd.isna(own["p"]) else f"{gap}, p = {own['p']:.2g}"
+
+
+def page(found: Comparison, reproduce: str) -> str:
+    """The HTML page. reproduce: the command that makes it again."""
+    worn, measure = looks(found.series.index), found.runs[0].measure
+    axis: dict[str, Any] = {"looks": worn, "label": measure.axis, "least": measure.least}
+    picture = Picture(
+        name="accuracy",
+        title="Accuracy after each round",
+        caption=f"All series in one picture. Accuracy is {measure.words}.",
+        private=found.personal,
+        note="" if found.personal else TESTED,
+        draw=lambda width: plots.accuracy(found.metrics, width=width, **axis),
+    )
+    tables = {"differing": differing(found), "head": HEAD, "rows": rows(found), "looks": worn}
+    words = {"measure": measure.words, "reproduce": reproduce, "apart": APART, "tested": TESTED}
+    made = environment().get_template("compare.html.j2")
+    return made.render(found=found, picture=picture, **tables, **words)
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    """The comparison for scripts. An unknown number is null, and an infinite epsilon the text "inf"."""
+    names = [run.name for run in found.runs]
+    said = {
+        "runs": {run.name: str(run.folder) for run in found.runs},
+        "not_for_publication": found.personal,
+        "differences": {key: dict(zip(names, own, strict=True)) for key, own in found.differences.items()},
+        "notes": found.notes,
+        "series": found.series.reset_index().to_dict("records"),
+    }
+    return dict(plain(said))

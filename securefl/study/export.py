@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.accounting.figures import plain, short
+from securefl.accounting.figures import counted, plain, short
 from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError, DataError
@@ -232,7 +232,7 @@ def _accuracy(card: Mapping[str, Any]) -> str:
 def rows(card: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     """The model card in a few lines for a person: pairs of (name, text)."""
     epsilon = ", ".join(f"{party} {short(float(e))}" for party, e in card["privacy"]["epsilon"].items())
-    rounds = f"{card['rounds']} round{'' if card['rounds'] == 1 else 's'}"
+    rounds = counted(card["rounds"], "round")
     whose = {
         "whole": "the model that all clients have",
         "shared": "what all clients share; each client keeps the rest",

@@ -16,7 +16,7 @@ from dp_accounting import DpEvent
 from securefl.accounting.budget import most_rounds
 from securefl.accounting.composition import compose, within
 from securefl.accounting.events import dump_event
-from securefl.accounting.figures import brief, plain
+from securefl.accounting.figures import brief, counted, plain
 from securefl.algorithm.clients import specs_of
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
@@ -134,16 +134,15 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
     first, later, *last = _rehearsed(study, arm, world, sent)
     epsilon = final_epsilon(plan, sent)
     endless = any(isinf(epsilon[party]) for party in plan.adversaries)
-    end = None
-    if last:
-        moved = {key: last[0][key] - later[key] for key in ("bytes_up", "bytes_down")}
-        end = End(**moved, seconds=max(0.0, last[0]["wall_seconds"] - later["wall_seconds"]))
+    costs = {"bytes_up": "bytes_up", "bytes_down": "bytes_down", "seconds": "wall_seconds"}
     apart, in_turn = "", 'training = "sequential" under [runtime]'
     if (private := world.problem.private) is not None:
         model = world.problem.layers
         trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
         apart = sentence(model, lone_rows(private.chunk, trained))
     return Forecast(
+        **{name: (first[key], later[key]) for name, key in costs.items()},
+        end=End(**{n: max(0, last[0][key] - later[key]) for n, key in costs.items()}) if last else None,
         arm=arm.name,
         clients=world.problem.clients,
         learns={party: learns(plan, sent, party) for party in PARTIES},
@@ -152,10 +151,6 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         takes=tuple(_parts(plan, sent)),
         noise=_noise(study, arm, world, sent),
         affordable=affordable_rounds(plan, sent),
-        bytes_up=(first["bytes_up"], later["bytes_up"]),
-        bytes_down=(first["bytes_down"], later["bytes_down"]),
-        seconds=(first["wall_seconds"], later["wall_seconds"]),
-        end=end,
         changes=world.problem.changes,
         alone=in_turn if study.runtime.training == "sequential" else why_alone(world.problem),
         apart=apart,
@@ -168,11 +163,6 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
 def final_epsilon(plan: Plan, sent: Sequence[ValueSpec]) -> dict[str, float]:
     """The epsilon against each party after the last round of the schedule."""
     return {party: compose(events_of(plan, sent, party, plan.max_rounds), plan.delta) for party in PARTIES}
-
-
-def _adversaries(plan: Plan) -> Sequence[str]:
-    """The parties whose epsilon counts: those of the plan, or all if it names none."""
-    return plan.adversaries or PARTIES
 
 
 def _spent(
@@ -189,7 +179,7 @@ def _spent(
 
 def _by_round(plan: Plan, sent: Sequence[ValueSpec]) -> dict[int, float]:
     """The epsilon after the first round, a quarter, half and all of the rounds."""
-    rounds, parties = plan.max_rounds, _adversaries(plan)
+    rounds, parties = plan.max_rounds, plan.adversaries or PARTIES
     shown = sorted({1, max(1, rounds // 4), max(1, rounds // 2), rounds})
     return {one: max(compose(own, plan.delta) for own in _spent(plan, sent, one, parties)) for one in shown}
 
@@ -211,7 +201,8 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[EpsilonPart]:
     for spec in sent:
         protection, often = Protection(plan, spec), spec.schedule.asked(plan.max_rounds)
         own = protection.charge(trained=False).by_party()
-        alone = max(compose({own[party]: often}, plan.delta) for party in _adversaries(plan))
+        parties = plan.adversaries or PARTIES
+        alone = max(compose({own[party]: often}, plan.delta) for party in parties)
         if alone > 0:
             yield EpsilonPart(
                 name=spec.name,
@@ -232,12 +223,14 @@ def _noise(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) -> s
     if study.dpsgd is None or private is None or all(spec.training is None for spec in sent):
         return ""
     target = study.dpsgd.epsilon
-    schedule = _many(study.study.rounds, "round")
+    schedule = counted(study.study.rounds, "round")
     if retries := study.privacy.max_retries:
-        schedule += f" and {_many(retries, 'retry', 'retries')}, which cost what the last round leaves of it"
+        schedule += (
+            f" and {counted(retries, 'retry', 'retries')}, which cost what the last round leaves of it"
+        )
     why = "as given" if target is None else f"from epsilon = {target:g} over {schedule}"
     return (
-        f"noise multiplier {private.noise_multiplier:g} ({why}), {_many(private.steps, 'step')} a round at "
+        f"noise multiplier {private.noise_multiplier:g} ({why}), {counted(private.steps, 'step')} a round at "
         f"sampling rate {private.sampling_rate:g}. It is the same at every client, whatever its number of "
         "records: rate and steps are public, and no cohort amplifies privacy"
     )
@@ -276,20 +269,14 @@ def _rehearsed(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) 
     times = [spec.schedule for spec in sent]
     if ends := study.study.rounds > 2 and any(t.once and not (t.period or t.initial) for t in times):
         rounds = 3
-    # With a lane's share of the workers, as in the run.
-    study = replace(study, runtime=study.runtime.lane(lanes(study)))
-    # The rehearsal releases nothing, so a shared ledger does not count it.
-    study = replace(study, privacy=replace(study.privacy, ledger=None))
+    # With a lane's share of the workers, as in the run. It releases nothing, so no shared ledger counts it.
+    own = replace(
+        study, runtime=study.runtime.lane(lanes(study)), privacy=replace(study.privacy, ledger=None)
+    )
+    last = rounds if ends else None
     with tempfile.TemporaryDirectory() as folder:
-        records = run_arm(
-            study,
-            arm,
-            world,
-            Path(folder),
-            lambda record: None,
-            rounds=rounds,
-            last=rounds if ends else None,
-        ).records
+        run = run_arm(own, arm, world, Path(folder), lambda record: None, rounds=rounds, last=last)
+    records = run.records
     return [records[0], records[min(1, len(records) - 1)], *records[2:]]
 
 
@@ -323,7 +310,7 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
     """The forecast as text, line by line. accounting: sentences on the shared ledger now and with the run."""
     privacy, clients = study.privacy, forecasts[0].clients
     counts = ((len(study.arms), "arm"), (study.study.rounds, "round"), (clients, "client"))
-    yield f"{study.study.name}: {', '.join(_many(*count) for count in counts)}"
+    yield f"{study.study.name}: {', '.join(counted(*count) for count in counts)}"
     if study.study.evaluate_every > 1:
         yield f"Models are tested every {study.study.evaluate_every} rounds, and after the last one."
     yield (
@@ -362,17 +349,22 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
         yield from (f"  changed for private training: {change}" for change in own.changes)
     yield ""
     yield from accounting
-    seeds, workers = _many(len(study.study.seeds), "seed"), _many(study.runtime.processes, "worker")
+    seeds, workers = counted(len(study.study.seeds), "seed"), counted(study.runtime.processes, "worker")
     yield ""
     yield f"About {duration(total_seconds(study, forecasts))} on this machine with {workers}, for {seeds}."
 
 
 def _bytes(own: Forecast) -> Iterator[str]:
-    ends = (None, None) if own.end is None else (own.end.bytes_up, own.end.bytes_down)
-    for name, (first, later), end in zip(("up", "down"), (own.bytes_up, own.bytes_down), ends, strict=True):
-        once, again = first / own.clients, later / own.clients
-        line = f"  bytes {name:5} a client: {once:,.0f} in round 1, then {again:,.0f} a round"
-        yield line if end is None else f"{line}, and {end / own.clients:,.0f} more in the last one"
+    for way in ("up", "down"):
+        once, again, *end = (
+            f"{count / own.clients:,.0f}"
+            for count in (
+                *getattr(own, f"bytes_{way}"),
+                *([getattr(own.end, f"bytes_{way}")] if own.end else []),
+            )
+        )
+        more = f", and {end[0]} more in the last one" if end else ""
+        yield f"  bytes {way:5} a client: {once} in round 1, then {again} a round{more}"
 
 
 def _spending(privacy: PrivacySection, own: Forecast) -> Iterator[str]:
@@ -385,15 +377,11 @@ def _spending(privacy: PrivacySection, own: Forecast) -> Iterator[str]:
     rounds = ", ".join(f"{brief(value)} after round {number}" for number, value in own.by_round.items())
     yield f"  ε against {against}: {rounds}"
     parts = "; ".join(
-        f"{part.name} ε {brief(part.epsilon)} ({_many(part.releases, 'time')}"
+        f"{part.name} ε {brief(part.epsilon)} ({counted(part.releases, 'time')}"
         f"{'' if part.noise_multiplier is None else f', noise multiplier {part.noise_multiplier:.5g}'})"
         for part in own.takes
     )
     yield f"  of it alone: {parts}"
-
-
-def _many(count: int, name: str, names: str = "") -> str:
-    return f"{count} {name if count == 1 else names or name + 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from math import nan
 from pathlib import Path
 from typing import Any, Final
@@ -164,15 +165,18 @@ def _of_arm(study: Study, run: ArmRun, folder: Path) -> Observed | None:
 
 
 def _of_observer(study: Study, world: World, baselines: bool, stop: Stop, watch: Watch) -> Iterator[Observed]:
-    section, problem = study.measures, _without_noise(world.problem)
-    whole = tuple(np.concatenate(column) for column in zip(*world.records, strict=True))
-    passes, steps = section.over(study.study.rounds, study.local), problem.local.batches(len(whole[0]))
+    section = study.measures
+    # One pass a round, without noise and without a pull to the start.
+    local = replace(world.problem.local, epochs=1, steps=None, proximal=0.0)
+    problem = replace(world.problem, private=None, local=local)
+    x, y = (np.concatenate(column) for column in zip(*world.records, strict=True))
+    passes, steps = section.over(study.study.rounds, study.local), problem.local.batches(len(x))
     passes = max(1, min(passes, MOST_STEPS // max(1, steps)))
-    training = _Training(problem, world.seed, stop, watch)
+    trained = partial(_trained, problem, world.seed, stop, watch)
     if section.pooled if section.pooled is not None else baselines:
         # Not side by side with anything: a slot for each client would be computed for one.
-        [vector] = training.run(POOLED, {0: (whole[0], whole[1])}, passes, one_by_one).values()
-        yield _of_one(world, _reading(problem, vector), POOLED)
+        (model,) = trained(POOLED, {0: (x, y)}, passes, one_by_one).values()
+        yield _of_one(world, model, POOLED)
     if section.alone if section.alone is not None else baselines:
         clients = list(range(len(world.records)))
         if len(clients) > MOST_ALONE:
@@ -182,58 +186,12 @@ def _of_observer(study: Study, world: World, baselines: bool, stop: Stop, watch:
         # As many mini-batches for each client as for the pooled model, as far as the limit allows.
         batches = max(1, sum(problem.local.batches(len(x)) for x, _ in own.values()))
         passes = max(1, min(passes * steps * len(own), MOST_STEPS) // batches)
-        vectors = training.run(ALONE, own, passes, study.runtime.trainer(()))
-        yield _of_each_alone(world, problem, vectors)
-
-
-def _without_noise(problem: Problem) -> Problem:
-    """The problem whose training is one pass a round, without noise and without a pull to the start."""
-    local = replace(problem.local, epochs=1, steps=None, proximal=0.0)
-    return replace(problem, private=None, local=local)
-
-
-@dataclass(frozen=True, eq=False)
-class _Training:
-    """Trains models for the observer, pass by pass, so that it can be stopped and watched."""
-
-    problem: Problem
-    seed: int
-    stop: Stop
-    watch: Watch
-
-    def run(
-        self, kind: str, records: Mapping[int, Records], passes: int, trainer: Trainer
-    ) -> dict[int, Float32s | None]:
-        """A model for each client, after these passes over its records. None if its training diverged."""
-        vectors: dict[int, Float32s | None] = dict.fromkeys(records, self.problem.initial)
-        for number in range(1, passes + 1):
-            fits = {
-                client: TrainingJob(
-                    problem=self.problem,
-                    start=vector,
-                    context=self._context(kind, number, client, *records[client]),
-                )
-                for client, vector in vectors.items()
-                if vector is not None
-            }
-            for client, result in zip(fits, trainer(list(fits.values())), strict=True):
-                vectors[client] = None if isinstance(result, DataError) else result
-            self.watch(NAMES[kind], number, passes)
-            self.stop.check()
-        return vectors
-
-    def _context(self, kind: str, number: int, client: int, x: Any, y: Any) -> ClientContext:
-        whole = ClientContext(
-            client=client,
-            round=number,
-            x=x,
-            y=y,
-            broadcast=self.problem.initial,
-            public={},
-            rng=stream(self.seed, kind, number, client),
-            count=len(x),
+        models = trained(ALONE, own, passes, study.runtime.trainer(()))
+        x, y = problem.server_x, problem.server_y
+        on_server = (
+            [accuracy_of(model(x, y), y, problem.kind) for model in models.values()] if len(x) else nan
         )
-        return usable(self.problem, whole)
+        yield _made(world, ALONE, Measures(accuracy=float(np.mean(on_server))), _tested(world, models))
 
 
 _Model = Callable[[Any, Any], Any]
@@ -246,17 +204,59 @@ def _reading(problem: Problem, vector: Float32s | None) -> _Model:
     return lambda x, y: outputs_on(problem.to_read(vector), x, y, problem.kind)
 
 
-def _made(
-    world: World,
+def _trained(
+    problem: Problem,
+    seed: int,
+    stop: Stop,
+    watch: Watch,
     kind: str,
-    measures: Measures,
-    each: Sequence[tuple[float, int]],
-    *,
-    name: str = "",
-    models: str = "global",
+    records: Mapping[int, Records],
+    passes: int,
+    trainer: Trainer,
+) -> dict[int, _Model]:
+    """A model for each client, after these passes over its records. Its outputs are nan if it diverged."""
+    vectors: dict[int, Float32s | None] = dict.fromkeys(records, problem.initial)
+    for number in range(1, passes + 1):
+        fits = {}
+        for client, vector in vectors.items():
+            if vector is not None:
+                x, y = records[client]
+                context = ClientContext(
+                    client=client,
+                    round=number,
+                    x=x,
+                    y=y,
+                    broadcast=problem.initial,
+                    public={},
+                    rng=stream(seed, kind, number, client),
+                    count=len(x),
+                )
+                fits[client] = TrainingJob(problem=problem, start=vector, context=usable(problem, context))
+        for client, result in zip(fits, trainer(list(fits.values())), strict=True):
+            vectors[client] = None if isinstance(result, DataError) else result
+        watch(NAMES[kind], number, passes)
+        stop.check()
+    return {client: _reading(problem, vector) for client, vector in vectors.items()}
+
+
+Tested = Sequence[tuple[Any, Any]]
+"""For each tested client, its model's outputs on records like its own, and the targets."""
+
+
+def _tested(world: World, models: Mapping[int, _Model]) -> Tested:
+    tests = [(model, *world.tests[client]) for client, model in models.items()]
+    return [(model(x, y), y) for model, x, y in tests if len(x)]
+
+
+def _made(
+    world: World, kind: str, measures: Measures, tested: Tested, *, name: str = "", models: str = "global"
 ) -> Observed:
-    """Measures with the accuracy, and the number of test records, of each tested client."""
-    clients = [accuracy for accuracy, _ in each]
+    """Measures with the accuracy of each tested client. Without outputs it is that of a constant answer."""
+    task = world.problem.kind
+    clients = [
+        constant_accuracy(y, task) if outputs is None else accuracy_of(outputs, y, task)
+        for outputs, y in tested
+    ]
     return Observed(
         name=name or NAMES[kind],
         kind=kind,
@@ -264,43 +264,31 @@ def _made(
         models=models,
         measures=measures,
         clients=clients,
-        at_clients=float(np.average(clients, weights=[count for _, count in each])) if each else nan,
+        at_clients=float(np.average(clients, weights=[len(y) for _, y in tested])) if tested else nan,
     )
 
 
 def _of_one(world: World, model: _Model, kind: str, *, name: str = "") -> Observed:
     """The measures of one model for all: on the server's records, and on each client's kind of records."""
-    task, x, y = world.problem.kind, world.problem.server_x, world.problem.server_y
-    measures = measured(model(x, y), y, task) if len(x) else Measures()
-    each = [(accuracy_of(model(x, y), y, task), len(x)) for x, y in world.tests if len(x)]
-    return _made(world, kind, measures, each, name=name)
+    x, y = world.problem.server_x, world.problem.server_y
+    measures = measured(model(x, y), y, world.problem.kind) if len(x) else Measures()
+    return _made(
+        world, kind, measures, _tested(world, dict.fromkeys(range(len(world.tests)), model)), name=name
+    )
 
 
 def _of_each(world: World, models: Sequence[_Model], *, name: str) -> Observed:
     """The measures of each client's own model, on records like its own, all clients together."""
-    task = world.problem.kind
-    tested = [(model(x, y), y) for model, (x, y) in zip(models, world.tests, strict=True) if len(x)]
-    each = [(accuracy_of(outputs, y, task), len(y)) for outputs, y in tested]
-    measures = Measures()
+    tested, measures = _tested(world, dict(enumerate(models))), Measures()
     if tested:
         outputs, targets = (np.concatenate(column) for column in zip(*tested, strict=True))
-        measures = measured(outputs, targets, task)
-    return _made(world, ARM, measures, each, name=name, models="personal")
-
-
-def _of_each_alone(world: World, problem: Problem, vectors: Mapping[int, Float32s | None]) -> Observed:
-    """The mean accuracy of the clients' models on the server's records, and each on records like its own."""
-    models = {client: _reading(problem, vector) for client, vector in vectors.items()}
-    tested = [(model, *world.tests[client]) for client, model in models.items()]
-    each = [(accuracy_of(model(x, y), y, problem.kind), len(x)) for model, x, y in tested if len(x)]
-    x, y = problem.server_x, problem.server_y
-    whole = [accuracy_of(model(x, y), y, problem.kind) for model in models.values()] if len(x) else [nan]
-    return _made(world, ALONE, Measures(accuracy=float(np.mean(whole))), each)
+        measures = measured(outputs, targets, world.problem.kind)
+    return _made(world, ARM, measures, tested, name=name, models="personal")
 
 
 def _constant(world: World) -> Observed:
     """The accuracy of the most frequent class, or of the targets' mean."""
-    task, y = world.problem.kind, world.problem.server_y
-    accuracy = constant_accuracy(y, task) if len(y) else nan
-    each = [(constant_accuracy(y, task), len(x)) for x, y in world.tests if len(x)]
-    return _made(world, CONSTANT, Measures(accuracy=accuracy), each)
+    y = world.problem.server_y
+    accuracy = constant_accuracy(y, world.problem.kind) if len(y) else nan
+    own = [(None, y) for x, y in world.tests if len(x)]
+    return _made(world, CONSTANT, Measures(accuracy=accuracy), own)

@@ -110,9 +110,8 @@ class DPSGDSection:
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and not _is_target(self.epsilon):
-            why = "Ask for more."
-            if not self.epsilon <= 0:
-                why = "To train without private noise, leave [dpsgd] out."
+            more = "To train without private noise, leave [dpsgd] out."
+            why = "Ask for more." if self.epsilon <= 0 else more
             raise ValueError(f"Expected a finite epsilon > 0, got {self.epsilon:g}. {why}")
         if (self.epsilon is None) == (self.noise_multiplier is None):
             got = "neither" if self.epsilon is None else "both"
@@ -120,7 +119,7 @@ class DPSGDSection:
                 f"Expected `epsilon`, from which the noise follows, or `noise_multiplier`, got {got}. "
                 f"{'Add' if self.epsilon is None else 'Keep'} one of them."
             )
-        self.sized(self.noise_multiplier or (_UNSIZED if self.noise_multiplier is None else 0.0))
+        self.training  # noqa: B018 -- raises the error about a value out of range
 
     def sized(self, noise_multiplier: float) -> DPSGD:
         """This training with this noise. Raises ValueError for a value out of range."""

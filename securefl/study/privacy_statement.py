@@ -12,7 +12,7 @@ from dp_accounting import DpEvent
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import History
-from securefl.accounting.figures import in_words
+from securefl.accounting.figures import counted, in_words
 from securefl.accounting.statements import releases_of, terms_of
 from securefl.core.errors import ConfigError
 from securefl.core.release import PARTIES, Charge
@@ -47,7 +47,7 @@ def _ledgers(folder: Path, study: Study, arm: Arm) -> list[Path]:
 
 def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[str]]]:
     ledgers = _ledgers(run.folder, study, arm)
-    terms, seeds = terms_of(ledgers[0]), _many(len(ledgers), "seed")
+    terms, seeds = terms_of(ledgers[0]), counted(len(ledgers), "seed")
     holders = [own for path in ledgers for own in releases_of(path).values()]
     # Of each value under each charge, the most releases of one holder.
     most = reduce(or_, holders, Counter[tuple[str, Charge]]())
@@ -66,7 +66,7 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
     claimed = f"It is claimed against {'the ' * bool(terms.adversaries)}{against}."
     yield "Epsilon", [*epsilons, claimed, *([f"It is not finite: {reason}."] if reason else [])]
     mechanisms = (
-        f"{name}: {_in_words(charge, shown)}, {_many(count, 'time')} at most."
+        f"{name}: {_in_words(charge, shown)}, {counted(count, 'time')} at most."
         for (name, charge), count in most.items()
     )
     yield "Mechanism", [*mechanisms, f"Noise of values: {legend(study.privacy.noise)}."]
@@ -81,7 +81,7 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
     bound = "Sampled steps compose by an upper bound from privacy loss distributions."
     together = (
         "ε is of all releases of one client in a run together, the largest over "
-        f"{_many(len(holders) // len(ledgers), 'client')} and {seeds}. Each seed is a run by itself."
+        f"{counted(len(holders) // len(ledgers), 'client')} and {seeds}. Each seed is a run by itself."
     )
     yield "Composition", [together, exact, *([bound] if rates else [])]
     yield "Trust", list(_trust(run, study, arm))
@@ -136,10 +136,6 @@ def _in_words(charge: Charge, parties: Sequence[str]) -> str:
             for (rate, z), count in history.steps.items()
         ]
     return ", and ".join(dict.fromkeys(found)) or "nothing that depends on records"
-
-
-def _many(count: int, name: str) -> str:
-    return f"{count} {name}{'' if count == 1 else 's'}"
 
 
 def as_text(found: Mapping[str, Mapping[str, Sequence[str]]]) -> str:

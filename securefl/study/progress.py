@@ -1,9 +1,10 @@
-"""Progress bars of a study, on a terminal or in a notebook: one per arm, with accuracy, bytes and epsilon."""
+"""Progress bars on a terminal or in a notebook: those of a study have accuracy, bytes and epsilon."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -68,59 +69,62 @@ def columns(*figures: str, last: int | None = None) -> tuple[ProgressColumn, ...
     )
 
 
-class Bars:
-    """A context that shows finished rounds as bars, or every tenth round as a line if no bar can be drawn."""
+class BarGroup:
+    """A context with a bar for each name. If none can be drawn, a caller prints lines instead.
 
-    def __init__(self, study: Study, console: Console) -> None:
-        self._console = console
-        self._draws = draws(console)
-        self._rounds = study.study.rounds
-        self._several = len(study.study.seeds) > 1
-        self._bytes: dict[str, int] = {}
+    console: where they are drawn. figures, last: as for `columns`.
+    """
+
+    def __init__(self, console: Console, *figures: str, last: int | None = None) -> None:
+        self._console, self._draws = console, draws(console)
         self._tasks: dict[str, TaskID] = {}
+        # In a log file bars cannot redraw themselves.
         self._progress = Progress(
-            *columns("accuracy", "spent", last=max(_WORD, min(_EPSILONS, console.width - _REST))),
-            console=console,
-            disable=not self._draws,
-            expand=True,
+            *columns(*figures, last=last), console=console, expand=True, disable=not self._draws
         )
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
+    def _show(self, name: str, done: int, total: int | None = None, **figures: Any) -> None:
+        """Show that `done` of `total` are finished. A bar that begins anew, at 0, has a new clock."""
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(name, total=total, **figures)
+        elif not done:
+            self._progress.reset(self._tasks[name], total=total)
+        self._progress.update(self._tasks[name], completed=done, **figures)
+
+
+class Bars(BarGroup):
+    """Shows finished rounds as a bar for each arm and seed, or every tenth round as a line."""
+
+    def __init__(self, study: Study, console: Console) -> None:
+        last = max(_WORD, min(_EPSILONS, console.width - _REST))
+        super().__init__(console, "accuracy", "spent", last=last)
+        self._rounds = study.study.rounds
+        self._several = len(study.study.seeds) > 1
+        self._bytes: Counter[str] = Counter()
+
     def tell(self, arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
         """Show one finished round."""
         name = f"{arm.name} #{seed}" if self._several else arm.name
-        self._bytes[name] = self._bytes.get(name, 0) + record["bytes_up"] + record["bytes_down"]
-        accuracy, spent = f"acc {_share(record['accuracy'])}", f"ε {_against(record['epsilon'])}"
-        cost = f"{self._bytes[name] / 1e6:7.2f} MB  {record['wall_seconds']:.2f} s"
-        wide = f"{accuracy}  {cost}" if self._console.width >= _WIDE else accuracy
-        self._show(name, record["round"], self._rounds, wide, spent)
-        last = record["round"] == self._rounds
-        if not self._draws and (last or record["round"] % 10 == 0):
-            of = f"round {record['round']:>4} of {self._rounds}"
-            say(self._console, f"{name:<18} {of}  {accuracy}  {cost}  {spent}")
+        self._bytes[name] += record["bytes_up"] + record["bytes_down"]
+        # As wide as a number, so that columns do not move.
+        share = "-    " if record["accuracy"] is None else f"{record['accuracy']:.3f}"
+        spent = " ".join(f"{party}={brief(value)}" for party, value in record["epsilon"].items())
+        cost = f"acc {share}  {self._bytes[name] / 1e6:7.2f} MB  {record['wall_seconds']:.2f} s"
+        wide, number = self._console.width >= _WIDE, record["round"]
+        accuracy = cost if wide else f"acc {share}"
+        self._show(name, number, self._rounds, accuracy=accuracy, spent=f"ε {spent}")
+        if not self._draws and (number == self._rounds or number % 10 == 0):
+            say(self._console, f"{name:<18} round {number:>4} of {self._rounds}  {cost}  ε {spent}")
 
     def observe(self, name: str, done: int, total: int) -> None:
         """Show one finished pass of a training of the observer's own."""
-        self._show(name, done, total, "", "(the observer's)")
+        self._show(name, done, total, accuracy="", spent="(the observer's)")
         if not self._draws and done == total:
             say(self._console, f"{name}: trained for comparison by the observer")
-
-    def _show(self, name: str, done: int, total: int, accuracy: str, spent: str) -> None:
-        if name not in self._tasks:
-            self._tasks[name] = self._progress.add_task(name, total=total, accuracy="", spent="")
-        self._progress.update(self._tasks[name], completed=done, accuracy=accuracy, spent=spent)
-
-
-def _share(accuracy: float | None) -> str:
-    # As wide as a number, so that columns do not move.
-    return "-    " if accuracy is None else f"{accuracy:.3f}"
-
-
-def _against(epsilon: Mapping[str, float]) -> str:
-    return " ".join(f"{party}={brief(value)}" for party, value in epsilon.items())

@@ -176,9 +176,7 @@ def _apart(
 
 
 def _parted(
-    records: Sequence[Records],
-    out: Sequence[NDArray[np.bool_]] | None,
-    tested: Sequence[NDArray[np.bool_]],
+    records: Sequence[Records], out: Sequence[NDArray[np.bool_]] | None, tested: Sequence[NDArray[np.bool_]]
 ) -> tuple[Sequence[Records], Sequence[Records] | None]:
     """Each client's training records, and those held out that are tested on (None without a hold-out)."""
     if out is None:
@@ -268,12 +266,12 @@ def _shares(study: Study, test: Dataset, kept: Sequence[Records], held: Sequence
         sides = {"test part": [test.y], **sides}
     if len(sides) == 1:
         return Digests()
-    counts = {name: sum(map(len, targets)) for name, targets in sides.items()}
-    whole, told = max(1, sum(counts.values())), []
-    for name, targets in sides.items():
-        each = [str(sum(int((y == label).sum()) for y in targets)) for label in range(test.classes)]
+    joined = {name: np.concatenate(targets) for name, targets in sides.items()}
+    whole, told = max(1, sum(map(len, joined.values()))), []
+    for name, y in joined.items():
+        each = [str((y == label).sum()) for label in range(test.classes)]
         by_class = f", by class {', '.join(each)}" if test.classes else ""
-        told.append(f"{name} {counts[name]} ({counts[name] / whole:.1%}{by_class})")
+        told.append(f"{name} {len(y)} ({len(y) / whole:.1%}{by_class})")
     words = "; ".join(told)
     return Digests(private={"parts": words}, notes=(f"Records by side: {words}.",))
 
@@ -285,16 +283,15 @@ def _bound_to(splits: Splits) -> Digests:
 def _require_fitting(study: Study, train: Dataset) -> None:
     """Raises ConfigError if the model does not read the records' type, or text would be corrupted."""
     text = train.x.dtype != np.float32
-    if text and study.data.features is not None:
-        raise ConfigError(f"Expected numbers or images for `features`, got text in {train.name!r}.")
+    for key in ("features", "scaling"):
+        if text and getattr(study.data, key) is not None:
+            raise ConfigError(f"Expected numbers or images for `{key}`, got text in {train.name!r}.")
     if isinstance(study.model, ModelConfig) and text != study.model.reads_text:
         raise ConfigError(
             f"[model] Expected a model that reads {'text' if text else 'numbers'} for "
             f"{train.name!r}, got kind {study.model.kind!r}. "
             f"{'Take char_lstm.' if text else 'Take another model.'}"
         )
-    if text and study.data.scaling is not None:
-        raise ConfigError(f"Expected numbers or images for `scaling`, got text in {train.name!r}.")
     if study.data.scaling is not None:
         try:
             study.data.scaling.require(train.shape)

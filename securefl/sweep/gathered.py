@@ -15,7 +15,7 @@ from typing import Final
 import pandas as pd
 
 from securefl.core.errors import ConfigError
-from securefl.report.accuracy import Measure
+from securefl.report.accuracy import Measure, joint
 from securefl.storage.private_folder import SWEEP, require_format
 from securefl.storage.texts import kept, read_text, toml
 from securefl.study.comparison import Finished, finished_run
@@ -23,13 +23,14 @@ from securefl.study.config import Study, home_of
 from securefl.study.folder import study_of
 from securefl.study.publication import public
 from securefl.sweep.cells import CONFIG, Cell, Sweep, parse_sweep
-from securefl.sweep.page import measure_of_kinds
 from securefl.sweep.tradeoff import Series, series_of, summarised, with_settings
 
 _APART: Final = ("data.source", "privacy.unit")
 """Keys whose values have panels of their own."""
-_NO_SETTING: Final = ("runtime.", "measures.", "study.name", "study.seeds", "study.target", "arm.name")
-"""The beginnings of keys that distinguish no series: an accuracy does not depend on them."""
+_NO_SETTING: Final = ("study.name", "study.seeds", "study.target", "arm.name")
+_IDLE: Final = ("runtime.", "measures.")
+"""The beginnings of keys that distinguish no series: an accuracy does not depend on them. Those of `_IDLE` do
+where each seed would be there twice without them, as in a sweep over such a key."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,9 +89,8 @@ def gather(folders: Sequence[Path], *, private: bool = False) -> Gathered:
     rounds = [with_settings(pooled, cell, run.metrics) for cell, run in zip(cells, runs, strict=True)]
     summary = summarised(pooled, told, pd.concat(rounds, ignore_index=True))
     summary = summary if private else public(summary)
-    varied = [key for key in keys if summary[key].map(str).nunique() > 1]
+    varied = _settings(summary, keys)
     pooled = replace(pooled, keys=tuple(varied), panels=tuple(key for key in _APART if key in varied))
-    _require_once(summary, varied)
     # A sweep's own run without noise is a point of its line; a run that is named is a line of its own.
     named = {str(folder) for folder in folders}
     bare = {cell.folder for cell in cells if not cell.study.claims and cell.folder in named}
@@ -123,7 +123,7 @@ def _of(
     return Gathered(
         series=[own for own in series if own.known],
         unprotected=[own for own in unprotected if own.known],
-        measure=measure_of_kinds({run.kind for run in runs}),
+        measure=joint(run.measure for run in runs),
         notes=notes,
     )
 
@@ -136,16 +136,18 @@ def _keys(study: Study) -> Iterator[str]:
             yield from (key for key in keys if not key.startswith(_NO_SETTING))
 
 
-def _require_once(summary: pd.DataFrame, keys: Sequence[str]) -> None:
-    same = [*keys, "arm", "protocol", "asked", "seed"]
-    text = summary[same].map(str)
-    if (twice := text.duplicated(keep=False)).any():
-        alike = text[twice].groupby(same, sort=False).groups
-        first, second, *_ = summary.loc[next(iter(alike.values())), "cell"]
-        raise ConfigError(
-            f"Expected each seed of an arm once under one setting, got it in {first} and in {second}: an "
-            "interval that counts it twice would be too narrow. Leave one of them out."
-        )
+def _settings(summary: pd.DataFrame, keys: Sequence[str]) -> list[str]:
+    """The keys that distinguish series. Raises ConfigError if a seed is there twice under one setting."""
+    several = [key for key in keys if summary[key].map(str).nunique() > 1]
+    for varied in ([key for key in several if not key.startswith(_IDLE)], several):
+        text = summary[[*varied, "arm", "protocol", "asked", "seed"]].map(str)
+        if not (twice := text.duplicated(keep=False)).any():
+            return varied
+    first, second, *_ = summary.loc[text.eq(text[twice].iloc[0]).all(axis=1), "cell"]
+    raise ConfigError(
+        f"Expected each seed of an arm once under one setting, got it in {first} and in {second}: an "
+        "interval that counts it twice would be too narrow. Leave one of them out."
+    )
 
 
 def _notes(series: Sequence[Series]) -> Iterator[str]:

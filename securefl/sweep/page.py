@@ -22,7 +22,7 @@ from markupsafe import Markup
 from securefl.accounting.figures import asked_for, says_infinite, with_reason
 from securefl.core.installed import versions
 from securefl.report import pages, run_page, style
-from securefl.report.accuracy import MEASURES, Measure
+from securefl.report.accuracy import MEASURES, Measure, joint
 from securefl.report.inline import inline_svg
 from securefl.report.pages import number_text
 from securefl.report.significance import with_interval
@@ -112,7 +112,7 @@ def render(
         figures=figures,
         cards=cards(sweep, out),
         columns=_COLUMNS,
-        swatch=swatch,
+        swatch=lambda own: style.swatch(worn_by(own)),
         versions=versions(),
         config=sweep.text,
         reproduce=reproduce,
@@ -174,16 +174,12 @@ def swept_values(sweep: Sweep, key: str) -> list[str]:
 
 def cards(sweep: Sweep, out: Path) -> list[Card]:
     """The privacy cards of the finished cells. Cards that differ in finite epsilons alone are merged."""
-    found: dict[str, tuple[str, Sequence[Mapping[str, Any]], int]] = {}
+    alike: dict[str, list[tuple[str, Any]]] = {}
     for cell, own in facts_of(sweep, out):
-        rows = own["card"]
         # Without the size of finite epsilons: otherwise a sweep over epsilon would have a card for each cell.
-        like = repr(
-            [(row["party"], row["arms"], row["learns"], says_infinite(row["epsilon"])) for row in rows]
-        )
-        first, shown, count = found.get(like, (cell.name, rows, 0))
-        found[like] = (first, shown, count + 1)
-    return [Card(first=first, rows=rows, others=count - 1) for first, rows, count in found.values()]
+        like = repr([{**row, "epsilon": says_infinite(row["epsilon"])} for row in own["card"]])
+        alike.setdefault(like, []).append((cell.name, own["card"]))
+    return [Card(first=name, rows=rows, others=len(more)) for (name, rows), *more in alike.values()]
 
 
 def alarms_of(sweep: Sweep, out: Path) -> dict[str, Sequence[Mapping[str, Any]]]:
@@ -193,15 +189,8 @@ def alarms_of(sweep: Sweep, out: Path) -> dict[str, Sequence[Mapping[str, Any]]]
 
 def measure_of(sweep: Sweep, out: Path) -> Measure:
     """The measure of accuracy in all finished cells together."""
-    return measure_of_kinds({own["kind"] for _, own in facts_of(sweep, out)} or {"classification"})
-
-
-def measure_of_kinds(kinds: set[str]) -> Measure:
-    """The measure of accuracy of all these kinds of problems together."""
-    if len(kinds) == 1:
-        return MEASURES[min(kinds)]
-    words = " or, if targets are not classes, ".join(MEASURES[kind].words for kind in sorted(kinds))
-    return Measure(words, "accuracy, as each data set has it", min(MEASURES[kind].least for kind in kinds))
+    kinds = {own["kind"] for _, own in facts_of(sweep, out)} or {"classification"}
+    return joint(MEASURES[kind] for kind in kinds)
 
 
 def _groups(series: Series, choices: Mapping[str, Sequence[str]]) -> str:
@@ -246,8 +235,3 @@ def _rounds(own: pd.DataFrame) -> str:
         return "–" if own["best_accuracy"].isna().all() else "never"
     mean = f"{float(known.mean()):.3g}"
     return mean if len(known) == len(own) else f"{mean} ({len(known)} of {len(own)} seeds)"
-
-
-def swatch(series: Series) -> Markup:
-    """The line and mark of a series, for a legend beside its figures."""
-    return style.swatch(worn_by(series))

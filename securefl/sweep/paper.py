@@ -13,11 +13,12 @@ from securefl.core.errors import ConfigError
 from securefl.report.latex import tabular
 from securefl.report.paper import styled
 from securefl.report.significance import student
+from securefl.report.style import legend
 from securefl.report.tables import csv_of
 from securefl.sweep.best import table
 from securefl.sweep.gathered import Gathered
 from securefl.sweep.tradeoff import Series
-from securefl.sweep.tradeoff_plots import accuracy, add_legend
+from securefl.sweep.tradeoff_plots import accuracy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +36,7 @@ def drawn(found: Gathered, *, width: float, style: Path | None = None) -> Figure
         )
     with styled(style):
         drawing = accuracy(found.series, found.measure, width, found.unprotected)
-        add_legend(drawing)
+        legend(drawing.figure)
         # Here, since text that is made later has no sizes of this style.
         drawing.figure.draw_without_rendering()
     return drawing.figure

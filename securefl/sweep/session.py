@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from securefl.core.errors import SecureFLError
-from securefl.report.terminal import draws, say
+from securefl.report.terminal import say
 from securefl.storage.processes import processors
 from securefl.study.accounted import begun
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.own_code import told
-from securefl.sweep.cells import Sweep
+from securefl.study.progress import BarGroup
+from securefl.sweep.cells import Cell, Sweep
 from securefl.sweep.check import check, require_all, require_room
 from securefl.sweep.on_ray import run_on_ray
 from securefl.sweep.report import write
@@ -23,60 +24,33 @@ from securefl.sweep.run import Watch, finished, run_cell, run_cells, share_key
 
 if TYPE_CHECKING:
     from rich.console import Console
-from rich.console import Console
-from rich.progress import Progress
-
-from securefl.study.progress import columns
-from securefl.sweep.cells import Cell
 
 
-class Bars:
+class Bars(BarGroup):
     """A context with a bar for the sweep and one for each worker.
 
     If no bar can be drawn, it prints a line for each finished cell.
     """
 
-    def __init__(self, sweep: Sweep, done: int, workers: int, console: Console) -> None:
-        self._console, self._count, self._done = console, len(sweep.cells), done
-        self._draws = draws(console)
-        self._progress = Progress(
-            *columns("figures"),
-            console=console,
-            expand=True,
-            # In a log file bars cannot redraw themselves. `ended` prints lines instead.
-            disable=not self._draws,
-        )
-        self._all = self._progress.add_task("cells", total=self._count, completed=done, figures="")
-        self._workers = [
-            # Not started, so that a bar's clock begins with its worker's first cell.
-            self._progress.add_task(f"worker {place + 1}", total=1, start=False, figures="")
-            for place in range(workers)
-        ]
-
-    def __enter__(self) -> Bars:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+    def __init__(self, sweep: Sweep, done: int, console: Console) -> None:
+        super().__init__(console, "figures")
+        self._count, self._done = len(sweep.cells), done
+        self._show("cells", done, self._count, figures="")
 
     def begun(self, cell: Cell, place: int) -> None:
         study = cell.study
         total = len(study.arms) * len(study.study.seeds) * study.study.rounds
-        self._progress.reset(self._workers[place], total=total, figures=cell.name)
+        self._show(f"worker {place + 1}", 0, total, figures=cell.name)
 
     def round(self, place: int, done: int) -> None:
-        self._progress.update(self._workers[place], completed=done)
+        self._show(f"worker {place + 1}", done)
 
     def ended(self, cell: Cell, place: int, error: str | None) -> None:
         self._done += 1
-        self._progress.update(self._all, completed=self._done)
-        for worker in self._workers[place : place + 1]:  # none on a cluster
-            self._progress.update(worker, figures="")
+        self._show("cells", self._done)
         if error is not None or not self._draws:
             what = "finished" if error is None else f"failed: {error}"
-            line = f"{self._done}/{self._count}  {cell.name}: {what}"
-            say(self._console, line)
+            say(self._console, f"{self._done}/{self._count}  {cell.name}: {what}")
 
 
 def own_code(sweep: Sweep) -> list[str]:
@@ -121,7 +95,7 @@ def run_and_write(
     workers = min(workers or processors(), left)
     brought = [cell.study.brought for cell in sweep.cells]
     here = any(own.data is not None or own.model is not None for own in brought)
-    with Bars(sweep, done, 0 if on_ray else 1 if here else workers, console) as bars:
+    with Bars(sweep, done, console) as bars:
         if on_ray:
             failed: Mapping[str, str] = run_on_ray(sweep, out, watch=bars, stop=stop)
         elif here:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, inf, log10, nan
+from math import ceil, floor, inf, log10
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,7 @@ from numpy.typing import ArrayLike
 from securefl.core.release import PARTIES
 from securefl.core.text_safety import uncell
 from securefl.report.significance import student
-from securefl.report.style import FEW_SEEDS
 from securefl.storage.texts import show
-from securefl.study.config import Study
-from securefl.study.results import rounds_to
 from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, setting_in_words, short_names
 from securefl.sweep.run import facts_of
 
@@ -53,7 +50,7 @@ class Series:
     axis: str = ""
 
     def points(self, column: str) -> list[Point]:
-        """A column's mean and 95 % band over the seeds, for each setting of the axis, lowest first."""
+        """A column's values and their mean over the seeds, for each setting of the axis, lowest first."""
         groups = [(float(str(asked)), own) for asked, own in self.rows.groupby("asked", sort=True)]
         if self.axis:
             return [Point.of(value, own[column]) for value, own in groups]
@@ -83,27 +80,26 @@ class Point:
     """The seeds' values at one setting of the axis.
 
     asked: the setting, such as the epsilon asked for. at: its place on the axis, the largest true epsilon of
-    the seeds. mean: of the known values, nan if there is none. half: half the width of their 95 % band. It is
-    nan for few values: a band of them says little, so figures show the values. missing: the number of seeds
-    without a value.
+    the seeds. mean: of the known values, nan if there is none. missing: the number of seeds without a value.
     """
 
     asked: float
     at: float
     mean: float
-    half: float
     missing: int
     values: tuple[float, ...]
 
     @classmethod
     def of(cls, asked: float, values: ArrayLike, at: float | None = None) -> Point:
-        known = np.asarray(pd.to_numeric(pd.Series(values)), dtype=np.float64)
-        missing = int(np.isnan(known).sum())
-        known = known[~np.isnan(known)]
-        mean, half = student(known)
-        half = half if len(known) >= FEW_SEEDS else nan
-        at = asked if at is None else at
-        return cls(asked=asked, at=at, mean=mean, half=half, missing=missing, values=tuple(known.tolist()))
+        every = np.asarray(pd.to_numeric(pd.Series(values)), dtype=np.float64)
+        known = every[~np.isnan(every)]
+        return cls(
+            asked=asked,
+            at=asked if at is None else at,
+            mean=student(known)[0],
+            missing=len(every) - len(known),
+            values=tuple(known.tolist()),
+        )
 
 
 def holds(series: Sequence[Series]) -> str:
@@ -159,26 +155,37 @@ def summarised(
 ) -> pd.DataFrame:
     """A row per cell, arm and seed. told: the cells, each with the `infinite_reason` of its arms.
 
-    Columns: cell, one per swept key, arm, protocol, seed, rounds (fewer than planned if budgets ran out
-    before), models (of the accuracies, "global" or "personal"), final_accuracy, best_accuracy, floor (the
-    accuracy of a constant answer), target, rounds_to_target (empty if it was not reached),
-    bytes_up and bytes_down (of the whole run), epsilon against each party,
-    epsilon_true (the largest of those against the parties of `adversaries`), asked (the
-    epsilon that the noise is calibrated for; if noise was given instead, the true one, inf if that is
-    infinite), unit, adjacency, delta, adversaries, infinite_reason
-    (the reason why epsilon_true is infinite).
+    Columns: cell, arm, seed, one per swept key, protocol, models (of the accuracies, "global" or "personal"),
+    rounds (fewer than planned if budgets ran out before), final_accuracy, best_accuracy, floor (the accuracy
+    of a constant answer), rounds_to_target (empty if it was not reached), bytes_up and bytes_down (of the
+    whole run), epsilon against each party, target, asked (the epsilon that the noise is calibrated for; if
+    noise was given instead, the true one, inf if that is infinite), unit, adjacency, delta, adversaries,
+    epsilon_true (the largest epsilon against the parties of `adversaries`), infinite_reason (the reason why
+    it is infinite).
     """
-    rows = []
-    for cell, facts in told:
-        mine = results[results["cell"] == cell.folder]
-        for (arm, seed), own in mine.groupby(["arm", "seed"], sort=False):
-            # Sorted, since `_summary` reads the last row as the last round.
-            row = _summary(cell, own.sort_values("round"))
-            head = {name: own[name].iloc[0] for name in ("cell", *sweep.keys, "arm", "protocol")}
-            reason = facts["infinite_reason"].get(arm, "")
-            rows.append({**head, "seed": seed, **row, "infinite_reason": reason})
-    # A nullable integer: with another type, a missing round would turn the whole column into floats.
-    return with_levels(pd.DataFrame(rows).astype({"rounds_to_target": "Int64"})) if rows else pd.DataFrame()
+    if results.empty:
+        return results
+    by, epsilons = ["cell", "arm", "seed"], {party: f"epsilon_{party}" for party in PARTIES}
+    cells = pd.DataFrame([_of_study(cell) for cell, _ in told]).set_index("cell")
+    reasons = {(cell.folder, arm): why for cell, own in told for arm, why in own["infinite_reason"].items()}
+    rounds = results.join(cells["target"].astype(float), on="cell").sort_values("round", kind="stable")
+    runs, last = rounds.groupby(by, sort=False), rounds.drop_duplicates(by, keep="last").set_index(by)
+    reached = rounds[rounds["accuracy"] >= rounds["target"]].groupby(by)["round"].min()
+    found = last.loc[runs.size().index, [*sweep.keys, "protocol", "models"]].assign(
+        rounds=runs["round"].max(),
+        final_accuracy=last["accuracy"],
+        best_accuracy=runs["accuracy"].max(),
+        floor=runs["floor"].mean(),
+        # A nullable integer: with another type, a missing round would turn the whole column into floats.
+        rounds_to_target=reached.astype("Int64"),
+        **runs[["bytes_up", "bytes_down"]].sum(),
+        **runs[[*epsilons.values()]].max(),
+    )
+    found = found.join(cells, on="cell")
+    true = [found[name].where(found["adversaries"].str.contains(party)) for party, name in epsilons.items()]
+    why = [reasons.get((cell, arm), "") for cell, arm, _ in found.index]
+    found = found.assign(epsilon_true=pd.concat(true, axis=1).max(axis=1), infinite_reason=why)
+    return with_levels(found.reset_index())
 
 
 def with_levels(summary: pd.DataFrame) -> pd.DataFrame:
@@ -196,33 +203,13 @@ def _rounded_up(epsilon: float) -> float:
     return ceil(epsilon * scale) / scale
 
 
-def _asked(study: Study) -> float:
-    """The epsilon that the noise was calibrated for, inf if none was asked for."""
-    found = study.privacy.epsilon
-    if found is None and study.dpsgd is not None:
-        found = study.dpsgd.epsilon
-    return inf if found is None else found
-
-
-def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
-    privacy, target = cell.study.privacy, cell.study.study.target
-    epsilon = {party: float(own[f"epsilon_{party}"].max()) for party in PARTIES}
+def _of_study(cell: Cell) -> dict[str, Any]:
+    """What all rows of a cell have in common. asked: inf if no epsilon was asked for."""
+    privacy, training = cell.study.privacy, cell.study.dpsgd
+    asked = training.epsilon if privacy.epsilon is None and training is not None else privacy.epsilon
     return {
-        "rounds": int(own["round"].max()),
-        "models": own["models"].iloc[0],
-        "final_accuracy": own["accuracy"].iloc[-1],
-        "best_accuracy": own["accuracy"].max(),
-        "floor": own["floor"].mean(),
-        "target": target,
-        "rounds_to_target": rounds_to(target, own),
-        "bytes_up": own["bytes_up"].sum(),
-        "bytes_down": own["bytes_down"].sum(),
-        **{f"epsilon_{party}": value for party, value in epsilon.items()},
-        "epsilon_true": max((epsilon[party] for party in privacy.adversaries), default=nan),
-        "asked": _asked(cell.study),
-        "unit": privacy.unit,
-        "adjacency": privacy.adjacency,
-        "delta": privacy.delta,
+        **{"cell": cell.folder, "target": cell.study.study.target, "asked": inf if asked is None else asked},
+        **{"unit": privacy.unit, "adjacency": privacy.adjacency, "delta": privacy.delta},
         "adversaries": " and ".join(privacy.adversaries),
     }
 

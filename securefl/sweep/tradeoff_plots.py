@@ -10,25 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
-from math import inf, isfinite, isnan, nan, sqrt
+from math import inf, isfinite, isnan, sqrt
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
+import pandas as pd
 
 from securefl.accounting.figures import SIGN
+from securefl.report import style
 from securefl.report.accuracy import MEASURES, Measure
-from securefl.report.plots import FLOOR, draw_floor
+from securefl.report.plots import draw_floor, lines
+from securefl.report.significance import student
 from securefl.report.style import (
     FEW_SEEDS,
     WIDE,
     Look,
     beyond,
     blank,
-    curve,
     far_apart,
-    legend,
-    legend_height,
     letters,
     light_frame,
     look,
@@ -90,7 +89,7 @@ def drawings(
     if series:
         made.append(accuracy_against_bytes(series, measure, width))
     for drawing in made if legend else ():
-        add_legend(drawing)
+        style.legend(drawing.figure)
     return made
 
 
@@ -108,7 +107,7 @@ def accuracy(
         for axes in panels.values():
             far_apart(axes, [point.at for own in series for point in own.points("final_accuracy")])
         along(panels, lambda _: key)
-        place: Place = _plain
+        place: Place = lambda _, at: at  # noqa: E731 -- beside the other axis
     else:
         place, endless = _epsilon_axis(panels, series)
         about = (
@@ -138,13 +137,10 @@ def _across(axes: Axes, series: Series) -> None:
     """Draw a run without noise as a dashed line over all epsilons, with its band."""
     ink = look(series.look).colour
     for point in series.points("final_accuracy"):
-        axes.axhline(point.mean, color=ink, linestyle=(0, (5, 2)), label=series.line)
-        if not isnan(point.half):
-            axes.axhspan(point.mean - point.half, point.mean + point.half, color=ink, alpha=0.15, linewidth=0)
-
-
-def _plain(_: Series, at: float) -> float:
-    return at
+        mean, half = student(point.values)
+        axes.axhline(mean, color=ink, linestyle=(0, (5, 2)), label=series.line)
+        if len(point.values) >= FEW_SEEDS:
+            axes.axhspan(mean - half, mean + half, color=ink, alpha=0.15, linewidth=0)
 
 
 def _tested(panels: Mapping[Panel, Axes], series: Sequence[Series]) -> str:
@@ -152,14 +148,16 @@ def _tested(panels: Mapping[Panel, Axes], series: Sequence[Series]) -> str:
     known = [own for own in series if own.rows["floor"].notna().any()]
     for own in known:
         # Series over the same records have the same floor: their lines are one.
-        draw_floor(panels[own.panel], own.rows, labelled=True)
+        draw_floor(panels[own.panel], own.rows)
     floor = " Grey dots: the accuracy of one constant answer." if known else ""
-    what = "personal models, each tested on records like its own client's"
-    match [own.personal for own in series]:
-        case personal if not any(personal):
-            return f" The one global model is tested on the server's records.{floor}"
-        case personal if all(personal):
-            return f" All are of {what} (dotted).{floor}"
+    personal, what = (
+        {own.personal for own in series},
+        "personal models, each tested on records like its own client's",
+    )
+    if True not in personal:
+        return f" The one global model is tested on the server's records.{floor}"
+    if False not in personal:
+        return f" All are of {what} (dotted).{floor}"
     return f" Dotted: {what}, which do not compare with global models on the server's records.{floor}"
 
 
@@ -192,7 +190,8 @@ def rounds_against_epsilon(series: Sequence[Series], width: float = WIDE) -> Dra
 def accuracy_against_bytes(series: Sequence[Series], measure: Measure, width: float = WIDE) -> Drawing:
     """The figure of final accuracy against all bytes of a run. Marks grow with epsilon."""
     figure, panels = panelled(series, f"final {measure.axis}", width=width)
-    asked = sorted({float(value) for own in series for value in own.rows["asked"]})
+    asked = pd.concat([own.rows["asked"] for own in series]).drop_duplicates()
+    sizes = (5 + 6 * asked.rank(pct=True).set_axis(asked)) ** 2
     xs: list[float] = []
     for own in series:
         worn = worn_by(own)
@@ -201,7 +200,7 @@ def accuracy_against_bytes(series: Sequence[Series], measure: Measure, width: fl
         dots = panels[own.panel].scatter(
             means["moved"],
             means["final_accuracy"],
-            s=[(5 + 6 * (asked.index(float(str(e))) + 1) / len(asked)) ** 2 for e in means.index],
+            s=sizes[means.index],
             marker=worn.marker,
             edgecolors=worn.colour,
             facecolors=worn.fill,
@@ -233,8 +232,6 @@ def _epsilon_axis(
     aside: the share of the gap between two epsilons over which the series at one epsilon are spread.
     Returns the place of an epsilon, and whether there is an infinite one.
     """
-    from matplotlib.ticker import NullFormatter, NullLocator
-
     found = {point.at for own in series for point in own.points("final_accuracy")}
     # 1.9998 and 2 are one place: the gap between them is no step of the axis.
     finite = sorted({float(f"{value:.3g}") for value in found if 0 < value < inf}) or [1.0]
@@ -250,37 +247,22 @@ def _epsilon_axis(
         return float(at * step ** (share * shift))
 
     # Ticks that touch are illegible: of close ones only the first is drawn.
-    inches = min(_inches(axes) for axes in panels.values())
-    gap = ((right if inf in found else finite[-1]) / finite[0]) ** (
-        0.05 * text_height("xtick.labelsize") / inches
-    )
+    endless, inches = inf in found, min(_inches(axes) for axes in panels.values())
+    gap = ((right if endless else finite[-1]) / finite[0]) ** (0.05 * text_height("xtick.labelsize") / inches)
     ticks: list[float] = []
     for value in finite:
         if not ticks or value / ticks[-1] >= gap:
             ticks.append(float(f"{value:.2g}"))
-    labels = [f"{value:g}" for value in ticks]
-    if endless := inf in found:
-        ticks, labels = [*ticks, right], [*labels, SIGN]
+    marks = {**{value: f"{value:g}" for value in ticks}, **({right: SIGN} if endless else {})}
     for axes in panels.values():
         axes.set_xscale("log")
         if endless:
             axes.axvline(sqrt(finite[-1] * right), color="#999999", linewidth=0.8, linestyle=(0, (2, 3)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_xticks(ticks, labels)
+        axes.minorticks_off()
+        axes.set_xticks([*marks], [*marks.values()])
 
-    def words(panel: Panel) -> str:
-        return f"true epsilon{holds([own for own in series if own.panel == panel])}"
-
-    along(panels, words)
+    along(panels, lambda panel: f"true epsilon{holds([own for own in series if own.panel == panel])}")
     return place, endless
-
-
-def add_legend(drawing: Drawing) -> None:
-    """Draw the legend below the axes."""
-    figure, labels = drawing.figure, [*(own.line for own in drawing.legend), FLOOR]
-    figure.set_figheight(figure.get_figheight() + legend_height(figure.get_figwidth(), labels))
-    legend(figure, labels)
 
 
 def panelled(series: Sequence[Series], what: str, *, width: float = WIDE) -> tuple[Figure, dict[Panel, Axes]]:
@@ -356,30 +338,24 @@ def draw(
     Points without a mean are left out. least, most: the ends of the quantity. Bands and bars are cut there.
     """
     worn, label = worn_by(series), series.line
+    values = [
+        (number, point.at, place(series, point.at), point.missing, seed, value)
+        for number, point in enumerate(points)
+        for seed, value in enumerate(point.values)
+    ]
+    known = pd.DataFrame(values, columns=["round", "at", "x", "missing", "seed", "y"]).assign(arm=label)
     # In two parts: a line to infinity would cross a gap that has no scale.
     for part, finite in (("line", True), ("infinite", False)):
-        own = [point for point in points if isfinite(point.at) == finite and not isnan(point.mean)]
-        if not own:
-            continue
-        x = np.array([place(series, point.at) for point in own])
-        mean, half = np.array([(point.mean, point.half) for point in own]).T
-        few = [point.values if 1 < len(point.values) < FEW_SEEDS else () for point in own]
-        drawn = curve(
-            axes,
-            x,
-            mean,
-            worn,
-            label=label,
-            low=np.maximum(mean - half, least),
-            high=np.minimum(mean + half, most),
-            seeds=list(zip_longest(*few, fillvalue=nan)),
-            joined=finite,
-            band=band and finite,
-        )
-        missing = np.array([point.missing > 0 for point in own])
-        drawn += axes.plot(x[missing], mean[missing], worn.marker, color=worn.colour, markerfacecolor="white")
-        mark(series, part, drawn)
-        label = "_nolegend_"
+        own = known[known["at"].map(isfinite) == finite]
+        ends: dict[str, Any] = {"least": least, "most": most, "joined": finite, "band": band and finite}
+        for drawn, mean in lines(axes, own, {series.line: worn}, x="x", y="y", **ends).values():
+            lost = own[own["missing"] > 0].drop_duplicates("round").set_index("round")["x"]
+            drawn += axes.plot(
+                lost, mean[lost.index], worn.marker, color=worn.colour, markerfacecolor="white"
+            )
+            drawn[0].set_label(label)
+            mark(series, part, drawn)
+            label = "_nolegend_"
 
 
 def mark(series: Series, part: str, artists: Iterable[Any]) -> None:

@@ -55,7 +55,7 @@ LOADED: Sequence[tuple[tuple[str, ...], Sequence[str]]] = (
         ("pandas",),
         (
             call("data describe patients.csv --public"),
-            "from securefl.study import comparison, comparison_report",
+            "from securefl.study import comparison",
         ),
     ),
     # A saved model predicts without the accountant.

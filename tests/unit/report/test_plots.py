@@ -157,6 +157,16 @@ def test_arms_without_any_accuracy_leave_an_empty_figure() -> None:
     draw(plots.accuracy(metrics().assign(accuracy=np.nan), target=0.5))
 
 
+def test_forty_long_names_stand_below_the_panel() -> None:
+    data = pd.concat([metrics().assign(arm=f"arm {k} of a name as long as people write") for k in range(40)])
+    for inches in (style.WIDE, style.NARROW):
+        figure = plots.accuracy(data, target=0.5, width=inches)
+        draw(figure)
+        assert len(legend_words(figure)) == 41
+        assert figure.axes[0].bbox.height > 2 * figure.dpi
+        assert figure.legends[0].get_window_extent().y1 < figure.axes[0].bbox.y0
+
+
 def test_accuracy_leaves_out_rounds_that_were_not_evaluated() -> None:
     data = metrics()
     data.loc[data["round"] == 2, "accuracy"] = np.nan

@@ -27,7 +27,7 @@ def drawn(down: int, across: int, width: float, scale: float = 1.0) -> Figure:
         axes.set_xlabel("rounds so far")
         axes.set_ylabel("accuracy")
         panel_title(axes, "one panel of this figure", share=1 / across)
-    legend(figure, ["arm 0 of a study"] * 3)
+    legend(figure)
     return figure
 
 
@@ -118,7 +118,7 @@ def test_a_bar_of_errors_beside_a_logarithmic_panel_has_room() -> None:
     axes.errorbar(
         1.2, 0.5, yerr=0.1, marker="o", clip_on=False, transform=axes.get_yaxis_transform(), capsize=2
     )
-    legend(figure, ["arm 0 of a study"])
+    legend(figure)
     (panel,), below = boxes(figure)
     edge = figure.get_size_inches() * figure.dpi
     assert panel[2] <= edge[0]

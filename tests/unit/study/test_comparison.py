@@ -19,9 +19,9 @@ from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES
 from securefl.report.accuracy import MEASURES
+from securefl.report.significance import least_pairs
 from securefl.storage.private_folder import RUN, note_format
-from securefl.study.comparison import Comparison, compared, least_pairs
-from securefl.study.comparison_report import as_json, differing, page, rows
+from securefl.study.comparison import Comparison, as_json, compared, differing, page, rows
 
 WORDS = MEASURES["classification"].words
 

@@ -97,6 +97,10 @@ def test_a_setting_that_was_swept_has_a_line_for_each_value(tmp_path: Path) -> N
     rounds = ['"study.rounds" = 1', '"study.rounds" = 2']
     swept = finished(sweep(EPSILONS, *rounds, study=NOISED + ONE), tmp_path / "a")
     assert [own.label for own in gather([swept]).series] == ["rounds = 1", "rounds = 2"]
+    workers = finished(
+        sweep('"privacy.epsilon" = [1.0]\n"runtime.workers" = [1, 2]', study=NOISED + ONE), tmp_path / "c"
+    )
+    assert [own.label for own in gather([workers]).series] == ["workers = 1", "workers = 2"]
     seeds = ['"study.seeds" = [1, 2, 3]', '"study.seeds" = [4, 5, 6]']
     other = finished(sweep(EPSILONS, *seeds, study=NOISED + ONE), tmp_path / "b")
     for cell in (other / "cells").iterdir():

@@ -176,7 +176,6 @@ def test_the_band_is_students() -> None:
     assert math.isnan(student([])[0])
     point = Point.of(1.0, pd.Series([1, None, 3], dtype="Int64"))
     assert (point.mean, point.missing, point.values) == (2.0, 1, (1.0, 3.0))
-    assert math.isnan(point.half), "two seeds are seen as they are"
 
 
 WORDED = """
