@@ -19,12 +19,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from itertools import product
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any, Final
 
 import tomli_w
 
+from securefl.algorithm.plan import NO_NOISE
 from securefl.core.errors import ConfigError
 from securefl.core.reading import convert
 from securefl.dp.choice import Trials
@@ -277,11 +278,28 @@ def _study(
         for key, value in overrides.items():
             put(own, key, copy.deepcopy(value))
         # Through TOML again, so that a cell is read and checked like any other study.
-        study = parse(tomli_w.dumps(own), home=home, brought=brought)
+        study = parse(tomli_w.dumps(_without_noise(own)), home=home, brought=brought)
         study.privacy.plan(study.study.rounds)  # raises the error about an epsilon that no noise reaches
         return study
     except ConfigError as error:
         raise ConfigError(f"In the cell {name}: {error}") from None
+
+
+def _without_noise(table: dict[str, Any]) -> dict[str, Any]:
+    """The table of a cell, as the run without noise if its epsilon is infinite."""
+    privacy, training = table.get("privacy"), table.get("dpsgd")
+    if not isinstance(privacy, dict):
+        return table
+    if not isinstance(training, dict) or "noise_multiplier" in training:
+        training = {"epsilon": None}
+    if training.get("epsilon", privacy.get("epsilon")) == inf:
+        table = {name: own for name, own in table.items() if name != "dpsgd"}
+        # With noise of no size: so the test records are those of the other cells.
+        noise = "local" if privacy.get("noise") == NO_NOISE else privacy.get("noise")
+        privacy = {**privacy, "noise": noise, "epsilon": inf}
+    if privacy.get("epsilon") == inf and "ledger" not in privacy:
+        privacy = {**privacy, "budget": inf}
+    return {**table, "privacy": privacy}
 
 
 def _as_text(value: Any) -> str:
