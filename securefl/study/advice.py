@@ -14,6 +14,8 @@ from typing import Final
 
 from securefl.accounting.composition import compose
 from securefl.algorithm.clients import specs_of
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.dp.calibration import sigma
 from securefl.mechanisms.charges import Protection, events_of
@@ -100,15 +102,17 @@ def _ratio(study: Study, arm: Arm, problem: Problem, as_head: bool = False) -> f
 
     as_head: whether the arm's whole epsilon goes to one sum for a head on the last layer's features.
     """
-    rounds, found = study.study.rounds, [0.0]
+    rounds, unit, found = study.study.rounds, (study.privacy.unit, study.privacy.adjacency), [0.0]
     try:
         problem = sized(study, arm, replace(problem, private=study.private))
         specs = specs_of(built(arm, problem))
         plan = study.privacy.plan(rounds, specs, records=problem.records, clients=problem.clients)
         if as_head:
             spent = _spent(study, arm, problem)
-            noise = sigma(spent, study.privacy.delta, releases=1, sensitivity=1.0)
-            return _of_sum(study, problem, noise, len(problem.head), problem.clients)
+            noise = sigma(spent, plan.delta, releases=1, sensitivity=1.0)
+            head = ValueSpec(name="head", reduction="sum", reveals="", sensitivity={unit: 1.0})
+            plan = replace(plan, noise_multiplier=noise)
+            return _of_sum(plan, head, problem, len(problem.head), problem.clients)
         for spec in specs:
             cohort, times = spec.cohort or problem.clients, spec.schedule.asked(rounds)
             if spec.training is not None and (own := problem.private) is not None:
@@ -116,17 +120,18 @@ def _ratio(study: Study, arm: Arm, problem: Problem, as_head: bool = False) -> f
                 found.append(length / (own.expected_batch * sqrt(cohort * times * own.steps)))
             elif spec.reduction == "sum" and times and Protection(plan, spec).noised:
                 size = len(problem.initial if spec.depends_on == "trained-state" else problem.head)
-                found.append(_of_sum(study, problem, plan.noise_multiplier, size, cohort) / sqrt(times))
+                found.append(_of_sum(plan, spec, problem, size, cohort) / sqrt(times))
     except ConfigError:
         return inf
     return max(found)
 
 
-def _of_sum(study: Study, problem: Problem, multiplier: float, size: int, cohort: int) -> float:
+def _of_sum(plan: Plan, spec: ValueSpec, problem: Problem, size: int, cohort: int) -> float:
     """The noise of one sum over its signal. size: the number of its entries."""
-    privacy = study.privacy
-    parts = cohort if privacy.unit == "client" else problem.records * cohort / problem.clients
+    moved = spec.sensitivity[plan.unit, plan.adjacency]
+    parts = cohort if plan.unit == "client" else problem.records * cohort / problem.clients
     # A part that is replaced moves the sum by twice its bound.
-    moved = 2 if privacy.adjacency == "replace-one" else 1
-    noises = sqrt(cohort) if privacy.noise == "local" else 1.0
-    return noises * moved * multiplier * sqrt(size) / parts
+    bound = moved / (2 if plan.adjacency == "replace-one" else 1)
+    # Where only training is noised, a sum of its own would have the noise of one party, or shares of it.
+    deviation = Protection(plan, spec).mechanism.deviation(cohort) or plan.noise_multiplier * moved
+    return deviation * sqrt(size) / (bound * parts)

@@ -29,6 +29,7 @@ from securefl.algorithm.plan import NO_NOISE
 from securefl.core.errors import ConfigError
 from securefl.core.reading import convert
 from securefl.dp.choice import Trials
+from securefl.mechanisms.registry import OURS
 from securefl.storage.files import folder_at, write
 from securefl.storage.own_code import CALLER, Namer
 from securefl.storage.private_folder import SWEEP, note_format, require_format
@@ -295,7 +296,9 @@ def _without_noise(table: dict[str, Any]) -> dict[str, Any]:
     if training.get("epsilon", privacy.get("epsilon")) == inf:
         table = {name: own for name, own in table.items() if name != "dpsgd"}
         # With noise of no size: so the test records are those of the other cells.
-        noise = "local" if privacy.get("noise") == NO_NOISE else privacy.get("noise")
+        noise = privacy.get("noise")
+        if noise == NO_NOISE:
+            noise = next(word for word, kind in OURS.items() if kind.total_by is None and not kind.mutual)
         privacy = {**privacy, "noise": noise, "epsilon": inf}
     if privacy.get("epsilon") == inf and "ledger" not in privacy:
         privacy = {**privacy, "budget": inf}
