@@ -80,7 +80,7 @@ class Run:
             for each party ("server", "key-holder", "others").
         answer: which arm ended with the highest accuracy, and what a finite epsilon cost, if arms tell.
         accounting: whether the epsilons cover other runs over the same records.
-        learnt: False if an arm learnt nothing; the command then has exit code 4.
+        learnt: False if no arm learnt anything, or one stopped early; the command then has exit code 4.
     """
 
     study: Study
@@ -241,7 +241,7 @@ def run(
             --trust-code.
 
     Returns:
-        The finished run. A RuntimeWarning says if an arm learnt nothing.
+        The finished run. A RuntimeWarning says if no arm learnt anything, or one stopped early.
 
     Torch has one thread during the run, and afterwards as many as before. In the main thread the first
     KeyboardInterrupt is raised after the current round has finished. Afterwards signal handlers are as

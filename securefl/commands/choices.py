@@ -7,12 +7,13 @@ readers refuse each file by name (`storage.inputs`).
 from __future__ import annotations
 
 import os.path
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from securefl.commands.printing import echo
 from securefl.core.errors import ConfigError
@@ -31,6 +32,16 @@ NEW_FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
 Command = Callable[..., None]
+
+
+def completing(names: Callable[[], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
+    """A completion of an argument in a shell: these names, or the path of a file if none fits."""
+
+    def complete(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
+        found = [CompletionItem(name) for name in names() if name.startswith(begun)]
+        return found or [CompletionItem(begun, type="file")]
+
+    return complete
 
 
 def with_json(words: str = "Print JSON, and nothing else.") -> Callable[[Command], Command]:

@@ -28,8 +28,9 @@ MEANINGS: Final[dict[ExitCode, str]] = {
     "`match`: every profile was refused, and no file of scores is written.",
     ExitCode.REFUSED: "A part was refused by name, and the rest was done. `match`: some profiles. "
     "`flower check`: a run of the app would refuse what it lists.",
-    ExitCode.UNLEARNT: "All rounds are finished, and an arm learnt nothing or stopped early. `run`, `demo`, "
-    "`report`, `sweep`, `reproduce` and `party coordinate` have it.",
+    ExitCode.UNLEARNT: "All rounds are finished, and nothing was learnt: no arm is better than one constant "
+    "answer, or an arm stopped early, since nobody answered or its model diverged. `run`, `demo`, `report`, "
+    "`sweep`, `reproduce` and `party coordinate` have it.",
     ExitCode.TOO_FEW: "`party coordinate`: too few parties were present in time for a round. It does not "
     "count. The same command goes on when they are back.",
     ExitCode.HUNG_UP: "The terminal was closed. What is finished is kept, and the same command goes on.",

@@ -14,6 +14,7 @@ import sys
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -24,6 +25,19 @@ from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.installed import entry_points
 from securefl.core.memory import FULL_SEARCHES_APART, keep_freed_memory
 from securefl.core.reading import near
+
+_GROUPS: Final = {
+    "Studies": [],
+    "Matching": ["anchor", "declare", "encrypt", "keygen", "match", "profile", "reveal"],
+    "Parties": ["flower", "party"],
+    "Tools": ["audit", "calibrate", "ledger"],
+}
+"""The groups of commands in the help. A command that is in no other one is about studies."""
+_EPILOG: Final = """\b
+Example:  securefl demo
+Complete names of commands, studies and tables (in zsh and fish alike):
+          eval "$(_SECUREFL_COMPLETE=bash_source securefl)"
+"""
 
 
 class _Context(click.Context):
@@ -45,10 +59,15 @@ class Commands(click.Group):
         return None if point is None else _folding(point.load())
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands with the first sentences of their docstrings, read from the source."""
-        points = sorted(self._points().items())
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _sentence(point)) for name, point in points])
+        """List the commands by group, with the first sentences of their docstrings, read from the source."""
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _GROUPS}
+        for name, point in sorted(self._points().items()):
+            title = next((title for title, names in _GROUPS.items() if name in names), "Studies")
+            groups[title].append((name, _sentence(point)))
+        for title, listed in groups.items():
+            if listed:
+                with formatter.section(title):
+                    formatter.write_dl(listed)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -89,7 +108,7 @@ def _sentence(point: EntryPoint) -> str:
 @click.command(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example:  securefl demo",
+    epilog=_EPILOG,
 )
 @click.version_option(__version__, prog_name="securefl")
 @click.option(

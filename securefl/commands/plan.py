@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.commands import sweep as sweep_command
-from securefl.commands.choices import with_json
+from securefl.commands.choices import completing, with_json
 from securefl.commands.printing import echo, echo_json
 from securefl.commands.telling import computed, find, on_workers, plain, with_trust, with_workers
 from securefl.core.errors import ConfigError
 from securefl.report.terminal import say
 from securefl.storage.processes import processors
-from securefl.study.packaged import text_of
+from securefl.study.packaged import packaged, text_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="Example:  securefl plan fedlog_digits")
-@click.argument("study")
+@click.argument("study", shell_complete=completing(packaged))
 @with_workers
 @click.option(
     "--without-code",

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.choices import FOLDER, with_json
+from securefl.commands.choices import FOLDER, completing, with_json
 from securefl.commands.printing import echo, echo_json
 from securefl.commands.telling import end_told, printing, stoppable, with_workers
 from securefl.core.errors import SecureFLError
+from securefl.core.installed import entry_points
 from securefl.report.terminal import say
 
 if TYPE_CHECKING:
@@ -34,8 +35,12 @@ CHOOSING = "choosing"
 """The folder of the runs that choose settings, in that of a tuned table."""
 
 
+def _names() -> list[str]:
+    return sorted(point.name for point in entry_points(group="securefl.tables"))
+
+
 @click.command(epilog=_EXAMPLES)
-@click.argument("table", required=False)
+@click.argument("table", required=False, shell_complete=completing(_names))
 @click.option(
     "--out",
     type=FOLDER,
@@ -69,7 +74,7 @@ def reproduce(
     over the rounds, time or energy that the table counts, with the paper's figures beside.
 
     After an interruption, run the same command again: each cell resumes after its last finished round. For a
-    finished table it renews table.csv and the pictures. The exit code is 4 if an arm learnt nothing (see
+    finished table it renews table.csv and the pictures. The exit code is 4 if nothing was learnt (see
     `securefl run --help`).
 
     With --tuned every system has the same number of candidates. It takes some three times as long, in the
@@ -174,8 +179,7 @@ def _reproduce(
         metrics = {part: with_figures(own) for part, own in results.items()}
     _told(name, command, folder, table, results, metrics, as_json)
     console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
-    warnings = [f"{part}: {alarm.text}" for part, own in results.items() for alarm in own.alarms]
-    end_told(warnings, all(own.learnt for own in results.values()))
+    end_told({part: own.alarms for part, own in results.items()}, all(own.learnt for own in results.values()))
 
 
 def _run_tuned(

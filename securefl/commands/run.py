@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from securefl.commands.choices import FOLDER, with_json
+from securefl.commands.choices import FOLDER, completing, with_json
 from securefl.commands.telling import find, on_workers, run_and_tell, with_trust, with_workers
+from securefl.study.packaged import packaged
 
 if TYPE_CHECKING:
     from securefl.study.round_events import Callback
@@ -23,7 +24,7 @@ Example:  securefl run gas_turbine --out runs/gas
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("study")
+@click.argument("study", shell_complete=completing(packaged))
 @click.option(
     "--out",
     type=FOLDER,
@@ -61,9 +62,9 @@ def run(
     interruption, run the same command again: it resumes after the last finished round, and no finished round
     releases a value again.
 
-    The exit code is 4 if the run finished, but an arm learnt nothing or stopped in the first half of its
-    rounds, because no client answered or its model diverged. Warnings on stderr, in the report and in --json
-    give the reason.
+    The exit code is 4 if the run finished, but no arm is better than one constant answer, or an arm stopped
+    in the first half of its rounds, because no client answered or its model diverged. Warnings on stderr, in
+    the report and in --json give the reason.
     """
     from securefl.study.config import slug
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from securefl.commands.choices import FOLDER, with_json
+from securefl.commands.choices import FOLDER, completing, with_json
 from securefl.commands.printing import echo, echo_json, echo_table
 from securefl.commands.telling import echo_pages, end_told, printing, stoppable, warn, with_trust
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.report.terminal import say
-from securefl.study.packaged import text_of
+from securefl.study.packaged import packaged, text_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +49,7 @@ Example:  securefl sweep my_sweep.toml --out runs/sweep --workers 4
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("study")
+@click.argument("study", shell_complete=completing(packaged))
 @click.option(
     "--out",
     type=FOLDER,
@@ -85,7 +85,8 @@ def sweep(
     [[sweep.list]]                          the grid runs for each of these
     "privacy.noise" = "central"
 
-    Keys are dotted paths into the study; "arm.<option>" is an option of every arm. With `panels` under
+    Keys are dotted paths into the study; "arm.<option>" is an option of every arm. An epsilon of inf, in
+    privacy.epsilon or dpsgd.epsilon, is the run without noise and without a budget. With `panels` under
     [sweep], a list of swept keys, figures have a panel for each of their values. The folder gets a run
     folder per cell, results.csv, summary.csv, plots, sweep.html (a page of trade-offs that may be published),
     and a folder `private` with results that are not for publication, and a page of them. After an
@@ -96,7 +97,7 @@ def sweep(
     other file in the folder is then for publication.
 
     Every cell is checked before the first one runs. The exit code is 1 if cells failed, and 4 if all cells
-    finished but an arm learnt nothing (see `securefl run --help`).
+    finished but nothing was learnt in any, or an arm stopped early (see `securefl run --help`).
     """
     from rich.console import Console
 
@@ -154,6 +155,7 @@ def _swept(
     found: Sweep, out: Path, workers: int | None, on_ray: bool, console: Console, as_text: bool
 ) -> None:
     """Run the unfinished cells of a sweep in its folder, and print the results."""
+    from securefl.study.alarms import Alarm
     from securefl.sweep.best import answer, caveats, headline
     from securefl.sweep.cells import CONFIG, claim
     from securefl.sweep.page import alarms_of
@@ -184,13 +186,13 @@ def _swept(
             echo_table(table[0], table[1:])
         echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
         echo_pages("Page", out / "sweep.html")
-    alarming = alarms_of(found, out)
-    warnings = [f"{name}: {own['text']}" for name, alarms in alarming.items() for own in alarms]
+    alarming = {cell: [Alarm(**own) for own in told] for cell, told in alarms_of(found, out).items()}
     if failed:
-        warn(warnings)
+        warn(alarming)
         what = "; ".join(f"{name}: {error}" for name, error in failed.items())
         raise SecureFLError(
             f"{len(failed)} of {len(found.cells)} cells failed: {what.rstrip('.')}. "
             f"To try them again: {go_on}"
         )
-    end_told(warnings, all(own["learnt"] for alarms in alarming.values() for own in alarms))
+    stopped = any(not own.learnt for told in alarming.values() for own in told)
+    end_told(alarming, not stopped and not (summary["final_accuracy"] <= summary["floor"]).all())

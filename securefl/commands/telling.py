@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,7 +16,7 @@ from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import echo, echo_json, echo_table
 from securefl.core.errors import ConfigError
 from securefl.core.lazy import loading
-from securefl.report.terminal import draws, say
+from securefl.report.terminal import LONGEST, cut, draws, say
 from securefl.storage.processes import MOST_WORKERS
 from securefl.study.packaged import text_of
 
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
     from rich.text import Text
 
-    from securefl.report.run_page import ArmSummary, MeasureRow
     from securefl.study import results
+    from securefl.study.alarms import Alarm
     from securefl.study.config import Study
     from securefl.study.interruption import Interruption
     from securefl.study.progress import Bars
@@ -122,6 +121,7 @@ def play_and_tell(
 
     from securefl.storage.private_folder import ARMS, CONFIG
     from securefl.study import run_report
+    from securefl.study.alarms import once
     from securefl.study.folder import require_own
     from securefl.study.own_code import told
     from securefl.study.progress import Bars
@@ -140,12 +140,12 @@ def play_and_tell(
         found, page = play(bars, stop, printing(console))
     tell(found, page, as_json, more)
     bought = run_report.bought(study, found)
-    for sentence in (*bought, *run_report.quiet(found)):
+    for sentence in once([*bought, *run_report.quiet(found)]):
         say(console, sentence)
     if bought and not found.alarms:  # with warnings it is printed in any case
         say(console, ON_TERMINAL)
     console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
-    end_told([alarm.text for alarm in found.alarms], found.learnt)
+    end_told({"": found.alarms}, found.learnt)
 
 
 def computed(study: Study, seeds: Iterable[int], console: Console) -> None:
@@ -225,25 +225,33 @@ def end_stopped(code: int, go_on: str) -> NoReturn:
 def tell_end(found: results.Results, page: Path, as_json: bool) -> None:
     """Print a finished run's results on stdout and its warnings on stderr (see `end_told`)."""
     tell(found, page, as_json)
-    end_told([alarm.text for alarm in found.alarms], found.learnt)
+    end_told({"": found.alarms}, found.learnt)
 
 
-def warn(warnings: Iterable[str]) -> None:
-    """Print warnings on stderr, with `--json` too, and say for whom they are."""
+def warn(alarms: Mapping[str, Iterable[Alarm]]) -> None:
+    """Print warnings on stderr, with `--json` too, and say for whom they are.
+
+    Those that differ in numbers alone are one, with a count. alarms: by the cell or part, "" for a run.
+    """
+    from securefl.study.alarms import once
     from securefl.study.publication import ON_TERMINAL
 
-    told = list(warnings)
+    told = once(
+        (f"{place}{': ' if place else ''}{own.arm}", own.text.removeprefix(own.arm))
+        for place, ones in alarms.items()
+        for own in ones
+    )
     for text in told:
         echo(f"Warning: {text}", err=True)
     if told:
         echo(ON_TERMINAL, err=True)
 
 
-def end_told(warnings: Iterable[str], learnt: bool) -> None:
-    """Print warnings, and end the command with `ExitCode.UNLEARNT` if an arm learnt nothing."""
-    warn(warnings)
+def end_told(alarms: Mapping[str, Iterable[Alarm]], learnt: bool) -> None:
+    """Print warnings, and end the command with `ExitCode.UNLEARNT` if nothing was learnt."""
+    warn(alarms)
     if not learnt:
-        echo("An arm learnt nothing, or stopped early: the exit code is 4. See above.", err=True)
+        echo("Nothing was learnt, or an arm stopped early: the exit code is 4. See above.", err=True)
         raise SystemExit(ExitCode.UNLEARNT)
 
 
@@ -262,9 +270,7 @@ def tell(
         return
     for sentence in filter(None, (answer(found.summary), found.price)):
         echo(sentence)
-    echo_arms(found.summary)
-    if rows := run_report.measure_rows(found):
-        echo_measures(rows)
+    echo_arms(found)
     echo(found.accounting)
     echo_pages("Report", page)
 
@@ -277,54 +283,18 @@ def echo_pages(what: str, page: Path) -> None:
     echo(f"With all figures, not for publication: {private_page(page)}")
 
 
-def echo_arms(arms: Sequence[ArmSummary]) -> None:
-    """Print what each arm reached, sent and cost."""
-    from securefl.accounting.figures import in_words
-    from securefl.report.pages import number_text
+def echo_arms(found: results.Results) -> None:
+    """Print a line for each arm, of at most `LONGEST` characters, and for the models beside the arms."""
+    from securefl.study import run_report
     from securefl.study.publication import PERSONAL, PERSONALLY_TESTED
 
-    head = ["arm", "accuracy", "best", "rounds to target", "MB up", "MB down"]
-    rows = [
-        [
-            arm.name,
-            *(number_text(one, 3) for one in (arm.final_accuracy, arm.best_accuracy)),
-            "-" if arm.rounds_to_target is None else str(arm.rounds_to_target),
-            *(number_text(one) for one in (arm.megabytes_up, arm.megabytes_down)),
-            *map(in_words, arm.epsilon.values()),
-        ]
-        for arm in arms
-    ]
-    head += [f"epsilon, {party}" for party in arms[0].epsilon]
-    echo_table(head, rows)
-    if any(arm.models == PERSONAL for arm in arms):
+    head, *rows = run_report.table(found)
+    others = [max(len(row[place]) for row in (head, *rows)) + 2 for place in range(1, len(head))]
+    echo_table(head, [[cut(name, LONGEST - sum(others)), *cells] for name, *cells in rows])
+    if any(arm.models == PERSONAL for arm in found.summary):
         echo(PERSONALLY_TESTED)
-
-
-def echo_measures(rows: Sequence[MeasureRow]) -> None:
-    """Print the measures of the arms' models and of the observer's own, without those that nobody has."""
-    from securefl.report.pages import number_text
-    from securefl.study.observed import WHOSE
-
-    names = {
-        "accuracy": "accuracy",
-        "auc": "AUC",
-        "f1": "F1",
-        "ece": "ECE",
-        "r2": "R2",
-        "rmse": "RMSE",
-        "at_clients": "at clients",
-        "worst_decile": "worst 10%",
-    }
-    kept = [name for name in names if any(isfinite(getattr(row, name)) for row in rows)]
-    head = ["model", *(names[name] for name in kept)]
-    cells = [[row.name, *(number_text(getattr(row, name), 3) for name in kept)] for row in rows]
-    echo_table(head, cells)
-    echo(
-        "At clients: the accuracy on test records like each client's own, on which personal models are "
-        "tested. Worst 10%: that of the tenth of the clients with the lowest. Both are for the person at "
-        "this machine."
-    )
-    echo(WHOSE)
+    if whose := run_report.observers(found):
+        echo(whose)
 
 
 def timestamped(name: str) -> Path:

@@ -47,16 +47,15 @@ class LedgerRow:
 class ArmSummary:
     """One arm of a study in numbers, with means over several seeds. An unknown number is nan.
 
-    final_accuracy, best_accuracy: shares, 0 to 1. target: the accuracy aimed at, or None. rounds_to_target:
-    None if the arm never reached the target. megabytes_up, megabytes_down: of the whole run, all clients
-    together (1 MB = 1e6 bytes). seconds_model, watt_hours: of the whole run, by the cost model. wall_seconds:
-    the time of the run here. epsilon: the cost of each party's view to a data holder, by party, inf if
-    nothing protects it. sparse: whether sums were sent without their zeros. zeros: whether such sums were
-    hidden, and so sent with them. models: "global" or "personal", the models that have this accuracy.
+    final_accuracy, best_accuracy: shares, 0 to 1. by_seed: the final accuracy of each seed. target: the
+    accuracy aimed at, or None. rounds_to_target: None if the arm never reached the target. megabytes_up,
+    megabytes_down: of the whole run, all clients together (1 MB = 1e6 bytes). seconds_model, watt_hours: of
+    the whole run, by the cost model. wall_seconds: the time of the run here. epsilon: the cost of each
+    party's view to a data holder, by party, inf if nothing protects it. sparse: whether sums were sent
+    without their zeros. zeros: whether such sums were hidden, and so sent with them. models: "global" or
+    "personal", the models that have this accuracy.
 
-    floor: the accuracy of the best constant answer. auc, f1, ece, r2, rmse: see `training.measures.Measures`.
-    worst_decile: the mean accuracy of the tenth of the clients with the lowest accuracies. pooled, alone: the
-    accuracy of the observer's own models on the same records (see `study.observed`).
+    floor: the accuracy of the best constant answer.
     Raises ConfigError for rounds to a target without a target.
     """
 
@@ -65,6 +64,7 @@ class ArmSummary:
     aggregation: str
     final_accuracy: float = math.nan
     best_accuracy: float = math.nan
+    by_seed: Sequence[float] = ()
     rounds_to_target: int | None = None
     target: float | None = None
     megabytes_up: float
@@ -77,20 +77,17 @@ class ArmSummary:
     zeros: bool = False
     models: str = "global"
     floor: float = math.nan
-    auc: float = math.nan
-    f1: float = math.nan
-    ece: float = math.nan
-    r2: float = math.nan
-    rmse: float = math.nan
-    worst_decile: float = math.nan
-    pooled: float = math.nan
-    alone: float = math.nan
 
     def __post_init__(self) -> None:
         if self.rounds_to_target is not None and self.target is None:
             raise ConfigError(
                 f"Expected a target for {self.name!r}, which has rounds to it, got none. Pass `target`."
             )
+
+    @property
+    def no_better(self) -> bool:
+        """Whether one constant answer is as accurate. False if either accuracy is unknown."""
+        return self.final_accuracy <= self.floor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,40 +104,21 @@ class PrivacyRow:
     shortly: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasureRow:
-    """The measures of a model after the last round, as means over the seeds; nan where it has none.
-
-    models: "global" or "personal", the models that are tested. at_clients, worst_decile: the mean accuracy on
-    test records like each client's own, and that of the tenth of the clients with the lowest accuracies.
-    """
-
-    name: str
-    models: str
-    accuracy: float
-    auc: float
-    f1: float
-    ece: float
-    r2: float
-    rmse: float
-    at_clients: float = math.nan
-    worst_decile: float = math.nan
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReportData:
     """The contents of a report.
 
-    answer: one sentence. price: what a finite epsilon cost, or empty. figures: the most important one first.
-    config: the TOML text as run. reproduce: the command that makes it again. bought: sentences on how many
-    rounds the budgets bought, if they ended. quiet: sentences on rounds without a question. changes: the
-    changes of private training in the model. ledgers: the head of each ledger's chain when its run ended, to
-    note elsewhere. alarms: what a person must not overlook, in sentences. reasons: why parts of clients are
-    missing, the rows of `study.results.abstentions`. measure: what "accuracy" is, in words. outside: what no
-    epsilon covers, in sentences. measures: of each arm's model and of the observer's own. observers: whose
-    the observer's models are, in words. notice: what the page says first of whether it may be published.
-    private: whether it has figures that are not for publication: alarms, reasons, `bought`, times, and those
-    of clients and of personal models.
+    answer: one sentence. price: what a finite epsilon cost, or empty. table: the arms in short, a head and a
+    row for each (`sentences.rows`). figures: the most important one first. config: the TOML text as run.
+    reproduce: the command that makes it again. bought: sentences on how many rounds the budgets bought, if
+    they ended. quiet: sentences on rounds without a question. changes: the changes of private training in the
+    model. ledgers: the head of each ledger's chain when its run ended, to note elsewhere. alarms: what a
+    person must not overlook, in sentences. reasons: why parts of clients are missing, the rows of
+    `study.results.abstentions`. measure: what "accuracy" is, in words. outside: what no epsilon covers, in
+    sentences. measures: a row for each arm's model and each of the observer's own, nan where it has none.
+    observers: whose the observer's models are, in words. notice: what the page says first of whether it may
+    be published. private: whether it has figures that are not for publication: alarms, reasons, `bought`,
+    times, and those of clients and of personal models.
     """
 
     title: str
@@ -160,9 +138,10 @@ class ReportData:
     reasons: Sequence[Mapping[str, Any]] = ()
     measure: str = ""
     outside: Sequence[str] = ()
-    measures: Sequence[MeasureRow] = ()
+    measures: Sequence[Mapping[str, Any]] = ()
     observers: str = ""
     price: str = ""
+    table: Sequence[Sequence[str]] = ()
     notice: str = ""
     private: bool = False
 

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Sequence
 from importlib.util import find_spec
 from itertools import zip_longest
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +20,9 @@ _GAP = 2
 """Spaces between the columns of a table."""
 _LEAST = 16
 """The narrowest that a folded column becomes. Below, a row's cells stand under each other."""
+
+LONGEST: Final = 100
+"""The longest line of an arm, in characters."""
 
 
 def draws(console: Console) -> bool:
@@ -88,6 +91,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None)
             return "\n".join(wrapped(line, width) for row in rows for line in _stacked(head, row))
         sizes[widest] -= over
     return "\n".join(line for row in (head, *rows) for line in _folded(row, sizes))
+
+
+def cut(text: str, most: int) -> str:
+    """The text, or its two ends if it is longer than `most`: names often differ in their last letters."""
+    half = max(most, _LEAST) // 2
+    return text if len(text) <= 2 * half else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def _folded(row: Sequence[str], sizes: Sequence[int]) -> list[str]:

@@ -1,9 +1,10 @@
-"""Warnings about a finished run: rounds without an answer, divergence, and models that learnt nothing."""
+"""Warnings about a finished run: silent rounds and clients, divergence, and models that learnt nothing."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import isfinite, isnan, nan
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from securefl.accounting.figures import counted
+from securefl.core.messages import client_name
 from securefl.study.arm import ArmRun
 from securefl.training.evaluation import constant_accuracy
 
 Records = Sequence[Mapping[str, Any]]
+NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +43,11 @@ class _Found:
     learnt: bool
 
 
-def alarms(runs: Sequence[ArmRun]) -> tuple[Alarm, ...]:
-    """All warnings about these finished arms and seeds. Seeds with the same warning share one."""
+def alarms(runs: Sequence[ArmRun], advise: Callable[[ArmRun], str] = lambda run: "") -> tuple[Alarm, ...]:
+    """All warnings about these finished arms and seeds. Seeds with the same warning share one.
+
+    advise: says what to change where an arm is no better than a constant answer.
+    """
     told = []
     for name in dict.fromkeys(run.arm.name for run in runs):
         own = [run for run in runs if run.arm.name == name]
@@ -51,9 +57,25 @@ def alarms(runs: Sequence[ArmRun]) -> tuple[Alarm, ...]:
                 by_kind.setdefault(found.kind, []).append((run.world.seed, found))
         for seeds in by_kind.values():
             (first, found), *others = seeds
+            words = found.words
+            if found.kind == "constant" and (remedy := advise(own[0])):
+                words = f"{words} {remedy}"
             which = f" (seed {first}{_more(len(others), len(own))})" if len(own) > 1 else ""
-            told.append(Alarm(arm=name, text=f"{name}{which}: {found.words}", learnt=found.learnt))
+            told.append(Alarm(arm=name, text=f"{name}{which}: {words}", learnt=found.learnt))
     return tuple(told)
+
+
+def once(told: Iterable[tuple[str, str]]) -> list[str]:
+    """Sentences of which those that differ in numbers alone are one, with a count.
+
+    told: pairs of what a sentence is about, such as an arm, and the rest of it.
+    """
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for about, rest in told:
+        alike.setdefault(NUMBER.sub("#", rest), []).append((about, rest))
+    return [
+        f"{about}{f' and {len(more)} more' if more else ''}{rest}" for (about, rest), *more in alike.values()
+    ]
 
 
 def _more(others: int, seeds: int) -> str:
@@ -61,7 +83,9 @@ def _more(others: int, seeds: int) -> str:
 
 
 def _of(run: ArmRun) -> Iterator[_Found]:
-    found = [own for own in (_silence(run.records), _divergence(run)) if own is not None]
+    found = [
+        own for own in (_silence(run.records), _divergence(run), _clients(run.records)) if own is not None
+    ]
     yield from found
     # Without test records no accuracy is known, and an exit code must not reveal that there are none.
     if (
@@ -92,6 +116,36 @@ def _silence(records: Records) -> _Found | None:
         return _Found(kind="stopped", words=words, learnt=False)
     words = f"nobody answered in {len(silent)} of {counted(len(asked), 'round')} ({_listed(silent)}).{why}"
     return _Found(kind="silent", words=words, learnt=True)
+
+
+def _clients(records: Records) -> _Found | None:
+    """The warning that names the clients that never answered, or that diverged; None without any."""
+    selected = Counter(client for record in records for client in {*record["selected"]})
+    answered = Counter(client for record in records for client in record["answered"])
+    why = [
+        (who, reason)
+        for record in records
+        for noted in (record["abstained"], record["without_records"])
+        for who, reason in noted.items()
+    ]
+    diverged = Counter(who for who, reason in why if "diverged" in reason)
+    # A client that was selected in one of many rounds and lost on the way is no news.
+    often = min(2, len(records))
+    lost = {
+        client: diverged[client_name(client)] or times
+        for client, times in sorted(selected.items())
+        if diverged[client_name(client)] or (not answered[client] and times >= often)
+    }
+    if not lost or not answered:
+        return None
+    named = [f"{client_name(k)} in {count} of {counted(selected[k], 'round')}" for k, count in lost.items()]
+    ours = {client_name(client) for client in lost}
+    words = (
+        f"{len(lost)} of {counted(len(selected), 'client')} diverged or never answered: "
+        f"{', '.join(named[:5])}{', ...' if len(named) > 5 else ''}."
+        f"{_most_often(reason for who, reason in why if who in ours)}"
+    )
+    return _Found(kind="clients", words=words, learnt=True)
 
 
 def _divergence(run: ArmRun) -> _Found | None:
@@ -139,9 +193,14 @@ def _finite(record: Mapping[str, Any]) -> bool:
 
 def _most_frequent(records: Records) -> str:
     """The most frequent reason of these rounds, as a sentence to append."""
-    given = Counter(why for record in records for why in record["abstained"].values())
-    given = given or Counter(why for record in records for why in record["rejected_from"].values())
-    return f" Most often: {given.most_common(1)[0][0]}" if given else ""
+    return _most_often(why for record in records for why in record["abstained"].values()) or _most_often(
+        why for record in records for why in record["rejected_from"].values()
+    )
+
+
+def _most_often(reasons: Iterable[str]) -> str:
+    given = Counter(reasons).most_common(1)
+    return f" Most often: {given[0][0]}" if given else ""
 
 
 def _listed(rounds: Sequence[int]) -> str:

@@ -24,6 +24,7 @@ from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import crafts, learns
 from securefl.mechanisms.charges import Protection, events_of, infinite_reasons
 from securefl.study.accounted import ALONE
+from securefl.study.advice import DROWNED, advice
 from securefl.study.composition import built, composition, require_known, sized
 from securefl.study.config import Arm, Study
 from securefl.study.privacy import PrivacySection
@@ -85,6 +86,7 @@ class Forecast:
         encryption: CPU seconds of one ciphertext of a client's score on this machine: beforehand, while the
             client waits, and then while the server waits. None if no score is encrypted.
         infinite_reason: why no finite epsilon holds against the adversaries. Empty if one does.
+        advice: what lowers the noise, if it may drown what the arm learns. Empty otherwise.
     """
 
     arm: str
@@ -105,6 +107,7 @@ class Forecast:
     crafted: tuple[str, ...] = ()
     encryption: tuple[float, float] | None = None
     infinite_reason: str = ""
+    advice: str = ""
 
     def total_seconds(self, rounds: int, seeds: int) -> float:
         end = 0.0 if self.end is None else self.end.seconds
@@ -157,6 +160,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         crafted=tuple(spec.name for spec in sent if crafts(plan, spec)),
         encryption=_encryption(study, plan, sent),
         infinite_reason=infinite_reasons(plan, sent) if endless else "",
+        advice=advice(study, arm, world.problem, least=DROWNED),
     )
 
 
@@ -330,6 +334,8 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
         if own.infinite_reason:
             yield f"  no finite ε: {own.infinite_reason}"
         yield from _spending(privacy, own)
+        if own.advice:
+            yield f"  it may learn nothing: {own.advice}"
         if own.affordable is not None:
             yield (
                 f"  a budget of {privacy.budget:g} buys {own.affordable} of {study.study.rounds} rounds "

@@ -350,7 +350,8 @@ class PrivacySection(Ranged):
             delta=self.delta,
             budget=None if self.budget == inf else self.budget,
             adversaries=self.adversaries,
-            non_private=self.non_private,
+            # Whoever asks for an infinite epsilon asks for no noise on any value.
+            non_private=tuple(s.name for s in specs) if self.epsilon == inf else self.non_private,
             max_rounds=rounds,
             max_releases=releases,
         )

@@ -39,10 +39,7 @@ OF_ARM: Final = (
     *("zeros", "models"),
 )
 """Figures of an arm that may be published."""
-TESTED_OF_ARM: Final = (
-    *("final_accuracy", "best_accuracy", "rounds_to_target"),
-    *("floor", "auc", "f1", "ece", "r2", "rmse"),
-)
+TESTED_OF_ARM: Final = ("final_accuracy", "best_accuracy", "by_seed", "rounds_to_target", "floor")
 """Figures of an arm that may be published if its model is global."""
 
 

@@ -6,7 +6,6 @@ The reasons for missing contributions are noted on this machine alone: no party 
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,13 +24,14 @@ from securefl.report import run_page
 from securefl.report.plots import evaluated
 from securefl.report.sentences import privacy_cost
 from securefl.study.accounted import sentence
-from securefl.study.alarms import Alarm, alarms, floor
+from securefl.study.advice import advice
+from securefl.study.alarms import NUMBER, Alarm, alarms, floor
 from securefl.study.arm import ArmRun, arm_folder, checkpoint_file
 from securefl.study.attended import presences
 from securefl.study.checkpoint import Checkpoint, rounds_in
 from securefl.study.composition import built
 from securefl.study.config import Arm, Study
-from securefl.study.observed import ALONE, ARM, POOLED, Observed
+from securefl.study.observed import Observed
 from securefl.study.seeded import World
 from securefl.training.evaluation import Task
 
@@ -45,7 +45,6 @@ _NOTED = (
     *("bytes_up", "bytes_down", "seconds", "watt_hours"),
 )
 """The columns of the metrics that a round's record has by the same name."""
-_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 _UNKNOWN = "no reason is on record: it was lost on the way, or is part of a sum that came to nothing"
 
 
@@ -99,15 +98,15 @@ class Results:
 
     @property
     def learnt(self) -> bool:
-        """False if an arm learnt nothing, or stopped learning in the first half of its rounds."""
-        return all(alarm.learnt for alarm in self.alarms)
+        """False if an arm stopped learning in the first half of its rounds, or no arm learnt anything."""
+        return all(alarm.learnt for alarm in self.alarms) and not all(arm.no_better for arm in self.summary)
 
 
 def collect(study: Study, runs: Sequence[ArmRun], observed: Sequence[Observed] = ()) -> Results:
     """The tables of these runs, and of what the observer measured."""
     metrics = pd.DataFrame([row for run in runs for row in _metrics(run)])
     names = dict.fromkeys(run.arm.name for run in runs)
-    summary = tuple(_summary(study, name, metrics, runs, observed) for name in names)
+    summary = tuple(_summary(study, name, metrics, runs) for name in names)
     return Results(
         metrics,
         pd.concat([_participation(run) for run in runs], ignore_index=True),
@@ -116,7 +115,7 @@ def collect(study: Study, runs: Sequence[ArmRun], observed: Sequence[Observed] =
         tuple(_ledger(run) for run in runs),
         attendance(runs),
         abstentions(runs),
-        alarms(runs),
+        alarms(runs, lambda run: advice(study, run.arm, run.world.problem)),
         _of_models(observed, (*_MEASURES, "at_clients", "worst_decile", "clients"), _measures),
         _of_models(observed, ("true", "predicted", "records"), _confusion),
         _of_models(observed, ("probability", "right", "records"), lambda own: own.measures.reliability),
@@ -141,12 +140,6 @@ def _measures(own: Observed) -> Iterator[Sequence[Any]]:
 def _confusion(own: Observed) -> Iterator[Sequence[int]]:
     for true, row in enumerate(own.measures.confusion):
         yield from ((true, predicted, records) for predicted, records in enumerate(row))
-
-
-def _mean(values: Iterable[float]) -> float:
-    """The mean over the seeds, or nan if a seed has none."""
-    found = list(values)
-    return float(np.mean(found)) if found else math.nan
 
 
 def _ledger(run: ArmRun) -> run_page.LedgerRow:
@@ -220,12 +213,9 @@ def rounds_to(target: float | None, metrics: pd.DataFrame) -> int | None:
     return int(reached[0]) if len(reached) else None
 
 
-def _summary(
-    study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmRun], observed: Sequence[Observed]
-) -> run_page.ArmSummary:
+def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmRun]) -> run_page.ArmSummary:
     own = metrics[metrics["arm"] == name]
     run = next(run for run in runs if run.arm.name == name)
-    mine = [seen for seen in observed if seen.kind == ARM and seen.name == name]
     mean = evaluated(own).groupby("round")["accuracy"].mean()
     last = own.groupby("seed")["accuracy"].apply(lambda ended: ended.iloc[-1])
     per_seed = own.groupby("seed")[["bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"]]
@@ -236,8 +226,9 @@ def _summary(
         aggregation=_aggregation(run.arm),
         models=str(own["models"].iloc[0]),
         # If the model of one seed diverged at the end, there is no final accuracy.
-        final_accuracy=math.nan if last.isna().any() or mean.empty else float(mean.iloc[-1]),
+        final_accuracy=float(last.mean(skipna=False)),
         best_accuracy=float(mean.max()),
+        by_seed=last.tolist(),
         rounds_to_target=rounds_to(study.study.target, own),
         target=study.study.target,
         megabytes_up=float(totals["bytes_up"]) / 1e6,
@@ -249,17 +240,6 @@ def _summary(
         sparse=study.privacy.sum == CLEAR and _packs(run),
         zeros=study.privacy.sum != CLEAR and _packs(run),
         floor=float(own["floor"].mean()),
-        **{figure: _mean(getattr(seen.measures, figure) for seen in mine) for figure in _MEASURES[1:]},
-        worst_decile=_mean(seen.worst for seen in mine),
-        pooled=_beside(observed, POOLED, run),
-        alone=_beside(observed, ALONE, run),
-    )
-
-
-def _beside(observed: Sequence[Observed], kind: str, run: ArmRun) -> float:
-    """The accuracy of the observer's own models on the records that the arm of this run is tested on."""
-    return _mean(
-        seen.at_clients if run.personal else seen.measures.accuracy for seen in observed if seen.kind == kind
     )
 
 
@@ -308,7 +288,7 @@ def abstentions(runs: Sequence[ArmRun]) -> pd.DataFrame:
     rows = [
         (
             *(run.arm.name, party if party in (SERVER, KEY_HOLDER) else "clients", what, reason),
-            *(told, _NUMBER.sub("#", reason), (run.world.seed, party), (run.world.seed, number)),
+            *(told, NUMBER.sub("#", reason), (run.world.seed, party), (run.world.seed, number)),
         )
         for run in runs
         for number, party, what, reason, told in _noted(run)

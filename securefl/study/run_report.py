@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from securefl.accounting.figures import in_words, plain
 from securefl.algorithm.clients import Algorithm, specs_of
@@ -25,13 +27,14 @@ from securefl.report import client_plots, measure_plots, plots, privacy_plots, r
 from securefl.report.accuracy import MEASURES
 from securefl.report.pages import Picture
 from securefl.report.run_page import TESTED
-from securefl.report.sentences import answer
+from securefl.report.sentences import answer, rows
 from securefl.report.style import WIDE, Look, looks
 from securefl.report.tables import write_png, write_table
 from securefl.storage import files
 from securefl.storage.private_folder import FIELD, NOTICE, json_text, private_folder, private_page
+from securefl.study.alarms import once
 from securefl.study.config import Study
-from securefl.study.observed import ALONE, POOLED, WHOSE
+from securefl.study.observed import ALONE, ARM, POOLED, WHOSE
 from securefl.study.publication import (
     OF_ARM,
     PERSONAL,
@@ -42,10 +45,6 @@ from securefl.study.publication import (
     published,
 )
 from securefl.study.results import Results
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _MEASURED = ("measures", "confusion", "reliability")
 """The tables of models that were tested after the last round."""
@@ -158,7 +157,7 @@ def _of_clients(results: Results, seed: int) -> list[Picture]:
 
 def _of_measures(results: Results, of_arm: Mapping[str, Look]) -> list[Picture]:
     """The pictures of classifiers beside their accuracy."""
-    whose = _observers(results)
+    whose = observers(results)
     return [
         Picture(
             name="calibration",
@@ -177,23 +176,23 @@ def _of_measures(results: Results, of_arm: Mapping[str, Look]) -> list[Picture]:
     ]
 
 
-def measure_rows(results: Results) -> list[run_page.MeasureRow]:
+def _means(measures: pd.DataFrame) -> list[dict[Hashable, Any]]:
     """The measures of each model, as means over the seeds, in the order of arms, and then the observer's."""
-    rows = []
-    by = ["name", "kind", "models"]
-    for (name, _, models), own in results.measures.groupby(by, sort=False):
-        means = own.drop(columns=[*by, "seed", "clients"], errors="ignore").mean(skipna=False)
-        rows.append(
-            run_page.MeasureRow(
-                name=str(name),
-                models=str(models),
-                **{str(column): float(value) for column, value in means.items()},
-            )
-        )
-    return rows
+    own = measures.drop(columns=["seed", "clients"], errors="ignore")
+    by = own.groupby(["name", "kind", "models"], sort=False)
+    return by.agg(pd.Series.mean, skipna=False).reset_index().to_dict("records")
 
 
-def _observers(results: Results) -> str:
+def table(results: Results) -> list[list[str]]:
+    """The table of the arms, and of the models beside them, with a head."""
+    measures = results.measures
+    personal = all(arm.models == PERSONAL for arm in results.summary)
+    beside = measures[measures["kind"] != ARM].groupby("name", sort=False)
+    column = "at_clients" if personal and "at_clients" in measures else "accuracy"
+    return rows(results.summary, [(str(name), value) for name, value in beside[column].mean().items()])
+
+
+def observers(results: Results) -> str:
     """Whose the models are that no party has, if there are some."""
     return WHOSE if results.measures["kind"].isin([POOLED, ALONE]).any() else ""
 
@@ -293,15 +292,16 @@ def _compared(study: Study, results: Results, arms: Sequence[run_page.ArmSummary
     return {
         "answer": answer(results.summary) if arms else PERSONALLY_TESTED,
         "price": results.price,
+        "table": table(results),
         "summary": results.summary,
-        "bought": bought(study, results),
-        "quiet": quiet(results) + [PERSONALLY_TESTED] * (len(arms) < len(results.summary)),
+        "bought": once(bought(study, results)),
+        "quiet": once(quiet(results)) + [PERSONALLY_TESTED] * (len(arms) < len(results.summary)),
         "ledgers": results.ledgers,
         "alarms": [alarm.text for alarm in results.alarms],
         "reasons": _rows(results.abstentions),
         "measure": MEASURES[results.kind].words,
-        "measures": measure_rows(results),
-        "observers": _observers(results),
+        "measures": _means(results.measures),
+        "observers": observers(results),
     }
 
 
@@ -373,7 +373,7 @@ def private_json(results: Results) -> dict[str, Any]:
     return {
         "arms": arms,
         "measures": _rows(results.measures),
-        "observer": _observers(results),
+        "observer": observers(results),
         "warnings": plain(results.alarms),
         "abstentions": _rows(results.abstentions),
     }
@@ -390,8 +390,9 @@ def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def bought(study: Study, results: Results) -> list[str]:
-    """A sentence for each arm with retired clients: the number of rounds that budget or schedule allowed.
+def bought(study: Study, results: Results) -> list[tuple[str, str]]:
+    """Each arm with retired clients, and the sentence's rest: the number of rounds that budget or schedule
+    allowed.
 
     A client retires by itself, for the rest of the run, if its ledger has no budget left for a round.
     """
@@ -407,22 +408,24 @@ def bought(study: Study, results: Results) -> list[str]:
             played = mine.loc[mine["answered"] > 0].groupby("seed")["round"].nunique().max()
             least, most = out["answered"].min(), out["answered"].max()
             span = f"{least}" if least == most else f"{least} to {most}"
-            lines.append(
-                f"{arm}: {what} bought {played} of {rounds} rounds; {len(out)} of {len(own)} clients{over} "
+            said = (
+                f": {what} bought {played} of {rounds} rounds; {len(out)} of {len(own)} clients{over} "
                 f"retired by themselves, after taking part in {span}."
             )
+            lines.append((str(arm), said))
     return lines
 
 
-def quiet(results: Results) -> list[str]:
-    """A sentence for each arm that had rounds in which the server queried no client."""
+def quiet(results: Results) -> list[tuple[str, str]]:
+    """Each arm with rounds in which the server queried no client, and the rest of a sentence that says so."""
     lines = []
     for arm, own in results.metrics.groupby("arm", sort=False):
         silent = int((own["asked"] == 0).groupby(own["seed"]).sum().max())
         if silent:
             rounds = own["round"].nunique()
-            lines.append(
-                f"{arm}: {silent} of {rounds} rounds queried no client: a client's value is constant in the "
+            said = (
+                f": {silent} of {rounds} rounds queried no client: a client's value is constant in the "
                 "run, so it sends the value once."
             )
+            lines.append((str(arm), said))
     return lines

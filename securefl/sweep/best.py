@@ -27,7 +27,8 @@ CHOICE: Final = (
 def headline(series: Sequence[Series]) -> str:
     """The arm of the highest accuracy at the middle one of the finite epsilons, in a sentence.
 
-    Empty if no accuracy is known. Personal models do not compare with global ones, so they come second.
+    If one constant answer is as accurate, the sentence says so first, and where an arm is better. Empty if no
+    accuracy is known. Personal models do not compare with global ones, so they come second.
     """
     known = [
         (float(f"{point.at:.3g}"), point.mean, own)
@@ -41,7 +42,16 @@ def headline(series: Sequence[Series]) -> str:
     middle = finite[(len(finite) - 1) // 2]
     mean, lead = max(((mean, own) for at, mean, own in known if at == middle), key=lambda pair: pair[0])
     where = f"At a true epsilon of {middle:g}{holds([lead])}" if middle < inf else "Without a finite epsilon"
-    return f"{where}, {lead.line} has the highest accuracy: {mean:.3f}."
+    floor = lead.rows["floor"].mean()
+    if not mean <= floor:
+        return f"{where}, {lead.line} has the highest accuracy: {mean:.3f}."
+    better = sorted({at for at, best, own in known if best > own.rows["floor"].mean()})
+    learnt = ", ".join(SIGN if at == inf else f"{at:g}" for at in better)
+    elsewhere = f"An arm is better at epsilon {learnt}." if learnt else "It is so at each epsilon."
+    return (
+        f"{where}, nothing was learnt: {lead.line} has the highest accuracy, {mean:.3f}, and one constant "
+        f"answer reaches {floor:.3f}. {elsewhere}"
+    )
 
 
 def caveats(sweep: Sweep) -> list[str]:

@@ -19,15 +19,17 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from itertools import product
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any, Final
 
 import tomli_w
 
+from securefl.algorithm.plan import NO_NOISE
 from securefl.core.errors import ConfigError
 from securefl.core.reading import convert
 from securefl.dp.choice import Trials
+from securefl.mechanisms.registry import OURS
 from securefl.storage.files import folder_at, write
 from securefl.storage.own_code import CALLER, Namer
 from securefl.storage.private_folder import SWEEP, note_format, require_format
@@ -277,11 +279,30 @@ def _study(
         for key, value in overrides.items():
             put(own, key, copy.deepcopy(value))
         # Through TOML again, so that a cell is read and checked like any other study.
-        study = parse(tomli_w.dumps(own), home=home, brought=brought)
+        study = parse(tomli_w.dumps(_without_noise(own)), home=home, brought=brought)
         study.privacy.plan(study.study.rounds)  # raises the error about an epsilon that no noise reaches
         return study
     except ConfigError as error:
         raise ConfigError(f"In the cell {name}: {error}") from None
+
+
+def _without_noise(table: dict[str, Any]) -> dict[str, Any]:
+    """The table of a cell, as the run without noise if its epsilon is infinite."""
+    privacy, training = table.get("privacy"), table.get("dpsgd")
+    if not isinstance(privacy, dict):
+        return table
+    if not isinstance(training, dict) or "noise_multiplier" in training:
+        training = {"epsilon": None}
+    if training.get("epsilon", privacy.get("epsilon")) == inf:
+        table = {name: own for name, own in table.items() if name != "dpsgd"}
+        # With noise of no size: so the test records are those of the other cells.
+        noise = privacy.get("noise")
+        if noise == NO_NOISE:
+            noise = next(word for word, kind in OURS.items() if kind.total_by is None and not kind.mutual)
+        privacy = {**privacy, "noise": noise, "epsilon": inf}
+    if privacy.get("epsilon") == inf and "ledger" not in privacy:
+        privacy = {**privacy, "budget": inf}
+    return {**table, "privacy": privacy}
 
 
 def _as_text(value: Any) -> str:

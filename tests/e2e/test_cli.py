@@ -203,8 +203,12 @@ def test_unknown_studies_and_folders(tmp_path: Path, capfd: pytest.CaptureFixtur
 def test_studies(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, _ = securefl(capfd, "studies")
     assert code == 0
-    assert "demo" in out.splitlines()
-    assert json.loads(securefl(capfd, "studies", "--json")[1]) == out.splitlines() == list(packaged())
+    names = json.loads(securefl(capfd, "studies", "--json")[1])
+    assert names == list(packaged())
+    lines = out.splitlines()
+    assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == names
+    assert lines.index("FedProf") < lines.index("  gas_turbine                   GasTurbine (FedProf v2)")
+    assert max(map(len, lines)) <= 100
     assert securefl(capfd, "studies", "demo") == (0, packaged()["demo"], "")
 
 

@@ -131,7 +131,7 @@ def masked(text: str, folder: Path) -> str:
     text = re.sub(r"\b[0-9a-f]{16}\b", "(session)", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:+.]+", "(time)", text)
     text = re.sub(r"(?<=acc )0\.\d{3}|(?<=accuracy of )0\.\d{3}", "(accuracy)", text)
-    text = re.sub(r"^(fedavg +)0\.\d{3}( +)0\.\d{3}", r"\1(accuracy)\2(best)", text, flags=re.MULTILINE)
+    text = re.sub(r"^(fedavg +)0\.\d{3}( +)0\.\d+", r"\1(accuracy)\2(MB)", text, flags=re.MULTILINE)
     text = re.sub(r"[\d.]+ MB +[\d.]+ s", "(bytes) (seconds)", text)
     return re.sub(r"^\(\d+ s\)$", "(seconds)", text, flags=re.MULTILINE)
 

@@ -7,8 +7,6 @@ import pytest
 from support.every import every
 
 from securefl.commands.printing import Help, echo
-from securefl.commands.telling import echo_measures
-from securefl.report.run_page import MeasureRow
 
 SENTENCE = (
     "With full aggregation FedProf needed 27 rounds; go on with: securefl run runs/demo/study.toml --out x"
@@ -42,30 +40,6 @@ def test_help_breaks_no_word(width: int) -> None:
     assert all(len(line) <= width or len(line.split()) == 1 for line in narrow.split("\n"))
     assert "\n  2  second  nothing\n" in narrow, "lines that are not to be joined"
     assert "Example:  securefl thing" in narrow
-
-
-def test_a_row_has_the_accuracy_of_the_clients_whose_lowest_tenth_it_shows(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Clients alone: 0.297 on the server's records, 0.993 on their own kind. The tenth is of the second."""
-    no = float("nan")
-    row = MeasureRow(
-        name="each client alone",
-        models="global",
-        accuracy=0.297,
-        auc=no,
-        f1=no,
-        ece=no,
-        r2=no,
-        rmse=no,
-        at_clients=0.993,
-        worst_decile=0.967,
-    )
-    echo_measures([row])
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].split() == ["model", "accuracy", "at", "clients", "worst", "10%"]
-    assert said[1].split() == ["each", "client", "alone", "0.297", "0.993", "0.967"]
-    assert "test records like each client's own" in " ".join(said)
 
 
 @pytest.mark.parametrize("err", [False, True])

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from securefl.commands.ledger import show
@@ -156,6 +157,32 @@ def test_the_list_has_the_sentence_of_every_command() -> None:
         assert command is not None
         assert f"{name} " in said
         assert command.get_short_help_str(120) in said
+
+
+def test_the_list_has_groups() -> None:
+    said = CliRunner().invoke(cli, ["--help"]).output.split("\n\n")
+    heads = {part.split()[0]: part for part in said}
+    for title, name in (
+        ("Studies:", "run"),
+        ("Matching:", "reveal"),
+        ("Parties:", "party"),
+        ("Tools:", "audit"),
+    ):
+        assert f"\n  {name} " in heads[title]
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "found"),
+    [
+        (["run"], "dem", ["demo"]),
+        (["studies"], "gas", ["gas_turbine", "gas_turbine_v1"]),
+        (["reproduce"], "adds_table_4", ["adds_table_4", "adds_table_4_twin"]),
+        (["plan"], "./mine", ["./mine"]),
+    ],
+)
+def test_names_are_completed(words: list[str], begun: str, found: list[str]) -> None:
+    completion = ShellComplete(cli, {}, "securefl", "_SECUREFL_COMPLETE")
+    assert [one.value for one in completion.get_completions(words, begun)] == found
 
 
 def test_a_command_that_no_function_defines_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

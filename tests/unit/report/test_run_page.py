@@ -23,7 +23,7 @@ from securefl.report.run_page import (
     render,
     write,
 )
-from securefl.report.sentences import answer, privacy_cost
+from securefl.report.sentences import answer, privacy_cost, rows
 
 EVIL = "<script>alert('x')</script>"
 
@@ -45,6 +45,7 @@ def arm(
         aggregation=aggregation,
         final_accuracy=final,
         best_accuracy=final + 0.0012,
+        by_seed=[final],
         rounds_to_target=rounds,
         target=target,
         megabytes_up=megabytes,
@@ -246,8 +247,40 @@ def test_the_answer_is_one_sentence_about_final_accuracy() -> None:
     assert answer([own, best]) == "FedProf, the only arm with a global model, ended at an accuracy of 0.838."
     assert "no epsilon covers it" in answer([own])
     assert answer([arm(final=math.nan)]) == "FedAvg ended at an unknown accuracy."
+    many = [replace(best, name=f"arm {number}") for number in range(9)]
+    assert "Of 10 arms, arm 0 and 8 more ended highest" in answer([*many, arm(final=0.1)])
     with pytest.raises(ConfigError):
         answer([])
+
+
+def test_a_model_below_the_baseline_is_no_headline() -> None:
+    poor = [replace(arm("A", final=0.1), floor=0.11), replace(arm("B", final=0.09, epsilon=2.0), floor=0.11)]
+    assert answer(poor) == (
+        "Nothing was learnt: of 2 arms, A ended highest, at an accuracy of 0.100, and one constant answer "
+        "reaches 0.110."
+    )
+    assert answer(poor[1:]).startswith("Nothing was learnt: B ended at an accuracy of 0.090, and one")
+    assert answer([*poor, arm("C")]) == "Of 3 arms, C ended highest, at an accuracy of 0.800."
+    assert privacy_cost(poor, ["server"]) == "", "there was nothing to lose"
+    assert "cost all that was learnt: B ended" in privacy_cost([poor[1], arm("C")], ["server"])
+
+
+def test_the_table_of_arms_has_a_line_for_each() -> None:
+    seeds = replace(arm("A", rounds=3, epsilon=2.0), by_seed=[0.7, 0.8, 0.9])
+    lost = replace(arm("B", final=math.nan), by_seed=[0.8, math.nan], best_accuracy=math.nan)
+    assert rows([seeds, lost, replace(arm("C"), by_seed=[0.7, 0.8])], [("all records", 0.9)]) == [
+        ["arm", "accuracy", "rounds to 0.8", "MB", "ε server"],
+        ["A", "0.800 ± 0.248", "3", "200.0", "2"],
+        ["B", "– (0.800, –)", "–", "200.0", "∞"],
+        ["C", "0.750 (0.700, 0.800)", "never", "200.0", "∞"],
+        ["all records", "0.900", "", "", ""],
+    ]
+    assert rows([arm(target=None, megabytes=0.01)]) == [
+        ["arm", "accuracy", "MB", "ε server"],
+        ["FedAvg", "0.800", "0.02", "∞"],
+    ]
+    page = Page(render(report(table=rows([seeds])))).text
+    assert page.index("Answered.") < page.index("0.800 ± 0.248")
 
 
 def test_the_price_of_an_epsilon_is_that_of_the_best_arms_of_each_kind() -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from support.every import every
 
 from securefl.report import terminal
-from securefl.report.terminal import columns_of, say, table, wrapped
+from securefl.report.terminal import columns_of, cut, say, table, wrapped
 
 SENTENCE = (
     "With full aggregation FedProf needed 27 rounds; go on with: securefl run runs/demo/study.toml --out x"
@@ -50,6 +50,12 @@ def test_a_table_that_fits() -> None:
     lines = table(HEAD, ROWS, 80).split("\n")
     assert lines == table(HEAD, ROWS, None).split("\n")
     assert len({line.index("0.9") for line in lines[1:]}) == 1, "one column"
+
+
+def test_a_long_name_keeps_its_two_ends() -> None:
+    assert cut("a" * 30, 30) == "a" * 30
+    assert cut(f"{'a' * 30} 1", 20) == f"{'a' * 9}…{'a' * 8} 1"
+    assert len(cut("a" * 99, -5)) == 16, "some of a name is left"
 
 
 def test_a_table_folds_its_widest_column() -> None:

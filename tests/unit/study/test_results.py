@@ -19,6 +19,7 @@ from securefl.report import plots
 from securefl.report.style import NARROW, WIDE
 from securefl.storage.private_folder import private_page
 from securefl.study import results, run_report
+from securefl.study.alarms import once
 from securefl.study.arm import ArmRun
 
 
@@ -156,7 +157,7 @@ def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path:
     rows[1]["retired"] = [0, 2, 4]
     found = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
     said = "FedAvg: a budget of 3 bought 2 of 5 rounds; 3 of 6 clients retired by themselves"
-    (line,) = run_report.bought(of, found)
+    (line,) = once(run_report.bought(of, found))
     assert line.startswith(said)
     assert found.participation["retired"].tolist() == [True, False] * 3
     page = run_report.write(of, found, [], tmp_path, "securefl run x", ["norm: BatchNorm2d became GroupNorm"])
@@ -166,11 +167,11 @@ def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path:
     twice = replace(of, study=replace(of.study, seeds=(3, 4)), privacy=replace(of.privacy, budget=math.inf))
     other = [{**row, "seed": 4} for row in rows]
     both = [ArmRun(of.arms[0], replace(world(of), seed=seed), own) for seed, own in ((3, rows), (4, other))]
-    (line,) = run_report.bought(twice, results.collect(twice, both))
+    (line,) = once(run_report.bought(twice, results.collect(twice, both)))
     assert "FedAvg: the schedule bought 2 of 5 rounds; 6 of 12 clients (over 2 seeds) retired" in line
     empty = [{**row, "answered": []} for row in rows[1:]]
     idle = results.collect(of, [ArmRun(of.arms[0], world(of), [rows[0], *empty])])
-    assert "bought 1 of 5 rounds" in run_report.bought(of, idle)[0], (
+    assert "bought 1 of 5 rounds" in run_report.bought(of, idle)[0][1], (
         "a round that nobody answers is not bought"
     )
     quiet = results.collect(of, [ArmRun(of.arms[0], world(of), rows[:1])])

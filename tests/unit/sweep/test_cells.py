@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from support.every import every
-from support.tiny_study import FEDAVG, text
+from support.private_studies import DPSGD
+from support.tiny_study import FEDAVG, text, world
 from support.tiny_sweep import ARMS, EPSILONS, LISTS, NOISED, sweep
 
 from securefl.core.errors import ConfigError
+from securefl.study.composition import composition
 from securefl.study.config import parse
 from securefl.sweep.cells import claim, has_sweep, in_force, parse_sweep, show
 
@@ -148,3 +150,18 @@ def test_a_grid_of_more_cells_than_anybody_runs_is_refused_before_one_is_made() 
         grid += f'"{other}" = {list(range(1, 101))}\n'
     with pytest.raises(ConfigError, match="got 100,000,000,000;"):
         sweep(grid)
+
+
+def test_an_infinite_epsilon_is_the_run_without_noise() -> None:
+    trained = text(FEDAVG, non_private="[]", extra=DPSGD.replace("noise_multiplier = 1.2", "epsilon = 2.0"))
+    trained = trained.replace("budget = inf", "budget = 9.0").replace("replace-one", "add-remove")
+    noised, bare = (cell.study for cell in sweep('"dpsgd.epsilon" = [1.0, inf]', study=trained).cells)
+    assert (noised.dpsgd is None, noised.privacy.budget, noised.claims) == (False, 9.0, True)
+    assert (bare.dpsgd, bare.privacy.budget, bare.claims) == (None, math.inf, False)
+    assert bare.noised, "its test records are those of the other cells"
+    here = world(bare)
+    algorithm, plan = composition(bare, bare.arms[0], here)
+    assert plan.noise == "none"
+    assert set(plan.non_private) == {own.spec.name for own in algorithm.contributions}
+    given = sweep('"privacy.epsilon" = [1.0, inf]', study=NOISED + ARMS + DPSGD).cells[1].study
+    assert given.dpsgd is not None, "its noise was given, and does not follow from epsilon"

@@ -263,6 +263,13 @@ def test_epsilon_of_training_is_the_axis_though_none_was_asked_for(tmp_path: Pat
     assert "without noise" not in words
     assert "no noise" not in words
     assert headline(series).startswith("At a true epsilon of 2 per record at delta 0.0001, ")
+    low = [replace(own, rows=own.rows.assign(floor=0.3 if own.number else 0.25)) for own in series]
+    assert headline(low).endswith(
+        "nothing was learnt: unit has the highest accuracy, 0.240, and one constant answer reaches 0.250. An "
+        "arm is better at epsilon 12.2."
+    )
+    lost = [replace(own, rows=own.rows.assign(floor=0.9)) for own in series]
+    assert headline(lost).endswith("It is so at each epsilon.")
 
 
 def test_another_axis_has_lines_of_its_own(tmp_path: Path) -> None:

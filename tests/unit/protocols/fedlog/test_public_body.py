@@ -227,8 +227,11 @@ def test_a_budget_that_ends_stops_releases_and_keeps_the_model(tmp_path: Path) -
     assert finished.records[1]["retired"] == list(range(20))
     assert len(run(of, tmp_path).records) == 2, "a resumed run knows it"
     assert bought(of, collect(of, [finished])) == [
-        "FedLog: a budget of 1.7 bought 2 of 4 rounds; 20 of 20 clients retired by themselves, after "
-        "taking part in 2."
+        (
+            "FedLog",
+            ": a budget of 1.7 bought 2 of 4 rounds; 20 of 20 clients retired by themselves, after taking "
+            "part in 2.",
+        )
     ]
 
 
