@@ -29,10 +29,10 @@ _FILES = {
 @click.option("--openings", default=1000, show_default=True, help="The most scores that the key opens.")
 @click.option(
     "--params",
-    type=click.Choice(["pads"]),
-    help="pads makes no homomorphic key, for --params pads and pads-128. Default: keys for every --params.",
+    type=click.Choice(["pads", "strong"]),
+    help="Default pads: no homomorphic key, for --params pads and pads-128. strong: keys for every --params.",
 )
-def keygen(role: str, out: Path, openings: int, params: Literal["pads"] | None) -> None:
+def keygen(role: str, out: Path, openings: int, params: Literal["pads", "strong"] | None) -> None:
     """Make the keys of one session: secrets that only their owner can read, and public files.
 
     key-holder: OUT/secret.key, OUT/public.key. evaluator: OUT/evaluator.key, OUT/evaluator.pub. client:
@@ -62,7 +62,7 @@ def keygen(role: str, out: Path, openings: int, params: Literal["pads"] | None) 
         _require_no_pair(secret, public)
         half = secret if os.path.lexists(secret) else None
         kept, told, fingerprint = (
-            _holder(half, openings, params) if role == "key-holder" else _of_one_secret(role, half)
+            _holder(half, openings, params or "pads") if role == "key-holder" else _of_one_secret(role, half)
         )
         if half is None:
             document.write(secret, kept, secret=True)
@@ -83,7 +83,7 @@ def _require_no_pair(secret: Path, public: Path) -> None:
 
 
 def _holder(
-    half: Path | None, openings: int, params: Literal["pads"] | None
+    half: Path | None, openings: int, params: Literal["pads", "strong"]
 ) -> tuple[Document, Document, str]:
     """The secret and the public file of new keys, or of the secret file `half`, and their fingerprint."""
     from securefl.matching import document
@@ -93,11 +93,11 @@ def _holder(
         keys = KeyHolder.generate(openings=openings, parameters=params)
     else:
         keys = KeyHolder.from_document(document.read(half, KIND))
-        found = keys.public.openings, not keys.public.raw
-        if found != (openings, params is not None):
+        found = keys.public.openings, "strong" if keys.public.raw else "pads"
+        if found != (openings, params):
             raise ConfigError(
-                f"Expected the options of {shown(half)}, which is half of a pair: --openings {found[0]}"
-                f"{' --params pads' if found[1] else ''}. Repeat them, or choose another folder."
+                f"Expected the options of {shown(half)}, which is half of a pair: --openings {found[0]} "
+                f"--params {found[1]}. Repeat them, or choose another folder."
             )
     return keys.to_document(), keys.public.to_document(), keys.public.fingerprint
 

@@ -96,7 +96,7 @@ def match(
                 raise click.UsageError(
                     f"Expected no {flag} with --story, which makes keys of its own. Leave it out."
                 )
-        tell_story(baseline, profiles, chosen_options(**chosen), out)
+        tell_story(baseline, profiles, chosen_options(None, **chosen), out)
         return
     public, evaluator = _given("--public", public), _given("--evaluator", evaluator)
     baseline = _given("--baseline", baseline)
@@ -118,7 +118,7 @@ def match(
     encrypted = document.is_document(baseline)
     base = Sealed.from_document(document.read(baseline, BASELINE)) if encrypted else read_profile(baseline)
     paths, sealed, refused = _sealed(profiles)
-    options = declared_options(keys, own.public, **chosen)
+    options = declared_options(keys, own.public, own=None if isinstance(base, Sealed) else base, **chosen)
     with _record(evaluator, own, sealed) as matched:
         try:
             scores = own.match(keys, base, sealed, options=options, matched=matched)

@@ -27,12 +27,13 @@ def tell_story(baseline: Path | None, profiles: Sequence[Path], options: Options
     """Play a match of plain profiles, and write its page.
 
     baseline, profiles: JSON files; without both, three clients of the packaged digits. options: of the
-    matching; None plays it twice, under pads and under CKKS ciphertexts. Raises ConfigError for one of the
-    two without the other, and for an output that is no page.
+    matching; None plays pads in both variants, and CKKS. Raises ConfigError for one of the two without the
+    other, and for an output that is no page.
     """
     from securefl.matching import story_page
     from securefl.matching.options import Options
     from securefl.matching.profile_file import read_profile
+    from securefl.matching.profiles import Variant
     from securefl.matching.story import played
     from securefl.report.pages import require_page
     from securefl.storage.files import write
@@ -56,15 +57,18 @@ def tell_story(baseline: Path | None, profiles: Sequence[Path], options: Options
             raise ConfigError(
                 "Expected profiles with file names of their own, got one name twice. Rename one."
             )
-    chosen = [Options(), Options(parameters="strong")] if options is None else [options]
+    both = [Options(variant=variant) for variant in Variant]
+    chosen = [*both, Options(parameters="strong")] if options is None else [options]
     told = [played(own, base, each) for each in chosen]
     files = ["--baseline", str(baseline), *map(str, profiles)] if baseline is not None else []
     words = ["securefl", "match", "--story", *files]
-    words += [] if options is None else ["--params", options.parameters]
+    words += [] if options is None else ["--params", options.parameters, "--variant", options.variant]
     write(out, story_page.render(told, about=about, reproduce=shlex.join([*words, "-o", str(out)])))
     for story in told:
         scores = ", ".join(f"{client.label} {client.score:.4g}" for client in story.clients)
-        click.echo(f"{story.options.parameters}: the key holder reads {scores}, within {story.bound:.1g}")
+        how = f"{story.options.parameters}, {story.options.variant}"
+        spent = ", ".join(f"{what} {1000 * seconds:.1f} ms" for what, seconds in story.seconds.items())
+        click.echo(f"{how}: the key holder reads {scores}, within {story.bound:.1g} ({spent})")
     click.echo(f"Page: {shown(out)}. It shows the plain profiles, as no party of a match could.")
 
 

@@ -15,10 +15,12 @@ from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey, verify
 from securefl.linear.addressed import QUERY
 from securefl.linear.turn import Declared, Terms
+from securefl.matching.admission import differing_model
 from securefl.matching.document import Document
 from securefl.matching.keys import EvaluatorPublic, PublicKeys
 from securefl.matching.options import Options
 from securefl.matching.profiles import Anchor
+from securefl.matching.sealed import Profile
 
 KIND: Final = "declared-baseline"
 _SALT: Final = prefix("matching/salt")
@@ -106,6 +108,16 @@ class Declaration:
             raise DataError("Expected a declaration with a digest of weights, got none. Get it again.")
         options.require_agreed(spread, anchor)
         return options
+
+    def require_like(self, profile: Profile) -> None:
+        """Raises DataError for a profile that would not be scored: of another length or model."""
+        if (length := self.header.get("length")) != len(profile):
+            raise DataError(
+                f"Expected a profile of {length} elements, as was declared, got {len(profile)}. Profile by "
+                "the model file of all parties."
+            )
+        if why := differing_model(profile.model, self.header.get("model")):
+            raise DataError(why)
 
     def to_document(self) -> Document:
         return Document(KIND, self.header, self.signature.raw)

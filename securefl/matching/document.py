@@ -51,7 +51,7 @@ _MADE_BY: Final[Mapping[str, str]] = {
     "client-public": "securefl keygen --role client makes it",
     "encrypted-profile": "securefl encrypt --profile makes it",
     "declared-baseline": "securefl declare makes it",
-    "encrypted-baseline": "securefl encrypt --baseline makes it",
+    "encrypted-baseline": "securefl encrypt --params strong-encrypted --baseline makes it",
     "encrypted-scores": "securefl match makes it",
 }
 _LONGEST_LINE: Final = 80

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
+from securefl.core.arguments import require
 from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
 from securefl.core.keys import SecretKey
 from securefl.core.linear import Floats
@@ -85,12 +86,17 @@ class Evaluator:
 
         Raises:
             NothingLeft: no profile can be scored.
+            ConfigError: an argument of another type.
             ConfigError, DataError, RemoteProtocolError: the baseline cannot be used, or there are more
                 profiles than one file of scores, or the key's openings, allow.
         """
+        require(public=(public, PublicKeys), baseline=(baseline, Profile | Sealed))
+        require(options=(options, Options | None), matched=(matched, Matched | None))
+        for file in sealed:
+            require(sealed=(file, Sealed))
         length = self._length(public, baseline)
         candidates, refused = self._candidates(public, sealed)
-        options, found, more = fitting(candidates, options, length)
+        options, found, more = fitting(candidates, options, length, _model(baseline))
         refused += more
         if options is None or not found:
             raise NothingLeft(_in_order(refused))
@@ -120,7 +126,7 @@ class Evaluator:
     def _length(self, public: PublicKeys, baseline: Profile | Sealed) -> int:
         """The baseline's length. Raises DataError for another kind, session or evaluator."""
         if not isinstance(baseline, Sealed):
-            return len(baseline.plain)
+            return len(baseline)
         self._check(public, baseline, BASELINE, "The baseline")
         return Options.from_header(baseline.header)[1]
 
@@ -170,7 +176,7 @@ class Evaluator:
         if isinstance(files, EncryptedFiles):
             raise DataError(
                 "Expected an encrypted baseline under --params strong-encrypted, got a plaintext one. Have "
-                "its owner encrypt it (securefl encrypt --baseline)."
+                "its owner encrypt it (securefl encrypt --params strong-encrypted --baseline)."
             )
         declared, floored = self._declared(files.terms, options, baseline)
         if options.declared is not None and declared.told.hex() != options.declared:
@@ -198,17 +204,19 @@ class Evaluator:
             ConfigError: a baseline outside the bounds, or options of an encrypted one.
             DataError: an invalid profile.
         """
-        length = len(baseline.plain)
+        require(public=(public, PublicKeys), baseline=(baseline, Profile), options=(options, Options))
+        length = len(baseline)
         # Any digest says that weights are declared. It refuses those of an encrypted baseline.
         told = replace(options, declared=bytes(32).hex())
         files = told.files(length, public, self.public.fingerprint)
         declared, _ = self._declared(files.terms, told, baseline)
         made = replace(options, declared=declared.told.hex())
-        return Declaration.signed(public.session, self.public, self.signing, made.to_header(length))
+        header = {**made.to_header(length), "model": baseline.model}
+        return Declaration.signed(public.session, self.public, self.signing, header)
 
     def _declared(self, terms: Any, options: Options, baseline: Profile) -> tuple[Declared, int]:
         """The weights of a baseline, and the number of its floored variances."""
-        query = options.query(baseline.plain)
+        query = options.query(baseline)
         linear = query.linear(options.variant, options.bounds)
         # With plaintexts in the profiles, a constant depends on each of them: each request checks it.
         if not terms.bounds.clear and terms.bounds.product + abs(linear.offset) > terms.capacity:
@@ -254,6 +262,10 @@ class Evaluator:
         return found
 
 
+def _model(baseline: Profile | Sealed) -> object:
+    return baseline.model if isinstance(baseline, Profile) else baseline.header.get("model")
+
+
 def _require_fitting(baseline: Sealed, options: Options, length: int) -> None:
     own = Candidate(
         place=0,
@@ -262,7 +274,7 @@ def _require_fitting(baseline: Sealed, options: Options, length: int) -> None:
         options=Options.from_header(baseline.header)[0],
         length=length,
     )
-    if why := differs_from(options, length)(own):
+    if why := differs_from(options, length, None)(own):
         raise DataError(f"Expected a baseline that fits the profiles, got {baseline.label}: {why}")
 
 

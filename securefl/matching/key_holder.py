@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from securefl.core.arguments import require
 from securefl.core.errors import (
+    ConfigError,
     CryptoError,
     DataError,
     LocalProtocolError,
@@ -31,7 +34,7 @@ from securefl.matching.keys import (
     session_of,
     statement,
 )
-from securefl.matching.options import WORD_BITS, Options, Word
+from securefl.matching.options import WORD_BITS, WORDS, Options, Word
 from securefl.matching.readers import Reader
 from securefl.matching.sealed import Scores
 
@@ -74,29 +77,33 @@ class KeyHolder:
     >>> scores = evaluator.match(holder.public, securefl.Profile([0.0], [1.0]), [sealed])
     >>> round(holder.reveal(scores, evaluator.public).scores["ward 3"], 2)
     0.5
-    >>> securefl.KeyHolder.generate(openings=10, parameters="pads").public.raw  # no homomorphic key
+    >>> holder.public.raw  # no homomorphic key
     b''
 
     Raises:
+        ConfigError: `generate` raises it for an unknown word, and for openings that are no whole number.
         DataError: `generate` raises it for a number of openings below 1 or above 2^40.
     """
 
     public: PublicKeys
-    secrets: tuple[SecretKey, ...]
-    signing: SigningKey
+    secrets: tuple[SecretKey, ...] = field(repr=False)
+    signing: SigningKey = field(repr=False)
     opened: Openings = field(default_factory=Openings, repr=False, compare=False)
 
     @classmethod
-    def generate(cls, *, openings: int = 1000, parameters: Word | None = None) -> KeyHolder:
+    def generate(cls, *, openings: int = 1000, parameters: Word = "pads") -> KeyHolder:
         """Fresh keys for at most `openings` scores in all. Under ciphertexts a larger number costs precision.
 
         The number limits the volume. It does not protect the key of an encrypted baseline from a malicious
         evaluator, which gets it within a few hundred openings. Openings with a declared baseline are checked.
         Under pads there is no such key.
 
-        parameters: "pads" or "pads-128" make no homomorphic key. None, or another word: keys for every word.
+        parameters: "pads" or "pads-128" make no homomorphic key. Another word: keys for every word.
         """
         # a larger number costs precision: each score's flooding is sized for all openings of the key
+        require(openings=(openings, Integral))
+        if parameters not in WORDS:
+            raise ConfigError(f"Expected parameters among {', '.join(WORDS)}, got {parameters!r}.")
         if not 1 <= openings <= 2**40:
             raise DataError(f"Expected --openings from 1 to {2**40}, got {openings}. Take another number.")
         pairs = [] if parameters in WORD_BITS else [KeyPair.generate(one) for one in SETS]
@@ -133,9 +140,18 @@ class KeyHolder:
             The scores by label, the reasons of refusals, and an error bound.
 
         Raises:
+            ConfigError: an argument of another type.
             DataError: scores of another session, evaluator or form, or of a larger spread.
             PrivacyError: the ledger refuses a charge.
         """
+        require(scores=(scores, Scores), evaluator=(evaluator, EvaluatorPublic))
+        require(openings=(openings, Openings | None), spread=(spread, Real | None))
+        for one in clients:
+            require(clients=(one, ClientPublic))
+        if ledger is not None:
+            from securefl.accounting.ledger import Ledger
+
+            require(ledger=(ledger, Ledger))
         options, length, labels = self._checked(scores, evaluator)
         if options.declared is not None:
             options.require_agreed(spread)

@@ -40,8 +40,8 @@ class PublicKeys:
 
         >>> from securefl.matching import KeyHolder
         >>> public = KeyHolder.generate(openings=10).public
-        >>> public.openings, public.fingerprint == public.session[:32]
-        (10, True)
+        >>> repr(public) == f"PublicKeys(fingerprint={public.session[:32]!r}, openings=10)"
+        True
 
     Attributes:
         raw: the encryption keys of `SETS`, one after the other. Empty for a key of pads alone.
@@ -76,6 +76,9 @@ class PublicKeys:
                 "again."
             ) from None
 
+    def __repr__(self) -> str:
+        return f"PublicKeys(fingerprint={self.fingerprint!r}, openings={self.openings})"
+
     @cached_property
     def session(self) -> str:
         """64 hex digits that name the keys. Every other file contains them."""
@@ -92,7 +95,7 @@ class PublicKeys:
         if not self.raw:
             raise DataError(
                 "Expected a key holder's key for ciphertexts, got one for pads alone. Give all parties "
-                "--params pads or pads-128, or ask for a key that securefl keygen makes without --params."
+                "--params pads or pads-128, or ask for a key that securefl keygen makes with --params strong."
             )
         start = sum(key_bytes(one) for one in SETS[: SETS.index(parameters)])
         return EncryptionKey(parameters, PublicKey(self.raw[start : start + key_bytes(parameters)]))

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.core.arguments import require
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.linear import LinearBounds, LinearQuery, Range
 from securefl.dp.moments import MeanVariance, finite_vector, require_same_length
@@ -84,7 +86,8 @@ class Anchor:
 
     @classmethod
     def of(cls, public: MeanVariance) -> Anchor:
-        """The anchor that standardises a public profile."""
+        """The anchor that standardises a public profile. Raises ConfigError for what is no profile."""
+        require(public=(public, MeanVariance))
         return cls(public.mean, np.sqrt(np.maximum(public.variance, VARIANCE_FLOOR)))
 
 
@@ -112,7 +115,7 @@ class Bounds:
     have a spread of up to 6.9, or 0.78 of the bound.
 
     Raises:
-        ConfigError: a bound is not within 1e-18 to 1e18, variance_low > variance_high, or spread < 1.
+        ConfigError: no number, one outside of 1e-18 to 1e18, variance_low > variance_high, or spread < 1.
     """
 
     mean: float = 64.0
@@ -123,17 +126,12 @@ class Bounds:
 
     def words(self) -> dict[str, float]:
         """Every bound by its key in digests and files."""
-        return {
-            "mean": self.mean,
-            "variance_low": self.variance_low,
-            "variance_high": self.variance_high,
-            "weight": self.weight,
-            "spread": self.spread,
-        }
+        return dict(vars(self))
 
     def __post_init__(self) -> None:
-        for name in self.words():
-            object.__setattr__(self, name, float(getattr(self, name)))  # 16 and 16.0 are one declaration
+        for name, value in self.words().items():
+            require(**{name: (value, Real)})
+            object.__setattr__(self, name, float(value))  # 16 and 16.0 are one declaration
         values = tuple(self.words().values())
         if self.spread < 1:
             raise ConfigError(f"Expected a spread from 1, that of weights of one size, got {self.spread}.")
@@ -289,8 +287,10 @@ def divergence(profile: MeanVariance, baseline: MeanVariance) -> float:
         baseline: the baseline, of q elements too.
 
     Raises:
+        ConfigError: what is no profile.
         DataError: profiles of two lengths.
     """
+    require(profile=(profile, MeanVariance), baseline=(baseline, MeanVariance))
     require_same_length("profile", profile.mean, "baseline", baseline.mean)
     s = np.maximum(profile.variance, VARIANCE_FLOOR)
     s_b = np.maximum(baseline.variance, VARIANCE_FLOOR)
@@ -337,9 +337,11 @@ def linear_query(
         variant: the part of a profile that is hidden.
 
     Raises:
+        ConfigError: an argument of another type.
         DataError: an anchor of another length than the baseline.
     """
-    return query(baseline, anchor, bounds).linear(variant, bounds)
+    require(baseline=(baseline, MeanVariance), anchor=(anchor, Anchor), bounds=(bounds, Bounds))
+    return query(baseline, anchor, bounds).linear(Variant(variant), bounds)
 
 
 def _floored(profile: MeanVariance) -> int:

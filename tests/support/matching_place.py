@@ -46,7 +46,7 @@ class Place:
 
     def __init__(self, root: Path, *options: str) -> None:
         self.root, self.options = root, options
-        call("keygen", "--role", "key-holder", "--out", root / "K")
+        call("keygen", "--role", "key-holder", "--params", "strong", "--out", root / "K")
         call("keygen", "--role", "evaluator", "--out", root / "V")
         write(root / "b.json", BASE)
         for label, values in CLIENTS.items():

@@ -164,7 +164,7 @@ def test_the_words_must_be_the_same_on_all_sides(padded: Place) -> None:
     told = padded.match(more=("--params", "pads"), code=3)
     assert "p2.enc refused: Expected the matched options, got another parameters" in told
     assert "Expected the same options of all profiles" in padded.match(code=2)
-    assert "Use strong-encrypted" in padded.encrypt("b", "--baseline", code=1)
+    assert "use strong-encrypted" in padded.encrypt("b", "--baseline", code=1)
 
 
 def test_another_evaluators_file_and_scores_are_refused(padded: Place) -> None:

@@ -92,7 +92,7 @@ def test_an_anchor_is_given_to_match_as_to_encrypt(tmp_path: Path) -> None:
 
 
 def test_in_python_options_are_given_and_refusals_are_listed(place: Place) -> None:
-    keys, server = KeyHolder.generate(openings=10), Evaluator.generate()
+    keys, server = KeyHolder.generate(openings=10, parameters="strong"), Evaluator.generate()
     one, base = Profile(np.array([1.0]), np.array([1.0])), Profile(np.array([0.0]), np.array([1.0]))
     compact, own = Options(parameters="compact", declared="0" * 64), ClientKey.generate()
     sealed = [
@@ -130,7 +130,7 @@ def test_labels_and_baselines_must_fit(place: Place) -> None:
 def test_an_encrypted_baseline_with_other_options_is_refused(place: Place) -> None:
     for label in CLIENTS:
         place.encrypt(label, "--profile", "--params", "strong-encrypted")
-    place.encrypt("b", "--baseline", "--mean-bound", 8)
+    place.encrypt("b", "--baseline", "--params", "strong-encrypted", "--mean-bound", 8)
     assert "a baseline that fits the profiles, got b" in place.match(baseline="b.enc", code=1)
 
 
@@ -152,7 +152,7 @@ def test_floors_and_clips_are_counted_and_said(place: Place) -> None:
 
 
 def test_floors_and_clips_are_counted_in_python() -> None:
-    keys, server = KeyHolder.generate(openings=10), Evaluator.generate()
+    keys, server = KeyHolder.generate(openings=10, parameters="strong"), Evaluator.generate()
     far = Profile(np.array([1000.0, 0.0]), np.array([0.0, 1.0]))
     sealed = far.encrypt(keys.public, server.public)
     assert (sealed.clipped, sealed.floored) == (1, 1)
@@ -217,7 +217,9 @@ def test_headers_hold_no_numbers_that_are_none(fresh: Callable[[], Place]) -> No
 def test_a_baseline_outside_the_bounds_is_refused_not_clipped(place: Place) -> None:
     write(place.root / "b.json", ([0.0, 0.0, 0.0], [5000.0, 1.0, 1.0]))
     assert "that lie outside the declared bounds" in place.match(code=1)
-    assert "that lie outside the declared bounds" in place.encrypt("b", "--baseline", code=1)
+    assert "that lie outside the declared bounds" in place.encrypt(
+        "b", "--baseline", "--params", "strong-encrypted", code=1
+    )
 
 
 def test_outputs_replace_files_of_their_own_kind_alone(place: Place) -> None:
