@@ -136,7 +136,7 @@ def differs_from(options: Options, length: int, model: object) -> Reason:
             return f"Expected the matched options, got another {', '.join(differing)}. Encrypt it again."
         if one.length != length:
             return f"Expected {length} elements as in the baseline, got {one.length}."
-        return differing_model(one.sealed.header.get("model"), model)
+        return differing_model(one.sealed.model, model)
 
     return reason
 

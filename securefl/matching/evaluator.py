@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from securefl.core.arguments import require
+from securefl.core.arguments import checked
 from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
 from securefl.core.keys import SecretKey
 from securefl.core.linear import Floats
@@ -61,6 +61,7 @@ class Evaluator:
         """The public keys, for clients and the key holder."""
         return EvaluatorPublic(self.agreement.public, self.signing.public)
 
+    @checked
     def match(
         self,
         public: PublicKeys,
@@ -90,13 +91,9 @@ class Evaluator:
             ConfigError, DataError, RemoteProtocolError: the baseline cannot be used, or there are more
                 profiles than one file of scores, or the key's openings, allow.
         """
-        require(public=(public, PublicKeys), baseline=(baseline, Profile | Sealed))
-        require(options=(options, Options | None), matched=(matched, Matched | None))
-        for file in sealed:
-            require(sealed=(file, Sealed))
         length = self._length(public, baseline)
         candidates, refused = self._candidates(public, sealed)
-        options, found, more = fitting(candidates, options, length, _model(baseline))
+        options, found, more = fitting(candidates, options, length, baseline.model)
         refused += more
         if options is None or not found:
             raise NothingLeft(_in_order(refused))
@@ -187,6 +184,7 @@ class Evaluator:
         head = b"" if options.declared is None else declared.head
         return Matcher(files, partial(files.item, declared), head, messages, matched), floored
 
+    @checked
     def declare(self, public: PublicKeys, baseline: Profile, *, options: Options) -> Declaration:
         """Declare a baseline before clients encrypt, so that their profiles are scored with no other.
 
@@ -204,7 +202,6 @@ class Evaluator:
             ConfigError: a baseline outside the bounds, or options of an encrypted one.
             DataError: an invalid profile.
         """
-        require(public=(public, PublicKeys), baseline=(baseline, Profile), options=(options, Options))
         length = len(baseline)
         # Any digest says that weights are declared. It refuses those of an encrypted baseline.
         told = replace(options, declared=bytes(32).hex())
@@ -260,10 +257,6 @@ class Evaluator:
         if content.header.get("fingerprint") != found.public.fingerprint:
             raise DataError("Expected the evaluator's key that the header names, got another. Restore it.")
         return found
-
-
-def _model(baseline: Profile | Sealed) -> object:
-    return baseline.model if isinstance(baseline, Profile) else baseline.header.get("model")
 
 
 def _require_fitting(baseline: Sealed, options: Options, length: int) -> None:

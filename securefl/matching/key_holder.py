@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from securefl.core.arguments import require
+from securefl.core.arguments import checked
 from securefl.core.errors import (
-    ConfigError,
     CryptoError,
     DataError,
     LocalProtocolError,
@@ -34,7 +32,7 @@ from securefl.matching.keys import (
     session_of,
     statement,
 )
-from securefl.matching.options import WORD_BITS, WORDS, Options, Word
+from securefl.matching.options import WORD_BITS, Options, Word
 from securefl.matching.readers import Reader
 from securefl.matching.sealed import Scores
 
@@ -91,6 +89,7 @@ class KeyHolder:
     opened: Openings = field(default_factory=Openings, repr=False, compare=False)
 
     @classmethod
+    @checked
     def generate(cls, *, openings: int = 1000, parameters: Word = "pads") -> KeyHolder:
         """Fresh keys for at most `openings` scores in all. Under ciphertexts a larger number costs precision.
 
@@ -101,9 +100,6 @@ class KeyHolder:
         parameters: "pads" or "pads-128" make no homomorphic key. Another word: keys for every word.
         """
         # a larger number costs precision: each score's flooding is sized for all openings of the key
-        require(openings=(openings, Integral))
-        if parameters not in WORDS:
-            raise ConfigError(f"Expected parameters among {', '.join(WORDS)}, got {parameters!r}.")
         if not 1 <= openings <= 2**40:
             raise DataError(f"Expected --openings from 1 to {2**40}, got {openings}. Take another number.")
         pairs = [] if parameters in WORD_BITS else [KeyPair.generate(one) for one in SETS]
@@ -114,6 +110,7 @@ class KeyHolder:
         public = PublicKeys(raw, signing.public, openings, signing.sign(statement(raw, openings)), pads)
         return cls(public, tuple(pair.secret for pair in pairs), signing)
 
+    @checked
     def reveal(
         self,
         scores: Scores,
@@ -144,14 +141,6 @@ class KeyHolder:
             DataError: scores of another session, evaluator or form, or of a larger spread.
             PrivacyError: the ledger refuses a charge.
         """
-        require(scores=(scores, Scores), evaluator=(evaluator, EvaluatorPublic))
-        require(openings=(openings, Openings | None), spread=(spread, Real | None))
-        for one in clients:
-            require(clients=(one, ClientPublic))
-        if ledger is not None:
-            from securefl.accounting.ledger import Ledger
-
-            require(ledger=(ledger, Ledger))
         options, length, labels = self._checked(scores, evaluator)
         if options.declared is not None:
             options.require_agreed(spread)
@@ -221,9 +210,8 @@ class KeyHolder:
     def to_document(self) -> Document:
         """The secret file: the public keys and all secrets."""
         public = self.public.to_document()
-        header: dict[str, Any] = {**public.header}
         own = b"".join(secret.reveal() for secret in (*self.secrets, self.signing.secret))
-        return Document(KIND, header, public.body + own)
+        return Document(KIND, public.header, public.body + own)
 
     @classmethod
     def from_document(cls, content: Document) -> KeyHolder:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from securefl.core.arguments import require
+from securefl.core.arguments import checked
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.formats import prefix
 from securefl.core.linear import spread_of
@@ -55,6 +55,7 @@ def default_bounds(parameters: Word) -> Bounds:
     return narrow.get(parameters, Bounds(weight=1024))
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Options:
     """The public options of a matching.
@@ -93,16 +94,8 @@ class Options:
     declared: str | None = None
 
     def __post_init__(self) -> None:
-        for name, own, words in (
-            ("parameters", self.parameters, WORDS),
-            ("variant", self.variant, [*Variant]),
-        ):
-            if own not in words:
-                raise ConfigError(f"Expected {name} among {', '.join(words)}, got {reprlib.repr(own)}.")
         if self.bounds is None:
             object.__setattr__(self, "bounds", default_bounds(self.parameters))
-        object.__setattr__(self, "variant", Variant(self.variant))
-        require(bounds=(self.bounds, Bounds), anchor=(self.anchor, Anchor | None))
         if self.declared is not None and not _is_digest(self.declared):
             raise ConfigError(
                 f"Expected a declared baseline as 64 hex digits, got {reprlib.repr(self.declared)}. Take the "

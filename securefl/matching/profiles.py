@@ -19,12 +19,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.core.arguments import require
+from securefl.core.arguments import checked
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.linear import LinearBounds, LinearQuery, Range
 from securefl.dp.moments import MeanVariance, finite_vector, require_same_length
@@ -85,12 +84,13 @@ class Anchor:
         return np.asarray((outputs - self.centre) / self.scale)
 
     @classmethod
+    @checked
     def of(cls, public: MeanVariance) -> Anchor:
         """The anchor that standardises a public profile. Raises ConfigError for what is no profile."""
-        require(public=(public, MeanVariance))
         return cls(public.mean, np.sqrt(np.maximum(public.variance, VARIANCE_FLOOR)))
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
     """Declared public bounds on anchored values. Privacy guarantees and capacity follow from them.
@@ -130,7 +130,6 @@ class Bounds:
 
     def __post_init__(self) -> None:
         for name, value in self.words().items():
-            require(**{name: (value, Real)})
             object.__setattr__(self, name, float(value))  # 16 and 16.0 are one declaration
         values = tuple(self.words().values())
         if self.spread < 1:
@@ -252,11 +251,6 @@ class ProfileQuery:
         """The part of q * div that depends on the baseline only."""
         return 0.5 * float(np.sum(np.log(self.variance) + self.mean**2 / self.variance - 1.0))
 
-    @property
-    def weights(self) -> Floats:
-        """[-mu_B / s_B, 1 / (2 s_B), -1/2], shape (2q + 1,)."""
-        return self.split(Variant.FULL).hidden
-
     def linear(self, variant: Variant, bounds: Bounds) -> LinearQuery:
         """The linear query whose number is a client's divergence."""
         weights = self.split(variant)
@@ -274,6 +268,7 @@ class ProfileQuery:
                 return Split(np.concatenate([linear, half]), np.concatenate([half, logs]))
 
 
+@checked
 def divergence(profile: MeanVariance, baseline: MeanVariance) -> float:
     """Mean over q of KL(N(mu, s) || N(mu_B, s_B)), both variances floored (FedProf v2, eqs. 3 and 58).
 
@@ -290,7 +285,6 @@ def divergence(profile: MeanVariance, baseline: MeanVariance) -> float:
         ConfigError: what is no profile.
         DataError: profiles of two lengths.
     """
-    require(profile=(profile, MeanVariance), baseline=(baseline, MeanVariance))
     require_same_length("profile", profile.mean, "baseline", baseline.mean)
     s = np.maximum(profile.variance, VARIANCE_FLOOR)
     s_b = np.maximum(baseline.variance, VARIANCE_FLOOR)
@@ -316,6 +310,7 @@ def query(baseline: MeanVariance, anchor: Anchor, bounds: Bounds) -> ProfileQuer
     return ProfileQuery(mean, inside, int(np.count_nonzero(inside != variance)), _floored(baseline))
 
 
+@checked
 def linear_query(
     baseline: MeanVariance, anchor: Anchor, bounds: Bounds, variant: Variant = Variant.FULL
 ) -> LinearQuery:
@@ -340,8 +335,7 @@ def linear_query(
         ConfigError: an argument of another type.
         DataError: an anchor of another length than the baseline.
     """
-    require(baseline=(baseline, MeanVariance), anchor=(anchor, Anchor), bounds=(bounds, Bounds))
-    return query(baseline, anchor, bounds).linear(Variant(variant), bounds)
+    return query(baseline, anchor, bounds).linear(variant, bounds)
 
 
 def _floored(profile: MeanVariance) -> int:

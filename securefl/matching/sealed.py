@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from securefl.core.arguments import require
+from securefl.core.arguments import checked
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.linear import Floats
 from securefl.core.signing import seal
 from securefl.core.text_safety import folded, is_legible
 from securefl.dp.moments import MeanVariance
@@ -89,6 +90,11 @@ class Sealed:
             )
         return str(label)
 
+    @property
+    def model(self) -> object:
+        """The name of its model in the header, which its sender wrote."""
+        return self.header.get("model")
+
     def to_document(self) -> Document:
         return Document(self.kind, self.header, self.body)
 
@@ -102,6 +108,7 @@ class Sealed:
         return Document(self.kind, self.header, b"").signed_part()
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Profile(MeanVariance):
     """Mean and population variance per element of a layer's output, (q,) each (FedProf v2, section 3.1).
@@ -123,13 +130,12 @@ class Profile(MeanVariance):
         model: names the model whose outputs these are, as `securefl profile` does. "": it is not known.
     """
 
+    mean: Floats
+    variance: Floats
     count: int = 1
     model: str = ""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(model=(self.model, str))
-
+    @checked
     def encrypt(
         self,
         public: PublicKeys,
@@ -156,8 +162,7 @@ class Profile(MeanVariance):
             ConfigError: an argument of another type; scores could wrap under these options; or under "strong"
                 and "compact" no key to sign with, or no declared baseline.
         """
-        options, length = _options(public, evaluator, options), len(self)
-        require(own=(own, ClientKey | None))
+        options, length = options or Options(), len(self)
         values = options.features(self)
         found = values.split(options.variant)
         options.require_file(length, public.openings)
@@ -178,6 +183,7 @@ class Profile(MeanVariance):
         made = _sealed(PROFILE, message, self, public, evaluator, label, options)
         return replace(made, clipped=values.clipped, floored=values.floored)
 
+    @checked
     def encrypt_baseline(
         self,
         public: PublicKeys,
@@ -193,7 +199,8 @@ class Profile(MeanVariance):
 
         Exceptions are those of `encrypt`. DataError also for other parameters.
         """
-        options = _options(public, evaluator, options)
+        options = options or Options()
+        _require_label(label)
         files = options.files(len(self), public, evaluator.fingerprint)
         if not isinstance(files, EncryptedFiles):
             raise DataError(
@@ -208,13 +215,6 @@ class Profile(MeanVariance):
         message = Encryptor(files.key, files.terms).encrypt_baseline(linear)
         made = _sealed(BASELINE, message, self, public, evaluator, label, options)
         return replace(made, floored=own.floored)
-
-
-def _options(public: PublicKeys, evaluator: EvaluatorPublic, options: Options | None) -> Options:
-    """The options or, for None, the defaults. Raises ConfigError for an argument of another type."""
-    require(public=(public, PublicKeys), evaluator=(evaluator, EvaluatorPublic))
-    require(options=(options, Options | None))
-    return options or Options()
 
 
 def _require_label(label: str) -> None:
@@ -235,7 +235,6 @@ def _sealed(
     label: str,
     options: Options,
 ) -> Sealed:
-    _require_label(label)
     header = {
         "session": public.session,
         "evaluator": evaluator.fingerprint,

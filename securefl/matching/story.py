@@ -18,7 +18,7 @@ from securefl.linear.addressed import PadFiles
 from securefl.linear.padded_vector import PaddedVector, padded_vector
 from securefl.matching.clients import ClientKey
 from securefl.matching.evaluator import Evaluator
-from securefl.matching.key_holder import KeyHolder, Revealed
+from securefl.matching.key_holder import KeyHolder
 from securefl.matching.keys import pads_key
 from securefl.matching.matchers import requests_context
 from securefl.matching.options import Files, Options
@@ -124,12 +124,14 @@ def played(
     scores = timed(
         "matched", lambda: evaluator.match(holder.public, baseline, list(sealed.values()), options=options)
     )
-    if scores.refused:
-        raise DataError(f"{scores.refused[0].label}: {scores.refused[0].why}")
+    for one in scores.refused:
+        raise DataError(f"{one.label}: {one.why}")
     known, spread = [own.public for own in keys.values()], options.bounds.spread
     revealed = timed(
         "revealed", lambda: holder.reveal(scores, evaluator.public, clients=known, spread=spread)
     )
+    for label, why in revealed.refused.items():
+        raise DataError(f"{label}: {why}")
     files = options.files(len(baseline), holder.public, evaluator.public.fingerprint)
     requests = _requests(holder, scores, files)
     linear = options.query(baseline).linear(options.variant, options.bounds)
@@ -150,7 +152,7 @@ def played(
                 message=message,
                 again=unseal(evaluator.agreement, again.body, again.context()),
                 request=request,
-                score=_score(revealed, label),
+                score=revealed.scores[label],
                 truth=divergence(own, baseline),
                 words=padded_vector(
                     files,
@@ -176,12 +178,6 @@ def played(
         bound=revealed.error_bound,
         seconds=seconds,
     )
-
-
-def _score(revealed: Revealed, label: str) -> float:
-    if label in revealed.refused:
-        raise DataError(f"{label}: {revealed.refused[label]}")
-    return revealed.scores[label]
 
 
 def _requests(holder: KeyHolder, scores: Scores, files: Files) -> list[bytes]:

@@ -270,7 +270,9 @@ def _encrypted_steps(story: Story, own: Client) -> list[Step]:
     squares = (
         "their squares" if len(own.clear) else "their squares with the variances, the sum of the logarithms"
     )
-    declared = Exhibit("Client", "bytes", f"the digest, {_bytes(len(digest) // 2)}", [_spaced(digest)])
+    declared = Exhibit(
+        "Client", "bytes", f"the digest, {_bytes(len(digest) // 2)}", [_hex(bytes.fromhex(digest))]
+    )
     return [
         Step(
             "The evaluator commits to its baseline",
@@ -450,10 +452,6 @@ def _small(value: float) -> str:
 
 def _hex(raw: bytes) -> str:
     return raw[:_HEX].hex(" ", 4) + (" …" if len(raw) > _HEX else "")
-
-
-def _spaced(digits: str) -> str:
-    return _hex(bytes.fromhex(digits))
 
 
 def _bytes(count: int) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
+from inspect import signature
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -10,7 +14,7 @@ import pytest
 import torch
 from support.every import every
 
-from securefl.core.arguments import numbers, require
+from securefl.core.arguments import checked, numbers
 from securefl.core.errors import ConfigError, DataError
 
 
@@ -53,7 +57,46 @@ def test_what_is_no_array_of_numbers_is_refused_by_name(values: object) -> None:
         numbers("mean", values)
 
 
-def test_an_object_of_another_kind_is_refused_with_what_came() -> None:
-    require(a=(1, int), b=(None, int | None))
-    with pytest.raises(ConfigError, match="Expected `b` as int or None, got str"):
-        require(a=(1, int), b=("1", int | None))
+class Own:
+    public = 7.0
+
+
+@checked
+def taken(
+    one: int, word: Literal["a", "b"] = "a", some: Sequence[Own] = (), rate: float | None = None
+) -> tuple[int, str]:
+    return one, word
+
+
+@checked
+@dataclass(frozen=True)
+class Kept:
+    rate: float
+    own: Own | None = None
+
+
+def test_arguments_of_the_stated_types_pass() -> None:
+    assert taken(np.int64(3), "b", [Own()], rate=np.float32(2)) == (3, "b")  # type: ignore[arg-type]
+    assert taken(one=3, rate=2) == (3, "a")
+    assert Kept(2, Own()).rate == 2
+    assert str(signature(taken)).startswith("(one: 'int', word: ")
+
+
+@every(
+    ("call", "said"),
+    [
+        (lambda: taken("3"), "Expected `one` as int, got '3'."),
+        (lambda: taken(True), "Expected `one` as int, got True."),
+        (lambda: taken(3, "c"), "Expected `word` as 'a', 'b', got 'c'."),
+        (lambda: taken(3, ["a"]), "Expected `word` as 'a', 'b', got ['a']."),
+        (lambda: taken(3, "a", [Own(), 3]), "Expected `some` as Sequence"),
+        (lambda: taken(3, "a", "ab"), "Expected `some` as Sequence"),
+        (lambda: taken(3, rate="2"), "Expected `rate` as float | None, got '2'."),
+        (lambda: Kept(2, 3), "Expected `own` as Own | None, got 3."),
+        (lambda: Kept(Own()), "Pass its `public`."),
+    ],
+)
+def test_others_are_refused_by_name_with_what_came(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        call()
+    assert said in str(refused.value)

@@ -14,7 +14,7 @@ import securefl
 from securefl import Evaluator, KeyHolder, Profile
 from securefl.dp import MeanVariance
 from securefl.errors import ConfigError, DataError
-from securefl.matching import Anchor, Bounds, Options, Variant, divergence
+from securefl.matching import Anchor, Bounds, Options, divergence
 
 HOLDER, SERVER, OWN = KeyHolder.generate(openings=9), Evaluator.generate(), Profile([0.5], [1.0])
 KEYS, TO = HOLDER.public, SERVER.public
@@ -64,7 +64,7 @@ def test_it_is_refused(what: str) -> None:
 
 
 def test_a_secret_in_place_of_public_keys_is_told_where_they_are() -> None:
-    with pytest.raises(ConfigError, match=r"got KeyHolder\. Pass its `public`"):
+    with pytest.raises(ConfigError, match=r"got KeyHolder\(.*\)\. Pass its `public`"):
         OWN.encrypt(HOLDER, TO)  # type: ignore[arg-type]
 
 
@@ -74,7 +74,6 @@ def test_tensors_are_taken_where_arrays_are() -> None:
     assert isinstance(own, MeanVariance)
     assert divergence(own, OWN) == 0
     assert Anchor(mean, variance).centre.tolist() == [0.5]  # type: ignore[arg-type]
-    assert Options(variant="mean-only").variant is Variant.MEAN_ONLY  # type: ignore[arg-type]
     found = securefl.select_by_profile(
         {"a": (mean, variance), "b": OWN}, OWN, 1, alpha=1.0, rng=np.random.default_rng(0)
     )
