@@ -61,9 +61,7 @@ def keygen(role: str, out: Path, openings: int, params: Literal["pads", "strong"
         # Once more, in the lock: since the first check, another process may have made its pair.
         _require_no_pair(secret, public)
         half = secret if os.path.lexists(secret) else None
-        kept, told, fingerprint = (
-            _holder(half, openings, params or "pads") if role == "key-holder" else _of_one_secret(role, half)
-        )
+        kept, told, fingerprint = _pair(role, half, openings, params or "pads")
         if half is None:
             document.write(secret, kept, secret=True)
         else:
@@ -82,34 +80,29 @@ def _require_no_pair(secret: Path, public: Path) -> None:
         )
 
 
-def _holder(
-    half: Path | None, openings: int, params: Literal["pads", "strong"]
+def _pair(
+    role: str, half: Path | None, openings: int, params: Literal["pads", "strong"]
 ) -> tuple[Document, Document, str]:
     """The secret and the public file of new keys, or of the secret file `half`, and their fingerprint."""
-    from securefl.matching import document
-    from securefl.matching.key_holder import KIND, KeyHolder
-
-    if half is None:
-        keys = KeyHolder.generate(openings=openings, parameters=params)
-    else:
-        keys = KeyHolder.from_document(document.read(half, KIND))
-        found = keys.public.openings, "strong" if keys.public.raw else "pads"
-        if found != (openings, params):
-            raise ConfigError(
-                f"Expected the options of {shown(half)}, which is half of a pair: --openings {found[0]} "
-                f"--params {found[1]}. Repeat them, or choose another folder."
-            )
-    return keys.to_document(), keys.public.to_document(), keys.public.fingerprint
-
-
-def _of_one_secret(role: str, half: Path | None) -> tuple[Document, Document, str]:
-    """The same of an evaluator's or a client's keys, which have no options."""
     from securefl.matching import document
     from securefl.matching.clients import KIND as CLIENT
     from securefl.matching.clients import ClientKey
     from securefl.matching.evaluator import KIND as EVALUATOR
     from securefl.matching.evaluator import Evaluator
+    from securefl.matching.key_holder import KIND, KeyHolder
 
-    kind, cls = (EVALUATOR, Evaluator) if role == "evaluator" else (CLIENT, ClientKey)
-    keys = cls.generate() if half is None else cls.from_document(document.read(half, kind))
-    return (*keys.to_documents(), keys.public.fingerprint)
+    if role != "key-holder":
+        kind, cls = (EVALUATOR, Evaluator) if role == "evaluator" else (CLIENT, ClientKey)
+        own = cls.generate() if half is None else cls.from_document(document.read(half, kind))
+        return (*own.to_documents(), own.public.fingerprint)
+    if half is None:
+        keys = KeyHolder.generate(openings=openings, parameters=params)
+    else:
+        keys = KeyHolder.from_document(document.read(half, KIND))
+    found = keys.public.openings, "strong" if keys.public.raw else "pads"
+    if found != (openings, params):
+        raise ConfigError(
+            f"Expected the options of {half and shown(half)}, which is half of a pair: --openings "
+            f"{found[0]} --params {found[1]}. Repeat them, or choose another folder."
+        )
+    return keys.to_document(), keys.public.to_document(), keys.public.fingerprint

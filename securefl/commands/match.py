@@ -11,7 +11,6 @@ import click
 
 from securefl.commands.choices import (
     FILE,
-    chosen_options,
     declared_options,
     require_free,
     tell_floored,
@@ -96,7 +95,7 @@ def match(
                 raise click.UsageError(
                     f"Expected no {flag} with --story, which makes keys of its own. Leave it out."
                 )
-        tell_story(baseline, profiles, chosen_options(None, **chosen), out)
+        tell_story(baseline, profiles, chosen, out)
         return
     public, evaluator = _given("--public", public), _given("--evaluator", evaluator)
     baseline = _given("--baseline", baseline)

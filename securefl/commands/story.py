@@ -5,15 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from securefl.commands.choices import chosen_options
 from securefl.core.errors import ConfigError
 from securefl.storage.inputs import shown
 
 if TYPE_CHECKING:
-    from securefl.matching.options import Options
     from securefl.matching.sealed import Profile
 
 _RECORDS = 200
@@ -23,12 +23,12 @@ _GREYS = 16
 _SEED = 0
 
 
-def tell_story(baseline: Path | None, profiles: Sequence[Path], options: Options | None, out: Path) -> None:
+def tell_story(baseline: Path | None, profiles: Sequence[Path], chosen: Mapping[str, Any], out: Path) -> None:
     """Play a match of plain profiles, and write its page.
 
-    baseline, profiles: JSON files; without both, three clients of the packaged digits. options: of the
-    matching; None plays pads in both variants, and CKKS. Raises ConfigError for one of the two without the
-    other, and for an output that is no page.
+    baseline, profiles: JSON files; without both, three clients of the packaged digits. chosen: the flags of
+    the matching; without any, pads are played in both variants, and CKKS. Raises ConfigError for one of the
+    two without the other, and for an output that is no page.
     """
     from securefl.matching import story_page
     from securefl.matching.options import Options
@@ -58,11 +58,15 @@ def tell_story(baseline: Path | None, profiles: Sequence[Path], options: Options
                 "Expected profiles with file names of their own, got one name twice. Rename one."
             )
     both = [Options(variant=variant) for variant in Variant]
-    chosen = [*both, Options(parameters="strong")] if options is None else [options]
-    told = [played(own, base, each) for each in chosen]
+    options = chosen_options(None, **chosen)
+    told = [
+        played(own, base, each)
+        for each in ([*both, Options(parameters="strong")] if options is None else [options])
+    ]
     files = ["--baseline", str(baseline), *map(str, profiles)] if baseline is not None else []
     words = ["securefl", "match", "--story", *files]
-    words += [] if options is None else ["--params", options.parameters, "--variant", options.variant]
+    flags = {f"--{name.replace('_', '-')}": value for name, value in chosen.items() if value is not None}
+    words += [str(word) for pair in flags.items() for word in pair]
     write(out, story_page.render(told, about=about, reproduce=shlex.join([*words, "-o", str(out)])))
     for story in told:
         scores = ", ".join(f"{client.label} {client.score:.4g}" for client in story.clients)
