@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,8 @@ def tell_story(baseline: Path | None, profiles: Sequence[Path], chosen: Mapping[
     """Play a match of plain profiles, and write its page.
 
     baseline, profiles: JSON files; without both, three clients of the packaged digits. chosen: the flags of
-    the matching; without any, pads are played in both variants, and CKKS. Raises ConfigError for one of the
-    two without the other, and for an output that is no page.
+    the matching; without --variant both are played, and without any flag CKKS too. Raises ConfigError for one
+    of the two without the other, and for an output that is no page.
     """
     from securefl.matching import story_page
     from securefl.matching.options import Options
@@ -57,16 +58,14 @@ def tell_story(baseline: Path | None, profiles: Sequence[Path], chosen: Mapping[
             raise ConfigError(
                 "Expected profiles with file names of their own, got one name twice. Rename one."
             )
-    both = [Options(variant=variant) for variant in Variant]
-    options = chosen_options(None, **chosen)
-    told = [
-        played(own, base, each)
-        for each in ([*both, Options(parameters="strong")] if options is None else [options])
-    ]
-    files = ["--baseline", str(baseline), *map(str, profiles)] if baseline is not None else []
-    words = ["securefl", "match", "--story", *files]
-    flags = {f"--{name.replace('_', '-')}": value for name, value in chosen.items() if value is not None}
-    words += [str(word) for pair in flags.items() for word in pair]
+    given, asked = chosen_options(None, **chosen), chosen["variant"]
+    options = [replace(given or Options(), variant=each) for each in Variant if asked in (None, each)]
+    options += [] if given else [Options(parameters="strong")]
+    told = [played(own, base, each) for each in options]
+    flags = {name: value for name, value in {"baseline": baseline, **chosen}.items() if value is not None}
+    words = ["securefl", "match", "--story", *map(str, profiles)]
+    for name, value in flags.items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
     write(out, story_page.render(told, about=about, reproduce=shlex.join([*words, "-o", str(out)])))
     for story in told:
         scores = ", ".join(f"{client.label} {client.score:.4g}" for client in story.clients)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import shlex
 from itertools import count
 from pathlib import Path
 
@@ -127,6 +129,7 @@ def test_the_command_plays_an_example_or_given_profiles(tmp_path: Path) -> None:
     page = tmp_path / "story.html"
     code, said, _ = invoke("-o", str(page), "--params", "pads")
     assert code == 0, said
+    assert [line.split(":")[0] for line in said.splitlines()[:-1]] == ["pads, full", "pads, mean-only"]
     assert "blurred digits" in page.read_text()
     files = []
     for name, own in {**profiles(2), "base": BASELINE}.items():
@@ -137,6 +140,13 @@ def test_the_command_plays_an_example_or_given_profiles(tmp_path: Path) -> None:
     assert code == 0, said
     assert "ward 1" in page.read_text()
     assert "the key holder reads ward 0" in said
+    assert "revealed " in said
+    again = html.unescape(page.read_text()).split("<pre>")[1].split("</pre>")[0]
+    assert shlex.split(again)[:3] == ["securefl", "match", "--story"]
+    code, once, _ = invoke(*shlex.split(again)[3:])
+    assert (code, once.count("ward 0")) == (0, 2), "the command on the page makes such a page"
+    code, said, _ = invoke(*words, "--variant", "mean-only")
+    assert said.count("ward 0") == 1
 
 
 def test_the_command_refuses_what_a_story_cannot_use(tmp_path: Path) -> None:
