@@ -58,7 +58,8 @@ _BOUNDS: Final = {
 def with_options(command: Command) -> Command:
     """Add the options that must be equal for clients, the baseline's owner and the evaluator."""
     for flag, words in _BOUNDS.items():
-        command = click.option(flag, type=float, help=words)(command)
+        name = flag[2:].removesuffix("-bound").replace("-", "_")  # as a field of `Bounds`
+        command = click.option(flag, name, type=float, help=words)(command)
     for option in (
         click.option("--anchor", type=FILE, help="Public profile (JSON) that values are standardised by."),
         click.option(
@@ -97,7 +98,7 @@ def declared_options(
     one of the declared length, and of the model of declaration and anchor.
     """
     from securefl.matching import document
-    from securefl.matching.declared import KIND, Declaration
+    from securefl.matching.declared import Declaration
 
     if declared is None:
         return chosen_options(own, **chosen)
@@ -107,7 +108,7 @@ def declared_options(
             "Expected --declared with --spread and --anchor alone, since it has all options, got flags "
             "beside it."
         )
-    told = Declaration.from_document(document.read(declared, KIND))
+    told = document.load(declared, Declaration)
     options = told.checked(keys, evaluator, spread=spread, anchor=_read_anchor(anchor, own))
     if own is not None:
         told.require_like(own)
@@ -129,8 +130,7 @@ def chosen_options(
     if all(flag is None for flag in (variant, params, anchor, *bounds.values())):
         return None
     params = params or "pads"
-    names = {"mean_bound": "mean", "weight_bound": "weight"}
-    said = {names.get(name, name): value for name, value in bounds.items() if value is not None}
+    said = {name: value for name, value in bounds.items() if value is not None}
     # The parameters' own defaults, because coarser parameters have tighter bounds.
     return Options(
         variant=Variant(variant or Variant.FULL),

@@ -60,10 +60,8 @@ def encrypt(
     fits. If a baseline like this profile would be refused, the command says so.
     """
     from securefl.matching import document
-    from securefl.matching.clients import KIND as CLIENT_KIND
     from securefl.matching.clients import ClientKey
-    from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
-    from securefl.matching.keys import PUBLIC_KIND, EvaluatorPublic, PublicKeys
+    from securefl.matching.keys import EvaluatorPublic, PublicKeys
     from securefl.matching.options import Options
     from securefl.matching.profile_file import read_profile
     from securefl.matching.sealed import BASELINE, PROFILE
@@ -72,8 +70,8 @@ def encrypt(
         raise click.UsageError("Expected --profile or --baseline, got both or neither. Give one.")
     # Checked before any work, because an output in the place of a key or a profile would destroy it.
     require_free(out, BASELINE if profile is None else PROFILE, public, evaluator, profile, baseline, key)
-    keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
-    server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
+    keys = document.load(public, PublicKeys)
+    server = document.load(evaluator, EvaluatorPublic)
     path = profile or baseline
     assert path is not None
     own = read_profile(path)
@@ -85,7 +83,7 @@ def encrypt(
                 raise click.UsageError(
                     "Expected --key under --params strong or compact alone, which sign. Leave it out."
                 )
-            signer = ClientKey.from_document(document.read(key, CLIENT_KIND))
+            signer = document.load(key, ClientKey)
         sealed = own.encrypt(keys, server, label=path.stem, options=options, own=signer)
     else:
         sealed = own.encrypt_baseline(keys, server, label=path.stem, options=options)

@@ -85,20 +85,18 @@ def _pair(
 ) -> tuple[Document, Document, str]:
     """The secret and the public file of new keys, or of the secret file `half`, and their fingerprint."""
     from securefl.matching import document
-    from securefl.matching.clients import KIND as CLIENT
     from securefl.matching.clients import ClientKey
-    from securefl.matching.evaluator import KIND as EVALUATOR
     from securefl.matching.evaluator import Evaluator
-    from securefl.matching.key_holder import KIND, KeyHolder
+    from securefl.matching.key_holder import KeyHolder
 
     if role != "key-holder":
-        kind, cls = (EVALUATOR, Evaluator) if role == "evaluator" else (CLIENT, ClientKey)
-        own = cls.generate() if half is None else cls.from_document(document.read(half, kind))
+        cls: type[Evaluator | ClientKey] = Evaluator if role == "evaluator" else ClientKey
+        own = cls.generate() if half is None else document.load(half, cls)
         return (*own.to_documents(), own.public.fingerprint)
     if half is None:
         keys = KeyHolder.generate(openings=openings, parameters=params)
     else:
-        keys = KeyHolder.from_document(document.read(half, KIND))
+        keys = document.load(half, KeyHolder)
     found = keys.public.openings, "strong" if keys.public.raw else "pads"
     if found != (openings, params):
         raise ConfigError(

@@ -103,16 +103,14 @@ def match(
         raise click.MissingParameter(param_hint="'PROFILES...'", param_type="argument")
     from securefl.matching import document
     from securefl.matching.admission import NothingLeft
-    from securefl.matching.evaluator import KIND as EVALUATOR_KIND
     from securefl.matching.evaluator import Evaluator
-    from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
     from securefl.matching.keys import PublicKeys
     from securefl.matching.profile_file import read_profile
     from securefl.matching.sealed import BASELINE, SCORES, Sealed
 
     require_free(out, SCORES, public, evaluator, baseline, *profiles)
-    keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
-    own = Evaluator.from_document(document.read(evaluator, EVALUATOR_KIND))
+    keys = document.load(public, PublicKeys)
+    own = document.load(evaluator, Evaluator)
     # The content says what the file is, not its name, since a mailed file may be renamed.
     encrypted = document.is_document(baseline)
     base = Sealed.from_document(document.read(baseline, BASELINE)) if encrypted else read_profile(baseline)

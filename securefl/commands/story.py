@@ -32,7 +32,7 @@ def tell_story(baseline: Path | None, profiles: Sequence[Path], chosen: Mapping[
     of the two without the other, and for an output that is no page.
     """
     from securefl.matching import story_page
-    from securefl.matching.options import Options
+    from securefl.matching.options import FLAGS, Options
     from securefl.matching.profile_file import read_profile
     from securefl.matching.profiles import Variant
     from securefl.matching.story import played
@@ -65,7 +65,7 @@ def tell_story(baseline: Path | None, profiles: Sequence[Path], chosen: Mapping[
     flags = {name: value for name, value in {"baseline": baseline, **chosen}.items() if value is not None}
     words = ["securefl", "match", "--story", *map(str, profiles)]
     for name, value in flags.items():
-        words += [f"--{name.replace('_', '-')}", str(value)]
+        words += [FLAGS.get(name, f"--{name}"), str(value)]
     write(out, story_page.render(told, about=about, reproduce=shlex.join([*words, "-o", str(out)])))
     for story in told:
         scores = ", ".join(f"{client.label} {client.score:.4g}" for client in story.clients)

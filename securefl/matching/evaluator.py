@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar
 
 from securefl.core.arguments import checked
 from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
@@ -23,13 +23,11 @@ from securefl.linear.turn import Declared
 from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
 from securefl.matching.declared import Declaration, declared_weights
 from securefl.matching.document import Document
-from securefl.matching.keys import EvaluatorPublic, PublicKeys, evaluator_statement
+from securefl.matching.keys import EvaluatorPublic, PublicKeys, evaluator_statement, require_ours
 from securefl.matching.matched import Matched
 from securefl.matching.matchers import Matcher
 from securefl.matching.options import Options
 from securefl.matching.sealed import BASELINE, PROFILE, Profile, Refused, Scores, Sealed
-
-KIND: Final = "evaluator-key"
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,7 @@ class Evaluator:
     Raises nothing.
     """
 
+    KIND: ClassVar = "evaluator-key"
     agreement: AgreementKey
     signing: SigningKey
     matched: Matched = field(default_factory=Matched, repr=False, compare=False)
@@ -124,7 +123,7 @@ class Evaluator:
         """The baseline's length. Raises DataError for another kind, session or evaluator."""
         if not isinstance(baseline, Sealed):
             return len(baseline)
-        self._check(public, baseline, BASELINE, "The baseline")
+        self._check(public, baseline, BASELINE)
         return Options.from_header(baseline.header)[1]
 
     def _candidates(
@@ -137,7 +136,7 @@ class Evaluator:
             label = f"profile {place + 1}"
             try:
                 label = one.label
-                self._check(public, one, PROFILE, "It")
+                self._check(public, one, PROFILE)
                 options, length = Options.from_header(one.header)
                 self._unsealed(one)  # the seal binds the header: if it opens, the header is unchanged
                 found.append(Candidate(place=place, sealed=one, label=label, options=options, length=length))
@@ -230,14 +229,11 @@ class Evaluator:
         except CryptoError as error:
             raise DataError(f"{error} Get it again.") from None
 
-    def _check(self, public: PublicKeys, one: Sealed, kind: str, it: str) -> None:
-        """Raises DataError, about `it`, unless the message is of this kind, session and evaluator."""
+    def _check(self, public: PublicKeys, one: Sealed, kind: str) -> None:
+        """Raises DataError unless the message is of this kind, session and evaluator."""
         if one.kind != kind:
-            raise DataError(f"{it}: expected an {kind}, got an {one.kind}. Encrypt it as such.")
-        if one.header.get("session") != public.session:
-            raise DataError(f"{it} belongs to another key holder's session: encrypt it to this one.")
-        if one.header.get("evaluator") != self.public.fingerprint:
-            raise DataError(f"{it} is sealed to another evaluator: encrypt it to this one.")
+            raise DataError(f"Expected an {kind}, got an {one.kind}. Encrypt it as such.")
+        require_ours(one.header, public.session, self.public, f"an {kind}")
 
     # As files -------------------------------------------------------------------------------------
 
@@ -246,7 +242,7 @@ class Evaluator:
         own = self.public
         secret = self.agreement.secret.reveal() + self.signing.secret.reveal()
         signature = self.signing.sign(evaluator_statement(own.sealing.raw + own.signing.raw))
-        return Document(KIND, {"fingerprint": own.fingerprint}, secret), own.to_document(signature)
+        return Document(self.KIND, {"fingerprint": own.fingerprint}, secret), own.to_document(signature)
 
     @classmethod
     def from_document(cls, content: Document) -> Evaluator:

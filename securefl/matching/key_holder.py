@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
 from securefl.core.arguments import checked
 from securefl.core.errors import (
-    CryptoError,
     DataError,
     LocalProtocolError,
     RemoteProtocolError,
@@ -27,8 +26,10 @@ from securefl.matching.keys import (
     SETS,
     EvaluatorPublic,
     PublicKeys,
+    no_forgery,
     pads_key,
     pads_statement,
+    require_ours,
     session_of,
     statement,
 )
@@ -39,7 +40,6 @@ from securefl.matching.sealed import Scores
 if TYPE_CHECKING:
     from securefl.accounting.ledger import Ledger
 
-KIND: Final = "secret-key"
 _SIGNING: Final = 32
 
 
@@ -83,6 +83,7 @@ class KeyHolder:
         DataError: `generate` raises it for a number of openings below 1 or above 2^40.
     """
 
+    KIND: ClassVar = "secret-key"
     public: PublicKeys
     secrets: tuple[SecretKey, ...] = field(repr=False)
     signing: SigningKey = field(repr=False)
@@ -157,21 +158,10 @@ class KeyHolder:
         return Revealed(found, refused, reader.error_bound)
 
     def _checked(self, scores: Scores, evaluator: EvaluatorPublic) -> tuple[Options, int, list[str]]:
-        if scores.header.get("session") != self.public.session:
-            raise DataError(
-                "Expected scores of this session, got those of another key holder's session. Use its keys."
-            )
-        if scores.header.get("evaluator") != evaluator.fingerprint:
-            raise DataError(
-                "Expected scores of this evaluator, got those of another evaluator. Use its public file."
-            )
+        require_ours(scores.header, self.public.session, evaluator, "a file of scores")
         content = Document("encrypted-scores", scores.header, scores.body[:-SIGNATURE_BYTES])
-        try:
+        with no_forgery("a file of scores that the evaluator signed"):
             verify(evaluator.signing, Signature(scores.body[-SIGNATURE_BYTES:]), content.signed_part())
-        except CryptoError as error:
-            raise DataError(
-                f"Expected scores that the evaluator signed, got others: {error} Get them again."
-            ) from None
         return *Options.from_header(scores.header), scores.labels
 
     def _released(self, label: str, request: bytes, reader: Reader, ledger: Ledger | None) -> float:
@@ -211,7 +201,7 @@ class KeyHolder:
         """The secret file: the public keys and all secrets."""
         public = self.public.to_document()
         own = b"".join(secret.reveal() for secret in (*self.secrets, self.signing.secret))
-        return Document(KIND, public.header, public.body + own)
+        return Document(self.KIND, public.header, public.body + own)
 
     @classmethod
     def from_document(cls, content: Document) -> KeyHolder:

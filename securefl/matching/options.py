@@ -196,7 +196,7 @@ class Options:
 
     def _without_room(self, length: int, openings: int) -> str:
         """What does not fit, by flag and value, and the largest value of a flag that would."""
-        words = self.bounds.words()
+        words = vars(self.bounds)
         given = ", ".join(f"{flag} {words[name]:g}" for name, flag in FLAGS.items() if name != "spread")
         fitting = {name: self._largest(name, length, openings) for name in ("weight", "mean")}
         fixes = [f"{FLAGS[name]} {value:.3g} or less" for name, value in fitting.items() if value is not None]
@@ -327,12 +327,12 @@ class Options:
         there = query(profile, anchor, Bounds(mean=_FAR, variance_low=1 / _FAR, variance_high=_FAR))
         # An encrypted baseline has no pads. A weight may be infinite, which a query refuses.
         for word in () if self.encrypted_baseline else dict.fromkeys((self.parameters, "pads-128")):
-            usual = default_bounds(word).words()
-            wide = self.bounds.words() if word == self.parameters else dict(usual)
+            usual = vars(default_bounds(word))
+            wide = dict(vars(self.bounds) if word == self.parameters else usual)
             with suppress(ConfigError, DataError):
-                most = (np.abs(there.mean).max(), there.variance.max(), self._weight_of(there))
-                for name, value in zip(("mean", "variance_high", "weight"), most, strict=True):
-                    wide[name] = max(wide[name], np.exp2(np.ceil(np.log2(value))))
+                most = {"mean": np.abs(there.mean).max(), "variance_high": there.variance.max()}
+                most["weight"] = self._weight_of(there)
+                wide |= {name: max(wide[name], np.exp2(np.ceil(np.log2(most[name])))) for name in most}
                 low = np.exp2(np.floor(np.log2(there.variance.min())))
                 wide["variance_low"] = min(wide["variance_low"], low)
                 own = replace(self, parameters=word, bounds=Bounds(**wide))
@@ -363,7 +363,7 @@ class Options:
             "length": length,
             "variant": self.variant.value,
             "parameters": self.parameters,
-            "bounds": self.bounds.words(),
+            "bounds": dict(vars(self.bounds)),
             "anchor": None
             if anchor is None
             else {"centre": anchor.centre.tolist(), "scale": anchor.scale.tolist()},

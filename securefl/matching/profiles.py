@@ -124,14 +124,10 @@ class Bounds:
     weight: float = 32.0
     spread: float = 8.0
 
-    def words(self) -> dict[str, float]:
-        """Every bound by its key in digests and files."""
-        return dict(vars(self))
-
     def __post_init__(self) -> None:
-        for name, value in self.words().items():
+        for name, value in vars(self).items():
             object.__setattr__(self, name, float(value))  # 16 and 16.0 are one declaration
-        values = tuple(self.words().values())
+        values = tuple(vars(self).values())
         if self.spread < 1:
             raise ConfigError(f"Expected a spread from 1, that of weights of one size, got {self.spread}.")
         if not all(np.isfinite(values)) or min(values) <= 0 or self.variance_low > self.variance_high:

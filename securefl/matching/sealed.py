@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal, cast
 
 from securefl.core.arguments import checked
 from securefl.core.errors import ConfigError, DataError
@@ -100,8 +100,7 @@ class Sealed:
 
     @classmethod
     def from_document(cls, content: Document) -> Sealed:
-        kind: Kind = PROFILE if content.kind == PROFILE else BASELINE
-        return cls(kind, content.header, content.body)
+        return cls(cast(Kind, content.kind), content.header, content.body)
 
     def context(self) -> bytes:
         """The bytes that the seal binds: kind and header."""
@@ -267,6 +266,7 @@ class Scores:
         DataError: `labels` raises it for labels that occur twice, differ only by case or are not printable.
     """
 
+    KIND: ClassVar = SCORES
     header: Mapping[str, Any]
     body: bytes = field(repr=False)
     refused: tuple[Refused, ...] = ()

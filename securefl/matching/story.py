@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.linear import Floats
@@ -74,9 +74,6 @@ class Story:
     seconds: Mapping[str, float]
 
 
-T = TypeVar("T")
-
-
 def played(
     profiles: Mapping[str, Profile],
     baseline: Profile,
@@ -100,7 +97,7 @@ def played(
         raise DataError("Expected at least one profile to match, got none.")
     seconds: dict[str, float] = {}
 
-    def timed(what: str, action: Callable[[], T]) -> T:
+    def timed(what: str, action: Callable[[], Any]) -> Any:
         start = clock()
         found = action()
         seconds[what] = clock() - start

@@ -13,7 +13,9 @@ from support.every import every
 from support.exported_cards import CARD, RECORDS, values
 from support.matching_place import call, write
 
+from securefl.commands.choices import chosen_options
 from securefl.matching import Options, Profile
+from securefl.matching.options import FLAGS
 from securefl.training.exported import save
 
 MODEL = '[model]\nkind = "mlp"\nhidden = [5]\n[weights]\noutputs = 2\nseed = 3\n'
@@ -182,11 +184,8 @@ def test_flags_that_are_named_were_tried() -> None:
         named = dict(zip(words[::2], words[1::2], strict=False)) if words[0] == "--params" else {}
         assert bool(named) == (own.mean[0] < 1e15)
         if named:
-            from securefl.commands.choices import chosen_options
-
-            keys = {word.removeprefix("--").replace("-", "_"): value for word, value in named.items()}
-            params = keys.pop("params")
-            bounds = {word: float(value) for word, value in keys.items()}
+            params = named.pop("--params")
+            bounds = {name: float(named[flag]) for name, flag in FLAGS.items() if flag in named}
             options = chosen_options(None, None, params, None, **bounds)  # type: ignore[arg-type]
             assert options is not None
             options.query(own)

@@ -174,7 +174,7 @@ def test_another_evaluators_file_and_scores_are_refused(padded: Place) -> None:
     document.write(padded.root / "other.pub", public)
     keys = ("--public", padded.root / "K/public.key", "--evaluator", padded.root / "other.key")
     more = ("--baseline", padded.root / "b.json", padded.root / "p1.enc", "-o", padded.root / "s.enc")
-    assert "is sealed to another evaluator" in call("match", *keys, *more, code=2)
+    assert "that of another evaluator" in call("match", *keys, *more, code=2)
     keys = ("--secret", padded.root / "K/secret.key", "--evaluator", padded.root / "other.pub")
     assert "scores of this evaluator" in call("reveal", *keys, padded.root / "scores.enc", code=1)
 

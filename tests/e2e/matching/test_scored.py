@@ -34,7 +34,7 @@ def test_one_bad_profile_costs_nobody_else_a_score(place: Place) -> None:
     place.encrypt("short")
     told = place.match("foreign.enc", "p1.enc", "junk\x1b[2J.enc", "p2.enc", "short.enc", code=3)
     assert f"{place.root}/p1.enc -> p1\n{place.root}/p2.enc -> p2\n" in told
-    assert "foreign.enc refused: It belongs to another key holder's session" in told
+    assert "foreign.enc refused: Expected an encrypted-profile of this key holder's session" in told
     assert "short.enc refused: Expected 3 elements as in the baseline, got 1" in told
     assert "a file that securefl did not write" in told
     assert "\x1b" not in told

@@ -215,7 +215,7 @@ def test_declarations_of_others_are_refused() -> None:
     keys, server = KeyHolder.generate(openings=1, parameters="pads"), Evaluator.generate()
     with pytest.raises(DataError, match="this key holder's session"):
         parties.declaration.checked(keys.public, parties.server.public)
-    with pytest.raises(DataError, match="this evaluator declared"):
+    with pytest.raises(DataError, match="a declaration of this evaluator"):
         parties.declaration.checked(parties.keys.public, server.public)
     changed = {**parties.declaration.header, "declared": "0" * 64}
     with pytest.raises(DataError, match=r"declaration .*signed"):

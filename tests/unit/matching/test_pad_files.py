@@ -338,7 +338,7 @@ def test_a_fresh_key_of_small_order_costs_its_own_score(fresh: bytes) -> None:
 def test_another_evaluators_request_is_refused() -> None:
     """Even if the first evaluator gave it the message: the pad is for one evaluator."""
     parties, other = Parties(), Evaluator.generate()
-    with pytest.raises(NothingLeft, match="to another evaluator"):
+    with pytest.raises(NothingLeft, match="of another evaluator"):
         other.match(parties.keys.public, parties.base, parties.sealed)
     item = parties.items(parties.match())[0]
     first, parties.server = parties.server, other

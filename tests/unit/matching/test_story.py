@@ -135,18 +135,14 @@ def test_the_command_plays_an_example_or_given_profiles(tmp_path: Path) -> None:
     for name, own in {**profiles(2), "base": BASELINE}.items():
         files.append(tmp_path / f"{name}.json")
         files[-1].write_text(json.dumps({"mean": list(own.mean), "variance": list(own.variance)}))
-    words = ["--baseline", str(files[-1]), *map(str, files[:-1]), "-o", str(page), "--params", "pads"]
+    words = ["--baseline", str(files[-1]), *map(str, files[:-1]), "-o", str(page), "--variant", "mean-only"]
     code, said, _ = invoke(*words)
     assert code == 0, said
     assert "ward 1" in page.read_text()
     assert "the key holder reads ward 0" in said
     assert "revealed " in said
     again = html.unescape(page.read_text()).split("<pre>")[1].split("</pre>")[0]
-    assert shlex.split(again)[:3] == ["securefl", "match", "--story"]
-    code, once, _ = invoke(*shlex.split(again)[3:])
-    assert (code, once.count("ward 0")) == (0, 2), "the command on the page makes such a page"
-    code, said, _ = invoke(*words, "--variant", "mean-only")
-    assert said.count("ward 0") == 1
+    assert sorted(shlex.split(again)) == sorted(["securefl", "match", "--story", *words])
 
 
 def test_the_command_refuses_what_a_story_cannot_use(tmp_path: Path) -> None:
