@@ -35,14 +35,14 @@ class Way:
 
     def begin(self, base: Profile) -> None:
         self.base: Profile | Sealed = base
-        self.truth = base.plain
-        self.holder = KeyHolder.generate(openings=2 * CLIENTS)
+        self.truth = base
+        self.holder = KeyHolder.generate(openings=2 * CLIENTS, parameters="strong")
         self.evaluator = Evaluator.generate()
         if self.declared:
             declaration = self.evaluator.declare(self.holder.public, base, options=self.options)
             self.options = declaration.checked(self.holder.public, self.evaluator.public)
         elif self.options.encrypted_baseline:
-            self.base = base.encrypt_baseline(self.holder.public, self.evaluator.public)
+            self.base = base.encrypt_baseline(self.holder.public, self.evaluator.public, options=self.options)
 
     def encrypt(self, own: Profile) -> None:
         keys, to = self.holder.public, self.evaluator.public
@@ -61,7 +61,7 @@ class Way:
         scores = self.tally.spend("evaluator", self._scores)
         found = self.tally.spend("holder", lambda: self._revealed(scores))
         told = [found[f"client {at}"] for at in range(len(owners))]
-        truth = [divergence(own.plain, self.truth) for own in owners]
+        truth = [divergence(own, self.truth) for own in owners]
         self.tally.add(told, truth, up=sum(map(len, self.sent)), between=len(scores))
         return self.tally.row()
 

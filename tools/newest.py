@@ -72,7 +72,7 @@ def main(*versions: str) -> int:
 
 KEYS = "--public K/public.key --evaluator V/evaluator"
 MATCHED = f"""keygen --role evaluator --out V
-keygen --role key-holder --out K
+keygen --role key-holder --out K --params strong
 encrypt {KEYS}.pub --params strong-encrypted --baseline own.json -o base.enc
 encrypt {KEYS}.pub --params strong-encrypted --profile own.json -o own.enc
 match {KEYS}.key --baseline base.enc own.enc -o scores.enc

@@ -53,7 +53,7 @@ def select_by_profile(
     *,
     alpha: float,
     rng: np.random.Generator,
-    scores: Literal["ckks", "pads"] = "ckks",
+    scores: Literal["ckks", "pads"] = "pads",
     parameters: str = "strong",
     anchor: Anchor | None = None,
     bounds: Bounds | None = None,
@@ -68,7 +68,7 @@ def select_by_profile(
         >>> profiles = {"ann": near, "bob": near, "eve": far}
         >>> rng = np.random.default_rng(0)
         >>> middle = ([0.0, 0.0], [1.0, 1.0])
-        >>> found = securefl.select_by_profile(profiles, middle, 2, alpha=50.0, rng=rng, scores="pads")
+        >>> found = securefl.select_by_profile(profiles, middle, 2, alpha=50.0, rng=rng)
         >>> sorted(found.clients), found.scores["eve"] > found.scores["ann"]
         (['ann', 'bob'], True)
 
@@ -83,7 +83,7 @@ def select_by_profile(
         count: the number of clients to select. If fewer have a score, all of these are selected.
         alpha: clients are drawn without replacement with probability proportional to exp(-alpha * score).
         rng: for the draw. Keys and pads come from the operating system.
-        scores: "ckks"; or "pads", with which clients mask integers and no party has a homomorphic key.
+        scores: "pads", with which clients mask integers and no party has a homomorphic key; or "ckks".
         parameters: of the key: "strong" or "compact". Of pads: "words-64", which is also
             "strong", or "words-128".
         anchor: a public centre and scale of every element. By default profiles are not standardised.
@@ -160,10 +160,8 @@ def _plain(name: str, own: ProfileLike) -> MeanVariance:
         match own:
             case MeanVariance():
                 return own
-            case Profile():
-                return own.plain
             case (mean, variance):
-                return Profile(np.asarray(mean, np.float64), np.asarray(variance, np.float64)).plain
+                return Profile(mean, variance)
     except (DataError, ValueError, TypeError) as error:
         raise DataError(f"{name}: {error}") from None
     raise DataError(f"{name}: expected a Profile, or a pair of mean and variance, got {type(own).__name__}.")

@@ -16,13 +16,15 @@ import click
 from click.shell_completion import CompletionItem
 
 from securefl.commands.printing import echo
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.storage.inputs import shown
 
 if TYPE_CHECKING:
+    from securefl.dp.moments import MeanVariance
     from securefl.matching.keys import EvaluatorPublic, PublicKeys
     from securefl.matching.options import Options, Word
     from securefl.matching.profiles import Anchor
+    from securefl.matching.sealed import Profile
 
 FOR_YOU_ALONE: Final = "This is for you alone: no epsilon covers it."
 FILE: Final = click.Path(path_type=Path, readable=False)
@@ -67,7 +69,8 @@ _BOUNDS: Final = {
 def with_options(command: Command) -> Command:
     """Add the options that must be equal for clients, the baseline's owner and the evaluator."""
     for flag, words in _BOUNDS.items():
-        command = click.option(flag, type=float, help=words)(command)
+        name = flag[2:].removesuffix("-bound").replace("-", "_")  # as a field of `Bounds`
+        command = click.option(flag, name, type=float, help=words)(command)
     for option in (
         click.option("--anchor", type=FILE, help="Public profile (JSON) that values are standardised by."),
         click.option(
@@ -94,29 +97,41 @@ def with_options(command: Command) -> Command:
 
 
 def declared_options(
-    keys: PublicKeys, evaluator: EvaluatorPublic, declared: Path | None, **chosen: Any
+    keys: PublicKeys,
+    evaluator: EvaluatorPublic,
+    declared: Path | None,
+    own: Profile | None = None,
+    **chosen: Any,
 ) -> Options | None:
     """The options in a declaration or in the flags. If neither was given, it returns None.
 
-    Beside a declaration --spread and --anchor are what this party agrees to.
+    Beside a declaration --spread and --anchor are what this party agrees to. own: its profile, which must be
+    one of the declared length, and of the model of declaration and anchor.
     """
     from securefl.matching import document
-    from securefl.matching.declared import KIND, Declaration
+    from securefl.matching.declared import Declaration
 
     if declared is None:
-        return chosen_options(**chosen)
+        return chosen_options(own, **chosen)
     spread, anchor = chosen.pop("spread", None), chosen.pop("anchor", None)
     if any(flag is not None for flag in chosen.values()):
         raise click.UsageError(
             "Expected --declared with --spread and --anchor alone, since it has all options, got flags "
             "beside it."
         )
-    told = Declaration.from_document(document.read(declared, KIND))
-    return told.checked(keys, evaluator, spread=spread, anchor=_read_anchor(anchor))
+    told = document.load(declared, Declaration)
+    options = told.checked(keys, evaluator, spread=spread, anchor=_read_anchor(anchor, own))
+    if own is not None:
+        told.require_like(own)
+    return options
 
 
 def chosen_options(
-    variant: str | None, params: Word | None, anchor: Path | None, **bounds: float | None
+    own: Profile | None,
+    variant: str | None,
+    params: Word | None,
+    anchor: Path | None,
+    **bounds: float | None,
 ) -> Options | None:
     """The options in the flags, completed by defaults. If no flag was given, it returns None."""
     from securefl.matching.options import Options, default_bounds
@@ -126,22 +141,27 @@ def chosen_options(
     if all(flag is None for flag in (variant, params, anchor, *bounds.values())):
         return None
     params = params or "pads"
-    names = {"mean_bound": "mean", "weight_bound": "weight"}
-    said = {names.get(name, name): value for name, value in bounds.items() if value is not None}
+    said = {name: value for name, value in bounds.items() if value is not None}
     # The parameters' own defaults, because coarser parameters have tighter bounds.
     return Options(
         variant=Variant(variant or Variant.FULL),
         parameters=params,
         bounds=Bounds(**{**vars(default_bounds(params)), **said}),
-        anchor=_read_anchor(anchor),
+        anchor=_read_anchor(anchor, own),
     )
 
 
-def _read_anchor(path: Path | None) -> Anchor | None:
+def _read_anchor(path: Path | None, own: Profile | None) -> Anchor | None:
+    from securefl.matching.admission import differing_model
     from securefl.matching.profile_file import read_profile
     from securefl.matching.profiles import Anchor
 
-    return None if path is None else Anchor.of(read_profile(path).plain)
+    if path is None:
+        return None
+    public = read_profile(path)
+    if own is not None and (why := differing_model(own.model, public.model)):
+        raise DataError(f"{shown(path)}: {why}")
+    return Anchor.of(public)
 
 
 def tell_declared(options: Options) -> None:
@@ -186,6 +206,17 @@ def tell_floored(count: int) -> None:
         echo(
             f"{count} variances were below {VARIANCE_FLOOR:g} and are raised to it. {FOR_YOU_ALONE}", err=True
         )
+
+
+def tell_refused_baseline(own: MeanVariance, options: Options) -> bool:
+    """Say, before others wait, if a baseline like this profile would be refused. Whether it would be."""
+    try:
+        options.query(own)
+    except SecureFLError as error:
+        by = "" if options.anchor is None else " with this anchor"
+        echo(f"A baseline like it would be refused{by}. {error} {FOR_YOU_ALONE}", err=True)
+        return True
+    return False
 
 
 def with_private(command: Command) -> Command:

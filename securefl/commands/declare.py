@@ -32,21 +32,20 @@ def declare(public: Path, evaluator: Path, baseline: Path, out: Path, **chosen: 
     sign with a key (securefl keygen --role client), and the key holder has their client.pub.
     """
     from securefl.matching import document
-    from securefl.matching.declared import KIND
-    from securefl.matching.evaluator import KIND as EVALUATOR_KIND
+    from securefl.matching.declared import Declaration
     from securefl.matching.evaluator import Evaluator
-    from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
     from securefl.matching.keys import PublicKeys
     from securefl.matching.options import Options
     from securefl.matching.profile_file import read_profile
 
     if chosen.pop("declared") is not None:
         raise click.UsageError("Expected options of a new declaration, got --declared. Leave it out.")
-    require_free(out, KIND, public, evaluator, baseline)
-    keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
-    own = Evaluator.from_document(document.read(evaluator, EVALUATOR_KIND))
-    base, options = read_profile(baseline), chosen_options(**chosen) or Options()
+    require_free(out, Declaration.KIND, public, evaluator, baseline)
+    keys = document.load(public, PublicKeys)
+    own = document.load(evaluator, Evaluator)
+    base = read_profile(baseline)
+    options = chosen_options(base, **chosen) or Options()
     declaration = own.declare(keys, base, options=options)
     document.write(out, declaration.to_document())
-    tell_floored(options.query(base.plain).floored)
+    tell_floored(options.query(base).floored)
     echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {own.public.fingerprint}")

@@ -14,6 +14,7 @@ from securefl.commands.choices import (
     require_free,
     tell_declared,
     tell_floored,
+    tell_refused_baseline,
     with_options,
     within,
 )
@@ -54,14 +55,13 @@ def encrypt(
     breaks the protocol can read the key holder's key. Compare the printed fingerprints with those that the
     key holder and the evaluator tell you.
 
-    What `match` would refuse is refused here: bounds that scores do not fit, an anchor of another length, a
-    file that is too long. The message names the flag and a value that fits.
+    What `match` would refuse is refused here: bounds that scores do not fit, a profile of another length or
+    model than anchor and declaration, a file that is too long. The message names the flag and a value that
+    fits. If a baseline like this profile would be refused, the command says so.
     """
     from securefl.matching import document
-    from securefl.matching.clients import KIND as CLIENT_KIND
     from securefl.matching.clients import ClientKey
-    from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
-    from securefl.matching.keys import PUBLIC_KIND, EvaluatorPublic, PublicKeys
+    from securefl.matching.keys import EvaluatorPublic, PublicKeys
     from securefl.matching.options import Options
     from securefl.matching.profile_file import read_profile
     from securefl.matching.sealed import BASELINE, PROFILE
@@ -70,36 +70,38 @@ def encrypt(
         raise click.UsageError("Expected --profile or --baseline, got both or neither. Give one.")
     # Checked before any work, because an output in the place of a key or a profile would destroy it.
     require_free(out, BASELINE if profile is None else PROFILE, public, evaluator, profile, baseline, key)
-    keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
-    server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
-    if baseline is not None and chosen["declared"] is chosen["params"] is None:
-        chosen["params"] = "strong-encrypted"
-    options = declared_options(keys, server, **chosen) or Options()
+    keys = document.load(public, PublicKeys)
+    server = document.load(evaluator, EvaluatorPublic)
+    path = profile or baseline
+    assert path is not None
+    own = read_profile(path)
+    options = declared_options(keys, server, own=own, **chosen) or Options()
     if profile is not None:
-        own, signer = read_profile(profile), None
+        signer = None
         if key is not None:
             if not options.checked:
                 raise click.UsageError(
                     "Expected --key under --params strong or compact alone, which sign. Leave it out."
                 )
-            signer = ClientKey.from_document(document.read(key, CLIENT_KIND))
-        sealed = own.encrypt(keys, server, label=profile.stem, options=options, own=signer)
+            signer = document.load(key, ClientKey)
+        sealed = own.encrypt(keys, server, label=path.stem, options=options, own=signer)
     else:
-        assert baseline is not None
-        own = read_profile(baseline)
-        sealed = own.encrypt_baseline(keys, server, label=baseline.stem, options=options)
+        sealed = own.encrypt_baseline(keys, server, label=path.stem, options=options)
     document.write(out, sealed.to_document())
     # These counts depend on the client's data. They are for the client alone, and not in the file.
     if sealed.clipped:
         echo(
-            f"{sealed.clipped} values lay outside the bounds and were clipped; see --anchor. {FOR_YOU_ALONE}",
+            f"{sealed.clipped} values lay outside the bounds and were clipped. {FOR_YOU_ALONE} "
+            f"{options.way_on(own)}",
             err=True,
         )
     tell_floored(sealed.floored)
-    length = len(own.plain)
+    length = len(own)
     bound, most = options.error_bound(length, keys.openings), options.most_at_once(length, keys.openings)
     echo(f"{shown(out)}: for key holder {keys.fingerprint}, evaluator {server.fingerprint}")
     echo(f"all {keys.openings} scores of this key {within(bound, options.parameters)}")
     echo(f"one match takes at most {most} such profiles")
     if options.declared is not None:
         tell_declared(options)
+    elif profile is not None:
+        tell_refused_baseline(own, options)

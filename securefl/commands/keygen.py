@@ -29,10 +29,10 @@ _FILES = {
 @click.option("--openings", default=1000, show_default=True, help="The most scores that the key opens.")
 @click.option(
     "--params",
-    type=click.Choice(["pads"]),
-    help="pads makes no homomorphic key, for --params pads and pads-128. Default: keys for every --params.",
+    type=click.Choice(["pads", "strong"]),
+    help="Default pads: no homomorphic key, for --params pads and pads-128. strong: keys for every --params.",
 )
-def keygen(role: str, out: Path, openings: int, params: Literal["pads"] | None) -> None:
+def keygen(role: str, out: Path, openings: int, params: Literal["pads", "strong"] | None) -> None:
     """Make the keys of one session: secrets that only their owner can read, and public files.
 
     key-holder: OUT/secret.key, OUT/public.key. evaluator: OUT/evaluator.key, OUT/evaluator.pub. client:
@@ -61,9 +61,7 @@ def keygen(role: str, out: Path, openings: int, params: Literal["pads"] | None) 
         # Once more, in the lock: since the first check, another process may have made its pair.
         _require_no_pair(secret, public)
         half = secret if os.path.lexists(secret) else None
-        kept, told, fingerprint = (
-            _holder(half, openings, params) if role == "key-holder" else _of_one_secret(role, half)
-        )
+        kept, told, fingerprint = _pair(role, half, openings, params or "pads")
         if half is None:
             document.write(secret, kept, secret=True)
         else:
@@ -82,34 +80,27 @@ def _require_no_pair(secret: Path, public: Path) -> None:
         )
 
 
-def _holder(
-    half: Path | None, openings: int, params: Literal["pads"] | None
+def _pair(
+    role: str, half: Path | None, openings: int, params: Literal["pads", "strong"]
 ) -> tuple[Document, Document, str]:
     """The secret and the public file of new keys, or of the secret file `half`, and their fingerprint."""
     from securefl.matching import document
-    from securefl.matching.key_holder import KIND, KeyHolder
+    from securefl.matching.clients import ClientKey
+    from securefl.matching.evaluator import Evaluator
+    from securefl.matching.key_holder import KeyHolder
 
+    if role != "key-holder":
+        cls: type[Evaluator | ClientKey] = Evaluator if role == "evaluator" else ClientKey
+        own = cls.generate() if half is None else document.load(half, cls)
+        return (*own.to_documents(), own.public.fingerprint)
     if half is None:
         keys = KeyHolder.generate(openings=openings, parameters=params)
     else:
-        keys = KeyHolder.from_document(document.read(half, KIND))
-        found = keys.public.openings, not keys.public.raw
-        if found != (openings, params is not None):
-            raise ConfigError(
-                f"Expected the options of {shown(half)}, which is half of a pair: --openings {found[0]}"
-                f"{' --params pads' if found[1] else ''}. Repeat them, or choose another folder."
-            )
+        keys = document.load(half, KeyHolder)
+    found = keys.public.openings, "strong" if keys.public.raw else "pads"
+    if found != (openings, params):
+        raise ConfigError(
+            f"Expected the options of {half and shown(half)}, which is half of a pair: --openings "
+            f"{found[0]} --params {found[1]}. Repeat them, or choose another folder."
+        )
     return keys.to_document(), keys.public.to_document(), keys.public.fingerprint
-
-
-def _of_one_secret(role: str, half: Path | None) -> tuple[Document, Document, str]:
-    """The same of an evaluator's or a client's keys, which have no options."""
-    from securefl.matching import document
-    from securefl.matching.clients import KIND as CLIENT
-    from securefl.matching.clients import ClientKey
-    from securefl.matching.evaluator import KIND as EVALUATOR
-    from securefl.matching.evaluator import Evaluator
-
-    kind, cls = (EVALUATOR, Evaluator) if role == "evaluator" else (CLIENT, ClientKey)
-    keys = cls.generate() if half is None else cls.from_document(document.read(half, kind))
-    return (*keys.to_documents(), keys.public.fingerprint)

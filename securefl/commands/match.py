@@ -11,7 +11,6 @@ import click
 
 from securefl.commands.choices import (
     FILE,
-    chosen_options,
     declared_options,
     require_free,
     tell_floored,
@@ -96,7 +95,7 @@ def match(
                 raise click.UsageError(
                     f"Expected no {flag} with --story, which makes keys of its own. Leave it out."
                 )
-        tell_story(baseline, profiles, chosen_options(**chosen), out)
+        tell_story(baseline, profiles, chosen, out)
         return
     public, evaluator = _given("--public", public), _given("--evaluator", evaluator)
     baseline = _given("--baseline", baseline)
@@ -104,21 +103,19 @@ def match(
         raise click.MissingParameter(param_hint="'PROFILES...'", param_type="argument")
     from securefl.matching import document
     from securefl.matching.admission import NothingLeft
-    from securefl.matching.evaluator import KIND as EVALUATOR_KIND
     from securefl.matching.evaluator import Evaluator
-    from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
     from securefl.matching.keys import PublicKeys
     from securefl.matching.profile_file import read_profile
     from securefl.matching.sealed import BASELINE, SCORES, Sealed
 
     require_free(out, SCORES, public, evaluator, baseline, *profiles)
-    keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
-    own = Evaluator.from_document(document.read(evaluator, EVALUATOR_KIND))
+    keys = document.load(public, PublicKeys)
+    own = document.load(evaluator, Evaluator)
     # The content says what the file is, not its name, since a mailed file may be renamed.
     encrypted = document.is_document(baseline)
     base = Sealed.from_document(document.read(baseline, BASELINE)) if encrypted else read_profile(baseline)
     paths, sealed, refused = _sealed(profiles)
-    options = declared_options(keys, own.public, **chosen)
+    options = declared_options(keys, own.public, own=None if isinstance(base, Sealed) else base, **chosen)
     with _record(evaluator, own, sealed) as matched:
         try:
             scores = own.match(keys, base, sealed, options=options, matched=matched)

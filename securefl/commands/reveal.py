@@ -64,17 +64,15 @@ def reveal(
     from securefl.accounting.ledger import Ledger, Terms
     from securefl.he.openings import Openings
     from securefl.matching import document
-    from securefl.matching.clients import PUBLIC_KIND as CLIENT_KIND
     from securefl.matching.clients import ClientPublic
-    from securefl.matching.key_holder import KIND as SECRET_KIND
     from securefl.matching.key_holder import KeyHolder
-    from securefl.matching.keys import PUBLIC_KIND, EvaluatorPublic
-    from securefl.matching.sealed import SCORES, Scores
+    from securefl.matching.keys import EvaluatorPublic
+    from securefl.matching.sealed import Scores
 
-    keys = KeyHolder.from_document(document.read(secret, SECRET_KIND))
-    server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
-    signed = Scores.from_document(document.read(scores, SCORES))
-    given = [ClientPublic.from_document(document.read(path, CLIENT_KIND)) for path in clients]
+    keys = document.load(secret, KeyHolder)
+    server = document.load(evaluator, EvaluatorPublic)
+    signed = document.load(scores, Scores)
+    given = [document.load(path, ClientPublic) for path in clients]
     terms = Terms(unit="record", adjacency="replace-one", delta=1e-5)
     home, session = secret.parent, bytes.fromhex(keys.public.session)
     # Always 16 digits: under another name, a key's openings would be counted from 0 again.

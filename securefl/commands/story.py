@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from securefl.commands.choices import chosen_options
 from securefl.core.errors import ConfigError
 from securefl.storage.inputs import shown
 
 if TYPE_CHECKING:
-    from securefl.matching.options import Options
     from securefl.matching.sealed import Profile
 
 _RECORDS = 200
@@ -23,16 +24,17 @@ _GREYS = 16
 _SEED = 0
 
 
-def tell_story(baseline: Path | None, profiles: Sequence[Path], options: Options | None, out: Path) -> None:
+def tell_story(baseline: Path | None, profiles: Sequence[Path], chosen: Mapping[str, Any], out: Path) -> None:
     """Play a match of plain profiles, and write its page.
 
-    baseline, profiles: JSON files; without both, three clients of the packaged digits. options: of the
-    matching; None plays it twice, under pads and under CKKS ciphertexts. Raises ConfigError for one of the
-    two without the other, and for an output that is no page.
+    baseline, profiles: JSON files; without both, three clients of the packaged digits. chosen: the flags of
+    the matching; without --variant both are played, and without any flag CKKS too. Raises ConfigError for one
+    of the two without the other, and for an output that is no page.
     """
     from securefl.matching import story_page
-    from securefl.matching.options import Options
+    from securefl.matching.options import FLAGS, Options
     from securefl.matching.profile_file import read_profile
+    from securefl.matching.profiles import Variant
     from securefl.matching.story import played
     from securefl.report.pages import require_page
     from securefl.storage.files import write
@@ -56,15 +58,20 @@ def tell_story(baseline: Path | None, profiles: Sequence[Path], options: Options
             raise ConfigError(
                 "Expected profiles with file names of their own, got one name twice. Rename one."
             )
-    chosen = [Options(), Options(parameters="strong")] if options is None else [options]
-    told = [played(own, base, each) for each in chosen]
-    files = ["--baseline", str(baseline), *map(str, profiles)] if baseline is not None else []
-    words = ["securefl", "match", "--story", *files]
-    words += [] if options is None else ["--params", options.parameters]
+    given, asked = chosen_options(None, **chosen), chosen["variant"]
+    options = [replace(given or Options(), variant=each) for each in Variant if asked in (None, each)]
+    options += [] if given else [Options(parameters="strong")]
+    told = [played(own, base, each) for each in options]
+    flags = {name: value for name, value in {"baseline": baseline, **chosen}.items() if value is not None}
+    words = ["securefl", "match", "--story", *map(str, profiles)]
+    for name, value in flags.items():
+        words += [FLAGS.get(name, f"--{name}"), str(value)]
     write(out, story_page.render(told, about=about, reproduce=shlex.join([*words, "-o", str(out)])))
     for story in told:
         scores = ", ".join(f"{client.label} {client.score:.4g}" for client in story.clients)
-        click.echo(f"{story.options.parameters}: the key holder reads {scores}, within {story.bound:.1g}")
+        how = f"{story.options.parameters}, {story.options.variant}"
+        spent = ", ".join(f"{what} {1000 * seconds:.1f} ms" for what, seconds in story.seconds.items())
+        click.echo(f"{how}: the key holder reads {scores}, within {story.bound:.1g} ({spent})")
     click.echo(f"Page: {shown(out)}. It shows the plain profiles, as no party of a match could.")
 
 

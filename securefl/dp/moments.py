@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.core.arguments import numbers
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency
@@ -56,16 +58,16 @@ class MeanVariance:
             raise DataError(
                 f"Expected variances of at least 0, got {negative} of {len(self)} that are negative."
             )
-        if self.count < 1:
-            raise DataError(f"Expected a profile of at least one record, got count={self.count}.")
+        if not isinstance(self.count, Integral) or self.count < 1:
+            raise DataError(f"Expected a profile of at least one record, got count={self.count!r}.")
 
     def __len__(self) -> int:
         return len(self.mean)
 
 
 def finite_vector(name: str, values: Any) -> Floats:
-    """A read-only float64 copy. Raises DataError unless it is a vector of at least one finite entry."""
-    vector = np.array(values, dtype=np.float64)
+    """A read-only float64 copy. Raises DataError unless it is a vector of one finite number or more."""
+    vector = numbers(name, values)
     if vector.ndim != 1 or len(vector) == 0:
         raise DataError(f"Expected {name} as a vector of at least one element, got shape {vector.shape}.")
     if (bad := int(np.count_nonzero(~np.isfinite(vector)))) > 0:

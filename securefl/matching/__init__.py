@@ -9,7 +9,8 @@
 Evaluator and key holder are semi-honest and do not collude. Together they could decrypt every profile. The
 evaluator learns no score. The key holder learns scores and, if it was declared, the baseline.
 
-By default profiles are under pads. Under CKKS ("strong", "compact") the evaluator declares its baseline first
+By default profiles and keys are those of pads. Under CKKS ("strong", "compact"; the key holder generates keys
+with `parameters="strong"`) the evaluator declares its baseline first
 (`Evaluator.declare`), and openings are checked (`securefl.linear.checked`): an evaluator alone has one score
 of each profile read, which its client signed with a `ClientKey`; with one of these clients it has any entry
 of a profile read. An encrypted baseline ("strong-encrypted") is not checked: a malicious evaluator gets its

@@ -54,19 +54,19 @@ class Candidate:
 
 
 def fitting(
-    candidates: Sequence[Candidate], options: Options | None, length: int
+    candidates: Sequence[Candidate], options: Options | None, length: int, model: object
 ) -> tuple[Options | None, list[Candidate], list[Refused]]:
     """The options, the candidates that can be scored together under them, and the refused ones.
 
     options: the evaluator's options. None: those of all candidates, if they agree. length: the baseline's
-    length.
+    length. model: the baseline's.
     """
     found, refused = list(candidates), list[Refused]()
     if options is None:
         found, refused = _sort_out(found, _disagrees(found))
         options = found[0].options if found else None
     if options is not None:
-        found, more = _sort_out(found, differs_from(options, length))
+        found, more = _sort_out(found, differs_from(options, length, model))
         refused += more
     # Labels last: a profile that is refused for another reason must not block the label of an honest one.
     found, more = _sort_out(found, _comes_twice(found))
@@ -125,8 +125,8 @@ def _disagrees(candidates: Sequence[Candidate]) -> Reason:
     return reason
 
 
-def differs_from(options: Options, length: int) -> Reason:
-    """Refuse candidates with other options than these, or of another length than the baseline."""
+def differs_from(options: Options, length: int, model: object) -> Reason:
+    """Refuse candidates with other options than these, or of another length or model than the baseline."""
     expected = _public(options)
 
     def reason(one: Candidate) -> str | None:
@@ -136,10 +136,17 @@ def differs_from(options: Options, length: int) -> Reason:
             return f"Expected the matched options, got another {', '.join(differing)}. Encrypt it again."
         if one.length != length:
             return f"Expected {length} elements as in the baseline, got {one.length}."
-        return None
+        return differing_model(one.sealed.model, model)
 
     return reason
 
 
 def _public(options: Options) -> dict[str, Any]:
     return {name: value for name, value in options.to_header(0).items() if name != "length"}
+
+
+def differing_model(own: object, other: object) -> str | None:
+    """Why two profiles cannot be compared, if each names a model."""
+    if own and other and own != other:
+        return "Expected a profile of the same model, got one of another. Profile by the file of all parties."
+    return None

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
-from securefl.core.errors import CryptoError, DataError
+from securefl.core.errors import DataError
 from securefl.core.formats import prefix
 from securefl.core.keys import PublicKey, SecretKey, Signature
 from securefl.core.signing import SigningKey, verify
 from securefl.matching.document import Document
-from securefl.matching.keys import hexadecimal
+from securefl.matching.keys import hexadecimal, no_forgery
 
-KIND: Final = "client-key"
-PUBLIC_KIND: Final = "client-public"
 _OWN: Final = prefix("matching/client")
 
 
@@ -29,6 +27,7 @@ class ClientPublic:
     Raises nothing.
     """
 
+    KIND: ClassVar = "client-public"
     signing: PublicKey
 
     @property
@@ -40,13 +39,9 @@ class ClientPublic:
     def from_document(cls, content: Document) -> ClientPublic:
         """The key of a public file. Raises DataError unless its client signed it."""
         found = cls(PublicKey(hexadecimal(content.header.get("signing"), 32)))
-        try:
+        with no_forgery("a key that its client signed"):
             # Self-signed, as an evaluator's: only the fingerprint shows whose key it is.
             verify(found.signing, Signature(content.body), _OWN + found.signing.raw)
-        except CryptoError as error:
-            raise DataError(
-                f"Expected a key that its client signed, got a forged or damaged one: {error} Get it again."
-            ) from None
         return found
 
 
@@ -63,6 +58,7 @@ class ClientKey:
         DataError: `from_document` raises it for a key that differs from its header's.
     """
 
+    KIND: ClassVar = "client-key"
     signing: SigningKey
 
     @classmethod
@@ -80,8 +76,8 @@ class ClientKey:
         own = self.public
         public = {"signing": own.signing.raw.hex()}
         signature = self.signing.sign(_OWN + own.signing.raw)
-        secret = Document(KIND, {"fingerprint": own.fingerprint}, self.signing.secret.reveal())
-        return secret, Document(PUBLIC_KIND, public, signature.raw)
+        secret = Document(self.KIND, {"fingerprint": own.fingerprint}, self.signing.secret.reveal())
+        return secret, Document(own.KIND, public, signature.raw)
 
     @classmethod
     def from_document(cls, content: Document) -> ClientKey:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from securefl.core.agreement import fields
 from securefl.core.entropy import fingerprint
-from securefl.core.errors import CryptoError, DataError
+from securefl.core.errors import DataError
 from securefl.core.formats import prefix
 from securefl.core.keys import Signature
 from securefl.core.linear import LinearQuery
 from securefl.core.signing import AgreementKey, SigningKey, verify
 from securefl.linear.addressed import QUERY
 from securefl.linear.turn import Declared, Terms
+from securefl.matching.admission import differing_model
 from securefl.matching.document import Document
-from securefl.matching.keys import EvaluatorPublic, PublicKeys
+from securefl.matching.keys import EvaluatorPublic, PublicKeys, no_forgery, require_ours
 from securefl.matching.options import Options
 from securefl.matching.profiles import Anchor
+from securefl.matching.sealed import Profile
 
-KIND: Final = "declared-baseline"
 _SALT: Final = prefix("matching/salt")
 
 
@@ -58,6 +59,7 @@ class Declaration:
         DataError: `checked` raises it for another session, evaluator or signature.
     """
 
+    KIND: ClassVar = "declared-baseline"
     header: Mapping[str, Any]
     signature: Signature
 
@@ -66,7 +68,7 @@ class Declaration:
         cls, session: str, own: EvaluatorPublic, signing: SigningKey, header: Mapping[str, Any]
     ) -> Declaration:
         whole = {"session": session, "evaluator": own.fingerprint, **header}
-        return cls(whole, signing.sign(Document(KIND, whole, b"").signed_part()))
+        return cls(whole, signing.sign(Document(cls.KIND, whole, b"").signed_part()))
 
     def checked(
         self,
@@ -88,27 +90,27 @@ class Declaration:
             DataError: a declaration of another session or evaluator, one that the evaluator did not sign, or
                 one without a digest, of a larger spread, or with another anchor.
         """
-        if self.header.get("session") != public.session:
-            raise DataError(
-                "Expected a baseline that was declared for this key holder's session, got another. Ask the "
-                "evaluator for one of this session."
-            )
-        if self.header.get("evaluator") != evaluator.fingerprint:
-            raise DataError("Expected a baseline that this evaluator declared, got another's. Take its file.")
-        try:
-            verify(evaluator.signing, self.signature, Document(KIND, self.header, b"").signed_part())
-        except CryptoError as error:
-            raise DataError(
-                f"Expected a declaration that the evaluator signed, got another: {error} Get it again."
-            ) from None
+        require_ours(self.header, public.session, evaluator, "a declaration")
+        with no_forgery("a declaration that the evaluator signed"):
+            verify(evaluator.signing, self.signature, Document(self.KIND, self.header, b"").signed_part())
         options, _ = Options.from_header(self.header)
         if options.declared is None:
             raise DataError("Expected a declaration with a digest of weights, got none. Get it again.")
         options.require_agreed(spread, anchor)
         return options
 
+    def require_like(self, profile: Profile) -> None:
+        """Raises DataError for a profile that would not be scored: of another length or model."""
+        if (length := self.header.get("length")) != len(profile):
+            raise DataError(
+                f"Expected a profile of {length} elements, as was declared, got {len(profile)}. Profile by "
+                "the model file of all parties."
+            )
+        if why := differing_model(profile.model, self.header.get("model")):
+            raise DataError(why)
+
     def to_document(self) -> Document:
-        return Document(KIND, self.header, self.signature.raw)
+        return Document(self.KIND, self.header, self.signature.raw)
 
     @classmethod
     def from_document(cls, content: Document) -> Declaration:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Final
+from typing import Any, BinaryIO, ClassVar, Final, TypeVar
 
 from securefl.core.errors import ConfigError, DataError, of_another_version
 from securefl.core.formats import VERSION, first_line
@@ -51,7 +51,7 @@ _MADE_BY: Final[Mapping[str, str]] = {
     "client-public": "securefl keygen --role client makes it",
     "encrypted-profile": "securefl encrypt --profile makes it",
     "declared-baseline": "securefl declare makes it",
-    "encrypted-baseline": "securefl encrypt --baseline makes it",
+    "encrypted-baseline": "securefl encrypt --params strong-encrypted --baseline makes it",
     "encrypted-scores": "securefl match makes it",
 }
 _LONGEST_LINE: Final = 80
@@ -199,6 +199,15 @@ def read(path: Path, kind: str) -> Document:
     """Read a file of this kind. Raises DataError with the path if the file is not as it was written."""
     with opened(path) as source:
         return Document.from_stream(source, os.fstat(source.fileno()).st_size, kind)
+
+
+T = TypeVar("T")
+
+
+def load(path: Path, cls: type[T]) -> T:
+    """What a file holds, of a class that names its KIND. Raises DataError as `read` and the class do."""
+    found: T = cls.from_document(read(path, cls.KIND))  # type: ignore[attr-defined]
+    return found
 
 
 def is_document(path: Path) -> bool:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar
 
+from securefl.core.arguments import checked
 from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
 from securefl.core.keys import SecretKey
 from securefl.core.linear import Floats
@@ -22,13 +23,11 @@ from securefl.linear.turn import Declared
 from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
 from securefl.matching.declared import Declaration, declared_weights
 from securefl.matching.document import Document
-from securefl.matching.keys import EvaluatorPublic, PublicKeys, evaluator_statement
+from securefl.matching.keys import EvaluatorPublic, PublicKeys, evaluator_statement, require_ours
 from securefl.matching.matched import Matched
 from securefl.matching.matchers import Matcher
 from securefl.matching.options import Options
 from securefl.matching.sealed import BASELINE, PROFILE, Profile, Refused, Scores, Sealed
-
-KIND: Final = "evaluator-key"
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,7 @@ class Evaluator:
     Raises nothing.
     """
 
+    KIND: ClassVar = "evaluator-key"
     agreement: AgreementKey
     signing: SigningKey
     matched: Matched = field(default_factory=Matched, repr=False, compare=False)
@@ -60,6 +60,7 @@ class Evaluator:
         """The public keys, for clients and the key holder."""
         return EvaluatorPublic(self.agreement.public, self.signing.public)
 
+    @checked
     def match(
         self,
         public: PublicKeys,
@@ -85,12 +86,13 @@ class Evaluator:
 
         Raises:
             NothingLeft: no profile can be scored.
+            ConfigError: an argument of another type.
             ConfigError, DataError, RemoteProtocolError: the baseline cannot be used, or there are more
                 profiles than one file of scores, or the key's openings, allow.
         """
         length = self._length(public, baseline)
         candidates, refused = self._candidates(public, sealed)
-        options, found, more = fitting(candidates, options, length)
+        options, found, more = fitting(candidates, options, length, baseline.model)
         refused += more
         if options is None or not found:
             raise NothingLeft(_in_order(refused))
@@ -120,8 +122,8 @@ class Evaluator:
     def _length(self, public: PublicKeys, baseline: Profile | Sealed) -> int:
         """The baseline's length. Raises DataError for another kind, session or evaluator."""
         if not isinstance(baseline, Sealed):
-            return len(baseline.plain)
-        self._check(public, baseline, BASELINE, "The baseline")
+            return len(baseline)
+        self._check(public, baseline, BASELINE)
         return Options.from_header(baseline.header)[1]
 
     def _candidates(
@@ -134,7 +136,7 @@ class Evaluator:
             label = f"profile {place + 1}"
             try:
                 label = one.label
-                self._check(public, one, PROFILE, "It")
+                self._check(public, one, PROFILE)
                 options, length = Options.from_header(one.header)
                 self._unsealed(one)  # the seal binds the header: if it opens, the header is unchanged
                 found.append(Candidate(place=place, sealed=one, label=label, options=options, length=length))
@@ -170,7 +172,7 @@ class Evaluator:
         if isinstance(files, EncryptedFiles):
             raise DataError(
                 "Expected an encrypted baseline under --params strong-encrypted, got a plaintext one. Have "
-                "its owner encrypt it (securefl encrypt --baseline)."
+                "its owner encrypt it (securefl encrypt --params strong-encrypted --baseline)."
             )
         declared, floored = self._declared(files.terms, options, baseline)
         if options.declared is not None and declared.told.hex() != options.declared:
@@ -181,6 +183,7 @@ class Evaluator:
         head = b"" if options.declared is None else declared.head
         return Matcher(files, partial(files.item, declared), head, messages, matched), floored
 
+    @checked
     def declare(self, public: PublicKeys, baseline: Profile, *, options: Options) -> Declaration:
         """Declare a baseline before clients encrypt, so that their profiles are scored with no other.
 
@@ -198,17 +201,18 @@ class Evaluator:
             ConfigError: a baseline outside the bounds, or options of an encrypted one.
             DataError: an invalid profile.
         """
-        length = len(baseline.plain)
+        length = len(baseline)
         # Any digest says that weights are declared. It refuses those of an encrypted baseline.
         told = replace(options, declared=bytes(32).hex())
         files = told.files(length, public, self.public.fingerprint)
         declared, _ = self._declared(files.terms, told, baseline)
         made = replace(options, declared=declared.told.hex())
-        return Declaration.signed(public.session, self.public, self.signing, made.to_header(length))
+        header = {**made.to_header(length), "model": baseline.model}
+        return Declaration.signed(public.session, self.public, self.signing, header)
 
     def _declared(self, terms: Any, options: Options, baseline: Profile) -> tuple[Declared, int]:
         """The weights of a baseline, and the number of its floored variances."""
-        query = options.query(baseline.plain)
+        query = options.query(baseline)
         linear = query.linear(options.variant, options.bounds)
         # With plaintexts in the profiles, a constant depends on each of them: each request checks it.
         if not terms.bounds.clear and terms.bounds.product + abs(linear.offset) > terms.capacity:
@@ -225,14 +229,11 @@ class Evaluator:
         except CryptoError as error:
             raise DataError(f"{error} Get it again.") from None
 
-    def _check(self, public: PublicKeys, one: Sealed, kind: str, it: str) -> None:
-        """Raises DataError, about `it`, unless the message is of this kind, session and evaluator."""
+    def _check(self, public: PublicKeys, one: Sealed, kind: str) -> None:
+        """Raises DataError unless the message is of this kind, session and evaluator."""
         if one.kind != kind:
-            raise DataError(f"{it}: expected an {kind}, got an {one.kind}. Encrypt it as such.")
-        if one.header.get("session") != public.session:
-            raise DataError(f"{it} belongs to another key holder's session: encrypt it to this one.")
-        if one.header.get("evaluator") != self.public.fingerprint:
-            raise DataError(f"{it} is sealed to another evaluator: encrypt it to this one.")
+            raise DataError(f"Expected an {kind}, got an {one.kind}. Encrypt it as such.")
+        require_ours(one.header, public.session, self.public, f"an {kind}")
 
     # As files -------------------------------------------------------------------------------------
 
@@ -241,7 +242,7 @@ class Evaluator:
         own = self.public
         secret = self.agreement.secret.reveal() + self.signing.secret.reveal()
         signature = self.signing.sign(evaluator_statement(own.sealing.raw + own.signing.raw))
-        return Document(KIND, {"fingerprint": own.fingerprint}, secret), own.to_document(signature)
+        return Document(self.KIND, {"fingerprint": own.fingerprint}, secret), own.to_document(signature)
 
     @classmethod
     def from_document(cls, content: Document) -> Evaluator:
@@ -262,7 +263,7 @@ def _require_fitting(baseline: Sealed, options: Options, length: int) -> None:
         options=Options.from_header(baseline.header)[0],
         length=length,
     )
-    if why := differs_from(options, length)(own):
+    if why := differs_from(options, length, None)(own):
         raise DataError(f"Expected a baseline that fits the profiles, got {baseline.label}: {why}")
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
+from securefl.core.arguments import checked
 from securefl.core.errors import (
-    CryptoError,
     DataError,
     LocalProtocolError,
     RemoteProtocolError,
@@ -26,8 +26,10 @@ from securefl.matching.keys import (
     SETS,
     EvaluatorPublic,
     PublicKeys,
+    no_forgery,
     pads_key,
     pads_statement,
+    require_ours,
     session_of,
     statement,
 )
@@ -38,7 +40,6 @@ from securefl.matching.sealed import Scores
 if TYPE_CHECKING:
     from securefl.accounting.ledger import Ledger
 
-KIND: Final = "secret-key"
 _SIGNING: Final = 32
 
 
@@ -74,27 +75,30 @@ class KeyHolder:
     >>> scores = evaluator.match(holder.public, securefl.Profile([0.0], [1.0]), [sealed])
     >>> round(holder.reveal(scores, evaluator.public).scores["ward 3"], 2)
     0.5
-    >>> securefl.KeyHolder.generate(openings=10, parameters="pads").public.raw  # no homomorphic key
+    >>> holder.public.raw  # no homomorphic key
     b''
 
     Raises:
+        ConfigError: `generate` raises it for an unknown word, and for openings that are no whole number.
         DataError: `generate` raises it for a number of openings below 1 or above 2^40.
     """
 
+    KIND: ClassVar = "secret-key"
     public: PublicKeys
-    secrets: tuple[SecretKey, ...]
-    signing: SigningKey
+    secrets: tuple[SecretKey, ...] = field(repr=False)
+    signing: SigningKey = field(repr=False)
     opened: Openings = field(default_factory=Openings, repr=False, compare=False)
 
     @classmethod
-    def generate(cls, *, openings: int = 1000, parameters: Word | None = None) -> KeyHolder:
+    @checked
+    def generate(cls, *, openings: int = 1000, parameters: Word = "pads") -> KeyHolder:
         """Fresh keys for at most `openings` scores in all. Under ciphertexts a larger number costs precision.
 
         The number limits the volume. It does not protect the key of an encrypted baseline from a malicious
         evaluator, which gets it within a few hundred openings. Openings with a declared baseline are checked.
         Under pads there is no such key.
 
-        parameters: "pads" or "pads-128" make no homomorphic key. None, or another word: keys for every word.
+        parameters: "pads" or "pads-128" make no homomorphic key. Another word: keys for every word.
         """
         # a larger number costs precision: each score's flooding is sized for all openings of the key
         if not 1 <= openings <= 2**40:
@@ -107,6 +111,7 @@ class KeyHolder:
         public = PublicKeys(raw, signing.public, openings, signing.sign(statement(raw, openings)), pads)
         return cls(public, tuple(pair.secret for pair in pairs), signing)
 
+    @checked
     def reveal(
         self,
         scores: Scores,
@@ -133,6 +138,7 @@ class KeyHolder:
             The scores by label, the reasons of refusals, and an error bound.
 
         Raises:
+            ConfigError: an argument of another type.
             DataError: scores of another session, evaluator or form, or of a larger spread.
             PrivacyError: the ledger refuses a charge.
         """
@@ -152,21 +158,10 @@ class KeyHolder:
         return Revealed(found, refused, reader.error_bound)
 
     def _checked(self, scores: Scores, evaluator: EvaluatorPublic) -> tuple[Options, int, list[str]]:
-        if scores.header.get("session") != self.public.session:
-            raise DataError(
-                "Expected scores of this session, got those of another key holder's session. Use its keys."
-            )
-        if scores.header.get("evaluator") != evaluator.fingerprint:
-            raise DataError(
-                "Expected scores of this evaluator, got those of another evaluator. Use its public file."
-            )
+        require_ours(scores.header, self.public.session, evaluator, "a file of scores")
         content = Document("encrypted-scores", scores.header, scores.body[:-SIGNATURE_BYTES])
-        try:
+        with no_forgery("a file of scores that the evaluator signed"):
             verify(evaluator.signing, Signature(scores.body[-SIGNATURE_BYTES:]), content.signed_part())
-        except CryptoError as error:
-            raise DataError(
-                f"Expected scores that the evaluator signed, got others: {error} Get them again."
-            ) from None
         return *Options.from_header(scores.header), scores.labels
 
     def _released(self, label: str, request: bytes, reader: Reader, ledger: Ledger | None) -> float:
@@ -205,9 +200,8 @@ class KeyHolder:
     def to_document(self) -> Document:
         """The secret file: the public keys and all secrets."""
         public = self.public.to_document()
-        header: dict[str, Any] = {**public.header}
         own = b"".join(secret.reveal() for secret in (*self.secrets, self.signing.secret))
-        return Document(KIND, header, public.body + own)
+        return Document(self.KIND, public.header, public.body + own)
 
     @classmethod
     def from_document(cls, content: Document) -> KeyHolder:

@@ -7,9 +7,11 @@ key for pads is signed for that session. An evaluator signs its own public keys.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from securefl.core.entropy import derived
 from securefl.core.errors import CryptoError, DataError
@@ -24,7 +26,6 @@ from securefl.matching.document import Document
 # All sets are in every public file, so that a client may choose any without the key holder. A set has a key
 # of its own: that of an encrypted baseline opens unchecked requests, and the others never do.
 SETS: Final[tuple[Parameters, ...]] = (STRONG_ENCRYPTED, COMPACT, STRONG_DECLARED)
-KIND: Final = "public-key"
 _PADS: Final = prefix("matching/pads")
 
 
@@ -40,8 +41,8 @@ class PublicKeys:
 
         >>> from securefl.matching import KeyHolder
         >>> public = KeyHolder.generate(openings=10).public
-        >>> public.openings, public.fingerprint == public.session[:32]
-        (10, True)
+        >>> repr(public) == f"PublicKeys(fingerprint={public.session[:32]!r}, openings=10)"
+        True
 
     Attributes:
         raw: the encryption keys of `SETS`, one after the other. Empty for a key of pads alone.
@@ -54,6 +55,7 @@ class PublicKeys:
         DataError: keys of another length, an impossible number of openings, or a wrong signature.
     """
 
+    KIND: ClassVar = "public-key"
     raw: bytes
     signing: PublicKey
     openings: int
@@ -66,15 +68,13 @@ class PublicKeys:
                 f"Expected a key holder's keys of {sum(map(key_bytes, SETS))} bytes for 1 to 2^40 openings, "
                 f"got {len(self.raw)} bytes for {self.openings}. Get the file again."
             )
-        try:
+        with no_forgery("a public key that its holder signed"):
             verify(self.signing, self.signature, statement(self.raw, self.openings))
             signature = Signature(self.pads[-SIGNATURE_BYTES:])
             verify(self.signing, signature, pads_statement(self.session, self.agreement.raw))
-        except CryptoError as error:
-            raise DataError(
-                f"Expected a public key that its holder signed, got a forged or damaged one: {error} Get it "
-                "again."
-            ) from None
+
+    def __repr__(self) -> str:
+        return f"PublicKeys(fingerprint={self.fingerprint!r}, openings={self.openings})"
 
     @cached_property
     def session(self) -> str:
@@ -92,7 +92,7 @@ class PublicKeys:
         if not self.raw:
             raise DataError(
                 "Expected a key holder's key for ciphertexts, got one for pads alone. Give all parties "
-                "--params pads or pads-128, or ask for a key that securefl keygen makes without --params."
+                "--params pads or pads-128, or ask for a key that securefl keygen makes with --params strong."
             )
         start = sum(key_bytes(one) for one in SETS[: SETS.index(parameters)])
         return EncryptionKey(parameters, PublicKey(self.raw[start : start + key_bytes(parameters)]))
@@ -108,7 +108,7 @@ class PublicKeys:
             "signing": self.signing.raw.hex(),
             "pads": self.pads.hex(),
         }
-        return Document(KIND, header, self.raw + self.signature.raw)
+        return Document(self.KIND, header, self.raw + self.signature.raw)
 
     @classmethod
     def from_document(cls, content: Document) -> PublicKeys:
@@ -122,6 +122,15 @@ class PublicKeys:
         pads = hexadecimal(content.header.get("pads"), 32 + SIGNATURE_BYTES)
         raw, signature = content.body[:-SIGNATURE_BYTES], Signature(content.body[-SIGNATURE_BYTES:])
         return cls(raw, PublicKey(signing), openings, signature, pads)
+
+
+@contextmanager
+def no_forgery(what: str) -> Iterator[None]:
+    """Raises DataError if a signature does not hold. what: the file, and who should have signed it."""
+    try:
+        yield
+    except CryptoError as error:
+        raise DataError(f"Expected {what}, got a forged or damaged one: {error} Get it again.") from None
 
 
 def statement(raw: bytes, openings: int) -> bytes:
@@ -155,9 +164,6 @@ def hexadecimal(text: object, size: int) -> bytes:
     return raw
 
 
-PUBLIC_KIND: Final = "evaluator-public"
-
-
 @dataclass(frozen=True)
 class EvaluatorPublic:
     """The evaluator's public keys: `sealing` (X25519) for clients, `signing` (Ed25519) for the key holder.
@@ -169,6 +175,7 @@ class EvaluatorPublic:
     Raises nothing.
     """
 
+    KIND: ClassVar = "evaluator-public"
     sealing: PublicKey
     signing: PublicKey
 
@@ -179,23 +186,30 @@ class EvaluatorPublic:
 
     def to_document(self, signature: Signature) -> Document:
         header = {"sealing": self.sealing.raw.hex(), "signing": self.signing.raw.hex()}
-        return Document(PUBLIC_KIND, header, signature.raw)
+        return Document(self.KIND, header, signature.raw)
 
     @classmethod
     def from_document(cls, content: Document) -> EvaluatorPublic:
         """The keys of a public file. Raises DataError unless their evaluator signed it."""
         sealing, signing = (hexadecimal(content.header.get(name), 32) for name in ("sealing", "signing"))
         found = cls(PublicKey(sealing), PublicKey(signing))
-        try:
+        with no_forgery("an evaluator's keys that it signed"):
             # Self-signed: the maker holds the keys, and nothing is damaged. Only the fingerprint, compared
             # over another channel, shows whose keys they are.
             verify(found.signing, Signature(content.body), evaluator_statement(sealing + signing))
-        except CryptoError as error:
-            raise DataError(
-                f"Expected keys that their evaluator signed, got forged or damaged ones: {error} Get them "
-                "again."
-            ) from None
         return found
+
+
+def require_ours(header: Mapping[str, Any], session: str, evaluator: EvaluatorPublic, what: str) -> None:
+    """Raises DataError unless a file is of this session and evaluator. what: the file, for the message."""
+    for name, own, whose in (
+        ("session", session, "key holder's session"),
+        ("evaluator", evaluator.fingerprint, "evaluator"),
+    ):
+        if header.get(name) != own:
+            raise DataError(
+                f"Expected {what} of this {whose}, got that of another {whose}. Have it made for this one."
+            )
 
 
 def evaluator_statement(keys: bytes) -> bytes:

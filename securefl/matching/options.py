@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
+from securefl.core.arguments import checked
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.formats import prefix
 from securefl.core.linear import spread_of
@@ -40,22 +42,20 @@ FLAGS: Final = {
 """The flag of each bound, for messages. In Python each is a field of `Bounds`."""
 Files = PadFiles | CheckedFiles | EncryptedFiles
 """How the parties of a matching conceal, send on and read a vector."""
+_FAR: Final = 1e18
+_ANCHOR: Final = "a public --anchor near it (securefl anchor)."
 _BESIDE: Final = 1024
 """More bytes than a sealed profile has beside its header, ciphertexts and plaintext values."""
 
 
 def default_bounds(parameters: Word) -> Bounds:
     """The default bounds of each parameter set."""
-    # `strong` has room for models' profiles without an anchor; the modulus of `compact` has less room
-    match parameters:
-        case "strong" | "strong-encrypted" | "pads-128":
-            return Bounds(weight=1024)
-        case "pads":
-            return Bounds()
-        case "compact":
-            return Bounds(mean=16, variance_high=64, weight=16)
+    # Most have room for models' profiles without an anchor. The modulus of `compact` has less room.
+    narrow = {"pads": Bounds(), "compact": Bounds(mean=16, variance_high=64, weight=16)}
+    return narrow.get(parameters, Bounds(weight=1024))
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Options:
     """The public options of a matching.
@@ -83,7 +83,8 @@ class Options:
             None: under pads, any one baseline. An encrypted baseline has none.
 
     Raises:
-        ConfigError: `anchor` is no `Anchor`, or `declared` is no digest, or that of an encrypted baseline.
+        ConfigError: an unknown variant or word, bounds or an anchor of another type, or `declared` is no
+            digest, or that of an encrypted baseline.
     """
 
     variant: Variant = Variant.FULL
@@ -95,11 +96,6 @@ class Options:
     def __post_init__(self) -> None:
         if self.bounds is None:
             object.__setattr__(self, "bounds", default_bounds(self.parameters))
-        if not isinstance(self.anchor, Anchor | None):
-            raise ConfigError(
-                f"Expected anchor as an Anchor or None, got {reprlib.repr(self.anchor)}: "
-                "make one of public values with Anchor.of."
-            )
         if self.declared is not None and not _is_digest(self.declared):
             raise ConfigError(
                 f"Expected a declared baseline as 64 hex digits, got {reprlib.repr(self.declared)}. Take the "
@@ -161,15 +157,10 @@ class Options:
 
     def parameter_set(self) -> Parameters:
         """The ring parameters. Raises ConfigError under pads, which have none."""
-        match self.parameters:
-            case "strong":
-                return STRONG_DECLARED
-            case "strong-encrypted":
-                return STRONG_ENCRYPTED
-            case "compact":
-                return COMPACT
-            case _:
-                raise ConfigError(f"Expected parameters of a homomorphic key, got {self.parameters!r}.")
+        if self.padded:
+            raise ConfigError(f"Expected parameters of a homomorphic key, got {self.parameters!r}.")
+        sets = {"strong": STRONG_DECLARED, "strong-encrypted": STRONG_ENCRYPTED, "compact": COMPACT}
+        return sets[self.parameters]
 
     def files(self, length: int, public: PublicKeys, evaluator: str) -> Files:
         """The cipher for profiles of `length` elements, between this key holder and evaluator.
@@ -184,20 +175,15 @@ class Options:
         self, length: int, openings: int, place: bytes = b"", public: PublicKeys | None = None
     ) -> Files:
         try:
-            return self._within(self.bounds, length, openings, place, public)
+            return self._within(length, openings, place, public)
         except ConfigError:
             raise ConfigError(self._without_room(length, openings)) from None
 
     def _within(
-        self,
-        bounds: Bounds,
-        length: int,
-        openings: int,
-        place: bytes = b"",
-        public: PublicKeys | None = None,
+        self, length: int, openings: int, place: bytes = b"", public: PublicKeys | None = None
     ) -> Files:
         """The cipher under these bounds. Raises ConfigError if scores could wrap."""
-        linear, dealt = bounds.linear(length, self.variant), self.declared is None
+        linear, dealt = self.bounds.linear(length, self.variant), self.declared is None
         if self.padded:
             context, bits = prefix("matching/pads") + place, WORD_BITS[self.parameters]
             pads = PadTerms(bounds=linear, context=context, word_bits=bits, dealt=dealt)
@@ -210,13 +196,13 @@ class Options:
 
     def _without_room(self, length: int, openings: int) -> str:
         """What does not fit, by flag and value, and the largest value of a flag that would."""
-        words = self.bounds.words()
+        words = vars(self.bounds)
         given = ", ".join(f"{flag} {words[name]:g}" for name, flag in FLAGS.items() if name != "spread")
         fitting = {name: self._largest(name, length, openings) for name in ("weight", "mean")}
         fixes = [f"{FLAGS[name]} {value:.3g} or less" for name, value in fitting.items() if value is not None]
-        if not self.padded and self._fits(self.bounds, length, 1):
+        if not self.padded and self._fits(length, 1):
             fixes.append("a key of fewer --openings")
-        if self.parameters == "pads":
+        if self.padded and replace(self, parameters="pads-128")._fits(length, openings):
             fixes.append("--params pads-128")
         key = "" if self.padded else f" and a key of --openings {openings}"
         return (
@@ -226,9 +212,9 @@ class Options:
             "profiles keeps them inside tighter bounds."
         )
 
-    def _fits(self, bounds: Bounds, length: int, openings: int) -> bool:
+    def _fits(self, length: int, openings: int) -> bool:
         try:
-            self._within(bounds, length, openings)
+            self._within(length, openings)
         except ConfigError:
             return False
         return True
@@ -238,7 +224,7 @@ class Options:
         for step in range(1, 400):
             # steps of a tenth: a person types the value, and the rest of the room costs precision only
             value = float(f"{getattr(self.bounds, name) / 1.1**step:.2g}")
-            if self._fits(replace(self.bounds, **{name: value}), length, openings):
+            if replace(self, bounds=replace(self.bounds, **{name: value}))._fits(length, openings):
                 return value
         return None
 
@@ -298,35 +284,63 @@ class Options:
         """A client's values: floored, anchored, clipped."""
         return features(profile, self._anchor(len(profile)), self.bounds)
 
+    @np.errstate(all="ignore")
     def query(self, baseline: MeanVariance) -> ProfileQuery:
         """The baseline's values, floored and anchored in the same way.
 
         Raises ConfigError if the bounds would change the baseline.
         """
         made = query(baseline, self._anchor(len(baseline)), self.bounds)
-        low, high, weight = self.bounds.variance_low, self.bounds.variance_high, self.bounds.weight
+        if fault := self._fault(made):
+            raise ConfigError(f"{fault} {self.way_on(baseline)} The scores' error grows with the bounds.")
+        return made
+
+    def _fault(self, made: ProfileQuery) -> str:
+        """Why the bounds refuse a baseline, or "" if they take it."""
+        low, high, most = self.bounds.variance_low, self.bounds.variance_high, self.bounds.weight
         if made.clipped:
-            raise ConfigError(
-                f"Expected the baseline's {len(baseline)} variances inside {FLAGS['variance_low']} {low:g} "
+            return (
+                f"Expected the baseline's {len(made.mean)} variances inside {FLAGS['variance_low']} {low:g} "
                 f"to {FLAGS['variance_high']} {high:g}, got {made.clipped} that lie outside the declared "
-                "bounds. Give all parties a public --anchor near it, or wider bounds."
+                "bounds."
             )
-        if (needed := self._weight_of(made)) > weight:
-            raise ConfigError(
-                f"Expected a baseline of weights up to {FLAGS['weight']} {weight:g}, got {needed:.4g}. Give "
-                "all parties a public --anchor nearer to the baseline, or a larger bound. The error of the "
-                "scores grows with it."
-            )
+        if (needed := self._weight_of(made)) > most:
+            return f"Expected a baseline of weights up to {FLAGS['weight']} {most:g}, got {needed:.4g}."
         weights = made.split(self.variant).hidden
         spread, largest = spread_of(weights), self.bounds.largest_spread(len(weights))
-        if spread > largest:
-            raise ConfigError(
-                f"Expected a baseline whose largest weight is up to {largest:.4g} times the root mean square "
-                f"of all ({FLAGS['spread']} {self.bounds.spread:g}), got {spread:.4g} times: its score would "
-                "nearly be one element. Give all parties a public --anchor nearer to the baseline, or a "
-                "larger bound."
-            )
-        return made
+        if spread <= largest:
+            return ""
+        return (
+            f"Expected a baseline whose largest weight is up to {largest:.4g} times the root mean square of "
+            f"all ({FLAGS['spread']} {self.bounds.spread:g}), got {spread:.4g} times: its score would nearly "
+            "be one element."
+        )
+
+    @np.errstate(all="ignore")
+    def way_on(self, profile: MeanVariance) -> str:
+        """What all parties can give so that a profile fits, as a client's and as a baseline.
+
+        Flags are named if they were tried, with powers of two, on which parties agree sooner. None makes room
+        for a larger spread, which is a matter of trust.
+        """
+        anchor = self._anchor(len(profile))
+        there = query(profile, anchor, Bounds(mean=_FAR, variance_low=1 / _FAR, variance_high=_FAR))
+        # An encrypted baseline has no pads. A weight may be infinite, which a query refuses.
+        for word in () if self.encrypted_baseline else dict.fromkeys((self.parameters, "pads-128")):
+            usual = vars(default_bounds(word))
+            wide = dict(vars(self.bounds) if word == self.parameters else usual)
+            with suppress(ConfigError, DataError):
+                most = {"mean": np.abs(there.mean).max(), "variance_high": there.variance.max()}
+                most["weight"] = self._weight_of(there)
+                wide |= {name: max(wide[name], np.exp2(np.ceil(np.log2(most[name])))) for name in most}
+                low = np.exp2(np.floor(np.log2(there.variance.min())))
+                wide["variance_low"] = min(wide["variance_low"], low)
+                own = replace(self, parameters=word, bounds=Bounds(**wide))
+                fault = own._fault(query(profile, anchor, own.bounds))
+                if own.padded and own._fits(len(profile), 1) and not fault:
+                    flags = [f"{FLAGS[name]} {wide[name]:g}" for name in wide if wide[name] != usual[name]]
+                    return f"Give all parties {' '.join([f'--params {word}', *flags])}, or {_ANCHOR}"
+        return f"Give all parties {_ANCHOR}"
 
     def _weight_of(self, made: ProfileQuery) -> float:
         """The smallest `weight` bound that holds for this baseline."""
@@ -349,7 +363,7 @@ class Options:
             "length": length,
             "variant": self.variant.value,
             "parameters": self.parameters,
-            "bounds": self.bounds.words(),
+            "bounds": dict(vars(self.bounds)),
             "anchor": None
             if anchor is None
             else {"centre": anchor.centre.tolist(), "scale": anchor.scale.tolist()},

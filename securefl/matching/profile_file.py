@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from securefl.core.errors import DataError
 from securefl.matching.sealed import Profile
 from securefl.storage.inputs import content, shown
 from securefl.storage.texts import MOST_ELEMENTS, elements
 
+_LONGEST_NAME: Final = 64
 LARGEST_PROFILE: Final = 2**24
 """The largest JSON profile, in bytes: some 400,000 elements."""
 
@@ -35,13 +34,10 @@ def read_profile(path: Path) -> Profile:
         # numpy would turn true, "1" and null into numbers
         if any(type(v) not in (int, float) for name in ("mean", "variance") for v in found[name]):
             raise ValueError
-        mean, variance = (np.array(found[name], dtype=np.float64) for name in ("mean", "variance"))
-        count = found.get("count", 1)
-        if type(count) is not int:
+        count, model = found.get("count", 1), found.get("model", "")
+        if type(count) is not int or not isinstance(model, str) or len(model) > _LONGEST_NAME:
             raise ValueError
-        profile = Profile(mean, variance, count)
-        _ = profile.plain
-        return profile
+        return Profile(found["mean"], found["variance"], count, model)
     except DataError as error:
         raise DataError(f"{shown(path)}: {error}") from None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):

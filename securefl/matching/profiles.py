@@ -23,6 +23,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.core.arguments import checked
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.linear import LinearBounds, LinearQuery, Range
 from securefl.dp.moments import MeanVariance, finite_vector, require_same_length
@@ -83,11 +84,13 @@ class Anchor:
         return np.asarray((outputs - self.centre) / self.scale)
 
     @classmethod
+    @checked
     def of(cls, public: MeanVariance) -> Anchor:
-        """The anchor that standardises a public profile."""
+        """The anchor that standardises a public profile. Raises ConfigError for what is no profile."""
         return cls(public.mean, np.sqrt(np.maximum(public.variance, VARIANCE_FLOOR)))
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
     """Declared public bounds on anchored values. Privacy guarantees and capacity follow from them.
@@ -112,7 +115,7 @@ class Bounds:
     have a spread of up to 6.9, or 0.78 of the bound.
 
     Raises:
-        ConfigError: a bound is not within 1e-18 to 1e18, variance_low > variance_high, or spread < 1.
+        ConfigError: no number, one outside of 1e-18 to 1e18, variance_low > variance_high, or spread < 1.
     """
 
     mean: float = 64.0
@@ -121,20 +124,10 @@ class Bounds:
     weight: float = 32.0
     spread: float = 8.0
 
-    def words(self) -> dict[str, float]:
-        """Every bound by its key in digests and files."""
-        return {
-            "mean": self.mean,
-            "variance_low": self.variance_low,
-            "variance_high": self.variance_high,
-            "weight": self.weight,
-            "spread": self.spread,
-        }
-
     def __post_init__(self) -> None:
-        for name in self.words():
-            object.__setattr__(self, name, float(getattr(self, name)))  # 16 and 16.0 are one declaration
-        values = tuple(self.words().values())
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, float(value))  # 16 and 16.0 are one declaration
+        values = tuple(vars(self).values())
         if self.spread < 1:
             raise ConfigError(f"Expected a spread from 1, that of weights of one size, got {self.spread}.")
         if not all(np.isfinite(values)) or min(values) <= 0 or self.variance_low > self.variance_high:
@@ -254,11 +247,6 @@ class ProfileQuery:
         """The part of q * div that depends on the baseline only."""
         return 0.5 * float(np.sum(np.log(self.variance) + self.mean**2 / self.variance - 1.0))
 
-    @property
-    def weights(self) -> Floats:
-        """[-mu_B / s_B, 1 / (2 s_B), -1/2], shape (2q + 1,)."""
-        return self.split(Variant.FULL).hidden
-
     def linear(self, variant: Variant, bounds: Bounds) -> LinearQuery:
         """The linear query whose number is a client's divergence."""
         weights = self.split(variant)
@@ -276,6 +264,7 @@ class ProfileQuery:
                 return Split(np.concatenate([linear, half]), np.concatenate([half, logs]))
 
 
+@checked
 def divergence(profile: MeanVariance, baseline: MeanVariance) -> float:
     """Mean over q of KL(N(mu, s) || N(mu_B, s_B)), both variances floored (FedProf v2, eqs. 3 and 58).
 
@@ -289,6 +278,7 @@ def divergence(profile: MeanVariance, baseline: MeanVariance) -> float:
         baseline: the baseline, of q elements too.
 
     Raises:
+        ConfigError: what is no profile.
         DataError: profiles of two lengths.
     """
     require_same_length("profile", profile.mean, "baseline", baseline.mean)
@@ -316,6 +306,7 @@ def query(baseline: MeanVariance, anchor: Anchor, bounds: Bounds) -> ProfileQuer
     return ProfileQuery(mean, inside, int(np.count_nonzero(inside != variance)), _floored(baseline))
 
 
+@checked
 def linear_query(
     baseline: MeanVariance, anchor: Anchor, bounds: Bounds, variant: Variant = Variant.FULL
 ) -> LinearQuery:
@@ -337,6 +328,7 @@ def linear_query(
         variant: the part of a profile that is hidden.
 
     Raises:
+        ConfigError: an argument of another type.
         DataError: an anchor of another length than the baseline.
     """
     return query(baseline, anchor, bounds).linear(variant, bounds)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal, cast
 
-import numpy as np
-
+from securefl.core.arguments import checked
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.linear import Floats
 from securefl.core.signing import seal
@@ -91,22 +90,29 @@ class Sealed:
             )
         return str(label)
 
+    @property
+    def model(self) -> object:
+        """The name of its model in the header, which its sender wrote."""
+        return self.header.get("model")
+
     def to_document(self) -> Document:
         return Document(self.kind, self.header, self.body)
 
     @classmethod
     def from_document(cls, content: Document) -> Sealed:
-        kind: Kind = PROFILE if content.kind == PROFILE else BASELINE
-        return cls(kind, content.header, content.body)
+        return cls(cast(Kind, content.kind), content.header, content.body)
 
     def context(self) -> bytes:
         """The bytes that the seal binds: kind and header."""
         return Document(self.kind, self.header, b"").signed_part()
 
 
+@checked
 @dataclass(frozen=True, eq=False)
-class Profile:
+class Profile(MeanVariance):
     """Mean and population variance per element of a layer's output, (q,) each (FedProf v2, section 3.1).
+
+    Arrays are numpy's, torch's or pandas', or lists.
 
     >>> import securefl
     >>> holder, evaluator = securefl.KeyHolder.generate(openings=10), securefl.Evaluator.generate()
@@ -114,28 +120,21 @@ class Profile:
     >>> sealed = own.encrypt(holder.public, evaluator.public, label="ward 3")
     >>> sealed.label, sealed.clipped
     ('ward 3', 0)
-    >>> mode_e = securefl.matching.Options(parameters="strong-encrypted")
-    >>> larger = own.encrypt(holder.public, evaluator.public, label="ward 3", options=mode_e)
-    >>> len(sealed.body) < len(larger.body) / 100
-    True
 
     Raises:
-        DataError: `plain`, and so each encryption, raises it for different shapes, non-finite values or
-            negative variances.
+        DataError: what is no array of numbers, different shapes, non-finite values, negative variances, or a
+            count that is no whole number from 1.
+
+    Attributes:
+        model: names the model whose outputs these are, as `securefl profile` does. "": it is not known.
     """
 
     mean: Floats
     variance: Floats
     count: int = 1
+    model: str = ""
 
-    @property
-    def plain(self) -> MeanVariance:
-        """Mean and variance, checked.
-
-        Raises DataError for different shapes, non-finite values or negative variances.
-        """
-        return MeanVariance(np.asarray(self.mean), np.asarray(self.variance), self.count)
-
+    @checked
     def encrypt(
         self,
         public: PublicKeys,
@@ -159,11 +158,11 @@ class Profile:
 
         Raises:
             DataError: an invalid profile or label, or a key holder's key without one for these parameters.
-            ConfigError: scores could wrap under these options; or under "strong" and "compact" no key to sign
-                with, or no declared baseline.
+            ConfigError: an argument of another type; scores could wrap under these options; or under "strong"
+                and "compact" no key to sign with, or no declared baseline.
         """
-        options, length = options or Options(), len(self.plain)
-        values = options.features(self.plain)
+        options, length = options or Options(), len(self)
+        values = options.features(self)
         found = values.split(options.variant)
         options.require_file(length, public.openings)
         options.require_declared()
@@ -183,6 +182,7 @@ class Profile:
         made = _sealed(PROFILE, message, self, public, evaluator, label, options)
         return replace(made, clipped=values.clipped, floored=values.floored)
 
+    @checked
     def encrypt_baseline(
         self,
         public: PublicKeys,
@@ -193,19 +193,23 @@ class Profile:
     ) -> Sealed:
         """Mode E: the profile as the baseline of a matching. The evaluator does not learn it.
 
-        options: those of the matching, under "strong-encrypted". None: its defaults.
+        options: those of the matching, under "strong-encrypted". No opening of such a baseline is checked, so
+        nobody gets it by default.
 
         Exceptions are those of `encrypt`. DataError also for other parameters.
         """
-        options = options or Options(parameters="strong-encrypted")
-        files = options.files(len(self.plain), public, evaluator.fingerprint)
+        options = options or Options()
+        _require_label(label)
+        files = options.files(len(self), public, evaluator.fingerprint)
         if not isinstance(files, EncryptedFiles):
             raise DataError(
-                f"Expected the parameters of an encrypted baseline, got {options.parameters}. Use "
-                "strong-encrypted, on all sides."
+                f"Expected the parameters of an encrypted baseline, got {options.parameters}. Under pads the "
+                "evaluator matches a plain baseline. If it must not learn the baseline, use strong-encrypted "
+                "on all sides: no opening is checked then, and an evaluator that breaks the protocol reads "
+                "the key."
             )
-        options.require_file(len(self.plain), public.openings)
-        own = options.query(self.plain)
+        options.require_file(len(self), public.openings)
+        own = options.query(self)
         linear = own.linear(options.variant, options.bounds)
         message = Encryptor(files.key, files.terms).encrypt_baseline(linear)
         made = _sealed(BASELINE, message, self, public, evaluator, label, options)
@@ -230,12 +234,12 @@ def _sealed(
     label: str,
     options: Options,
 ) -> Sealed:
-    _require_label(label)
     header = {
         "session": public.session,
         "evaluator": evaluator.fingerprint,
         "label": label,
-        **options.to_header(len(profile.plain)),
+        **options.to_header(len(profile)),
+        **({"model": profile.model} if profile.model else {}),
     }
     # The header is readable but bound by the seal: with another label or other options it does not open.
     made = Sealed(kind, header, b"")
@@ -262,6 +266,7 @@ class Scores:
         DataError: `labels` raises it for labels that occur twice, differ only by case or are not printable.
     """
 
+    KIND: ClassVar = SCORES
     header: Mapping[str, Any]
     body: bytes = field(repr=False)
     refused: tuple[Refused, ...] = ()

@@ -28,7 +28,7 @@ PARTIES: Final = ("Client", "Evaluator", "Key holder", "Eavesdropper")
 Kind = Literal["plain", "masked", "bytes", "score", "note"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Exhibit:
     """One thing that a party has after a step. kind: plain numbers, masked integers, bytes in hex, a score,
     or a note on what was measured. what: in words, with its size. values: as text."""
@@ -39,13 +39,15 @@ class Exhibit:
     values: Sequence[str] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Step:
-    """A step of the match. says: what happens, in a sentence or two. new: what parties get by it."""
+    """A step of the match. says: what happens, in a sentence or two. new: what parties get by it. took: who
+    needed how much time for it."""
 
     title: str
     says: str
     new: Sequence[Exhibit]
+    took: str = ""
 
     def of(self, party: str) -> list[Exhibit]:
         return [own for own in self.new if own.party == party]
@@ -81,15 +83,25 @@ def render(stories: Sequence[Story], *, about: str, reproduce: str) -> str:
 
 
 def _heading(story: Story) -> str:
-    """What hides the numbers, and its word on the command line."""
+    """What hides the numbers, and its words on the command line."""
+    flags = f"--params {story.options.parameters} --variant {story.options.variant}"
     if story.options.padded:
-        return f"Under pads (--params {story.options.parameters}): no key to steal"
-    return f"Under CKKS ciphertexts, with checked openings (--params {story.options.parameters})"
+        return f"Under pads ({flags}): no key to steal"
+    return f"Under CKKS ciphertexts, with checked openings ({flags})"
+
+
+def _took(story: Story, what: str, whose: str) -> str:
+    return f"{whose} took {1000 * story.seconds[what]:.1f} ms on this machine."
 
 
 def _answer(story: Story) -> str:
     scores = ", ".join(f"{own.score:.3g} for {own.label}" for own in story.clients)
-    return f"The key holder read {scores}. No other party read a score, and nobody read a client's numbers."
+    most = (
+        "the evaluator read their variances alone"
+        if len(_shown(story).clear)
+        else "nobody read a client's numbers"
+    )
+    return f"The key holder read {scores}. No other party read a score, and {most}."
 
 
 def _shown(client_of: Story) -> Client:
@@ -106,70 +118,79 @@ def _steps(story: Story) -> list[Step]:
 def _profiles(story: Story, own: Client) -> Step:
     size = len(own.profile.mean)
     return Step(
-        title="Everybody starts with plain numbers of their own",
-        says=f"Each client sums up its records as {size} means and {size} variances, those of a layer's "
+        "Everybody starts with plain numbers of their own",
+        f"Each client sums up its records as {size} means and {size} variances, those of a layer's "
         "outputs. The evaluator has such a profile of its own, the baseline. The key holder makes keys.",
-        new=[
+        [
             Exhibit(
-                party="Client",
-                kind="plain",
-                what=f"{own.label}: {size} means, over {own.profile.count:,} records",
-                values=_numbers(own.profile.mean),
+                "Client",
+                "plain",
+                f"{own.label}: {size} means, over {own.profile.count:,} records",
+                _numbers(own.profile.mean),
+            ),
+            Exhibit("Client", "plain", f"{size} variances", _numbers(own.profile.variance)),
+            Exhibit(
+                "Evaluator",
+                "plain",
+                f"baseline: {size} means",
+                _numbers(story.baseline.mean),
             ),
             Exhibit(
-                party="Client", kind="plain", what=f"{size} variances", values=_numbers(own.profile.variance)
+                "Evaluator",
+                "plain",
+                f"{size} variances",
+                _numbers(story.baseline.variance),
             ),
+            Exhibit("Key holder", "note", "its secret key, which never leaves it"),
             Exhibit(
-                party="Evaluator",
-                kind="plain",
-                what=f"baseline: {size} means",
-                values=_numbers(story.baseline.mean),
-            ),
-            Exhibit(
-                party="Evaluator",
-                kind="plain",
-                what=f"{size} variances",
-                values=_numbers(story.baseline.variance),
-            ),
-            Exhibit(party="Key holder", kind="note", what="its secret key, which never leaves it"),
-            Exhibit(
-                party="Eavesdropper",
-                kind="note",
-                what=f"the public key, {_bytes(story.public_key)}, as all have it",
+                "Eavesdropper",
+                "note",
+                f"the public key, {_bytes(story.public_key)}, as all have it",
             ),
         ],
+        _took(story, "keys", "The key holder's keys"),
     )
 
 
-def _sent(own: Client) -> list[Exhibit]:
-    """What anybody on the way sees of the client's file."""
+def _sends(own: Client, *concealed: Exhibit) -> Step:
     bits = np.unpackbits(np.frombuffer(own.sealed, np.uint8))
     spread = 1.96 * 0.5 / np.sqrt(len(bits))
-    return [
+    readable = Exhibit(
+        "Evaluator",
+        "plain",
+        "the variances and the sum of their logarithms, left readable",
+        _numbers(own.clear),
+    )
+    new = [
+        *concealed,
+        *([readable] if len(own.clear) else []),
+        _again(own),
         Exhibit(
-            party="Eavesdropper",
-            kind="bytes",
-            what=f"the file, {_bytes(len(own.file))}: a readable header with the label and the options, "
+            "Eavesdropper",
+            "bytes",
+            f"the file, {_bytes(len(own.file))}: a readable header with the label and the options, "
             f"then {_bytes(len(own.sealed))} under a seal",
-            values=[_hex(own.sealed)],
+            [_hex(own.sealed)],
         ),
         Exhibit(
-            party="Eavesdropper",
-            kind="note",
-            what=f"share of ones among the {number_text(len(bits), 0)} sealed bits: {bits.mean():.4f} "
+            "Eavesdropper",
+            "note",
+            f"share of ones among the {number_text(len(bits), 0)} sealed bits: {bits.mean():.4f} "
             f"(a fair coin: 0.5 ± {spread:.4f} in 95 of 100 matches)",
         ),
     ]
+    says = "The file is sealed to the evaluator, so the key holder cannot read it on the way."
+    return Step("It sends a file to the evaluator", says, new)
 
 
 def _again(own: Client) -> Exhibit:
     # The tag of the terms of pads is public, and the same in all messages of a match.
-    start = 0 if own.words is None else PLACE
-    one, other = (np.frombuffer(raw, np.uint8)[start:] for raw in (own.message, own.again))
+    start, end = 0 if own.words is None else PLACE, len(own.message) - own.clear.nbytes
+    one, other = (np.frombuffer(raw, np.uint8)[start:end] for raw in (own.message, own.again))
     return Exhibit(
-        party="Evaluator",
-        kind="note",
-        what=f"a second encryption of the same numbers differs in {100 * np.mean(one != other):.1f} % of its "
+        "Evaluator",
+        "note",
+        f"a second encryption of the same numbers differs in {100 * np.mean(one != other):.1f} % of its "
         f"bytes (unrelated bytes differ in {100 * 255 / 256:.1f} %)",
     )
 
@@ -184,174 +205,170 @@ def _masked_steps(story: Story, own: Client) -> list[Step]:
     relation = float(spearmanr(np.array(words.plain, float), np.array(words.masked, float)).statistic)
     return [
         Step(
-            title="The client hides its numbers under a pad",
-            says=f"It makes {count} integers of them, and adds to each a fresh random integer, modulo "
+            "The client hides its numbers under a pad",
+            f"It makes {count} integers of them, and adds to each a fresh random integer, modulo "
             f"2^{words.bits}. Only the key holder can make the same random integers.",
-            new=[
+            [
+                Exhibit("Client", "plain", f"{count} integers", _integers(words.plain)),
                 Exhibit(
-                    party="Client", kind="plain", what=f"{count} integers", values=_integers(words.plain)
-                ),
-                Exhibit(
-                    party="Client",
-                    kind="masked",
-                    what="the same with the pad",
-                    values=_integers(words.masked),
+                    "Client",
+                    "masked",
+                    "the same with the pad",
+                    _integers(words.masked),
                 ),
             ],
+            _took(story, "encrypted", "A client"),
+        ),
+        _sends(
+            own,
+            Exhibit(
+                "Evaluator",
+                "masked",
+                f"{count} masked integers, in {_bytes(len(own.message))} with a fresh public key",
+                _integers(words.masked),
+            ),
+            Exhibit(
+                "Evaluator",
+                "note",
+                f"their rank correlation with the client's integers: {relation:.2f} (unrelated "
+                f"numbers: within ± {1.96 / np.sqrt(count):.2f} in 95 of 100 matches)",
+            ),
         ),
         Step(
-            title="It sends a file to the evaluator",
-            says="The file is sealed to the evaluator, so the key holder cannot read it on the way.",
-            new=[
-                Exhibit(
-                    party="Evaluator",
-                    kind="masked",
-                    what=f"{count} masked integers, in {_bytes(len(own.message))} with a fresh public key",
-                    values=_integers(words.masked),
-                ),
-                Exhibit(
-                    party="Evaluator",
-                    kind="note",
-                    what=f"their rank correlation with the client's integers: {relation:.2f} (unrelated "
-                    f"numbers: within ± {1.96 / np.sqrt(count):.2f} in 95 of 100 matches)",
-                ),
-                _again(own),
-                *_sent(own),
-            ],
-        ),
-        Step(
-            title="The evaluator multiplies them with its baseline",
-            says="It sums the products of the masked integers and its weights to one integer. The weights go "
+            "The evaluator multiplies them with its baseline",
+            "It sums the products of the masked integers and its weights to one integer. The weights go "
             "to the key holder under a mask of their own, which client and evaluator share.",
-            new=[
+            [
                 Exhibit(
-                    party="Evaluator",
-                    kind="plain",
-                    what=f"{count} weights of the baseline",
-                    values=_integers(words.weights),
+                    "Evaluator",
+                    "plain",
+                    f"{count} weights of the baseline",
+                    _integers(words.weights),
                 ),
                 Exhibit(
-                    party="Evaluator",
-                    kind="masked",
-                    what="its integer, still masked",
-                    values=[str(words.word)],
+                    "Evaluator",
+                    "masked",
+                    "its integer, still masked",
+                    [str(words.word)],
                 ),
                 Exhibit(
-                    party="Key holder",
-                    kind="masked",
-                    what=f"{count} masked weights",
-                    values=_integers(words.share),
+                    "Key holder",
+                    "masked",
+                    f"{count} masked weights",
+                    _integers(words.share),
                 ),
-                Exhibit(party="Key holder", kind="masked", what="the integer", values=[str(words.word)]),
+                Exhibit("Key holder", "masked", "the integer", [str(words.word)]),
                 _scores_file(story),
             ],
+            _took(story, "matched", "For all clients it"),
         ),
     ]
 
 
 def _encrypted_steps(story: Story, own: Client) -> list[Step]:
     count, digest = len(own.features), story.options.declared or ""
+    squares = (
+        "their squares" if len(own.clear) else "their squares with the variances, the sum of the logarithms"
+    )
     declared = Exhibit(
-        party="Client", kind="bytes", what=f"the digest, {_bytes(len(digest) // 2)}", values=[_spaced(digest)]
+        "Client", "bytes", f"the digest, {_bytes(len(digest) // 2)}", [_hex(bytes.fromhex(digest))]
     )
     return [
         Step(
-            title="The evaluator commits to its baseline",
-            says="It tells everybody the digest of its weights, before any client encrypts. Later it can be "
+            "The evaluator commits to its baseline",
+            "It tells everybody the digest of its weights, before any client encrypts. Later it can be "
             "scored with these weights and no others.",
-            new=[
+            [
                 declared,
                 replace(declared, party="Key holder"),
                 Exhibit(
-                    party="Eavesdropper",
-                    kind="note",
-                    what=f"the declaration, {_bytes(len(story.declaration or b''))}, with the same digest",
+                    "Eavesdropper",
+                    "note",
+                    f"the declaration, {_bytes(len(story.declaration or b''))}, with the same digest",
                 ),
             ],
+            _took(story, "declared", "The evaluator"),
         ),
         Step(
-            title="The client encrypts and signs its numbers",
-            says=f"It puts {count} numbers, the means, their squares with the variances, and the sum of the "
-            "logarithms, into one ciphertext under the key holder's public key. It signs the ciphertext "
-            "together with the digest.",
-            new=[
-                Exhibit(party="Client", kind="plain", what=f"{count} numbers", values=_numbers(own.features)),
+            "The client encrypts and signs its numbers",
+            f"It puts {count} numbers (the means, {squares}) into one ciphertext under the key holder's "
+            "public key. It signs the ciphertext together with the digest.",
+            [
+                Exhibit("Client", "plain", f"{count} numbers", _numbers(own.features)),
                 Exhibit(
-                    party="Client",
-                    kind="bytes",
-                    what=f"one ciphertext with its signature, {_bytes(len(own.message))}",
-                    values=[_hex(own.message)],
+                    "Client",
+                    "bytes",
+                    f"one ciphertext with its signature, {_bytes(len(own.message))}",
+                    [_hex(own.message)],
                 ),
             ],
+            _took(story, "encrypted", "A client"),
+        ),
+        _sends(
+            own,
+            Exhibit(
+                "Evaluator",
+                "bytes",
+                f"the ciphertext, {_bytes(len(own.message))}; it has no key to open it",
+                [_hex(own.message)],
+            ),
         ),
         Step(
-            title="It sends a file to the evaluator",
-            says="The file is sealed to the evaluator, so the key holder cannot read it on the way.",
-            new=[
-                Exhibit(
-                    party="Evaluator",
-                    kind="bytes",
-                    what=f"the ciphertext, {_bytes(len(own.message))}; it has no key to open it",
-                    values=[_hex(own.message)],
-                ),
-                _again(own),
-                *_sent(own),
-            ],
-        ),
-        Step(
-            title="The evaluator multiplies half of the ciphertext with its baseline",
-            says="It sends the key holder one integer of this product, the other half of the "
+            "The evaluator multiplies half of the ciphertext with its baseline",
+            "It sends the key holder one integer of this product, the other half of the "
             "ciphertext, the client's signature, and its weights. The key holder checks that the client "
             "signed this ciphertext for weights of this digest. So it learns the weights, and nothing that "
             "the client did not sign is opened.",
-            new=[
+            [
                 Exhibit(
-                    party="Evaluator",
-                    kind="plain",
-                    what=f"{count} weights of the baseline",
-                    values=_numbers(story.weights),
+                    "Evaluator",
+                    "plain",
+                    f"{count} weights of the baseline",
+                    _numbers(story.weights),
                 ),
                 Exhibit(
-                    party="Key holder",
-                    kind="plain",
-                    what=f"the same {count} weights",
-                    values=_numbers(story.weights),
+                    "Key holder",
+                    "plain",
+                    f"the same {count} weights",
+                    _numbers(story.weights),
                 ),
                 Exhibit(
-                    party="Key holder",
-                    kind="bytes",
-                    what=f"the request for this client, {_bytes(len(own.request))}",
-                    values=[_hex(own.request)],
+                    "Key holder",
+                    "bytes",
+                    f"the request for this client, {_bytes(len(own.request))}",
+                    [_hex(own.request)],
                 ),
                 _scores_file(story),
             ],
+            _took(story, "matched", "For all clients it"),
         ),
     ]
 
 
 def _scores_file(story: Story) -> Exhibit:
     return Exhibit(
-        party="Eavesdropper",
-        kind="bytes",
-        what=f"the file of {len(story.clients)} requests, {_bytes(len(story.scores_file))}; its last bytes",
-        values=[_hex(story.scores_file[-_HEX:])],
+        "Eavesdropper",
+        "bytes",
+        f"the file of {len(story.clients)} requests, {_bytes(len(story.scores_file))}; its last bytes",
+        [_hex(story.scores_file[-_HEX:])],
     )
 
 
 def _read(story: Story) -> Step:
     return Step(
-        title="The key holder reads one score for each client",
-        says="A score is the divergence of the client's profile from the baseline: 0 for the same profile, "
+        "The key holder reads one score for each client",
+        "A score is the divergence of the client's profile from the baseline: 0 for the same profile, "
         "larger for others. Nothing goes back to the evaluator or to the clients.",
-        new=[
+        [
             Exhibit(
-                party="Key holder",
-                kind="score",
-                what=f"{own.label}, within {_small(story.bound)}",
-                values=[f"{own.score:.6g}"],
+                "Key holder",
+                "score",
+                f"{own.label}, within {_small(story.bound)}",
+                [f"{own.score:.6g}"],
             )
             for own in story.clients
         ],
+        _took(story, "revealed", "For all clients it"),
     )
 
 
@@ -368,7 +385,7 @@ def _checked(story: Story) -> Step:
             f"difference from a client's integers is then {max(regained)}."
         )
     title = "Is it right, and what breaks it?" if regained else "Is it right?"
-    return Step(title=title, says=says, new=[])
+    return Step(title, says, [])
 
 
 def _picture(story: Story, name: str) -> Picture:
@@ -435,10 +452,6 @@ def _small(value: float) -> str:
 
 def _hex(raw: bytes) -> str:
     return raw[:_HEX].hex(" ", 4) + (" …" if len(raw) > _HEX else "")
-
-
-def _spaced(digits: str) -> str:
-    return _hex(bytes.fromhex(digits))
 
 
 def _bytes(count: int) -> str:

@@ -38,7 +38,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
     """A regular file, open for reading from its beginning.
 
     Raises DataError, with the file's name in front, if the file cannot be opened, is no regular file, or
-    fails while the caller reads it. A DataError of the caller gets the name too.
+    fails while the caller reads it. A DataError of the caller gets the name too, unless it begins with it.
     """
     try:
         # Before the file is opened, since opening a device may already change something.
@@ -46,7 +46,8 @@ def opened(path: Path) -> Iterator[BufferedReader]:
         with os.fdopen(_opened(path), "rb") as source:
             yield source
     except DataError as error:
-        raise DataError(f"{shown(path)}: {error}") from None
+        told = str(error)
+        raise DataError(told if told.startswith(str(path)) else f"{shown(path)}: {told}") from None
     except OSError as error:
         raise DataError(f"{shown(path)}: {_why(path, error)}") from None
 

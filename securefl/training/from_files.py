@@ -1,75 +1,233 @@
-"""Reading a model description, records and arrays from the files that a command names."""
+"""Reading models and records for a profile, and arrays, from the files and names that a command is given.
+
+A model is a file of `securefl export`, or TOML with the table [model] of a study, a table [weights], and for
+tables [data.columns], which names the columns that the model reads, in the order of its inputs.
+"""
 
 from __future__ import annotations
 
-import warnings
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from io import BufferedReader, TextIOWrapper
+from io import BufferedReader
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
-from securefl.core.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.core.reading import convert
-from securefl.data import NAMES, load
-from securefl.data.tables import LARGEST
-from securefl.storage.inputs import opened, require_size
+from securefl.data import NAMES, Dataset, Split, load
+from securefl.data.columns import key_of, listed
+from securefl.data.in_memory import array_of as array
+from securefl.data.layout import Arrays, values_of
+from securefl.data.schema import Named, Schema, frame_of
+from securefl.data.tables import LARGEST, read_records
+from securefl.storage.inputs import opened, require_size, shown
+from securefl.storage.own_code import Namer, importable, located, names_code
+from securefl.storage.own_code import load as load_code
 from securefl.storage.texts import read_text, toml
-from securefl.training import ModelConfig
+from securefl.training import trained
+from securefl.training.models import ModelConfig
+from securefl.training.networks import digest_of
+from securefl.training.own_models import OwnModel, model_points, profiled_layer, section_of
+from securefl.training.vector import load_vector
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFile:
+class WeightsSection:
     """The table [weights] of a model file.
 
     outputs: the number of the model's outputs. seed: the seed of its initial weights. weights: the path of a
-    .npy vector, float32 (d,), that replaces the initial weights.
+    .npy vector, float32 (d,), that replaces the initial weights. shape: of a record, if no columns tell it.
     """
 
     outputs: int
     seed: int = 0
     weights: str | None = None
+    shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**64:
-            raise ValueError(f"Expected 0 <= seed < 2^64, got {self.seed}.")
+        if not 0 <= self.seed < 2**64 or any(size < 1 for size in self.shape):
+            raise ValueError(f"Expected 0 <= seed < 2^64 and sizes from 1, got {self.seed} and {self.shape}.")
 
 
-def model_of(path: Path) -> tuple[ModelConfig, ModelFile]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModelFile:
+    """A model of a file.
+
+    build: makes the module for records of a shape, and names its profiled layer. encode: makes the module's
+    input of records, which may be a table or an array. shape: of the input, or () if only records tell it.
+    columns: what a table's columns become, for the digest. characters: of the vocabulary, for text.
+    """
+
+    build: Callable[[tuple[int, ...]], tuple[nn.Module, str]]
+    encode: Callable[[object, str], NDArray[Any]]
+    shape: tuple[int, ...]
+    columns: Any
+    characters: int | None = None
+
+    def inputs(self, records: object, where: str) -> NDArray[Any]:
+        """Records as the module's input, (n, *shape). Raises DataError for others. where: their name."""
+        found = self.encode(records, where)
+        shape = found.shape[1:]
+        if not all(shape) or self.shape not in ((), shape):
+            wanted = f"shape {self.shape}" if self.shape else "one number or more"
+            raise DataError(f"{where}: expected records of {wanted}, got {shape}.")
+        return found
+
+    def digest(self, module: nn.Module, layer: str) -> str:
+        """16 hex digits, equal for all parties whose profiles can be compared."""
+        whole = f"{digest_of(module, sources=False)} {layer} {self.columns}"
+        return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+def model_of(path: Path, namer: Namer) -> ModelFile:
+    """The model in a file. Code that a TOML names in `kind` is run. Raises ConfigError and DataError."""
+    if path.suffix.lower() != ".toml":
+        model = trained.load(path)
+        about = model.about
+        return ModelFile(
+            build=lambda shape: (model.module, profiled_layer(model.module) or ""),
+            encode=lambda records, where: model.inputs(records),
+            shape=about.shape,
+            columns=about.records.words()["columns"],
+            characters=about.outputs if about.reads_text else None,
+        )
     text = read_text(path)
     try:
         table = toml(text)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    if set(table) != {"model", "weights"}:
-        raise ConfigError(f"{path}: expected the tables [model] and [weights], got {sorted(table)}.")
-    return convert(ModelConfig, table["model"], "model"), convert(ModelFile, table["weights"], "weights")
+    if not {"model", "weights"} <= set(table) <= {"model", "weights", "data"}:
+        raise ConfigError(f"{path}: expected the tables [model], [weights] and [data], got {sorted(table)}.")
+    weights, columns = convert(WeightsSection, table["weights"], "weights"), _columns(table.get("data", {}))
+    kind, part = section_of(table["model"], brought=False)
+    section: Any = convert(kind, part, "model")
+    shape = (sum(len(values_of(one.name, one)) for one in columns),) if columns else weights.shape
+
+    def build(shape: tuple[int, ...]) -> tuple[nn.Module, str]:
+        own: Any = section
+        if not isinstance(own, ModelConfig):
+            word = own.kind if names_code(own.kind) else model_points()[own.kind].value
+            place = located(word, path.parent, namer)
+            made = OwnModel(
+                factory=load_code(place),
+                name=own.kind,
+                options=own.options,
+                profiled_layer=own.profiled_layer,
+                place=place,
+            )
+            own = made.resolved(shape, weights.outputs, weights.seed)
+        module = own.build(shape, weights.outputs, weights.seed)
+        if weights.weights is not None:
+            # Relative to the model file and not to the working folder, since both files are kept together.
+            load_vector(module, array_of(path.parent / weights.weights).astype(np.float32))
+        return module, own.layer
+
+    def encode(records: object, where: str) -> NDArray[Any]:
+        if (frame := frame_of(records, where)) is None:
+            found = array(records, where)
+            if found.dtype.kind not in "biuf":
+                raise DataError(f"{where}: expected numbers, got an array of {found.dtype}.")
+            return found.astype(np.int64 if text_model else np.float32)
+        if not columns:
+            lines = "\n".join(f"{key_of(str(name))} = {{}}" for name in frame.columns)
+            raise DataError(
+                f"{where}: expected the columns that the model reads, in the order of its inputs, in {path}, "
+                f"got none. All parties need the same ones:\n\n[data.columns]\n{lines}\n\n"
+                "A column of words needs `categories`, and other numbers than from 0 to 1 a `range`, as in a "
+                "study."
+            )
+        return Schema(columns=columns, shape=shape).encode(frame, where)
+
+    text_model = isinstance(section, ModelConfig) and section.reads_text
+    return ModelFile(
+        build=build,
+        encode=encode,
+        shape=shape,
+        columns=[one.written() for one in columns] or None,
+        characters=weights.outputs if text_model else None,
+    )
 
 
-def records_of(data: str) -> NDArray[Any]:
+def _columns(table: Any) -> tuple[Named, ...]:
+    if (
+        not isinstance(table, dict)
+        or set(table) - {"columns"}
+        or not isinstance(table.get("columns", {}), dict)
+    ):
+        raise ConfigError("[data] Expected the tables [data.columns.NAME] alone, as in a study.")
+    return tuple(
+        convert(Named, {**own, "name": name}, f"data.columns.{key_of(name)}")
+        for name, own in table.get("columns", {}).items()
+    )
+
+
+def records_of(data: str, namer: Namer) -> object:
+    """The records of a data set, of code `module:name` in the working folder, or of a file.
+
+    Returns a table, or an array (n, ...). Raises ConfigError and DataError.
+    """
     if data in NAMES:
         return load(data, seed=0).train.x
-    return array_of(Path(data)).astype(np.float32)
+    if names_code(data):
+        return _bare(_made(data, namer))
+    path = Path(data)
+    if path.suffix.lower() == ".npy":
+        return array_of(path)
+    with opened(path) as source:  # a pipe or a device is refused before a reader waits for it
+        require_size(source, LARGEST)
+        found = read_records(path)
+    names = [*map(str, getattr(found, "columns", ()))]
+    counted = [[*map(str, range(first, first + len(names)))] for first in (0, 1)]
+    if names and names not in counted and not set("".join(names)) - set("0123456789.+-eE "):
+        raise DataError(
+            f"{shown(path)}: expected the names of the columns as the first line, got what looks like a "
+            f"record: {listed(names)}. Write the names there."
+        )
+    return found
+
+
+def _made(name: str, namer: Namer) -> Any:
+    place = located(name, Path.cwd(), namer)
+    made = load_code(place)
+    try:
+        with importable(place):
+            return made() if callable(made) else made
+    except SecureFLError:
+        raise
+    except (Exception, SystemExit) as error:  # the caller's own code: it can raise any error, or exit
+        raise DataError(f"{name}: expected records, got {type(error).__name__}: {error}. Mend it.") from error
+
+
+def _bare(found: Any) -> object:
+    """Records without their targets."""
+    if isinstance(found, Split):
+        found = found.train
+    if isinstance(found, Dataset | Arrays):
+        return found.x
+    if isinstance(found, Mapping) and "x" in found:
+        return found["x"]
+    return found[0] if isinstance(found, tuple) and len(found) == 2 else found
 
 
 def array_of(path: Path) -> NDArray[Any]:
-    """Read numbers from a .npy or .csv of at most `LARGEST` bytes.
+    """Read numbers from a .npy of at most `LARGEST` bytes.
 
     Raises DataError, with the path, for other content and for anything but a regular file.
     """
     with opened(path) as source:
         size = require_size(source, LARGEST)
         if not source.peek(1):
-            raise DataError("Expected numbers as .npy or .csv, got an empty file.")
+            raise DataError("Expected numbers as .npy, got an empty file.")
         try:
-            found = _array(source, size) if path.suffix == ".npy" else _table(source)
+            found = _array(source, size)
         except (ValueError, EOFError, SyntaxError) as error:
-            raise DataError(
-                f"Expected numbers as .npy or .csv, got other content: {str(error)[:200]}."
-            ) from None
+            raise DataError(f"Expected numbers as .npy, got other content: {str(error)[:200]}.") from None
         if found.dtype.kind not in "fiu":
             raise DataError(f"Expected an array of numbers, got one of type {found.dtype}.")
     return found
@@ -91,14 +249,6 @@ def _array(source: BufferedReader, size: int) -> NDArray[Any]:
     # Loading a pickle from a .npy would run its code.
     found: NDArray[Any] = np.load(source, allow_pickle=False)
     return found
-
-
-def _table(source: BufferedReader) -> NDArray[Any]:
-    """The numbers of a .csv: float64 (rows, columns)."""
-    # numpy warns of a file without numbers, whose table has no rows
-    with TextIOWrapper(source, encoding="utf-8-sig") as text, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return np.loadtxt(text, delimiter=",", ndmin=2)
 
 
 def slice_of(rows: str | None) -> slice:

@@ -308,7 +308,7 @@ def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str |
             draws = _draws(name, model, rows)
     if layer is not None:
         named_layer(model, layer)
-    return Found(layer=layer or _profiled(model), draws=draws)
+    return Found(layer=layer or profiled_layer(model), draws=draws)
 
 
 def _varied(blank: Tensor) -> Tensor:
@@ -394,7 +394,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return bool(torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)))
 
 
-def _profiled(model: nn.Module) -> str | None:
+def profiled_layer(model: nn.Module) -> str | None:
     """The name of the first dense layer, as in FedProf, or of the last convolution if there is none."""
     dense: list[str] = [
         name for name, module in model.named_modules() if name and isinstance(module, nn.Linear)

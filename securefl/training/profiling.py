@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.streams import stream
+from securefl.data.in_memory import array_of
 from securefl.dp.moments import MeanVariance
 from securefl.training.chunks import per_record_outputs
 from securefl.training.devices import as_tensor, computed, device_of, full_precision, in_mode
@@ -73,7 +74,7 @@ def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 1024) ->
     Args:
         model: A model from records (n, *shape) to outputs.
         layer: The name of a module of it with output (n, q) or (n, q, height, width).
-        x: Records, shape (n, *shape), n >= 1.
+        x: Records, shape (n, *shape), n >= 1, of numpy or torch.
         batch: Records that are computed at a time. The profile does not depend on it, except for rounding.
 
     Returns:
@@ -120,7 +121,7 @@ def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64
     with _reading(model, layer) as read:
         return np.asarray(
             per_record_outputs(
-                model, ("outputs", layer), lambda rows: read(rows).double(), as_tensor(x)
+                model, ("outputs", layer), lambda rows: read(rows).double(), _inputs(x)
             ).numpy()
         )
 
@@ -152,6 +153,14 @@ def outputs_of(
         read = outputs(model, layer, rows) if len(rows) else np.zeros((0, 0))
         found += np.split(read, np.cumsum([len(x) for x in clients[those]])[:-1])
     return found
+
+
+def _inputs(x: Any) -> Tensor:
+    """Records of numpy or torch as a model reads them. Raises DataError for what is no array of numbers."""
+    found = array_of(x, "records")
+    if found.dtype.kind not in "biuf":
+        raise DataError(f"Expected records as numbers, got an array of {found.dtype}. Cast it.")
+    return as_tensor(found.astype(np.float32, copy=False) if found.dtype.kind == "f" else found)
 
 
 def _moments(model: nn.Module, layer: str, clients: Sequence[NDArray[Any]], batch: int) -> list[Moments]:
@@ -189,7 +198,7 @@ def _shared(sizes: Sequence[int], most: int) -> Iterator[slice]:
 
 def _passed(model: nn.Module, layer: str, x: NDArray[Any], batch: int) -> list[Tensor]:
     """The layer's outputs, one tensor (n, q) for each batch."""
-    inputs, device = as_tensor(x), device_of(model)
+    inputs, device = _inputs(x), device_of(model)
     with (
         _reading(model, layer) as read,
         in_mode(model, training=False),

@@ -45,14 +45,6 @@ PRIVATE = {
     "securefl.commands.main": "a program that types commands",
     "securefl.study": _RUN,
     "securefl.study.config": _RUN,
-    "securefl.study.forecast": _RUN,
-    "securefl.study.run": _RUN,
-    "securefl.study.world": _RUN,
-    "securefl.sweep.cells": _RUN,
-    "securefl.sweep.tradeoff": _RUN,
-    "securefl.matching.document": "reads and writes the files that the commands exchange",
-    "securefl.core.streams": "a stream for made-up records",
-    "securefl.accounting.figures": "an epsilon in words",
 }
 """What documents still import from below a face, and why."""
 
@@ -105,6 +97,8 @@ def test_documents_import_from_faces_alone() -> None:
     programs = [(where, source) for where, source in sources() if whole(source)]
     assert len(programs) > 30
     assert [(where, bad) for where, source in programs if (bad := outside(source))] == []
+    notebooks = {m for where, source in programs if where.endswith("ipynb") for m, _ in imported(source)}
+    assert notebooks & set(PRIVATE) == set(), "a notebook uses public names alone"
     used = {module for _, source in programs for module, _ in imported(source)}
     assert set(PRIVATE) - used == set(), "a private module is listed that no document needs"
 

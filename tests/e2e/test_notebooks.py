@@ -106,6 +106,15 @@ def test_has_claims_of_its_own(name: str) -> None:
     assert len(claims) >= 2
 
 
+def test_a_match_of_ones_own_takes_ten_lines() -> None:
+    (cell,) = (
+        own for own in code(notebook("encrypted_matching")) if "ten lines" in own.metadata.get("tags", ())
+    )
+    lines = [line for line in cell.source.splitlines() if line.strip()]
+    assert len(lines) <= 10
+    assert [line for line in lines if "import" in line] == ["import securefl"]
+
+
 def test_the_foreign_loop_changes_in_about_thirty_lines() -> None:
     cells = {
         tag: cell.source for cell in code(notebook("foreign_loop")) for tag in cell.metadata.get("tags", ())

@@ -46,7 +46,8 @@ class Place:
 
     def __init__(self, root: Path, *options: str, openings: int = 1000) -> None:
         self.root, self.options = root, options
-        call("keygen", "--role", "key-holder", "--out", root / "K", "--openings", openings)
+        keys = ("--params", "strong", "--openings", openings)
+        call("keygen", "--role", "key-holder", *keys, "--out", root / "K")
         call("keygen", "--role", "evaluator", "--out", root / "V")
         write(root / "b.json", BASE)
         for label, values in CLIENTS.items():

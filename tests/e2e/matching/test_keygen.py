@@ -174,7 +174,7 @@ def test_a_keygen_that_is_killed_is_made_whole_by_the_same_command(
     before = (tmp_path / "K" / secret).read_bytes() if moved else b""
     if moved and role == "key-holder":
         wrong = call("keygen", "--role", role, "--out", tmp_path / "K", code=1)
-        assert "half of a pair: --openings 7. Repeat them" in wrong
+        assert "half of a pair: --openings 7 --params pads. Repeat them" in wrong
         assert not (tmp_path / "K" / public).exists()
     said = call(*words)
     assert ("was alone" in said) == bool(moved)

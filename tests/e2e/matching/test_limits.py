@@ -31,7 +31,7 @@ NARROW = Bounds(mean=1, variance_low=0.9, variance_high=1, weight=0.1)
 
 @pytest.fixture(scope="module")
 def parties() -> tuple[KeyHolder, Evaluator]:
-    return KeyHolder.generate(openings=10), Evaluator.generate()
+    return KeyHolder.generate(openings=10, parameters="strong"), Evaluator.generate()
 
 
 def flat(length: int) -> Profile:
@@ -215,7 +215,7 @@ def test_variances_of_a_baseline_outside_are_told_by_flag(place: Place) -> None:
     write(place.root / "b.json", ([0.0, 0.0, 0.0], [5000.0, 1.0, 1.0]))
     said = "inside --variance-low 5.96046e-08 to --variance-high 512, got 1 that lie outside"
     assert said in place.match(code=1)
-    assert said in place.encrypt("b", "--baseline", code=1)
+    assert said in place.encrypt("b", "--baseline", "--params", "strong-encrypted", code=1)
 
 
 def test_an_anchor_of_another_length_is_told_by_flag(place: Place) -> None:
@@ -265,8 +265,8 @@ def test_a_profile_too_long_for_encrypt_is_refused_where_it_is_made(
         "-o",
         tmp_path / "p.json",
     )
-    monkeypatch.setattr("securefl.matching.profile_file.MOST_ELEMENTS", 13)
-    assert "Expected at most 13 numbers in at most 16,777,216 bytes, got up to 14" in call(*words, code=1)
-    assert not (tmp_path / "p.json").exists()
     monkeypatch.setattr("securefl.matching.profile_file.MOST_ELEMENTS", 14)
+    assert "Expected at most 14 numbers in at most 16,777,216 bytes, got up to 15" in call(*words, code=1)
+    assert not (tmp_path / "p.json").exists()
+    monkeypatch.setattr("securefl.matching.profile_file.MOST_ELEMENTS", 15)
     call(*words)

@@ -33,7 +33,7 @@ def test_one_bad_profile_costs_nobody_else_a_score(place: Place) -> None:
     place.encrypt("short")
     told = place.match("foreign.enc", "p1.enc", "junk\x1b[2J.enc", "p2.enc", "short.enc", code=3)
     assert f"{place.root}/p1.enc -> p1\n{place.root}/p2.enc -> p2\n" in told
-    assert "foreign.enc refused: It belongs to another key holder's session" in told
+    assert "foreign.enc refused: Expected an encrypted-profile of this key holder's session" in told
     assert "short.enc refused: Expected 3 elements as in the baseline, got 1" in told
     assert "a file that securefl did not write" in told
     assert "\x1b" not in told
@@ -82,7 +82,7 @@ def test_an_anchor_is_given_to_match_as_to_encrypt(tmp_path: Path) -> None:
 def test_an_encrypted_baseline_with_other_options_is_refused(place: Place) -> None:
     for label in CLIENTS:
         place.encrypt(label, "--profile", "--params", "strong-encrypted")
-    place.encrypt("b", "--baseline", "--mean-bound", 8)
+    place.encrypt("b", "--baseline", "--params", "strong-encrypted", "--mean-bound", 8)
     assert "a baseline that fits the profiles, got b" in place.match(baseline="b.enc", code=1)
 
 
@@ -104,7 +104,7 @@ def test_floors_and_clips_are_counted_and_said(place: Place) -> None:
 
 
 def test_floors_and_clips_are_counted_in_python() -> None:
-    keys, server = KeyHolder.generate(openings=10), Evaluator.generate()
+    keys, server = KeyHolder.generate(openings=10, parameters="strong"), Evaluator.generate()
     far = Profile(np.array([1000.0, 0.0]), np.array([0.0, 1.0]))
     sealed = far.encrypt(keys.public, server.public)
     assert (sealed.clipped, sealed.floored) == (1, 1)
@@ -164,6 +164,14 @@ def test_headers_hold_no_numbers_that_are_none(fresh: Callable[[], Place]) -> No
         assert "header" in use(place, name)
 
     assert offenders(product(("p1.enc", "scores.enc"), ("NaN", "Infinity", "1e999")), check) == []
+
+
+def test_a_baseline_outside_the_bounds_is_refused_not_clipped(place: Place) -> None:
+    write(place.root / "b.json", ([0.0, 0.0, 0.0], [5000.0, 1.0, 1.0]))
+    assert "that lie outside the declared bounds" in place.match(code=1)
+    assert "that lie outside the declared bounds" in place.encrypt(
+        "b", "--baseline", "--params", "strong-encrypted", code=1
+    )
 
 
 def test_names_that_cannot_be_labels_are_blamed_on_the_name(place: Place) -> None:

@@ -157,7 +157,7 @@ def _matching(root: Path) -> Iterator[Base]:
     home = root / _MATCHING
     home.mkdir()
     keys, own = home / "K", home / "V"
-    _must(call("keygen", "--role", "key-holder", "--out", keys))
+    _must(call("keygen", "--role", "key-holder", "--params", "strong", "--out", keys))
     _must(call("keygen", "--role", "evaluator", "--out", own))
     sealed = []
     for number, name in enumerate(("base", "first", "second")):

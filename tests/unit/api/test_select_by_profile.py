@@ -49,7 +49,7 @@ def test_the_draw_is_the_callers_stream() -> None:
 
 def test_profiles_come_as_objects_too(tmp_path: Path) -> None:
     public = securefl.Profile(np.array(NEAR[0]), np.array(NEAR[1]))
-    found = chosen([public, public.plain, NEAR], ledger=tmp_path / "ledger", delta=1e-5)
+    found = chosen([public, public, NEAR], ledger=tmp_path / "ledger", delta=1e-5)
     assert np.ptp(list(found.scores.values())) < 1e-4, "but for their noise"
     assert (tmp_path / "ledger").is_file()
 
@@ -85,7 +85,7 @@ def test_a_ledger_lets_as_many_scores_out_as_were_declared(tmp_path: Path) -> No
         ({"of": {"a": ([np.nan, 1], [1, 1]), "b": NEAR}}, "a: Expected finite entries"),
         ({"of": {"a": ([0, 1], [-1, 1]), "b": NEAR}}, "a: Expected variances of at least 0"),
         ({"of": {"a": 3, "b": NEAR}}, "a: expected a Profile, or a pair"),
-        ({"of": {"a": (["x", "y"], [1, 1]), "b": NEAR}}, "a: could not convert"),
+        ({"of": {"a": (["x", "y"], [1, 1]), "b": NEAR}}, "a: Expected mean as"),
         ({"middle": ([0, 0], [1e-9, 1e9])}, "1 that lie outside the declared bounds"),
         ({"ledger": "somewhere"}, "Expected `delta` with a ledger"),
     ],

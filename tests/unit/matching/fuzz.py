@@ -215,10 +215,12 @@ class PadFileDoors:
 
 
 def file_doors() -> list[SecureAggregator]:
-    keys, server = KeyHolder.generate(openings=10**6), FileEvaluator.generate()
+    keys, server = KeyHolder.generate(openings=10**6, parameters="strong"), FileEvaluator.generate()
     some, mode_e = Profile(np.zeros(Q), np.ones(Q)), Options(parameters="strong-encrypted")
     sealed = some.encrypt(keys.public, server.public, label="p", options=mode_e)
-    scores = server.match(keys.public, some.encrypt_baseline(keys.public, server.public), [sealed])
+    scores = server.match(
+        keys.public, some.encrypt_baseline(keys.public, server.public, options=mode_e), [sealed]
+    )
     secret, public = server.to_documents()
 
     def reads(kind: str, use: Callable[[Document], object]) -> Callable[[bytes], object]:

@@ -52,7 +52,7 @@ GIVEN = [one.public for one in CLIENTS]
 
 @cache
 def parties() -> tuple[KeyHolder, Evaluator]:
-    return KeyHolder.generate(openings=100), Evaluator.generate()
+    return KeyHolder.generate(openings=100, parameters="strong"), Evaluator.generate()
 
 
 def declared(options: Options, baseline: Profile = BASE) -> Options:
@@ -82,7 +82,7 @@ def test_scores_of_a_declared_baseline_are_the_divergences(word: str, variant: V
     found = holder.reveal(Scores.from_document(scores.to_document()), evaluator.public, clients=GIVEN)
     assert found.refused == {}
     for label, own in zip(LABELS, OWNED, strict=True):
-        apart = abs(found.scores[label] - divergence(own.plain, BASE.plain))
+        apart = abs(found.scores[label] - divergence(own, BASE))
         assert apart <= SURELY * found.error_bound < 0.01
 
 
@@ -301,7 +301,7 @@ def test_with_one_client_the_evaluator_has_an_entry_of_another_profile_read() ->
         return head, [CLIENTS[0].public.signing.raw + signature + number + raw, items[1]]
 
     found = holder.reveal(forged(scores, collude), evaluator.public, clients=GIVEN)
-    hidden = options.features(OWNED[1].plain).split(Variant.FULL).hidden
+    hidden = options.features(OWNED[1]).split(Variant.FULL).hidden
     apart = abs(found.scores["p1"] * terms.bounds.scale - hidden[j])
     assert apart <= SURELY * terms.bounds.scale * found.error_bound
     assert hidden[j] == 1.0

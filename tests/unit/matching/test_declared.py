@@ -73,7 +73,7 @@ class Parties:
         return salt + words.packed(weights)
 
     def weights(self, base: Profile) -> words.Words:
-        made = self.options.query(base.plain).linear(self.options.variant, self.options.bounds)
+        made = self.options.query(base).linear(self.options.variant, self.options.bounds)
         return self.terms.encoded(made)
 
 
@@ -85,7 +85,7 @@ def test_scores_are_the_divergence(parameters: Any, variant: Variant) -> None:
     found = parties.keys.reveal(scores, parties.server.public)
     assert not found.refused
     for i, own in enumerate(parties.owners):
-        assert abs(found.scores[f"p{i}"] - divergence(own.plain, parties.base.plain)) <= found.error_bound
+        assert abs(found.scores[f"p{i}"] - divergence(own, parties.base)) <= found.error_bound
     assert found.error_bound < 1e-3
     assert parties.keys.reveal(parties.match(), parties.server.public) == found, "the same again"
 
@@ -140,7 +140,7 @@ def test_weights_of_no_baseline_are_refused_though_they_were_declared(at: int) -
     parties.options = replace(parties.options, declared=told.hex())
     sealed = parties.encrypt(parties.owners[0], "p0", parties.options)
     message = unseal(parties.server.agreement, sealed.body, sealed.context())
-    query = PADS.query(parties.base.plain).linear(PADS.variant, PADS.bounds)
+    query = PADS.query(parties.base).linear(PADS.variant, PADS.bounds)
     bad = Declared(parties.terms, QUERY, query, told, head, entry, 0.0)
     item = parties.files.item(bad, message, np.zeros(0), "p0")
     forged = parties.signed(head + item, labels=["p0"], declared=told.hex())
@@ -190,7 +190,7 @@ def test_clients_that_were_told_two_digests_are_matched_apart() -> None:
         parties.server.match(parties.keys.public, parties.base, [*parties.sealed, two])
     scores = parties.server.match(parties.keys.public, owned(98), [two])
     found = parties.keys.reveal(scores, parties.server.public).scores
-    assert found["p5"] == pytest.approx(divergence(owned(5).plain, owned(98).plain), abs=1e-3)
+    assert found["p5"] == pytest.approx(divergence(owned(5), owned(98)), abs=1e-3)
 
 
 # Declarations ----------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_declarations_of_others_are_refused() -> None:
     keys, server = KeyHolder.generate(openings=1, parameters="pads"), Evaluator.generate()
     with pytest.raises(DataError, match="this key holder's session"):
         parties.declaration.checked(keys.public, parties.server.public)
-    with pytest.raises(DataError, match="this evaluator declared"):
+    with pytest.raises(DataError, match="a declaration of this evaluator"):
         parties.declaration.checked(parties.keys.public, server.public)
     changed = {**parties.declaration.header, "declared": "0" * 64}
     with pytest.raises(DataError, match=r"declaration .*signed"):
@@ -252,7 +252,7 @@ def test_the_client_adds_the_noise_of_a_declared_match() -> None:
     match = parties.server.match(parties.keys.public, parties.base, sealed[:20])
     found = parties.keys.reveal(match, parties.server.public)
     own = np.array(list(found.scores.values()))
-    exact = divergence(parties.owners[0].plain, parties.base.plain)
+    exact = divergence(parties.owners[0], parties.base)
     assert not found.refused
     assert len(set(own)) == 20
     assert np.ptp(own) > found.error_bound / 10

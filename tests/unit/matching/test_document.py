@@ -29,7 +29,7 @@ from securefl.matching.document import LIMITS, Document, read, write
 from securefl.matching.keys import evaluator_statement, pads_statement, session_of, statement
 
 ONE = Profile(np.array([0.5, 0.0]), np.array([1.0, 2.0]), 77)
-KEYS, SERVER = KeyHolder.generate(openings=10), Evaluator.generate()
+KEYS, SERVER = KeyHolder.generate(openings=10, parameters="strong"), Evaluator.generate()
 IDENTITY = PublicKey((1).to_bytes(32, "little"))
 FORGED = Signature((1).to_bytes(32, "little") + bytes(32))
 """Under the identity as a key, the signature of every message."""
@@ -51,7 +51,7 @@ def test_an_anchor_that_is_none_is_refused_by_name(anchor: object) -> None:
     if not isinstance(anchor, type(...)):
         with pytest.raises(DataError, match="Expected anchor"):
             SERVER.match(KEYS.public, ONE, [sealed(anchor=anchor)])
-        with pytest.raises(ConfigError, match="anchor as an Anchor"):
+        with pytest.raises(ConfigError, match="`anchor` as Anchor"):
             Options(anchor=anchor)  # type: ignore[arg-type]
 
 
@@ -249,7 +249,9 @@ def test_a_public_header_says_nothing_of_the_records() -> None:
         "bounds",
         "anchor",
     }
-    baseline = ONE.encrypt_baseline(KEYS.public, SERVER.public)
+    baseline = ONE.encrypt_baseline(
+        KEYS.public, SERVER.public, options=Options(parameters="strong-encrypted")
+    )
     assert set(baseline.header) == set(few.header)
     scores = SERVER.match(KEYS.public, ONE, [few])
     assert set(scores.header) == {*few.header, "labels"} - {"label"}

@@ -160,7 +160,7 @@ def test_a_score_that_the_ledger_refuses_is_not_read(monkeypatch: pytest.MonkeyP
 
 @lru_cache
 def holder(number: int) -> KeyHolder:
-    return KeyHolder.generate(openings=9)
+    return KeyHolder.generate(openings=9, parameters="strong")
 
 
 MODE_E = Options(parameters="strong-encrypted")
@@ -172,7 +172,7 @@ def encrypted(label: str, *, number: int = 0, q: int = Q, options: Options = MOD
 
 
 def base(number: int = 0) -> Sealed:
-    return BASE.encrypt_baseline(holder(number).public, EVALUATOR.public, label="base")
+    return BASE.encrypt_baseline(holder(number).public, EVALUATOR.public, label="base", options=MODE_E)
 
 
 def test_labels_that_were_swapped_after_the_evaluator_signed_are_not_opened() -> None:
@@ -284,7 +284,7 @@ def test_two_baselines_have_two_salts() -> None:
     terms = options.files(Q, place.keys.public, place.server.public.fingerprint).terms
     salts = {
         declared_weights(
-            place.server.agreement, terms, PADS.query(base.plain).linear(PADS.variant, PADS.bounds)
+            place.server.agreement, terms, PADS.query(base).linear(PADS.variant, PADS.bounds)
         ).head[:32]
         for base in (BASE, owned(98), BASE)
     }

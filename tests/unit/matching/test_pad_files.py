@@ -65,7 +65,7 @@ class Parties:
         return self.server.match(self.keys.public, self.base, sealed or self.sealed, **more)
 
     def query(self) -> LinearQuery:
-        return self.options.query(self.base.plain).linear(self.options.variant, self.options.bounds)
+        return self.options.query(self.base).linear(self.options.variant, self.options.bounds)
 
     def message(self, one: Sealed) -> bytes:
         return unseal(self.server.agreement, one.body, one.context())
@@ -118,7 +118,7 @@ class Parties:
 @every("variant", Variant)
 @every("alone", [True, False])
 def test_scores_are_the_divergence(parameters: Any, variant: Variant, alone: bool) -> None:
-    keys = KeyHolder.generate(openings=10, parameters=parameters if alone else None)
+    keys = KeyHolder.generate(openings=10, parameters=parameters if alone else "strong")
     server, options = Evaluator.generate(), Options(variant, parameters)
     owners, base = [owned(i, 84) for i in range(3)], owned(99, 84)
     sealed = [
@@ -128,7 +128,7 @@ def test_scores_are_the_divergence(parameters: Any, variant: Variant, alone: boo
     found = keys.reveal(server.match(keys.public, base, sealed), server.public)
     assert not found.refused
     for i, own in enumerate(owners):
-        assert abs(found.scores[f"p{i}"] - divergence(own.plain, base.plain)) <= found.error_bound
+        assert abs(found.scores[f"p{i}"] - divergence(own, base)) <= found.error_bound
     assert found.error_bound == options.error_bound(84, 10) < (2.5e-3 if parameters == "pads" else 1e-8)
 
 
@@ -217,7 +217,7 @@ def test_key_holder_and_evaluator_together_read_every_profile() -> None:
     masked = parties.masked(parties.sealed[0])
     pad, _ = pad_and_last(pads_key(parties.keys.signing), masked.fresh, masked.fresh, parties.terms, "p0")
     hidden = words.to_floats(words.minus(masked.words, pad)) / parties.terms.data_scale
-    own = PADS.features(parties.owners[0].plain).split(Variant.FULL).hidden
+    own = PADS.features(parties.owners[0]).split(Variant.FULL).hidden
     assert np.allclose(hidden, own, atol=1e-3)
 
 
@@ -233,7 +233,7 @@ def test_an_observer_and_a_client_learn_nothing_of_the_requests() -> None:
 def test_a_malicious_evaluator_has_the_key_holder_read_one_entry_and_learns_none() -> None:
     """Shown as it is: nothing binds the weights. The number is the key holder's, and it is one."""
     parties = Parties()
-    hidden = PADS.features(parties.owners[0].plain).split(Variant.FULL).hidden
+    hidden = PADS.features(parties.owners[0]).split(Variant.FULL).hidden
     first, second = (parties.item(parties.sealed[0], parties.one_entry(at)) for at in (Q, Q + 1))
     found = parties.keys.reveal(parties.forged([("p0", first)]), parties.server.public)
     entry = found.scores["p0"] * Q / 1024
@@ -302,7 +302,7 @@ def test_a_fresh_key_of_small_order_costs_its_own_score(fresh: bytes) -> None:
 def test_another_evaluators_request_is_refused() -> None:
     """Even if the first evaluator gave it the message: the pad is for one evaluator."""
     parties, other = Parties(), Evaluator.generate()
-    with pytest.raises(NothingLeft, match="to another evaluator"):
+    with pytest.raises(NothingLeft, match="of another evaluator"):
         other.match(parties.keys.public, parties.base, parties.sealed)
     item = parties.items(parties.match())[0]
     first, parties.server = parties.server, other
@@ -340,7 +340,7 @@ def test_words_of_another_length_than_the_header_says() -> None:
 
 
 def test_profiles_under_pads_and_under_ciphertexts_are_not_mixed() -> None:
-    keys, server = KeyHolder.generate(openings=9), Evaluator.generate()
+    keys, server = KeyHolder.generate(openings=9, parameters="strong"), Evaluator.generate()
     sealed = [
         owned(i).encrypt(keys.public, server.public, label=f"p{i}", options=Options(parameters=word))
         for i, word in enumerate(("pads", "pads-128", "strong-encrypted"))
@@ -353,10 +353,12 @@ def test_profiles_under_pads_and_under_ciphertexts_are_not_mixed() -> None:
 
 
 def test_an_encrypted_baseline_has_no_pads() -> None:
-    parties, whole = Parties(), KeyHolder.generate(openings=9)
-    with pytest.raises(DataError, match=r"got pads\. Use strong"):
+    parties, whole = Parties(), KeyHolder.generate(openings=9, parameters="strong")
+    with pytest.raises(DataError, match=r"got pads\. Under pads"):
         parties.base.encrypt_baseline(parties.keys.public, parties.server.public, options=PADS)
-    base = owned(9).encrypt_baseline(whole.public, parties.server.public)
+    base = owned(9).encrypt_baseline(
+        whole.public, parties.server.public, options=Options(parameters="strong-encrypted")
+    )
     sealed = owned(1).encrypt(whole.public, parties.server.public, options=PADS)
     with pytest.raises(DataError, match=r"plaintext .*params pads"):
         parties.server.match(whole.public, base, [sealed])
@@ -466,7 +468,7 @@ def test_the_cap_counts_scores() -> None:
 
 
 def test_keys_without_one_for_pads_are_refused() -> None:
-    keys = KeyHolder.generate(openings=9)
+    keys = KeyHolder.generate(openings=9, parameters="strong")
     older = {name: value for name, value in keys.public.to_document().header.items() if name != "pads"}
     public = Document("public-key", older, keys.public.to_document().body)
     secret = Document("secret-key", older, keys.to_document().body)

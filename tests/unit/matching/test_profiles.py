@@ -111,7 +111,7 @@ def test_features_floor_in_original_units_then_anchor_then_clip() -> None:
 
 def test_weights_are_those_of_the_specification() -> None:
     w = query(profile([3], [2]), Anchor(np.zeros(1), np.ones(1)), Bounds())
-    assert w.weights.tolist() == [-1.5, 0.25, -0.5]
+    assert w.split(Variant.FULL).hidden.tolist() == [-1.5, 0.25, -0.5]
     assert w.constant == pytest.approx(0.5 * math.log(2) + 9 / 4 - 0.5)
 
 
@@ -123,7 +123,7 @@ def test_bounds_contain_what_clipping_lets_through(seed: int, q: int) -> None:
     client = MeanVariance(rng.choice([-99.0, 0, 99], q), rng.choice([0.0, 1, 99], q), 1)
     base = MeanVariance(rng.normal(size=q), rng.uniform(0.5, 9, q), 1)
     f, w = features(client, anchor, bounds), query(base, anchor, bounds)
-    assert np.linalg.norm(w.weights) <= bounds.weight_norm(q)
+    assert np.linalg.norm(w.split(Variant.FULL).hidden) <= bounds.weight_norm(q)
     for variant in Variant:
         hidden = f.split(variant).hidden
         assert np.linalg.norm(hidden) <= bounds.feature_norm(q)

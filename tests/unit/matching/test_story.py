@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
+import shlex
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -20,20 +23,23 @@ from securefl.matching.story_page import render
 EVIL = "<script>alert(1)</script>"
 
 
-def profiles(count: int, elements: int = 5) -> dict[str, Profile]:
+def profiles(number: int, elements: int = 5) -> dict[str, Profile]:
     rng = np.random.default_rng(3)
     return {
-        f"ward {number}": Profile(rng.normal(number, 1.0, elements), rng.uniform(0.5, 2.0, elements), 10)
-        for number in range(count)
+        f"ward {place}": Profile(rng.normal(place, 1.0, elements), rng.uniform(0.5, 2.0, elements), 10)
+        for place in range(number)
     }
 
 
 BASELINE = Profile(np.zeros(5), np.ones(5), 30)
 
 
-@pytest.fixture(scope="module", params=["pads", "pads-128", "compact"])
+@pytest.fixture(scope="module", params=["pads full", "pads mean-only", "pads-128 full", "compact mean-only"])
 def story(request: pytest.FixtureRequest) -> Story:
-    return played(profiles(3), BASELINE, Options(parameters=request.param))
+    word, variant = request.param.split()
+    ticks = count()  # each look at this clock finds it a second later
+    options = Options(parameters=word, variant=Variant(variant))
+    return played(profiles(3), BASELINE, options, clock=lambda: next(ticks))
 
 
 def test_scores_are_the_divergences_within_the_bound(story: Story) -> None:
@@ -47,6 +53,10 @@ def test_scores_are_the_divergences_within_the_bound(story: Story) -> None:
 def test_each_party_has_what_the_protocol_gives_it(story: Story) -> None:
     for own in story.clients:
         assert own.sealed in own.file, "the eavesdropper's bytes are those of the file"
+        readable = own.clear.tobytes()
+        assert bool(readable) == (story.options.variant == "mean-only")
+        assert own.message.endswith(readable), "the evaluator reads what the variant leaves it"
+        assert not readable or own.clear[:5].tolist() == own.profile.variance.tolist()
         assert own.label.encode() in own.file
         assert len(own.message) < len(own.sealed), "the seal adds its key and its tag"
         assert own.message not in own.file
@@ -82,6 +92,11 @@ def test_the_page_has_the_numbers_of_its_match(story: Story) -> None:
     assert far.sealed[:24].hex(" ", 4) in shown
     assert f"{far.profile.mean[0]:.3f}" in shown
     assert "Eavesdropper" in shown
+    assert ("The evaluator took 1000.0 ms" in shown) == (not story.options.padded)
+    assert "A client took 333.3 ms" in shown
+    assert shown.count("For all clients it took 1000.0 ms") == 2
+    assert ("left readable" in shown) == bool(len(far.clear))
+    assert ("nobody read a client&#39;s numbers" in shown) != bool(len(far.clear))
     if far.words is not None:
         assert str(far.words.masked[0]) in shown
         assert str(far.words.word) in shown
@@ -97,8 +112,8 @@ def test_the_page_escapes_labels() -> None:
 
 
 def test_what_the_story_has_no_step_for_is_refused() -> None:
-    with pytest.raises(ConfigError, match="variant full"):
-        played(profiles(1), BASELINE, Options(variant=Variant.MEAN_ONLY))
+    with pytest.raises(ConfigError, match="encrypted baseline"):
+        played(profiles(1), BASELINE, Options(parameters="strong-encrypted"))
     with pytest.raises(DataError, match="at least one profile"):
         played({}, BASELINE, Options(parameters="pads"))
     with pytest.raises(DataError, match="elements"):
@@ -114,16 +129,20 @@ def test_the_command_plays_an_example_or_given_profiles(tmp_path: Path) -> None:
     page = tmp_path / "story.html"
     code, said, _ = invoke("-o", str(page), "--params", "pads")
     assert code == 0, said
+    assert [line.split(":")[0] for line in said.splitlines()[:-1]] == ["pads, full", "pads, mean-only"]
     assert "blurred digits" in page.read_text()
     files = []
     for name, own in {**profiles(2), "base": BASELINE}.items():
         files.append(tmp_path / f"{name}.json")
         files[-1].write_text(json.dumps({"mean": list(own.mean), "variance": list(own.variance)}))
-    words = ["--baseline", str(files[-1]), *map(str, files[:-1]), "-o", str(page), "--params", "pads"]
+    words = ["--baseline", str(files[-1]), *map(str, files[:-1]), "-o", str(page), "--variant", "mean-only"]
     code, said, _ = invoke(*words)
     assert code == 0, said
     assert "ward 1" in page.read_text()
     assert "the key holder reads ward 0" in said
+    assert "revealed " in said
+    again = html.unescape(page.read_text()).split("<pre>")[1].split("</pre>")[0]
+    assert sorted(shlex.split(again)) == sorted(["securefl", "match", "--story", *words])
 
 
 def test_the_command_refuses_what_a_story_cannot_use(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import pickle
 import tracemalloc
@@ -15,7 +14,8 @@ from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.data.tables import LARGEST
-from securefl.training.from_files import array_of
+from securefl.storage.own_code import CALLER
+from securefl.training.from_files import array_of, records_of
 
 NUMBERS = np.arange(12.0).reshape(4, 3)
 
@@ -36,18 +36,12 @@ def test_arrays_of_numbers_are_read(version: tuple[int, int], dtype: str, order:
     np.testing.assert_array_equal(array_of(tmp_path / "d.npy"), array)
 
 
-@every("text", ["\ufeff1,2\n3,4\n", "1, 2\r\n\r\n3,4", "# a comment\n1,2\n3,4\n"])
-def test_tables_of_numbers_are_read(text: str, tmp_path: Path) -> None:
-    (tmp_path / "d.csv").write_text(text, encoding="utf-8", newline="")
-    np.testing.assert_array_equal(array_of(tmp_path / "d.csv"), [[1, 2], [3, 4]])
-
-
 @every("name", ["d.npy", "d.csv"])
 @every("what", BAD)
 def test_what_is_no_file_is_refused_by_name(name: str, what: str, tmp_path: Path) -> None:
     said = put(tmp_path / name, what)
     with pytest.raises(DataError) as refused:
-        array_of(tmp_path / name)
+        records_of(str(tmp_path / name), CALLER)
     assert str(refused.value).startswith(f"{tmp_path / name}: Expected ")
     assert said in str(refused.value)
 
@@ -60,7 +54,7 @@ def test_a_file_beyond_the_limit_is_refused_unread(name: str, tmp_path: Path) ->
     tracemalloc.start()
     try:
         with pytest.raises(DataError, match="got 2,147,483,649"):
-            array_of(tmp_path / name)
+            records_of(str(tmp_path / name), CALLER)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
@@ -101,17 +95,12 @@ def objects() -> bytes:
 
 CONTENT = {
     "empty": ("d.npy", b"", "got an empty file"),
-    "an empty table": ("d.csv", b"", "got an empty file"),
     "objects": ("d.npy", objects(), "got other content: objects, which only a pickle can hold"),
     "a pickle": ("d.npy", pickle.dumps(Opened()), "got other content"),
     "an archive": ("d.npy", b"PK\x03\x04" + bytes(200), "got other content"),
     "words": ("d.npy", npy(np.array(["a", "b"])), "Expected an array of numbers, got one of type <U1"),
     "cut": ("d.npy", npy(NUMBERS)[:-1], "the file is damaged or cut"),
     "cut in its header": ("d.npy", npy(NUMBERS)[:30], "got other content"),
-    "a text": ("d.csv", b"a,b\n1,2\n", "got other content"),
-    "latin": ("d.csv", b"1,\xe9\n", "got other content"),
-    # numpy would unpack it, to any size
-    "packed": ("d.csv.gz", gzip.compress(b"1,2\n" * 9), "got other content"),
 }
 
 
@@ -123,15 +112,3 @@ def test_other_content_is_refused_by_name_and_none_of_it_runs(what: str, tmp_pat
         array_of(tmp_path / name)
     assert str(refused.value).startswith(f"{tmp_path / name}: Expected ")
     assert said in str(refused.value)
-
-
-def test_a_very_long_cell_is_not_quoted_whole(tmp_path: Path) -> None:
-    (tmp_path / "d.csv").write_text("x" * 100_000)
-    with pytest.raises(DataError) as refused:
-        array_of(tmp_path / "d.csv")
-    assert len(str(refused.value)) < 500
-
-
-def test_a_table_without_rows_has_none(tmp_path: Path) -> None:
-    (tmp_path / "d.csv").write_text("\n# nothing\n")
-    assert len(array_of(tmp_path / "d.csv")) == 0

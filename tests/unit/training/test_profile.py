@@ -179,3 +179,14 @@ def test_outputs_of_a_wave_have_the_bits_of_each_client(batch: int) -> None:
         assert len(own) == len(x)
         if len(x):
             np.testing.assert_array_equal(own, outputs(model, "fc1", x))
+
+
+def test_tensors_and_other_floats_are_records_too() -> None:
+    model, x = ModelConfig(kind="mlp").build((9,), 2, 0), records(20, 9)
+    expected = profile(model, "fc1", x).mean
+    for given in (torch.tensor(x, requires_grad=True), x.astype(np.float64), x.tolist()):
+        assert (profile(model, "fc1", given).mean == expected).all()  # type: ignore[arg-type]
+        assert len(outputs(model, "fc1", given)) == 20  # type: ignore[arg-type]
+    for bad in (np.array([[None] * 9], object), "abc", np.array([["a"] * 9])):
+        with pytest.raises(DataError, match="numbers"):
+            profile(model, "fc1", bad)  # type: ignore[arg-type]

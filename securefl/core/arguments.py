@@ -1,0 +1,84 @@
+"""Checks of callers' arguments, when they are given: arrays of numbers, and objects of the expected kinds."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import signature
+from numbers import Integral, Real
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.core.errors import ConfigError, DataError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def numbers(name: str, values: Any) -> NDArray[np.float64]:
+    """A float64 copy of an array of numpy, torch or pandas, or of nested lists.
+
+    Raises DataError, with the name, for texts, truth values, complex numbers, objects, and masked entries.
+    """
+    try:
+        if hasattr(values, "detach"):  # numpy reads no tensor with a gradient, on a device, or of bfloat16
+            values = values.detach().cpu().double()
+        array = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError(f"Expected {name} as numbers, got what numpy does not read: {error}.") from None
+    masked = np.ma.is_masked(values)
+    if masked or array.dtype.kind not in "iuf":
+        what = "masked entries" if masked else f"{type(values).__name__} of {array.dtype}"
+        raise DataError(f"Expected {name} as an array of numbers, got {what}. Fill or cast it first.")
+    return array.astype(np.float64)
+
+
+def checked(of: F) -> F:
+    """Refuse arguments of other types than a function or a dataclass states, by ConfigError with their names.
+
+    A default fits always. What a generic type holds is checked of sequences alone.
+    """
+    if isinstance(of, type):
+        of.__init__ = checked(of.__init__)  # type: ignore[misc]
+        return of
+    form = signature(of)
+
+    @wraps(of)
+    def call(*given: Any, **named: Any) -> Any:
+        for name, value in form.bind(*given, **named).arguments.items():
+            stated = form.parameters[name]
+            if value is stated.default or stated.annotation is stated.empty:
+                continue
+            hint = _hint(stated.annotation, of, value)
+            if not _fits(value, hint):
+                words = (
+                    ", ".join(map(repr, get_args(hint))) if get_origin(hint) is Literal else stated.annotation
+                )
+                # the mistake that is made most: the holder of a secret in place of its public keys
+                public = " Pass its `public`." if _fits(getattr(value, "public", None), hint) else ""
+                raise ConfigError(f"Expected `{name}` as {words}, got {reprlib.repr(value)}.{public}")
+        return of(*given, **named)
+
+    return cast(F, call)
+
+
+def _hint(annotation: str, of: Any, value: object) -> Any:
+    try:
+        return get_type_hints(SimpleNamespace(__annotations__={"it": annotation}), of.__globals__)["it"]
+    except NameError:  # a type that only a type checker imports: its name decides
+        return type(value) if type(value).__name__ in annotation.split(" | ") else NoneType
+
+
+def _fits(value: object, hint: Any) -> bool:
+    if isinstance(hint, UnionType):
+        return any(_fits(value, one) for one in hint.__args__)
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    if get_origin(hint) is Sequence:
+        return isinstance(value, Sequence) and all(_fits(one, *get_args(hint)) for one in value)
+    if hint in (int, float):
+        return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
+    return not isinstance(hint, type) or isinstance(value, hint)
