@@ -58,7 +58,8 @@ def require_distinct(names: Iterable[object], what: str) -> None:
         if repr(other := seen.setdefault(folded(shown), name)) != repr(name):
             raise ConfigError(
                 f"Expected {what} that differ by more than case or form, got {other!r} and {name!r}: one "
-                "person of two names would count as two, and have two budgets. Give each a name of its own."
+                "person of two names would count as two, and have two budgets. Give each a name of its own, "
+                "and write one person's always alike."
             )
 
 

@@ -105,7 +105,7 @@ def options_of(
         protocol = f"{kind.__module__}:{kind.__qualname__}"
     if not isinstance(protocol, str):
         raise ConfigError(
-            f"[{where}] Expected `protocol` as text, got {'none' if protocol is None else repr(protocol)}. "
+            f"[{where}] Expected `protocol` as text, got {protocol!r}. "
             "Name it, or pass `protocol=` with the study from Python."
         )
     if brought is not None or names_code(protocol):

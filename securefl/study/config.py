@@ -189,10 +189,14 @@ class Brought:
 
     def __eq__(self, other: object) -> bool:
         """Whether both hold the same objects. By identity, since `==` on arrays compares their entries."""
-        return isinstance(other, Brought) and hash(self) == hash(other)
+        return isinstance(other, Brought) and self._identities == other._identities
 
     def __hash__(self) -> int:
-        return hash((id(self.data), id(self.model), id(self.protocol)))
+        return hash(self._identities)
+
+    @property
+    def _identities(self) -> tuple[int, ...]:
+        return tuple(map(id, vars(self).values()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,7 +114,7 @@ def test_a_baseline_of_forty_lines_keeps_a_model_and_refuses_what_is_out_of_rang
     plain, _ = spied(study(plain_arm, rounds=1, clients=3), tmp_path / "plain")
     assert np.array_equal(spy.states[-1].broadcast, plain.states[-1].broadcast)
     with pytest.raises(ConfigError, match=r"own in \[0, 1\], got 1.5"):
-        study(arm.format(1.5))
+        run(study(arm.format(1.5)), tmp_path / "beyond")
 
 
 def test_a_loss_of_another_kind_makes_small_features(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_loss_of_another_kind_makes_small_features(tmp_path: Path) -> None:
         problem = finished.world.problem
         x = problem.server_x[:50]
         norms.append(np.linalg.norm(body_features(problem.module(spy.states[-1].broadcast), x)))
-    assert norms[0] < 0.9 * norms[1]
+    assert norms[0] < 0.95 * norms[1]
 
 
 def test_an_update_of_another_kind_is_no_personal_model(tmp_path: Path) -> None:
@@ -137,11 +137,8 @@ def test_an_update_of_another_kind_is_no_personal_model(tmp_path: Path) -> None:
         spy, finished = spied(of, tmp_path / (bound or "free"))
         assert not finished.records[-1]["personal"]
         found[bound] = spy.states[-1].broadcast
-    assert (
-        np.abs(np.subtract(*found.values())).max()
-        < 1e-5
-        < np.abs(found[""] - finished.world.problem.initial).max()
-    )
+    moved = np.abs(found[""] - finished.world.problem.initial).max()
+    assert np.abs(np.subtract(*found.values())).max() < 1e-4 < moved
 
 
 def test_the_mechanism_noises_each_value() -> None:

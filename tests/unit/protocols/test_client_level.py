@@ -157,7 +157,7 @@ def test_without_noise_a_bound_far_above_the_updates_loses_nothing() -> None:
         Update(Part(problem)).compute(context(here)).floats() for problem in (here.problem, quiet, free)
     )
     assert np.abs(bound - exact).max() <= Update(Part(quiet)).spec.grid.step < 1e-4
-    assert np.mean(noised == 0) > 0.9 > np.mean(exact == 0)
+    assert np.mean(noised == 0) > 0.5 + np.mean(exact == 0)
 
 
 def test_nobody_is_silent_for_what_its_records_are(tmp_path: Path) -> None:
