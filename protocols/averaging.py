@@ -43,6 +43,7 @@ from securefl.training import Learnt, Problem
 __all__ = [
     "Averaging",
     "Options",
+    "Part",
     "Range",
     "Replace",
     "Selection",

@@ -119,14 +119,18 @@ def update_sends(problem: Problem, sampling: Sampling) -> ValueSpec:
     bound = problem.local.update_bound
     if bound is None:
         return spec
-    return replace(spec, sensitivity=of_client(bound), grid=Grid.around(bound))
+    return replace(spec, sensitivity=of_client(bound), grid=_grid(problem, bound))
 
 
-def training_job(
-    problem: Problem, context: ClientContext, start: Float32s, *, update: bool = False
-) -> TrainingJob:
-    """The training behind an update. update: as for `TrainingJob`."""
-    return TrainingJob(problem=problem, start=start, context=trainable(problem, context), update=update)
+def _grid(problem: Problem, bound: float) -> Grid:
+    """The grid of updates within a bound. On a grid for noise, an update far below the bound would vanish."""
+    # Without noise it has room beyond the bound too: a study may ask what a client does that breaks it.
+    return Grid.around(bound) if problem.noises_clients else Grid.within(16 * bound)
+
+
+def training_job(problem: Problem, context: ClientContext, start: Float32s) -> TrainingJob:
+    """The training behind an update."""
+    return TrainingJob(problem=problem, start=start, context=trainable(problem, context))
 
 
 def trainable(problem: Problem, context: ClientContext) -> ClientContext:
@@ -159,7 +163,7 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
         step -= broadcast
     if not np.isfinite(step).all():
         step = np.zeros(len(broadcast))
-    return Value.summed(step[None], Grid.around(bound), bound)
+    return Value.summed(step[None], _grid(problem, bound), bound)
 
 
 class FromTraining:

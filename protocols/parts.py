@@ -31,7 +31,7 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
-from securefl.errors import DataError
+from securefl.errors import ConfigError, DataError
 from securefl.protocols.contributions import (
     UNSAMPLED,
     FromTraining,
@@ -73,6 +73,16 @@ class Part:
 
     `initial` is the part before round 1, (d,). The broadcast and the step have its length.
     `contributions` are its contributions, for cohorts that are drawn as `sampling` says.
+
+    Raises nothing when it is made.
+
+    >>> import numpy as np
+    >>> from securefl.protocols.averaging import Part
+    >>> class Doubled(Part):
+    ...     def split(self, context, trained):
+    ...         return 2 * trained, None
+    >>> Doubled(None).split(None, np.ones(1, np.float32))
+    (array([2.], dtype=float32), None)
     """
 
     problem: Problem
@@ -103,20 +113,23 @@ class Part:
 
     def fit(self, context: ClientContext) -> TrainingJob:
         """The local training of a client, from what was broadcast and what it keeps."""
-        return training_job(self.problem, context, context.broadcast, update=self._free)
+        return training_job(self.problem, context, context.broadcast)
+
+    def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
+        """The shared values of the trained model, and the client's new state. None is none."""
+        return trained, None
+
+    def before(self, broadcast: Float32s) -> Float32s:
+        """The shared values that the update counts from."""
+        return broadcast
 
     def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         """The client's update, and its new state, from the result of `fit`."""
-        if not self._free:
-            return bounded(self.problem, context.broadcast, trained)
-        if isinstance(trained, DataError):
-            raise trained
-        return Value(clear=trained)
-
-    @property
-    def _free(self) -> bool:
-        """Whether updates have no bound. A trainer then subtracts the broadcast for a whole wave at once."""
-        return self.problem.local.update_bound is None
+        before = self.before(context.broadcast)
+        if isinstance(trained, DataError):  # the client keeps its state of before
+            return bounded(self.problem, before, trained)
+        shared, kept = self.split(context, trained)
+        return replace(bounded(self.problem, before, shared), new_state=kept)
 
     def advance(
         self,
@@ -145,13 +158,22 @@ class Part:
         """
         return gather_mean(query, contributions[0])
 
+    def common(self, shared: Float32s) -> Float32s | None:
+        """The whole model (d,) of all clients. None without one."""
+        return shared
+
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        found = self.problem.evaluate(shared)
-        return replace(found, figures=of_common_model(devices, self.problem, shared))
+        model = self._of_all(shared)
+        return replace(self.problem.evaluate(model), figures=of_common_model(devices, self.problem, model))
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         """The model that a user exports (see `training.learnt.Exportable`)."""
-        return common(self.problem, shared, client)
+        return common(self.problem, self._of_all(shared), client)
+
+    def _of_all(self, shared: Float32s) -> Float32s:
+        if (model := self.common(shared)) is None:
+            raise ConfigError("Expected a client, got none: clients share no whole model. Name a client.")
+        return model
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,22 +18,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import (
-    ClientContext,
-    ClientState,
-    Device,
-    Evaluation,
-    Float32s,
-    Value,
-)
+from securefl.algorithm import ClientContext, ClientState, Device, Evaluation, Float32s
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import bounded, training_job
+from securefl.protocols.contributions import training_job
 from securefl.protocols.local_accuracy import Tested, local_accuracy
 from securefl.protocols.parts import Part, ReadsState
 from securefl.training import Learnt, ModelConfig, Problem, evaluate, pooled
 from securefl.training.heads import entries, last_dense, last_layers, output_layer, places
-from securefl.training.jobs import TrainingJob, TrainingResult
+from securefl.training.jobs import TrainingJob
 from securefl.training.task import Bodies
 
 __all__ = ["Personal"]
@@ -65,13 +58,6 @@ class Personal(Part):
         """The problem of a client."""
         return self.problem
 
-    def fit(self, context: ClientContext) -> TrainingJob:
-        return training_job(self.problem, context, context.broadcast)
-
-    def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
-        """The shared values of the trained model, and the client's new state. None is none."""
-        raise NotImplementedError
-
     def model(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
         """The client's model (d,)."""
         raise NotImplementedError
@@ -79,17 +65,6 @@ class Personal(Part):
     def common(self, shared: Float32s) -> Float32s | None:
         """The whole model (d,) of all clients, of which reports have the accuracy too. None without one."""
         return None
-
-    def before(self, broadcast: Float32s) -> Float32s:
-        """The shared values that the update counts from."""
-        return broadcast
-
-    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
-        before = self.before(context.broadcast)
-        if isinstance(trained, DataError):  # the client keeps its state of before
-            return bounded(self.problem, before, trained)
-        shared, kept = self.split(context, trained)
-        return replace(bounded(self.problem, before, shared), new_state=kept)
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         # Each client's own model is tested on records like its own.
@@ -105,12 +80,9 @@ class Personal(Part):
         return replace(found, figures={"global accuracy": np.array(whole), **found.figures})
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
-        if client is not None:
-            return Learnt(problem=self.of(client), vector=self.model(client, shared, kept))
-        common = self.common(shared)
-        if common is None:
-            raise ConfigError("Expected a client, got none: clients share no whole model. Name a client.")
-        return Learnt(problem=self.problem, vector=common)
+        if client is None:
+            return super().learnt(shared, client, kept)
+        return Learnt(problem=self.of(client), vector=self.model(client, shared, kept))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

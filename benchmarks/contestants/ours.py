@@ -19,7 +19,8 @@ from securefl.algorithm.clients import Algorithm, Device, Evaluation
 from securefl.algorithm.queries import Float32s
 from securefl.protocols.averaging import Averaging
 from securefl.protocols.parts import Part
-from securefl.study.config import ProtocolOptions, Study, parse
+from securefl.study.arm_options import ProtocolOptions
+from securefl.study.config import Study, parse
 from securefl.study.seeded import World
 from securefl.study.world import build
 from securefl.training import single_thread

@@ -127,7 +127,7 @@ class ClientContext:
         [2.0, 2.0, 2.0]
 
     Attributes:
-        client: the client's number.
+        client: the client's number, or its id in a `SecureAggregator`.
         round: the round's number, from 1.
         x, y: the client's records.
         broadcast: the query's broadcast, float32 (d,).

@@ -392,7 +392,7 @@ class CohortQuery:
         [1.0, 0.0, 0.5]
 
     Attributes:
-        cohort: client numbers, each once.
+        cohort: client numbers, each once, or the ids of a `SecureAggregator`.
         broadcast: a vector that every client of the cohort receives and computes on, float32 (d,), mostly a
             model.
         sums: the sums over the cohort.
@@ -409,7 +409,7 @@ class CohortQuery:
             negative number, or both an `initial` and a `number`.
     """
 
-    cohort: tuple[int, ...]
+    cohort: tuple[Any, ...]
     broadcast: Float32s
     sums: tuple[Sum, ...] = ()
     per_client: tuple[PerClient, ...] = ()
@@ -426,7 +426,7 @@ class CohortQuery:
             )
         if isinstance(self.weights, ByDraws) and set(self.weights.draws) != set(self.cohort):
             raise LocalProtocolError(
-                f"Expected draws of exactly the cohort {self.cohort}, got {sorted(self.weights.draws)}."
+                f"Expected draws of exactly the cohort {self.cohort}, got {list(self.weights.draws)}."
             )
         names = [spec.name for spec in self.wants()]
         # A client named twice would count as two towards a threshold.
@@ -489,7 +489,7 @@ class Answers:
     Raises nothing.
     """
 
-    survivors: tuple[int, ...]
+    survivors: tuple[Any, ...]
     totals: Mapping[str, Total]
-    per_client: Mapping[str, Mapping[int, float]]
+    per_client: Mapping[str, Mapping[Any, float]]
     error_bound: float = 0.0

@@ -80,6 +80,7 @@ def forecast(
     *,
     data: object | None = None,
     model: Any = None,
+    protocol: Any = None,
     workers: int | None = None,
     progress: bool | None = None,
     trust_code: Sequence[Path | str] = (),
@@ -103,7 +104,9 @@ def forecast(
     Raises:
         ConfigError: the study cannot run.
     """
-    found = study_from(study, data=data, model=model, workers=workers, trust_code=trust_code)
+    found = study_from(
+        study, data=data, model=model, protocol=protocol, workers=workers, trust_code=trust_code
+    )
     console = console_of(progress)
     with one_thread(), searches_apart():
         here = world.build(found, found.study.seeds[0])

@@ -210,6 +210,7 @@ def run(
     *,
     data: object | None = None,
     model: Any = None,
+    protocol: Any = None,
     out: Path | str | None = None,
     workers: int | None = None,
     callback: Callback | Sequence[Callback] = (),
@@ -229,6 +230,8 @@ def run(
         study: a path, the name of a packaged study, a text in TOML, the mapping of such a text, or a Study.
         data: records in place of those that `[data] source` names.
         model: a module, or a function that makes one, in place of the one that `[model] kind` names.
+        protocol: that of the arms that name none: a dataclass of options with `build`, or a function that
+            makes an algorithm from the problem and the arm's keys.
         out: the run folder, by default runs/<name of the study>, as for the command. Finished rounds of the
             same study in it are not run again. A folder of another study is refused.
         workers: processes that share arms, seeds and local training.
@@ -251,7 +254,9 @@ def run(
         ConfigError: the study cannot run; then no budget was spent.
         SecureFLError: any other error of this package.
     """
-    found = study_from(study, data=data, model=model, workers=workers, trust_code=trust_code)
+    found = study_from(
+        study, data=data, model=model, protocol=protocol, workers=workers, trust_code=trust_code
+    )
     folder = folder_of(out, f"runs/{slug(found.study.name)}")
     callbacks = _callbacks(callback)
     console = console_of(progress)

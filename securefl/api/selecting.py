@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from securefl.accounting.named import Id
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import PerClient, Schedule, Value, ValueSpec
 from securefl.api.arguments import number, whole
@@ -31,7 +32,7 @@ class Selected:
     """A selection of clients by their profiles.
 
     Attributes:
-        clients: the selected clients' names, in the order of the draw.
+        clients: the selected clients' ids, in the order of the draw.
         scores: the divergence of each client's profile from the baseline, as the server learnt it.
         absent: the reason for each client without a score. Such a client is not selected.
         learns: what each party learnt, in words, by "server", "key-holder" and "others".
@@ -39,15 +40,15 @@ class Selected:
             noise, so it is infinite against the server and the others.
     """
 
-    clients: tuple[str, ...]
-    scores: Mapping[str, float]
-    absent: Mapping[str, str]
+    clients: tuple[Any, ...]
+    scores: Mapping[Any, float]
+    absent: Mapping[Any, str]
     learns: Mapping[str, str]
     epsilon: Mapping[str, float]
 
 
 def select_by_profile(
-    profiles: Mapping[str, ProfileLike] | Sequence[ProfileLike],
+    profiles: Mapping[Any, ProfileLike] | Sequence[ProfileLike],
     baseline: ProfileLike,
     count: int,
     *,
@@ -58,6 +59,7 @@ def select_by_profile(
     anchor: Anchor | None = None,
     bounds: Bounds | None = None,
     delta: float | None = None,
+    budget: float | None = None,
     ledger: Path | str | None = None,
     max_releases: int = 1,
 ) -> Selected:
@@ -77,8 +79,8 @@ def select_by_profile(
     takes part.
 
     Args:
-        profiles: each client's profile by name, or a list: a `Profile`, or a pair of mean and variance, (q,)
-            each.
+        profiles: each client's profile by its id, or a list, as for `masked_sum`: a `Profile`, or a pair of
+            mean and variance, (q,) each.
         baseline: the server's own profile.
         count: the number of clients to select. If fewer have a score, all of these are selected.
         alpha: clients are drawn without replacement with probability proportional to exp(-alpha * score).
@@ -88,7 +90,8 @@ def select_by_profile(
             "strong", or "words-128".
         anchor: a public centre and scale of every element. By default profiles are not standardised.
         bounds: the bounds to which values are clipped, in units of the anchor.
-        ledger, delta: as for `masked_sum`. Calls of both can share a ledger that has no budget.
+        ledger, delta, budget: as for `masked_sum`. A score has no noise, so a ledger with a budget refuses
+            it: share one without.
         max_releases: the most scores of one client that the ledger allows, in all calls with it. Each score
             is one linear function of the profile: as many scores as the profile has numbers can reveal it
             whole.
@@ -99,6 +102,7 @@ def select_by_profile(
     Raises:
         ConfigError: the count is above the number of clients, or the bounds would change the baseline.
         DataError: profiles are not valid, or have different lengths.
+        BudgetExceeded: the ledger does not bear the scores. No score left.
         ProtocolError: no client has a score.
     """
     given = {name: _plain(name, own) for name, own in named(profiles, "profiles").items()}
@@ -109,6 +113,10 @@ def select_by_profile(
         raise ConfigError(f"Expected max_releases of 1 or more, got {max_releases}.")
     if ledger is not None and delta is None:
         raise ConfigError("Expected `delta` with a ledger, since it is one of the ledger's terms.")
+    if budget is not None:
+        number("budget", budget)
+        if ledger is None:
+            raise ConfigError("Expected `ledger` with `budget`: without a ledger charges do not add up.")
     options = Options(bounds=bounds or Bounds(weight=1024), anchor=anchor)
     spec = ValueSpec(
         name=_NAME,
@@ -125,12 +133,13 @@ def select_by_profile(
         adjacency="zero-out",
         # A score has no noise, so epsilon is infinite at every delta.
         delta=0.5 if delta is None else delta,
+        budget=budget,
         non_private=(_NAME,),
         max_rounds=1,
     )
     linear = options.query(middle).linear(options.variant, options.bounds)
 
-    def compute(name: str) -> Value:
+    def compute(name: Id) -> Value:
         parts = options.features(given[name]).split(options.variant)
         return Value(hidden=parts.hidden, clear=parts.clear)
 
@@ -149,12 +158,12 @@ def select_by_profile(
         raise ProtocolError(
             f"Expected a score of some client, got none: {'; '.join(told['absent'].values())}"
         )
-    found = {name: answers.per_client[_NAME][number] for name, number in there.items()}
+    found = {name: answers.per_client[_NAME][name] for name in there}
     drawn = sample_without_replacement(-alpha * np.array(list(found.values())), min(count, len(found)), rng)
     return Selected(clients=tuple(list(found)[place] for place in drawn), scores=found, **told)
 
 
-def _plain(name: str, own: ProfileLike) -> MeanVariance:
+def _plain(name: Id, own: ProfileLike) -> MeanVariance:
     """A checked profile. Raises DataError, with the name, if it is not valid."""
     try:
         match own:
@@ -168,7 +177,7 @@ def _plain(name: str, own: ProfileLike) -> MeanVariance:
 
 
 def _require(
-    given: Mapping[str, MeanVariance], middle: MeanVariance, count: int, alpha: float, scores: str
+    given: Mapping[Id, MeanVariance], middle: MeanVariance, count: int, alpha: float, scores: str
 ) -> None:
     if not 1 <= whole("count", count) <= len(given):
         raise ConfigError(f"Expected a count from 1 to {len(given)}, the number of clients, got {count}.")

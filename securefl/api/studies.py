@@ -26,14 +26,15 @@ def study_from(
     *,
     data: object | None = None,
     model: Any = None,
+    protocol: Any = None,
     workers: int | None = None,
     trust_code: Sequence[Path | str] = (),
 ) -> Study:
-    """The study of a caller's arguments, with the caller's data and model. trust_code: as for `securefl.run`.
+    """The study of a caller's arguments, with the caller's objects. trust_code: as for `securefl.run`.
 
     Raises ConfigError if the study is not valid, or is a sweep.
     """
-    found = _read(study, Brought(data=data, model=model), trust_code)
+    found = _read(study, Brought(data=data, model=model, protocol=protocol), trust_code)
     if workers is None:
         return found
     if not isinstance(workers, int) or not 1 <= workers <= MOST_WORKERS:
@@ -43,13 +44,16 @@ def study_from(
 
 def _read(study: Given, brought: Brought, trust_code: Sequence[Path | str]) -> Study:
     if isinstance(study, Study):
-        if brought.data is None and brought.model is None:
-            return study
-        return replace(study, brought=brought)
+        if brought.protocol is not None:
+            raise ConfigError(
+                "Expected `protocol` beside a path, a text or a mapping, got it beside a Study, whose arms "
+                "are read already. Pass study.text in its place."
+            )
+        return study if brought == Brought() else replace(study, brought=brought)
     text = text_from(study)
     if has_sweep(text):
         raise ConfigError("Expected a study without a section [sweep], got a sweep: call securefl.run_sweep.")
-    if brought.data is None and brought.model is None and is_file(study):
+    if brought == Brought() and is_file(study):
         return read(Path(str(study)), paths(trust_code))  # its errors name the file
     home, namer = home_of(study, trust_code)
     return parse(text, home=home, brought=brought, namer=namer)
@@ -113,7 +117,7 @@ def _written(table: Mapping[str, Any]) -> str:
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             "Expected a mapping of text, numbers, truth values, lists and mappings, as TOML has them, got "
-            f"another value: {error}."
+            f"another value: {error}. Objects go into `data`, `model` and `protocol` of the call."
         ) from None
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, log2
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
+from securefl.accounting.named import Id
 from securefl.algorithm.plan import NO_NOISE, Plan
 from securefl.algorithm.queries import Sum, Value, ValueSpec
 from securefl.api.arguments import number, whole
@@ -22,8 +22,6 @@ from securefl.core.grid import Grid
 from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.distributed import Distributed
 
-_FINE: Final = 2.0**-30
-"""Step of the grid over the bound, rounded up to a power of two, without noise."""
 _COARSE: Final = 2.0**-16
 """Step of the grid over the clip, with noise. It is negligible beside the noise."""
 _ROOM: Final = 2.0**14
@@ -40,7 +38,7 @@ class MaskedSum:
     Attributes:
         total: in the shape of one vector, float64. With `clip` it is the total of the clipped vectors, and
             with noise it is noised.
-        survivors: the names of the clients in the total, as texts.
+        survivors: the ids of the clients in the total.
         absent: the reason for each other client.
         learns: what each party learnt, in words, by "server", "key-holder" and "others".
         event: the release's cost for a client against the server, as an event of dp-accounting.
@@ -50,8 +48,8 @@ class MaskedSum:
     """
 
     total: NDArray[np.float64]
-    survivors: tuple[str, ...]
-    absent: Mapping[str, str]
+    survivors: tuple[Any, ...]
+    absent: Mapping[Any, str]
     learns: Mapping[str, str]
     event: DpEvent
     epsilon: Mapping[str, float]
@@ -59,7 +57,7 @@ class MaskedSum:
 
 
 def masked_sum(
-    vectors_of: Mapping[str, ArrayLike] | Sequence[ArrayLike],
+    vectors_of: Mapping[Any, ArrayLike] | Sequence[ArrayLike],
     *,
     corrupt: float,
     min_honest: int,
@@ -67,7 +65,7 @@ def masked_sum(
     bound: float | None = None,
     clip: float | None = None,
     dropout: float = 0.0,
-    silent: Collection[str] = (),
+    silent: Collection[Any] = (),
     noise_multiplier: float = 0.0,
     delta: float | None = None,
     budget: float | None = None,
@@ -86,8 +84,8 @@ def masked_sum(
     release, with unit "client" and adjacency "zero-out": the client's vector against zeros.
 
     Args:
-        vectors_of: each client's vector by name, or a list, whose clients are called "0", "1" and so on. All
-            have one shape.
+        vectors_of: each client's vector by its id, a text, a whole number or a tuple of these; or a list,
+            whose clients are called 0, 1 and so on. All have one shape.
         corrupt: the largest fraction of the clients that may collude with the server. 0 means none.
         min_honest: the least number of honest clients in the sum.
         max_client_weight: the largest fraction that one client's variance may have of the variance of the
@@ -97,14 +95,15 @@ def masked_sum(
         bound: the largest absolute value of an entry. A larger entry is an error.
         clip: in place of `bound`: a vector with a larger L2 norm is scaled down to it. Noise needs `clip`.
         dropout: the largest fraction of the clients that may fall silent.
-        silent: names of clients that fall silent, for experiments.
+        silent: ids of clients that fall silent, for experiments.
         noise_multiplier: deviation of the noise in the total over `clip`. Each client adds a share of the
             noise, and the shares of the honest survivors are enough. 0 is no noise, and epsilon is infinite.
         delta: of epsilon, needed with noise or a ledger.
         budget: the largest epsilon of a client, over all calls with this ledger.
-        ledger: the file in which charges are committed before any vector leaves; needed with a budget. Its
-            clients' names are beside it, in <ledger>.clients, so calls may have other clients in any order.
-            Without a ledger this release is accounted alone, and the caller must compose `event`.
+        ledger: the file in which charges are committed before any vector leaves; needed with a budget. All
+            calls with it, and those of `select_by_profile` and `SecureAggregator`, have one budget for each
+            client. They may have other clients in any order. Without a ledger this release is accounted
+            alone, and the caller must compose `event`.
 
     Without noise, the sums of two calls reveal their difference.
 
@@ -131,14 +130,14 @@ def masked_sum(
         given, corrupt, dropout, min_honest, max_client_weight, noise_multiplier, delta, budget, ledger
     )
     if not isinstance(silent, Collection) or isinstance(silent, str):
-        raise ConfigError(f"Expected `silent` as a list of names, got {silent!r}.")
+        raise ConfigError(f"Expected `silent` as a list of ids, got {silent!r}.")
     if strange := [name for name in silent if name not in given.names]:
-        raise ConfigError(f"Expected silent clients among {', '.join(given.names)}, got {strange[0]!r}.")
+        raise ConfigError(f"Expected silent clients among {list(given.names)}, got {strange[0]!r}.")
     # Clipped to the declared sensitivity itself, so that no charge is of another norm.
     clip = next(iter(spec.sensitivity.values()), None)
     rows = dict(zip(given.names, given.rows, strict=True))
 
-    def compute(name: str) -> Value:
+    def compute(name: Id) -> Value:
         if name in silent:
             raise DataError("It fell silent, as it was told to.")
         return Value(clear=rows[name]) if clip is None else Value.summed(rows[name][None], spec.grid, clip)
@@ -177,12 +176,7 @@ def _sends(given: Vectors, bound: float | None, clip: float | None, noise: float
         for name, row in zip(given.names, given.rows, strict=True):
             if np.abs(row).max() > bound:
                 raise DataError(f"Expected entries of {name} within +-{bound:g}, got a larger one.")
-    grid = (
-        Grid(step=largest * _COARSE, bound=largest * _ROOM)
-        if noise
-        # A power of two, so that whole numbers are exact.
-        else Grid(step=2.0 ** ceil(log2(largest)) * _FINE, bound=largest)
-    )
+    grid = Grid(step=largest * _COARSE, bound=largest * _ROOM) if noise else Grid.within(largest)
     return ValueSpec(
         name=_NAME,
         reduction="sum",

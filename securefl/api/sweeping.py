@@ -125,6 +125,7 @@ def run_sweep(
     *,
     data: object | None = None,
     model: Any = None,
+    protocol: Any = None,
     out: Path | str | None = None,
     workers: int | None = None,
     progress: bool | None = None,
@@ -144,8 +145,8 @@ def run_sweep(
 
     Args:
         study: as for `securefl.run`.
-        data, model: as for `securefl.run`. With one of them the cells run one after the other in this
-            process; otherwise each runs in a worker process.
+        data, model, protocol: as for `securefl.run`. With one of them the cells run one after the other in
+            this process; otherwise each runs in a worker process.
         out: the folder, by default runs/<name of the study>-sweep. Finished cells are not run again.
         workers: processes that run cells in parallel, by default as many as processors.
         progress, trust_code: as for `securefl.run`.
@@ -157,7 +158,7 @@ def run_sweep(
         ConfigError: the sweep cannot run.
         SecureFLError: all cells failed.
     """
-    brought = Brought(data=data, model=model)
+    brought = Brought(data=data, model=model, protocol=protocol)
     home, namer = home_of(study, trust_code)
     found = parse_sweep(text_from(study), home=home, brought=brought, namer=namer)
     if found.choice is not None:

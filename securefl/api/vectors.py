@@ -5,49 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from securefl.accounting.named import Id
 from securefl.core.errors import ConfigError, DataError
-from securefl.core.text_safety import require_distinct, require_legible
 
 Named = Mapping[Any, Any] | Sequence[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """Checked vectors. names: as texts, in the caller's order. rows: float64 (K, d). shape: of one vector."""
+    """Checked vectors. names: the clients' ids, in their order. rows: float64 (K, d). shape: of one."""
 
-    names: tuple[str, ...]
+    names: tuple[Id, ...]
     rows: NDArray[np.float64]
     shape: tuple[int, ...]
 
 
-def named(of: Named, what: str) -> dict[str, Any]:
-    """Values by client name, in their order. The clients of a list are called "0", "1" and so on.
+def named(of: Named, what: str) -> dict[Id, Any]:
+    """Values by client id, in their order. The clients of a list are called 0, 1 and so on.
 
-    Raises ConfigError if two clients have one name or names that look alike, and if the value is neither a
-    mapping nor a list.
+    Raises ConfigError if the value is neither a mapping nor a list.
     """
     if isinstance(of, Mapping):
-        found = {str(name): value for name, value in of.items()}
-        if len(found) < len(of):
-            raise ConfigError(f"Expected each client once, got two of one name among {list(of)}.")
-    elif _is_list(of):
-        found = {str(number): value for number, value in enumerate(of)}
-    else:
-        raise ConfigError(f"Expected {what} as a mapping of names, or a list, got {type(of).__name__}.")
-    for name in found:
-        require_legible(name, "a client's name")
-        # Unicode has several forms of one letter, which look alike. Two such names would have two budgets.
-        if not name or normalize("NFKC", name) != name or name != name.strip():
-            raise ConfigError(
-                f"Expected a client's name in Unicode's form NFKC without spaces around it, got {name!r}."
-            )
-    require_distinct(found, "clients' names")
-    return found
+        return dict(of)
+    if _is_list(of):
+        return dict(enumerate(of))
+    raise ConfigError(f"Expected {what} as a mapping of ids, or a list, got {type(of).__name__}.")
 
 
 def _is_list(of: object) -> bool:
@@ -76,7 +62,7 @@ def vectors(of: Mapping[Any, ArrayLike] | Sequence[ArrayLike]) -> Vectors:
     return Vectors(tuple(rows), np.stack([row.ravel() for row in rows.values()]), shape)
 
 
-def _numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
+def _numbers(name: Id, value: ArrayLike) -> NDArray[np.float64]:
     if isinstance(value, np.ma.MaskedArray):
         raise DataError(f"Expected numbers of {name}, got a masked array. Fill it, or leave the client out.")
     try:

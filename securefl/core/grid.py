@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import floor, log2
+from math import ceil, floor, log2
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +46,12 @@ class Grid:
         # A step is small against any noise, and large enough that noise stays below 2^24 steps.
         step = float(2.0 ** (floor(log2(bound)) - 14))
         return Grid(step=step, bound=step * 2**24)
+
+    @staticmethod
+    def within(bound: float) -> Grid:
+        """A grid for vectors without noise whose entries are within `bound`: 2^29 to 2^30 of its steps."""
+        # A power of two, so that whole numbers are exact.
+        return Grid(step=2.0 ** (ceil(log2(bound)) - 30), bound=bound)
 
     @property
     def limit(self) -> int:

@@ -47,14 +47,19 @@ def folded(name: str) -> str:
     return normalize("NFKC", normalize("NFKC", name).casefold())
 
 
-def require_distinct(names: Iterable[str], what: str) -> None:
-    """Raise ConfigError if `folded` makes two different names equal: one person could then count as two."""
-    seen: dict[str, str] = {}
+def require_distinct(names: Iterable[object], what: str) -> None:
+    """Raise ConfigError if `folded` makes two different names equal: one person could then count as two.
+
+    names: texts, or whole numbers and tuples too, of which 1 looks like "1".
+    """
+    seen: dict[str, object] = {}
     for name in names:
-        if (other := seen.setdefault(folded(name), name)) != name:
+        shown = name if isinstance(name, str) else str(name).replace("'", "")
+        if repr(other := seen.setdefault(folded(shown), name)) != repr(name):
             raise ConfigError(
                 f"Expected {what} that differ by more than case or form, got {other!r} and {name!r}: one "
-                "person of two names would count as two, and have two budgets. Give each a name of its own."
+                "person of two names would count as two, and have two budgets. Give each a name of its own, "
+                "and write one person's always alike."
             )
 
 

@@ -16,20 +16,24 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import get_ident
+from typing import Any
 
 from securefl import linear, sums
-from securefl.accounting.ledger import Ledger
+from securefl.accounting.named import NamedLedger, holder_of
 from securefl.accounting.shared import Allotment, SharedLedger, shared_terms
-from securefl.algorithm.clients import ClientFunction
+from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Answers, CohortQuery
+from securefl.algorithm.queries import Answers, ByDraws, CohortQuery, Value
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
+from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import client_stream
+from securefl.core.text_safety import require_distinct
 from securefl.core.wire import Header
 from securefl.data.identity import digest_of_records
 from securefl.engine.inprocess import simulated
@@ -67,9 +71,12 @@ class SecureAggregator:
         plan: its `max_rounds` is the number of queries that a client answers in all. Its
             `max_releases`, if given, is by value name the largest number of noised releases of one client.
         functions: the values that clients may be asked for, each with the function that computes it.
-        records: x (n, ...) and y (n,) of each client, client 0 first.
+        records: x (n, ...) and y (n,) of each client, by the caller's own id: a text, a whole number, or a
+            tuple of these. The clients of a list are called 0, 1 and so on. Queries, contexts, answers,
+            `log` and `ledger` have these ids.
         ledger: the ledger's file. An existing file is continued with the charges in it, if its terms are
-            the plan's.
+            the plan's. `masked_sum` and `select_by_profile` continue it too: their terms are those of a plan
+            with unit "client" and adjacency "zero-out", without `max_releases`.
         parameters: of the key for encrypted numbers. The key lives as long as this object, and opens as many
             numbers as `max_rounds` queries of all clients need.
         seed: of the stream in the client's context. Noise, masks and keys come from the operating system.
@@ -89,9 +96,10 @@ class SecureAggregator:
             the protocol sees it.
 
     Raises:
-        ConfigError: the plan can never release a value, no cohort could open a sum of it, or two values have
-            one name; then no ledger is opened. Also if a ledger has other terms, or the shared ledger other
-            records.
+        ConfigError: the plan can never release a value, no cohort could open a sum of it, two values have
+            one name, or two ids look alike; then no ledger is opened. Also if a ledger has other terms or an
+            id that looks like one of these, or the shared ledger has other records.
+        DataError: the ledger is damaged, or of other holders.
         BudgetExceeded: the shared ledger's budget does not bear the plan.
     """
 
@@ -99,7 +107,7 @@ class SecureAggregator:
         self,
         plan: Plan,
         functions: Sequence[ClientFunction],
-        records: Sequence[Records],
+        records: Mapping[Any, Records] | Sequence[Records],
         *,
         ledger: Path | str,
         parameters: str = "strong",
@@ -107,6 +115,15 @@ class SecureAggregator:
         shared: Path | str | None = None,
         people: Sequence[Records] | None = None,
     ) -> None:
+        if isinstance(records, Mapping):
+            clients, records = tuple(records), list(records.values())
+            functions = [_by_id(function, clients) for function in functions]
+        else:
+            clients = tuple(range(len(records)))
+        holders = [holder_of(client) for client in clients]
+        # An id of one of the other parties would have its place in the log.
+        require_distinct((SERVER, KEY_HOLDER, *clients), "clients' ids")
+        self._clients, self._numbers = clients, {holder: k for k, holder in enumerate(holders)}
         names = [function.spec.name for function in functions]
         if len(set(names)) < len(names):
             raise ConfigError(f"Expected each name once, got {', '.join(names)}.")
@@ -131,13 +148,14 @@ class SecureAggregator:
         self._asked, self._thread = 0, get_ident()
         self.log = Log()
         allotted = None if shared is None else allotment(plan, [function.spec for function in functions])
-        self.ledger = Ledger(ledger, plan.terms(), allotted=allotted)
-        if shared is not None and allotted is not None:
-            try:
+        self.ledger = NamedLedger(ledger, plan.terms(), allotted=allotted)
+        try:
+            self.ledger.admit(holders)
+            if shared is not None and allotted is not None:
                 self._reserve(shared, plan, allotted, people or records)
-            except BaseException:
-                self.ledger.close()
-                raise
+        except BaseException:
+            self.ledger.close()
+            raise
         self._journal = Journal()
         self._engine = simulated(
             plan,
@@ -147,6 +165,7 @@ class SecureAggregator:
             rng=partial(client_stream, seed),
             scores=scoring,
             journal=self._journal,
+            holder_of=holders.__getitem__,
         )
 
     def _reserve(
@@ -176,7 +195,7 @@ class SecureAggregator:
         self.close()
 
     def query(self, query: CohortQuery) -> Answers:
-        """Run one cohort query. It is a round of its own, in `ClientContext.round` and in the ledger.
+        """Run one cohort query over these ids. It is a round of its own, in contexts and in the ledger.
 
         Returns:
             The answers. Their survivors are the clients that answered validly and in time. If too many
@@ -191,10 +210,37 @@ class SecureAggregator:
         self._require_own_thread()
         self._asked += 1
         header = Header(self._session, self._asked, 0, 0)
-        answers, self.log = self._engine.query(query, header)
+        cohort, weights = {self._number(client): client for client in query.cohort}, query.weights
+        if isinstance(weights, ByDraws):
+            weights = ByDraws({self._number(client): count for client, count in weights.draws.items()})
+        numbered = replace(query, cohort=tuple(sorted(cohort)), weights=weights)
+        answers, log = self._engine.query(numbered, header)
+        self.log = log.named({client_name(number): client for number, client in cohort.items()})
         # A client that answered, or abstained for another reason, has no refusal here. It is an error only if
         # all clients refused.
-        reasons = [self.log.refused.get(client_name(k)) for k in query.cohort]
-        if reasons and reasons[0] is not None and None not in reasons:
-            raise BudgetExceeded(f"All {len(reasons)} clients refused. {reasons[0]}")
-        return answers
+        if cohort and len(refused := self.log.refused) == len(cohort):
+            raise BudgetExceeded(f"All {len(cohort)} clients refused. {next(iter(refused.values()))}")
+        each = answers.per_client.items()
+        return replace(
+            answers,
+            survivors=tuple(cohort[number] for number in answers.survivors),
+            per_client={name: {cohort[k]: number for k, number in own.items()} for name, own in each},
+        )
+
+    def _number(self, client: object) -> int:
+        try:
+            return self._numbers[holder_of(client)]
+        except (ConfigError, KeyError):
+            known = f"{self._clients[0]!r} to {self._clients[-1]!r}" if self._clients else "of none"
+            raise LocalProtocolError(
+                f"Expected a cohort among the clients {known}, got {client!r}. Name each as in `records`."
+            ) from None
+
+
+def _by_id(function: ClientFunction, clients: Sequence[Any]) -> ClientFunction:
+    """The function with the client's id in its context."""
+
+    def compute(context: ClientContext) -> Value:
+        return function.compute(replace(context, client=clients[context.client]))
+
+    return replace(function, compute=compute)

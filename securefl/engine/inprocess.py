@@ -28,7 +28,7 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -286,6 +286,7 @@ def simulated(
     proven_cheaters: Iterable[int] = (),
     retries_left: int | None = None,
     trainer: Trainer = one_by_one,
+    holder_of: Callable[[int], str] = client_name,
 ) -> InProcess:
     """Make the engine of a simulation. The clients' ledgers share one file, their records of acts another.
 
@@ -297,6 +298,7 @@ def simulated(
         held: the x and y of each client that it tests on and never trains on; None without a hold-out.
         kept, proven_cheaters, retries_left: as they were when an earlier run of this session ended.
         trainer: runs the clients' local training.
+        holder_of: the name of a client in the ledger.
     """
     if (scores is None) != (plan.scores == CLEAR):
         raise ConfigError(
@@ -316,6 +318,7 @@ def simulated(
         scores=scores,
         kept=kept,
         trainer=trainer,
+        holder_of=holder_of,
     )
     server = ServerParty(
         plan,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from securefl.core.abstaining import Reason
 from securefl.core.errors import BudgetExceeded
@@ -17,16 +19,16 @@ class Log:
     """
 
     traffic: Traffic = field(default_factory=Traffic)
-    abstained: dict[str, str] = field(default_factory=dict)
-    reasons: dict[str, Reason] = field(default_factory=dict)
+    abstained: dict[Any, str] = field(default_factory=dict)
+    reasons: dict[Any, Reason] = field(default_factory=dict)
     """For each client that abstained, which of the listed reasons it had."""
-    blank: dict[str, str] = field(default_factory=dict)
+    blank: dict[Any, str] = field(default_factory=dict)
     """For each client that answered as one without records, why. Silence would have revealed the reason."""
-    refused: dict[str, BudgetExceeded] = field(default_factory=dict)
+    refused: dict[Any, BudgetExceeded] = field(default_factory=dict)
     """For each client whose ledger or schedule did not bear the query, why. It is in `abstained` too."""
-    cut: dict[str, str] = field(default_factory=dict)
+    cut: dict[Any, str] = field(default_factory=dict)
     """For each client whose value was cut to a bound before it was sent, why. No other party learns it."""
-    moved: dict[str, tuple[int, int]] = field(default_factory=dict)
+    moved: dict[Any, tuple[int, int]] = field(default_factory=dict)
     """For each client, how many entries of its profile were clipped, and how many were floored."""
 
     def report(self, party: str, why: str, reason: Reason | None = None) -> None:
@@ -34,6 +36,16 @@ class Log:
         self.abstained[party] = why
         if reason is not None:
             self.reasons[party] = reason
+
+    def named(self, clients: Mapping[str, Any]) -> Log:
+        """A copy in which parties are called as these are: a party that is not named here keeps its name."""
+        found = Log()
+        for own, copy in ((self, found), (self.traffic, found.traffic)):
+            for name, notes in vars(own).items():
+                if isinstance(notes, dict):
+                    setattr(copy, name, {clients.get(party, party): note for party, note in notes.items()})
+        found.traffic.late = self.traffic.late
+        return found
 
     def take(self) -> Log:
         """Return all notes so far, and empty the log."""

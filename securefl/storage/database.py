@@ -30,7 +30,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.core.errors import DataError, of_another_version
+from securefl.core.errors import DataError, LocalProtocolError, of_another_version
 from securefl.core.formats import VERSION
 
 _PATIENCE: Final = 60
@@ -208,8 +208,13 @@ _CAUSES: Final = {
 
 
 def _explained(path: Path | str, kind: Kind, error: Exception) -> Exception:
-    if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):  # of the caller, not of the file
+    if isinstance(error, sqlite3.IntegrityError):  # of the caller, not of the file
         return error
+    if isinstance(error, sqlite3.ProgrammingError):
+        return LocalProtocolError(
+            f"Expected {path} to be used by the thread that opened it, until it is closed, got another call. "
+            "Open it again, once in each thread: all of them share its content."
+        )
     return _told(path, kind, error, _cause(path, error))
 
 

@@ -57,6 +57,7 @@ _OWN = {
     "features": "features, of another network",
     "model": "values and layers of the model",
     "model_code": "code that makes the model",
+    "protocol_code": "code of an arm's protocol",
     "split": "keys of its splits, or another version of them",
 }
 """Words for the objects that a run may bind by digest, by the digest's name."""

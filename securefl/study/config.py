@@ -9,16 +9,14 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.metadata import EntryPoint
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
 
 from torch import nn
 
-from securefl.algorithm.clients import Algorithm, Contribution
+from securefl.algorithm.clients import Contribution
 from securefl.core.errors import ConfigError
-from securefl.core.installed import entry_points
 from securefl.core.ranges import Count, Fraction, Range, Ranged
 from securefl.core.reading import convert, near
 from securefl.core.text_safety import require_legible
@@ -30,6 +28,7 @@ from securefl.storage.own_code import CALLER, Namer
 from securefl.storage.private_folder import PRIVATE
 from securefl.storage.processes import MOST_WORKERS
 from securefl.storage.texts import kept, read_text, toml
+from securefl.study.arm_options import ProtocolOptions, options_of
 from securefl.study.cost import PresetName
 from securefl.study.data_section import DataSection, require_source
 from securefl.study.privacy import DPSGDSection, PrivacySection, with_one_epsilon
@@ -41,21 +40,11 @@ from securefl.training.own_models import OwnModelSection, section_of
 from securefl.training.parallel import Forked
 from securefl.training.private_steps import DPSGD
 from securefl.training.run_jobs import one_by_one
-from securefl.training.task import Problem
 
 HOME: Final = "home.txt"
 """The file of a run folder that names the folder of its study's own files and modules."""
 _LONGEST_NAME = 200
 """The longest name in bytes. Folders have these names, and file systems allow 255 bytes."""
-
-
-class ProtocolOptions(Protocol):
-    """The options of a protocol, which build its algorithm. An arm's TOML table is read into such a class.
-
-    The entry points of the group `securefl.protocols` name these classes.
-    """
-
-    def build(self, problem: Problem) -> Algorithm: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,18 +179,24 @@ class Brought:
     """Objects that a caller in Python hands to a study, in place of names in its text.
 
     data: records in place of `[data] source`: arrays, a Dataset, one of them per client, or data sets of
-    torch or Hugging Face. model: a function that makes the model, in place of `[model] kind`.
+    torch or Hugging Face. model: a function that makes the model, in place of `[model] kind`. protocol: that
+    of the arms that name none (see `arm_options`).
     """
 
     data: object | None = None
     model: Callable[..., nn.Module] | None = None
+    protocol: Any = None
 
     def __eq__(self, other: object) -> bool:
         """Whether both hold the same objects. By identity, since `==` on arrays compares their entries."""
-        return isinstance(other, Brought) and self.data is other.data and self.model is other.model
+        return isinstance(other, Brought) and self._identities == other._identities
 
     def __hash__(self) -> int:
-        return hash((id(self.data), id(self.model)))
+        return hash(self._identities)
+
+    @property
+    def _identities(self) -> tuple[int, ...]:
+        return tuple(map(id, vars(self).values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,7 +316,7 @@ def parse(
     for place, (name, own) in enumerate(table.items()):
         with _before_unknown(list(table)[place + 1 :]):
             if name == "arm":
-                arms = _arms(own)
+                arms = _arms(own, home, namer, brought.protocol)
                 continue
             if name not in kinds:
                 raise ConfigError(_unknown_section(name))
@@ -390,11 +385,16 @@ def _require_at_home(name: str, section: Any, kinds: Mapping[str, type[Any]]) ->
             )
 
 
-def _arms(tables: Any) -> tuple[Arm, ...]:
+def _arms(tables: Any, *read_with: Any) -> tuple[Arm, ...]:
+    """read_with: home, namer and protocol of the study, as for `options_of`."""
     if not isinstance(tables, list) or not tables:
         raise ConfigError("Expected at least one [[arm]].")
-    points = {point.name: point for point in entry_points(group="securefl.protocols")}
-    arms = tuple(_arm(table, place, points) for place, table in enumerate(tables, start=1))
+    arms = tuple(_arm(table, f"arm {place}", *read_with) for place, table in enumerate(tables, start=1))
+    protocol = read_with[-1]
+    if protocol is not None and all(getattr(arm.options, "brought", None) is None for arm in arms):
+        raise ConfigError(
+            "[[arm]] Expected an arm without `protocol`, which the one from Python is for, got none."
+        )
     # Compared as folder names: names that differ in capitals or signs alone would share a folder.
     names = [slug(arm.name) for arm in arms]
     if len(set(names)) < len(names):
@@ -405,38 +405,21 @@ def _arms(tables: Any) -> tuple[Arm, ...]:
     return arms
 
 
-def _arm(table: Mapping[str, Any], place: int, points: Mapping[str, EntryPoint]) -> Arm:
-    where = f"arm {place}"
+def _arm(table: Mapping[str, Any], where: str, *read_with: Any) -> Arm:
     if not isinstance(table, dict):
         raise ConfigError(f"[{where}] Expected a table [[arm]], got {table!r}.")
     options = dict(table)
     name, protocol = options.pop("name", None), options.pop("protocol", None)
-    if not isinstance(name, str) or not isinstance(protocol, str):
-        raise ConfigError(f"[{where}] Expected `name` and `protocol` as text.")
+    if not isinstance(name, str):
+        raise ConfigError(f"[{where}] Expected `name` as text, got {name!r}.")
     if not isinstance(accepts := options.pop("accepts_kept_state", False), bool):
         raise ConfigError(f"[{where}] Expected accepts_kept_state as true or false, got {accepts!r}.")
     try:
         require_name(name)
-        kind = _protocol_named(protocol, points)
     except ConfigError as error:
         raise ConfigError(f"[{where}] {error}") from None
-    return Arm(
-        name=name,
-        protocol=protocol,
-        options=convert(kind, options, where),
-        accepts_kept_state=accepts,
-    )
-
-
-def _protocol_named(name: str, found: Mapping[str, EntryPoint]) -> type[ProtocolOptions]:
-    """The options class registered under `name` in the entry-point group `securefl.protocols`."""
-    if name not in found:
-        raise ConfigError(
-            f"Unknown protocol {name!r}{near(name, found)}; known are {', '.join(sorted(found))}."
-        )
-    # Only the one that is named: another package's protocol may be slow to import, or broken.
-    options: type[ProtocolOptions] = found[name].load()
-    return options
+    protocol, made = options_of(protocol, options, where, *read_with)
+    return Arm(name=name, protocol=protocol, options=made, accepts_kept_state=accepts)
 
 
 def home_of(file: Path, trusted: Sequence[Path] = ()) -> Path:

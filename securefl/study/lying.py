@@ -67,12 +67,10 @@ class Lied:
     def _moved(
         self, context: ClientContext, fitted: TrainingResult | None, factor: float
     ) -> TrainingResult | None:
-        """The trained model or its update, `factor` times as far from where the training began."""
+        """The trained model, `factor` times as far from where the training began."""
         fit = self.honest.fit(context)
         if fit is None or fitted is None or isinstance(fitted, DataError):
             return fitted
-        if fit.update:
-            return np.float32(factor) * fitted
         moved, size = fitted.copy(), len(fit.start)  # a hook's values behind the model stay
         moved[:size] = fit.start + np.float32(factor) * (fitted[:size] - fit.start)
         return moved

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,12 +31,13 @@ from securefl.dp.noise import Source
 from securefl.engine.party.computing import Records
 from securefl.storage.own_code import CodePlace, importable, located, names_code
 from securefl.storage.own_code import load as load_code
-from securefl.study.config import Study, placed
+from securefl.study.arm_options import OwnProtocol
+from securefl.study.config import Arm, Study, place_of, placed
 from securefl.study.data_section import DataSection, data_points, path_of
 from securefl.study.seeded import Digests
 from securefl.training.losses import Loss
 from securefl.training.models import Architecture, ModelConfig
-from securefl.training.networks import Network, digest_of, made_by, named
+from securefl.training.networks import Network, digest_of, made_by, named, source_of
 from securefl.training.own_models import OwnModel, model_points
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
@@ -73,11 +75,20 @@ def features_code(study: Study) -> CodePlace | None:
     return located(named, study.home, study.namer) if named is not None and names_code(named) else None
 
 
-_PARTS: Final = (
-    ("[data]", "The records come from", data_code),
-    ("[data]", "The features come from", features_code),
-    ("[model]", "The model comes from", model_code),
-)
+def protocol_code(arm: Arm) -> CodePlace | None:
+    """The place of the code of the arm's protocol; None for an installed one, or one from Python.
+
+    Errors as for `data_code`.
+    """
+    return arm.options.place if isinstance(arm.options, OwnProtocol) else None
+
+
+def _parts(study: Study) -> Iterator[tuple[str, str, Callable[[], CodePlace | None]]]:
+    yield "[data]", "The records come from", partial(data_code, study)
+    yield "[data]", "The features come from", partial(features_code, study)
+    yield "[model]", "The model comes from", partial(model_code, study)
+    for arm in study.arms:
+        yield place_of(arm), f"The protocol of {arm.name} comes from", partial(protocol_code, arm)
 
 
 def told(study: Study, *, refused: bool = False) -> list[str]:
@@ -88,10 +99,10 @@ def told(study: Study, *, refused: bool = False) -> list[str]:
     """
     lines: list[str] = []
     whys: dict[str, None] = {}
-    for where, begins, code in _PARTS:
+    for where, begins, code in _parts(study):
         try:
             with placed(study, where):
-                if (place := code(study)) is not None:
+                if (place := code()) is not None:
                     lines.append(f"{begins} {place}.")
                     whys |= dict.fromkeys(place.trusted)
         except ConfigError as error:
@@ -295,6 +306,18 @@ def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple
     if study.private is not None:
         _require_private(model, train, outputs, study.private)
     return model, _model_marks(model, train, outputs, seed)
+
+
+def protocols(study: Study) -> Digests:
+    """The marks of the arms' protocols that are a person's own."""
+    whole, words = hashlib.sha256(), dict[str, str]()
+    for arm in study.arms:
+        if isinstance(own := arm.options, OwnProtocol):
+            with placed(study, place_of(arm)):
+                place = own.place
+            whole.update(source_of(own.brought) if place is None else bytes.fromhex(place.sha256))
+            words[f"code of the protocol of {arm.name}"] = str(place or f"{own.name}, {BROUGHT}")
+    return Digests(bound={"protocol_code": whole.hexdigest()}, words=words) if words else Digests()
 
 
 def _require_private(model: OwnModel, train: Dataset, outputs: int, config: DPSGD) -> None:

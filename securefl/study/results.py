@@ -27,6 +27,7 @@ from securefl.study.accounted import sentence
 from securefl.study.advice import advice
 from securefl.study.alarms import NUMBER, Alarm, alarms, floor
 from securefl.study.arm import ArmRun, arm_folder, checkpoint_file
+from securefl.study.arm_options import OwnProtocol
 from securefl.study.attended import presences
 from securefl.study.checkpoint import Checkpoint, rounds_in
 from securefl.study.composition import built
@@ -250,8 +251,9 @@ def _packs(run: ArmRun) -> bool:
 
 def _aggregation(arm: Arm) -> str:
     """The arm's aggregation; reports compare only arms with the same one. Empty if it averages no models."""
-    averaging = "fraction" in vars(arm.options)
-    return str(getattr(arm.options, "aggregation", "partial" if averaging else ""))
+    options = arm.options.made if isinstance(arm.options, OwnProtocol) else arm.options
+    averaging = "fraction" in vars(options)
+    return str(getattr(options, "aggregation", "partial" if averaging else ""))
 
 
 def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:

@@ -22,7 +22,7 @@ from securefl.engine.party.computing import Records
 from securefl.study import cost
 from securefl.study.config import Study, placed
 from securefl.study.cost import PRESETS
-from securefl.study.own_code import Told, architecture, featured
+from securefl.study.own_code import Told, architecture, featured, protocols
 from securefl.study.own_code import records as own_records
 from securefl.study.seeded import Digests, World
 from securefl.study.split_key import Keeper, Splits
@@ -162,7 +162,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         held=held,
         unscaled_x=split.test.x[fits] if study.data.scaling is not None else None,
         schema=replace(read.schema, features=made.network, scaling=study.data.scaling),
-        marks=marks | made.marks | of_model | _dealing(study) | _bound_to(splits) | shares,
+        marks=marks | made.marks | of_model | protocols(study) | _dealing(study) | _bound_to(splits) | shares,
     )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass
 from itertools import product
 from math import inf, prod
 from pathlib import Path
@@ -175,7 +175,7 @@ def parse_sweep(
         if _as_text(overrides) in cells:
             raise ConfigError(f"Expected each cell once, got {name} twice. Leave one out.")
         folder = _free(name, {cell.folder for cell in cells.values()})
-        study = replace(_study(table, overrides, name, home, brought), namer=namer)
+        study = _study(table, overrides, name, home=home, brought=brought, namer=namer)
         cells[_as_text(overrides)] = Cell(overrides=overrides, name=name, folder=folder, study=study)
     return Sweep(
         name=study.study.name,
@@ -270,8 +270,7 @@ def _study(
     table: Mapping[str, Any],
     overrides: Mapping[str, Any],
     name: str,
-    home: Path | None,
-    brought: Brought | None,
+    **read_with: Any,
 ) -> Study:
     try:
         # A deep copy: otherwise cells would share the tables and lists that they do not override.
@@ -279,7 +278,7 @@ def _study(
         for key, value in overrides.items():
             put(own, key, copy.deepcopy(value))
         # Through TOML again, so that a cell is read and checked like any other study.
-        study = parse(tomli_w.dumps(_without_noise(own)), home=home, brought=brought)
+        study = parse(tomli_w.dumps(_without_noise(own)), **read_with)
         study.privacy.plan(study.study.rounds)  # raises the error about an epsilon that no noise reaches
         return study
     except ConfigError as error:

@@ -13,6 +13,7 @@ from securefl.core.errors import SecureFLError
 from securefl.report.terminal import say
 from securefl.storage.processes import processors
 from securefl.study.accounted import begun
+from securefl.study.config import Brought
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.own_code import told
 from securefl.study.progress import BarGroup
@@ -55,8 +56,7 @@ class Bars(BarGroup):
 
 def own_code(sweep: Sweep) -> list[str]:
     """A line for each piece of a person's own code that the cells run."""
-    named = {(cell.study.data.source, cell.study.model): cell.study for cell in sweep.cells}
-    return list(dict.fromkeys(line for study in named.values() for line in told(study)))
+    return list(dict.fromkeys(line for cell in sweep.cells for line in told(cell.study)))
 
 
 def require_runnable(sweep: Sweep, out: Path, console: Console) -> None:
@@ -93,8 +93,7 @@ def run_and_write(
     done = sum(finished(sweep.home(out, cell)) for cell in sweep.cells)
     left = max(1, len(sweep.cells) - done)
     workers = min(workers or processors(), left)
-    brought = [cell.study.brought for cell in sweep.cells]
-    here = any(own.data is not None or own.model is not None for own in brought)
+    here = any(cell.study.brought != Brought() for cell in sweep.cells)
     with Bars(sweep, done, console) as bars:
         if on_ray:
             failed: Mapping[str, str] = run_on_ray(sweep, out, watch=bars, stop=stop)

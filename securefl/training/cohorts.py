@@ -218,7 +218,7 @@ class Batched:
         if problem.private is None and not (len(x) > (fit.hook is not None) and _known(problem, y)):
             return None
         forms = (x.dtype, x.shape[1:], y.shape[1:])
-        how = (fit.under_head, fit.activation, fit.penalty, fit.update, fit.envelope, fit.hook)
+        how = (fit.under_head, fit.activation, fit.penalty, fit.envelope, fit.hook)
         return (problem, fit.context.round, *how, forms)
 
 
@@ -257,7 +257,7 @@ def fit_together(fits: Sequence[TrainingJob], slots: int) -> Results:
                 fine = (stack.finite() & torch.isfinite(total).all(1)).tolist()
                 moved = None if envelope is None or near is None else stack.layout.rows(near).numpy()
                 for slot in ended:
-                    read: Result = partial(stack.vector, slot, update=fits[0].update)
+                    read: Result = partial(stack.vector, slot)
                     if steps is not None and fine[slot]:
                         read = partial(_same, _ended(steps, slot, read()))
                     elif moved is not None:
@@ -447,10 +447,10 @@ def fit_privately(fits: Sequence[TrainingJob], slots: int) -> Results:
         fine = stack.finite().tolist()
     return Results(
         [
-            partial(stack.vector, slot, update=fit.update)
+            partial(stack.vector, slot)
             if fine[slot]
             else partial(_same, diverged_privately(config.learning_rate))
-            for slot, fit in enumerate(fits)
+            for slot in range(len(fits))
         ]
     )
 

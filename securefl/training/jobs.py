@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from securefl.training.task import Problem
 
 TrainingResult = Float32s | DataError
-"""The trained model or its update as a vector (d,), or the error that the training raised."""
+"""The trained model as a vector (d,), or the error that the training raised."""
 Trainer = Callable[[Sequence["TrainingJob"]], Sequence[TrainingResult]]
 """A function that runs a wave of fits. It returns their results in the same order.
 
@@ -94,7 +94,6 @@ class TrainingJob:
         envelope: Trains a personal model near a moving one. The result has both, (2d,), the personal first.
             Private training has none.
         hook: What the training does beside its steps. Behind the trained model, the result has its values.
-        update: Whether the result is the update, the trained model minus the start, in place of the model.
     """
 
     problem: Problem
@@ -106,7 +105,6 @@ class TrainingJob:
     head_first: TrainingJob | None = None
     envelope: Envelope | None = None
     hook: Hook | None = None
-    update: bool = False
 
     def on_features(self, features: NDArray[np.floating[Any]]) -> TrainingJob:
         """The training of the head that comes first, on these features (n, width) of its records."""

@@ -141,14 +141,19 @@ def digest_of(model: nn.Module, *, sources: bool) -> str:
     found = hashlib.sha256(repr(model).encode())
     for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
         if sources and kind.__module__.partition(".")[0] != "torch":
-            try:
-                found.update(inspect.getsource(kind).encode())
-            except (OSError, TypeError):  # typed into a prompt: its layers and values distinguish it
-                found.update(kind.__qualname__.encode())
+            found.update(source_of(kind))
     for key, entry in model.state_dict().items():
         found.update(f"{key} {tuple(entry.shape)}".encode())
         found.update(np.ascontiguousarray(entry.detach().numpy()).tobytes())
     return found.hexdigest()
+
+
+def source_of(code: Any) -> bytes:
+    """The source of a class or function, or its name if Python finds none, as of one typed into a prompt."""
+    try:
+        return inspect.getsource(code).encode()
+    except (OSError, TypeError):
+        return str(getattr(code, "__qualname__", type(code).__qualname__)).encode()
 
 
 # Features, cached by the content of the records ------------------------------------------------------

@@ -86,12 +86,7 @@ def _run(fit: TrainingJob) -> TrainingResult:
                 train(model, context.x, context.y, *how, penalty=penalty)
     except DataError as error:
         return error
-    if not fit.update:
-        return to_vector(model)
-    # Both are float32. Their difference is exact if they are within a factor of two of each other. Otherwise
-    # its relative error is at most 2^-24.
-    with np.errstate(over="ignore"):  # a grid refuses infinite values
-        return to_vector(model) - fit.start
+    return to_vector(model)
 
 
 def _beside(fit: TrainingJob, hook: Hook, model: nn.Module, how: tuple[Any, ...]) -> TrainingResult:

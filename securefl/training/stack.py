@@ -125,22 +125,10 @@ class Stack:
             return torch.ones(y.shape[:2], dtype=torch.bool)
         return (y >= 0) & (y < self._layers[-1 - self._shifted].outputs)
 
-    def vector(self, slot: int, *, update: bool = False) -> Float32s:
-        """A copy of this slot's whole model (d,), or its update: the model minus its start, in one pass."""
-        start = self._starts if self._starts.ndim == 1 else self._starts[slot]
-        found = np.empty(len(start), np.float32)
-        at = 0
+    def vector(self, slot: int) -> Float32s:
+        """A copy of this slot's whole model (d,)."""
         # As arrays, since torch takes longer to make views than to copy such short vectors.
-        with np.errstate(over="ignore"):  # as for `run_job`
-            for part in self._arrays:
-                own, end = part[slot], at + part[slot].size
-                to, was = found[at:end].reshape(own.shape), start[at:end].reshape(own.shape)
-                if update:
-                    np.subtract(own, was, out=to)
-                else:
-                    to[...] = own
-                at = end
-        return found
+        return np.concatenate([part[slot].ravel() for part in self._arrays])
 
     @cached_property
     def _arrays(self) -> list[NDArray[np.float32]]:

@@ -82,6 +82,12 @@ class Problem:
     planned: Callable[[Sequence[ValueSpec]], Plan] | None = None
     rounds: int | None = None
 
+    @cached_property
+    def noises_clients(self) -> bool:
+        """Whether noise may hide a client's whole value in the run. It does if no run is planned."""
+        plan = None if self.planned is None else self.planned(())
+        return plan is None or (plan.noisy and plan.unit == "client")
+
     @property
     def loss(self) -> Loss:
         return "cross_entropy" if self.kind == "classification" else "mse"

@@ -27,8 +27,9 @@ from securefl.algorithm.queries import Answers, CohortQuery, Value
 from securefl.protocols.contributions import Count, Size
 from securefl.study import results, run_report
 from securefl.study.arm import ArmRun, arm_folder, checkpoint_file
+from securefl.study.arm_options import ProtocolOptions
 from securefl.study.checkpoint import Checkpoint
-from securefl.study.config import Arm, ProtocolOptions
+from securefl.study.config import Arm
 from securefl.study.seeded import World
 from securefl.study.world import build
 from securefl.training.task import Problem

@@ -30,6 +30,7 @@ from securefl.study.config import parse
 from securefl.study.session import run_study
 from securefl.study.world import build
 from securefl.sums import scheme_of
+from securefl.training.chunks import body_features
 
 pytestmark = pytest.mark.docs
 
@@ -71,7 +72,7 @@ def test_each_kind_has_one_example() -> None:
         section = PAGE.partition(f"### A {kind}\n")[2].partition("\n### ")[0]
         assert section.count("```python") == 1, kind
     assert PAGE.count("```python") == len(OWN) == len(KINDS)
-    assert len(FILES) == len(KINDS) + len(HOW_TO) + 1  # protocol.md has two
+    assert len(FILES) == len(KINDS) + len(HOW_TO) + 3  # protocol.md has four
     for name in HOW_TO:
         assert f"(docs/how-to/{name})" in PAGE
 
@@ -94,7 +95,9 @@ def test_lines_of_the_page_fit() -> None:
 
 
 def test_the_protocol_selects_the_slowest(tmp_path: Path) -> None:
-    of = study('[[arm]]\nname = "Slowest"\nprotocol = "slowest"\nfraction = 0.5\n', rounds=1)
+    of = study(
+        '[[arm]]\nname = "Slowest"\nprotocol = "my_package.slowest:Slowest"\nfraction = 0.5\n', rounds=1
+    )
     here = build(of, of.study.seeds[0])
     selected = run(of, tmp_path, here=here).records[0]["selected"]
     assert selected == sorted(here.population().seconds.argsort()[-3:])
@@ -102,7 +105,7 @@ def test_the_protocol_selects_the_slowest(tmp_path: Path) -> None:
 
 def test_a_baseline_of_forty_lines_keeps_a_model_and_refuses_what_is_out_of_range(tmp_path: Path) -> None:
     assert len(FILES["my_package/mixed.py"].splitlines()) <= 40
-    arm = '[[arm]]\nname = "Mixed"\nprotocol = "mixed"\nfraction = 1.0\nown = {}\n'
+    arm = '[[arm]]\nname = "Mixed"\nprotocol = "my_package.mixed:Mixed"\nfraction = 1.0\nown = {}\n'
     plain_arm = FEDAVG.replace("0.5", "1.0") + 'aggregation = "partial"\n'
     spy, finished = spied(study(arm.format(1.0), rounds=1, clients=3), tmp_path)
     record = finished.records[-1]
@@ -111,7 +114,31 @@ def test_a_baseline_of_forty_lines_keeps_a_model_and_refuses_what_is_out_of_rang
     plain, _ = spied(study(plain_arm, rounds=1, clients=3), tmp_path / "plain")
     assert np.array_equal(spy.states[-1].broadcast, plain.states[-1].broadcast)
     with pytest.raises(ConfigError, match=r"own in \[0, 1\], got 1.5"):
-        study(arm.format(1.5))
+        run(study(arm.format(1.5)), tmp_path / "beyond")
+
+
+def test_a_loss_of_another_kind_makes_small_features(tmp_path: Path) -> None:
+    norms = []
+    for protocol in ("my_package.small:Small", "my_package.slowest:Slowest"):
+        arm = FEDAVG.replace('"fedavg"', f'"{protocol}"').replace("0.5", "1.0")
+        spy, finished = spied(study(arm, rounds=2), tmp_path / protocol[-5:])
+        problem = finished.world.problem
+        x = problem.server_x[:50]
+        norms.append(np.linalg.norm(body_features(problem.module(spy.states[-1].broadcast), x)))
+    assert norms[0] < 0.95 * norms[1]
+
+
+def test_an_update_of_another_kind_is_no_personal_model(tmp_path: Path) -> None:
+    """And its `split` gets the trained model, with a bound of updates and without."""
+    found = {}
+    for bound in ("", "update_bound = 1000.0"):
+        written = text(FEDAVG.replace('"fedavg"', '"my_package.nova:Nova"'), rounds=1)
+        of = parse(written.replace("[local]", f"[local]\n{bound}"))
+        spy, finished = spied(of, tmp_path / (bound or "free"))
+        assert not finished.records[-1]["personal"]
+        found[bound] = spy.states[-1].broadcast
+    moved = np.abs(found[""] - finished.world.problem.initial).max()
+    assert np.abs(np.subtract(*found.values())).max() < 1e-4 < moved
 
 
 def test_the_mechanism_noises_each_value() -> None:

@@ -128,7 +128,7 @@ def test_the_foreign_loop_changes_in_about_thirty_lines() -> None:
 def test_the_own_loop_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In at most sixteen lines, one of them on what clients check. An eleventh ask is refused, as it says."""
     page = (ROOT / "docs" / "how-to" / "own-loop.md").read_text(encoding="utf-8")
-    source, _ = re.findall(r"^```py\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    source, *_ = re.findall(r"^```py\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     assert len([line for line in source.splitlines() if line.strip()]) <= 16
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

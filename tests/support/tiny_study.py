@@ -22,8 +22,9 @@ from securefl.algorithm.clients import (
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.study.arm import ArmRun
+from securefl.study.arm_options import ProtocolOptions
 from securefl.study.composition import composition
-from securefl.study.config import Arm, ProtocolOptions, Study, parse
+from securefl.study.config import Arm, Study, parse
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.study.world import build

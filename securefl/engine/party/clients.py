@@ -62,6 +62,7 @@ class ClientParty(Worker):
         enrolled: lasting keys of a roster, by client name. A client without them has new keys in every
             session.
         trainer: runs the clients' local training.
+        holder_of: the name of a client in the ledger.
         count_session: called before the first hidden sum without noise in a session; it counts the session
             durably, or returns why the owner has agreed to no further one. In one process nothing is counted.
 
@@ -85,6 +86,7 @@ class ClientParty(Worker):
         enrolled: Mapping[str, Identity] | None = None,
         trainer: Trainer = one_by_one,
         count_session: Callable[[bytes], str] = lambda session: "",
+        holder_of: Callable[[int], str] = client_name,
     ) -> None:
         require_mechanism(plan)
         if not ledger.terms.bears(plan.terms()):
@@ -106,7 +108,7 @@ class ClientParty(Worker):
         values = Computing(
             plan, named, records, held=held, rng=rng, kept=kept or {}, log=self.log, trainer=trainer
         )
-        self._contributing = Contributing(plan, named, values, ledger, journal, self.log)
+        self._contributing = Contributing(plan, named, values, ledger, journal, self.log, holder_of)
         self._orders: dict[int, Contribute] = {}
         self._sizes: dict[str, int] = {}
         self._enrolled = enrolled or {}

@@ -12,7 +12,7 @@ records too would be missing from it. The functions that compute values therefor
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from securefl.accounting.ledger import Asked, Ledger
 from securefl.algorithm.clients import Contribution
@@ -51,8 +51,11 @@ class Contributing:
         ledger: Ledger,
         journal: Journal,
         log: Log,
+        holder_of: Callable[[int], str],
     ) -> None:
+        """holder_of: the name of a client in the ledger."""
         self._plan = plan
+        self._holder_of = holder_of
         self._contributions = contributions
         # Once: a contribution may make its spec anew at each look.
         self._protections = {
@@ -170,17 +173,27 @@ class Contributing:
         self, tasks: Sequence[Contribute], wants: Mapping[int, Sequence[tuple[ReleaseKey, Charge]]]
     ) -> Mapping[str, BudgetExceeded]:
         """Reserve all tasks' charges in one transaction. Returns the refused clients, with the reason."""
-        return self._ledger.reserve(
+        refused = self._ledger.reserve(
             [want for own in wants.values() for want in own],
             {key: self._asked(task, key.name) for task in tasks for key, _ in wants.get(task.client, ())},
         )
+        if not refused:
+            return {}
+        holders = {client_name(client): self._holder_of(client) for client in wants}
+        return {name: refused[holder] for name, holder in holders.items() if holder in refused}
 
     def _scheduled(self, task: Contribute) -> bool:
         return task.header.round <= self._plan.max_rounds
 
     def _charges(self, task: Contribute) -> list[tuple[ReleaseKey, Charge]]:
         trained = not task.order.initial
-        return [(_key(task, name), self._protections[name].charge(trained=trained)) for name in task.wants]
+        return [
+            (self._key(task, name), self._protections[name].charge(trained=trained)) for name in task.wants
+        ]
+
+    def _key(self, task: Contribute, name: str) -> ReleaseKey:
+        at = task.header
+        return ReleaseKey(self._holder_of(task.client), at.session, at.round, at.stage, at.attempt, name)
 
     def _asked(self, task: Contribute, name: str) -> Asked:
         """Which of the declared queries this is, and how many like it the ledger allows.
@@ -307,11 +320,4 @@ def _cut(spec: ValueSpec) -> str:
         f"Expected {spec.name!r} within +-{spec.grid.bound:g}, the bound of its grid, got a larger one: it "
         "was cut to the bound, since silence would tell. Lower the learning rate, or scale the data. A "
         "larger clip or bound needs a new plan, to which all parties agree."
-    )
-
-
-def _key(task: Contribute, name: str) -> ReleaseKey:
-    header = task.header
-    return ReleaseKey(
-        client_name(task.client), header.session, header.round, header.stage, header.attempt, name
     )

@@ -16,10 +16,10 @@ from support.every import every
 from securefl.accounting.chain import replay
 from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.accounting.named import NamedLedger
 from securefl.accounting.shared import Allotment, SharedLedger, is_shared, runs_of, shared_terms
 from securefl.accounting.statements import identity_of, statement
 from securefl.algorithm.clients import State
-from securefl.api.ledgers import Roster
 from securefl.core.errors import SecureFLError
 from securefl.core.release import ReleaseKey
 from securefl.deployment.session_store import SessionStore
@@ -115,11 +115,6 @@ def use_checkpoint(path: Path) -> None:
         own.bind(study="ab", arm="FedAvg", seed="1", ledger="ab", journal="ab")
 
 
-def names(path: Path) -> None:
-    with Roster.beside(path.with_suffix("")) as own:
-        own.numbers(["Ann", "Bea"], "ab", 0)
-
-
 FILES: dict[str, tuple[str, Callable[[Path], None], Callable[[Path], None]]] = {
     "ledger": ("ledger.sqlite", ledger, use_ledger),
     "shared ledger": ("people.ledger", shared, use_shared),
@@ -127,7 +122,6 @@ FILES: dict[str, tuple[str, Callable[[Path], None], Callable[[Path], None]]] = {
     "openings": ("openings.sqlite", openings, openings),
     "diary": ("diary.sqlite", diary, use_diary),
     "checkpoint": ("checkpoint.sqlite", checkpoint, use_checkpoint),
-    "names": ("ledger.clients", names, names),
 }
 
 
@@ -251,18 +245,13 @@ def test_a_damaged_counter_is_not_quoted(content: bytes, tmp_path: Path) -> None
 
 
 def test_another_ledgers_holders_are_not_quoted(tmp_path: Path) -> None:
-    from securefl import Plan
-    from securefl.api.ledgers import ledger_of
-
-    plan = Plan(delta=1e-5, max_rounds=10, budget=float("inf"))
-    with Ledger(tmp_path / "ledger.sqlite", plan.terms()) as own:
-        own.reserve([(ReleaseKey("SECRET", SESSION, 1, 0, 0, "score"), NO_COST)])
-    with (
-        pytest.raises(SecureFLError, match="of numbered clients") as told,
-        ledger_of(tmp_path / "ledger.sqlite", plan, ["client"]),
-    ):
-        pass
-    assert not marked(told.value)
+    for number, holder in enumerate(("SECRET", "client SECRET", "client ['SECRET']", "client 'SECRET '")):
+        path = tmp_path / f"{number}.sqlite"
+        with Ledger(path, TERMS) as own:
+            own.reserve([(ReleaseKey(holder, SESSION, 1, 0, 0, "score"), NO_COST)])
+        with NamedLedger(path, TERMS) as loop, pytest.raises(SecureFLError, match="other holders") as told:
+            loop.admit(["client 1"])
+        assert not marked(told.value)
 
 
 @pytest.mark.parametrize("command", ["show", "runs"])

@@ -22,6 +22,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ByCount, CohortQuery, PerClient, Schedule, Sum, Value, ValueSpec
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.grid import Grid
+from securefl.core.wire import Header
 from securefl.dp.calibration import sigma
 from securefl.dp.moments import MeanVariance
 from securefl.engine.aggregator import SecureAggregator
@@ -30,6 +31,7 @@ from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, feat
 CLIENTS, LENGTH = 5, 12
 EVERYBODY = tuple(range(CLIENTS))
 NOTHING = np.zeros(0, np.float32)
+AT = Header(bytes(32), 1, 0, 0)
 UPDATE = ValueSpec(name="update", reduction="sum", reveals="its update")
 GRID = Grid(step=2.0**-10, bound=2.0**12)
 OPEN = Plan(delta=1e-5, max_rounds=50, non_private=("update", "profile"))
@@ -83,7 +85,7 @@ def test_the_charge_is_in_the_file_before_the_value_is_computed(tmp_path: Path) 
         aggregator.query(query())
         assert seen == [["reserved"] * CLIENTS] * CLIENTS
         assert [row[7] for row in aggregator.ledger.rows()] == ["committed"] * CLIENTS
-        assert all(isinf(aggregator.ledger.epsilon(f"client-{k:04d}", "server")) for k in EVERYBODY)
+        assert all(isinf(aggregator.ledger.epsilon(k, "server")) for k in EVERYBODY)
         assert aggregator.ledger.worst("key-holder") == 0
 
 
@@ -118,8 +120,9 @@ def test_a_door_through_which_no_sum_could_go_is_not_opened(how: str, tmp_path: 
 def test_a_client_that_there_is_not_is_not_asked(how: Any, cohort: Any, tmp_path: Path) -> None:
     """-1 would be the last client under another name, and so with a second budget."""
     with opened(replace(MASKED, sum=how), tmp_path) as aggregator:
-        with pytest.raises(LocalProtocolError, match="among the clients 0 to 4"):
-            aggregator.query(query(cohort))
+        for ask in (aggregator.query, lambda asked: aggregator._engine.query(asked, AT)):
+            with pytest.raises(LocalProtocolError, match="among the clients 0 to 4"):
+                ask(query(cohort))
         assert not aggregator.ledger.rows()
         assert aggregator.query(query(tuple(np.arange(CLIENTS)))).survivors == EVERYBODY
 
@@ -151,12 +154,12 @@ def test_a_spent_budget_refuses_and_nothing_is_computed_or_opened(tmp_path: Path
     ) as aggregator:
         for _ in range(3):
             assert aggregator.query(query(spec=spec)).survivors == EVERYBODY
-        spent = aggregator.ledger.epsilon("client-0002", "server")
+        spent = aggregator.ledger.epsilon(2, "server")
         assert 1.99 < spent <= 2.0
-        with pytest.raises(BudgetExceeded, match=r"client-0000: .* 0 rounds"):
+        with pytest.raises(BudgetExceeded, match=r"client 0: .* 0 rounds"):
             aggregator.query(query(spec=spec))
-        assert "0 rounds like it remain" in aggregator.log.abstained["client-0002"]
-        assert aggregator.ledger.epsilon("client-0002", "server") == spent
+        assert "0 rounds like it remain" in aggregator.log.abstained[2]
+        assert aggregator.ledger.epsilon(2, "server") == spent
     assert sorted(computed) == sorted([1, 2, 3] * CLIENTS)
 
 
@@ -167,7 +170,7 @@ def test_who_refused_is_named_where_others_answered(tmp_path: Path) -> None:
             assert aggregator.query(query((0, 1, 2, 3), spec)).survivors == (0, 1, 2, 3)
         answers = aggregator.query(query(spec=spec))
         assert answers.survivors == ()
-        assert list(aggregator.log.refused) == [f"client-{k:04d}" for k in range(4)]
+        assert list(aggregator.log.refused) == [0, 1, 2, 3]
         assert aggregator.log.refused.keys() <= aggregator.log.abstained.keys()
 
 
@@ -266,7 +269,7 @@ def test_nobody_answers_after_the_schedule(tmp_path: Path) -> None:
         assert aggregator.query(query()).survivors == EVERYBODY
         with pytest.raises(BudgetExceeded, match="schedule is over"):
             aggregator.query(query())
-        assert "Have all parties agree on a plan with more" in aggregator.log.abstained["client-0000"]
+        assert "Have all parties agree on a plan with more" in aggregator.log.abstained[0]
 
 
 def test_a_stream_of_its_own_for_every_client_and_ask(tmp_path: Path) -> None:
@@ -328,7 +331,7 @@ def test_a_client_whose_ledger_has_another_version_of_a_value_sends_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two versions of one value reveal more than the one that was charged."""
-    monkeypatch.setattr(Ledger, "repeats", lambda self, release: release.key.holder != "client-0002")
+    monkeypatch.setattr(Ledger, "repeats", lambda self, release: release.key.holder != "client 2")
     with opened(OPEN, tmp_path) as aggregator:
         assert aggregator.query(query()).survivors == (0, 1, 3, 4)
 
@@ -338,8 +341,12 @@ def test_another_thread_is_refused_before_anything_is_asked(tmp_path: Path) -> N
         for call in (partial(aggregator.query, query()), aggregator.close):
             with pytest.raises(LocalProtocolError, match=r"each thread.*SecureAggregator"):
                 other.submit(call).result()
+        with pytest.raises(LocalProtocolError, match="the thread that opened it"):
+            other.submit(aggregator.ledger.worst, "server").result()
         assert not aggregator.ledger.rows()
         assert aggregator.query(query()).survivors == EVERYBODY
+    with pytest.raises(LocalProtocolError, match="until it is closed"):
+        aggregator.ledger.worst("server")
 
 
 def test_each_thread_has_an_aggregator_of_its_own_on_one_ledger(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_sum_is_not_asked_of_each_nor_a_number_in_a_sum(tmp_path: Path) -> Non
 def test_a_model_that_travels_as_a_public_array_is_trained_on_at_its_price(tmp_path: Path) -> None:
     with opened(tmp_path, spec=TRAINED) as aggregator:
         assert aggregator.query(query(TRAINED, public={"model": np.zeros(3)})).survivors == EVERYBODY
-        assert 100 < aggregator.ledger.epsilon("client-0000", "server") < inf
+        assert 100 < aggregator.ledger.epsilon(0, "server") < inf
 
 
 def test_introductions_are_counted_over_sessions(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_introductions_are_counted_over_sessions(tmp_path: Path) -> None:
     with opened(tmp_path, spec=TRAINED) as aggregator, pytest.raises(BudgetExceeded, match=done):
         aggregator.query(query(TRAINED, initial=2))
     with opened(tmp_path, spec=TRAINED) as aggregator:
-        assert aggregator.ledger.epsilon("client-0000", "server") < 10
+        assert aggregator.ledger.epsilon(0, "server") < 10
         assert aggregator.query(query(TRAINED)).survivors == EVERYBODY
-        assert aggregator.ledger.epsilon("client-0000", "server") > 100
+        assert aggregator.ledger.epsilon(0, "server") > 100
 
 
 def test_a_retry_is_the_same_introduction_and_a_wave_counts_together(tmp_path: Path) -> None:

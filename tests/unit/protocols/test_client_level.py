@@ -148,6 +148,18 @@ def test_a_small_update_is_only_rounded_and_a_large_one_keeps_its_direction() ->
     assert cosine > 0.999
 
 
+def test_without_noise_a_bound_far_above_the_updates_loses_nothing() -> None:
+    """On the grid for noise nearly every entry is 0, and the run learnt nothing."""
+    here = world(study(bound="1000.0"))
+    quiet = replace(here.problem, planned=lambda sent: Plan(delta=1e-5, max_rounds=1))
+    free = replace(quiet, local=replace(quiet.local, update_bound=None))
+    noised, bound, exact = (
+        Update(Part(problem)).compute(context(here)).floats() for problem in (here.problem, quiet, free)
+    )
+    assert np.abs(bound - exact).max() <= Update(Part(quiet)).spec.grid.step < 1e-4
+    assert np.mean(noised == 0) > 0.5 + np.mean(exact == 0)
+
+
 def test_nobody_is_silent_for_what_its_records_are(tmp_path: Path) -> None:
     """Labels that there are not, records that are not finite, no records: each answers, with 0 if need be."""
     of = study(rounds=1)

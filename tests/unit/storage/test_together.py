@@ -13,7 +13,7 @@ from traceback import format_exception
 
 import pytest
 
-from securefl.core.errors import DataError
+from securefl.core.errors import DataError, LocalProtocolError
 from securefl.storage.database import Database, Kind, joined
 
 TABLE = "CREATE TABLE {} (item INTEGER PRIMARY KEY, content BLOB) STRICT"
@@ -258,7 +258,7 @@ def test_a_disk_that_is_full_at_the_commit(error: Exception | None, path: Path) 
         with pytest.raises(DataError, match="disk is full") as caught:
             within()
         assert "3.14" not in "".join(format_exception(caught.value))
-        with pytest.raises(sqlite3.ProgrammingError):  # its objects count what was not written
+        with pytest.raises(LocalProtocolError):  # its objects count what was not written
             one.rows("SELECT item FROM one")
     assert called == []
     assert items(path) == ([], [])

@@ -185,7 +185,7 @@ def test_arms_have_different_folders() -> None:
         ("arm = 3\n", "at least one [[arm]]"),
         ("arm = []\n", "at least one [[arm]]"),
         ("arm = [1]\n", "[arm 1] Expected a table"),
-        ('arm = [{ name = "a" }]\n', "[arm 1] Expected `name` and `protocol`"),
+        ('arm = [{ name = "a" }]\n', "[arm 1] Expected `protocol` as text, got None"),
         ('arm = [{ name = "?", protocol = "fedavg" }]\n', "[arm 1] Expected a name with a letter"),
     ],
 )

@@ -48,16 +48,6 @@ def test_clients_of_few_and_many_steps_have_their_own_bits() -> None:
             np.testing.assert_array_equal(found, together[k])
 
 
-@pytest.mark.parametrize("most", [4, 10])
-def test_an_update_is_the_model_minus_its_start(most: int) -> None:
-    """Of clients of few steps, and of all."""
-    here, train = wide(), Batched(one_by_one, 10)
-    models = vectors(train(fits(here)[:most]))
-    updates = vectors(train([replace(fit, update=True) for fit in fits(here)[:most]]))
-    np.testing.assert_allclose(updates, models - here.initial, atol=1e-7)
-    assert np.abs(updates).max() > 1e-3
-
-
 def test_who_diverges_changes_no_bit_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """What memory held before is not read."""
     empty = torch.empty
@@ -67,9 +57,8 @@ def test_who_diverges_changes_no_bit_of_the_others(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch, "empty", of_nan)
     here, train = wide(), Batched(one_by_one, 10)
-    own = [replace(fit, update=True) for fit in fits(here)[:3]]
-    together = train(own)
-    spoilt = [replace(fit, update=True) for fit in fits(here)[:3]]
+    together = train(fits(here)[:3])
+    spoilt = fits(here)[:3]
     x = spoilt[1].context.x.copy()
     x[0] = np.nan
     spoilt[1] = replace(spoilt[1], context=replace(spoilt[1].context, x=x))

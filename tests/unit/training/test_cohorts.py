@@ -22,7 +22,7 @@ from securefl.protocols.fedproto import Pull
 from securefl.training import ModelConfig, cohorts
 from securefl.training.cohorts import MOST_ROWS, SLOTS, Batched, slots_for, slots_within, why_alone
 from securefl.training.heads import Bounded, last_dense, shifted
-from securefl.training.jobs import Trainer, TrainingJob, TrainingResult
+from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.models import MLP, Changed
 from securefl.training.own_models import OwnModel
 from securefl.training.run_jobs import one_by_one
@@ -74,19 +74,6 @@ def test_sums_are_within_a_grid_step_of_those_of_clients_alone(changes: dict[str
     assert apart.max() <= CLIENTS
     assert np.mean(apart <= 1) >= 0.999
     assert np.abs(vectors(one_by_one(fits(here))) - here.initial).max() > 1e-2, "they do train"
-
-
-@pytest.mark.parametrize("trainer", [one_by_one, Batched(one_by_one, 4)])
-@pytest.mark.parametrize("apart", [False, True])
-def test_an_update_is_the_model_minus_its_start(trainer: Trainer, apart: bool) -> None:
-    here = problem(local())
-    own = fits(here)
-    if apart:
-        own = [replace(fit, start=fit.start + np.float32(0.01 * k)) for k, fit in enumerate(own)]
-    again = [replace(fit, context=replace(fit.context, rng=copy.deepcopy(fit.context.rng))) for fit in own]
-    moved = trainer([replace(fit, update=True) for fit in own])
-    expected = vectors(trainer(again)) - np.array([fit.start for fit in own])
-    np.testing.assert_array_equal(vectors(moved), expected)
 
 
 def test_adam_stays_within_its_own_rounding() -> None:

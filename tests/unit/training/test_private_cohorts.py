@@ -17,7 +17,7 @@ from securefl.dp.noise import Source
 from securefl.protocols.class_sums import Clipping
 from securefl.training import LocalTraining, ModelConfig, cohorts
 from securefl.training.cohorts import SLOTS, Batched, clipped_sums, fit_privately, require_alike, tail_of
-from securefl.training.jobs import Trainer, TrainingJob, TrainingResult
+from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.private_steps import DPSGD
 from securefl.training.run_jobs import one_by_one
 from securefl.training.stack import Stack
@@ -105,14 +105,6 @@ def test_it_is_what_each_client_trains_alone(tail: dict[str, Any]) -> None:
     assert together.shape == alone.shape == (len(RECORDS), len(here.initial))
     np.testing.assert_allclose(together, alone, atol=2e-6)
     assert np.abs(together - here.initial).max(axis=1).min() > 1e-3, "without records there is noise"
-
-
-@pytest.mark.parametrize("trainer", [one_by_one, Batched(one_by_one, 8)])
-def test_an_update_is_the_model_minus_the_broadcast(trainer: Trainer) -> None:
-    here, own = problem(config()), range(3)
-    moved = trainer([fit(here, k, update=True) for k in own])
-    expected = vectors(trainer([fit(here, k) for k in own])) - here.initial
-    np.testing.assert_array_equal(vectors(moved), expected)
 
 
 def test_clients_draw_their_own_noise() -> None:

@@ -1,0 +1,98 @@
+"""The ledger of a caller's own loop. Its data holders are the caller's ids: texts, whole numbers and tuples.
+
+An id stands in the file as a Python literal, so "1" and 1 are two holders. They look alike to a person, who
+may mean one client by both: the second of two such ids is refused, since it would have a second budget.
+"""
+
+from __future__ import annotations
+
+import operator
+from ast import literal_eval
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+from unicodedata import normalize
+
+from securefl.accounting.filed import Asked
+from securefl.accounting.ledger import Ledger
+from securefl.core.errors import BudgetExceeded, ConfigError, DataError
+from securefl.core.release import Charge, ReleaseKey
+from securefl.core.text_safety import require_distinct, require_legible
+
+Id = str | int | tuple[Any, ...]
+"""A client's id in a caller's loop. numpy's texts and whole numbers count as Python's."""
+_CLIENT: Final = "client "
+"""Begins the name of a holder, so that messages say of whom they are."""
+
+
+def holder_of(client: object) -> str:
+    """The holder of this client's releases. Raises ConfigError for what is no id, and illegible texts."""
+    return f"{_CLIENT}{_plain(client)!r}"
+
+
+def _id_of(holder: str) -> Any:
+    return literal_eval(holder.removeprefix(_CLIENT))
+
+
+def _plain(client: object) -> Id:
+    if isinstance(client, str):
+        require_legible(client, "a client's id")
+        # Unicode has several forms of one letter, which look alike. Two such ids would have two budgets.
+        if not client or normalize("NFKC", client) != client or client != client.strip():
+            raise ConfigError(
+                f"Expected a client's id in Unicode's form NFKC without spaces around it, got {client!r}."
+            )
+        return str.__str__(client)
+    if isinstance(client, tuple) and client:
+        return tuple(map(_plain, client))
+    try:
+        if isinstance(client, bool):  # it equals 0 or 1
+            raise TypeError
+        return operator.index(client)  # type: ignore[arg-type]  # raises TypeError itself
+    except TypeError:
+        raise ConfigError(
+            f"Expected a client's id as a text, a whole number, or a tuple of these, got {client!r}. Take "
+            "str(id)."
+        ) from None
+
+
+class NamedLedger(Ledger):
+    """A `Ledger` of a caller's own ids: `epsilon` and `rounds_left` take them, and `rows` has them."""
+
+    def admit(self, holders: Iterable[str]) -> None:
+        """Raise ConfigError if two of these holders and those in the file look alike.
+
+        Raises DataError for a ledger of other holders, such as a study's.
+        """
+        query = "SELECT holder FROM releases GROUP BY holder ORDER BY MIN(reserved)"
+        known = [row[0] for row in self._db.rows(query)]
+        try:
+            ids = [_id_of(holder) for holder in dict.fromkeys([*known, *holders])]
+            foreign = [holder for holder in known if holder_of(_id_of(holder)) != holder]
+        except Exception:  # a person can edit the file
+            ids, foreign = [], known
+        if foreign:
+            raise DataError(
+                f"Expected a ledger of a loop's own clients at {self._db.path}, got one of other holders, "
+                "such as of a study or of `securefl reveal`. Name another file."
+            )
+        require_distinct(ids, "clients' ids in one ledger")
+
+    def reserve(
+        self,
+        wants: Sequence[tuple[ReleaseKey, Charge]],
+        asked: Mapping[ReleaseKey, Asked] | None = None,
+    ) -> Mapping[str, BudgetExceeded]:
+        """As `Ledger.reserve`. Raises ConfigError too if a new holder looks like a known one."""
+        # In one transaction, so that two processes that begin at once cannot both write one of two such ids.
+        with self._db.together(lambda: None):
+            self.admit({key.holder for key, _ in wants if not self._filed.counted(key.holder)})
+            return super().reserve(wants, asked)
+
+    def epsilon(self, holder: Id, party: str) -> float:
+        return super().epsilon(holder_of(holder), party)
+
+    def rounds_left(self, holder: Id, round_: Sequence[Charge], *, most: int = 10_000) -> int:
+        return super().rounds_left(holder_of(holder), round_, most=most)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return [(_id_of(holder), *rest) for holder, *rest in super().rows()]

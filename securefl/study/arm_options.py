@@ -1,0 +1,121 @@
+"""The options of an arm: those of an installed protocol, or of a person's own, which a study names.
+
+A person's own protocol is `module:name` in the study's text, or an object from Python. It is a dataclass with
+`build`, as installed protocols have it, or a function (or class) that makes an algorithm from the problem and
+the arm's keys. Its code is loaded when an algorithm is built, and not when the study is read.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, is_dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from securefl.algorithm.clients import Algorithm
+from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.installed import entry_points
+from securefl.core.reading import convert, near
+from securefl.storage.own_code import CodePlace, Namer, importable, load, located, names_code
+from securefl.training.task import Problem
+
+
+class ProtocolOptions(Protocol):
+    """The options of a protocol, which build its algorithm. An arm's TOML table is read into such a class.
+
+    The entry points of the group `securefl.protocols` name these classes.
+    """
+
+    def build(self, problem: Problem) -> Algorithm: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnProtocol:
+    """An arm's keys for a protocol of a person's own.
+
+    name: `module:name`. keys: of the arm's table. where: the arm's place, for errors. home, namer: of the
+    study (see `Study`). brought: the protocol from Python; None if the study's text names it.
+    """
+
+    name: str
+    keys: Mapping[str, Any] = field(hash=False)
+    where: str
+    home: Path | None
+    namer: Namer = field(compare=False)
+    brought: Any = None
+
+    @property
+    def place(self) -> CodePlace | None:
+        """The place of its code, which does not run; None if it came from Python. Errors as for `located`."""
+        return None if self.brought is not None else located(self.name, self.home, self.namer)
+
+    @cached_property
+    def made(self) -> ProtocolOptions:
+        """The options. Raises ConfigError if the code is no protocol, or does not take the arm's keys."""
+        found = self.brought if (place := self.place) is None else load(place)
+        if isinstance(found, type) and is_dataclass(found) and hasattr(found, "build"):
+            options: ProtocolOptions = convert(found, self.keys, self.where)
+            return options
+        if not callable(found):
+            raise ConfigError(
+                f"[{self.where}] Expected {self.name} as a dataclass with `build`, or as a function of the "
+                f"problem, got {type(found).__name__}. Write `class Mine(Options)` with "
+                "`build(self, problem)`, or `def mine(problem, fraction)`."
+            )
+        try:
+            inspect.signature(found).bind(None, **self.keys)
+        except TypeError as error:
+            raise ConfigError(
+                f"[{self.where}] Expected keys that {self.name}{inspect.signature(found)} takes behind the "
+                f"problem, got {', '.join(self.keys) or 'none'}: {error}."
+            ) from None
+        return SimpleNamespace(**self.keys, build=partial(found, **self.keys))
+
+    def build(self, problem: Problem) -> Algorithm:
+        """The algorithm. Raises ConfigError if the code fails."""
+        made, place = self.made, self.place
+        try:
+            with nullcontext() if place is None else importable(place):
+                return made.build(problem)
+        except SecureFLError:
+            raise
+        # A person's own code may raise any error, and call `sys.exit` as scripts do.
+        except (Exception, SystemExit) as error:
+            raise ConfigError(
+                f"Expected {self.name} to build an algorithm, got {type(error).__name__}: {error}. Mend it."
+            ) from error
+
+
+def options_of(
+    protocol: object, keys: Mapping[str, Any], where: str, home: Path | None, namer: Namer, brought: Any
+) -> tuple[str, ProtocolOptions]:
+    """The name of an arm's protocol, and the arm's options.
+
+    protocol: the key of the arm; None if the table has none. Then the protocol is the one from Python.
+
+    Raises ConfigError for an unknown protocol, and for keys that an installed one does not take.
+    """
+    brought = brought if protocol is None else None
+    if brought is not None:
+        kind = brought if hasattr(brought, "__qualname__") else type(brought)
+        protocol = f"{kind.__module__}:{kind.__qualname__}"
+    if not isinstance(protocol, str):
+        raise ConfigError(
+            f"[{where}] Expected `protocol` as text, got {protocol!r}. "
+            "Name it, or pass `protocol=` with the study from Python."
+        )
+    if brought is not None or names_code(protocol):
+        code = {"home": home, "namer": namer, "brought": brought}
+        return protocol, OwnProtocol(name=protocol, keys=keys, where=where, **code)
+    points = {point.name: point for point in entry_points(group="securefl.protocols")}
+    if protocol not in points:
+        raise ConfigError(
+            f"[{where}] Unknown protocol {protocol!r}{near(protocol, points)}; known are "
+            f"{', '.join(sorted(points))}, and one of your own as `module:name`."
+        )
+    # Only the one that is named: another package's protocol may be slow to import, or broken.
+    return protocol, convert(points[protocol].load(), dict(keys), where)
