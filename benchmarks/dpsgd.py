@@ -39,9 +39,9 @@ from securefl.dp.noise import Source
 from securefl.training import LocalTraining, ModelConfig, single_thread
 from securefl.training.cohorts import Batched
 from securefl.training.dpsgd import train_privately
-from securefl.training.isolation import scheme_of
 from securefl.training.jobs import TrainingJob
 from securefl.training.private_steps import DPSGD
+from securefl.training.row_wise import outside
 from securefl.training.run_jobs import one_by_one
 from securefl.training.task import Problem
 
@@ -173,7 +173,7 @@ def brought(kind: str, x: Tensor, y: Tensor) -> dict[str, Run]:
         own, peer = (Transformer(attention(WIDTH, 4, batch_first=True)) for attention in kinds)
     else:
         own, peer = OwnForward(listed(kind)), listed(kind)
-    assert scheme_of(own).alone
+    assert outside(own)
     runs = {"hooks": opacus(peer, x, y), "alone": alone(own, x, y)}
     return runs if kind == "transformer" else runs | {"layers": alone(listed(kind), x, y)}
 

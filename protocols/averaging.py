@@ -36,7 +36,7 @@ from securefl.algorithm import (
 )
 from securefl.core.ranges import Fraction, Range, Ranged
 from securefl.errors import ConfigError
-from securefl.protocols.contributions import COUNT, Count, Sampling, ask_size
+from securefl.protocols.contributions import COUNT, Count, Sampling, Size
 from securefl.protocols.parts import Part, ServerUpdate
 from securefl.training import Learnt, Problem
 
@@ -269,12 +269,7 @@ class Averaging:
     @property
     def contributions(self) -> tuple[Contribution, ...]:
         own = (*self._sums, *self.selection.contributions)
-        counts = (self._count_of_records,) if self.aggregation == "full" else ()
-        return (*own, *counts)
-
-    @property
-    def _count_of_records(self) -> Count:
-        return Count(self.problem)
+        return (*own, *((Count(self.problem),) if self.aggregation == "full" else ()))
 
     def start(self) -> State:
         nobody = np.zeros(0, np.int64)
@@ -325,8 +320,7 @@ class Averaging:
         public: Mapping[str, Floats],
     ) -> Generator[CohortQuery, Answers, State]:
         """Ask for the watched numbers of the clients whose numbers are unknown: in round 1, all clients."""
-        sizes = (ask_size(self.problem),) if "size" in self._watched() else ()
-        per_client = (*watch, *sizes)
+        per_client = (*watch, *((Size(self.problem).query,) if "size" in self._watched() else ()))
         # One number a query: a client whose budget refuses one number would otherwise send none of them.
         for question in per_client:
             known = state.memory[question.spec.name]
@@ -349,7 +343,7 @@ class Averaging:
         # Once: from sums of n_k over the cohorts of many rounds, linear algebra gives each n_k.
         if "records" in state.memory:
             return state
-        question = Sum(self._count_of_records.spec, 1)
+        question = Sum(Count(self.problem).spec, 1)
         answers = yield CohortQuery(
             cohort=population.everyone(), broadcast=state.broadcast[:0], sums=(question,)
         )
@@ -367,12 +361,15 @@ class Averaging:
 
 def _learn(state: State, answers: Answers) -> State:
     """The state with each client's newest numbers. If a number was not opened, the older one stays."""
-    news: dict[str, NDArray[Any]] = {}
-    for name, numbers in answers.per_client.items():
-        news[name] = state.memory[name].copy()
-        for client, number in numbers.items():
-            news[name][client] = number
-    return state.remember(**news)
+    return state.remember(**{name: numbers(answers, name, state.memory[name]) for name in answers.per_client})
+
+
+def numbers(answers: Answers, name: str, before: NDArray[Any]) -> NDArray[Any]:
+    """The number of each client (N,). A client without an answer has that of `before`."""
+    found = before.copy()
+    for client, number in answers.per_client[name].items():
+        found[client] = number
+    return found
 
 
 def cohort_size(fraction: float, clients: int) -> int:
@@ -402,7 +399,7 @@ class Scaled:
     factor: float
 
     def apply(self, state: State, step: Floats) -> State:
-        return State((state.broadcast + self.factor * step).astype(np.float32), state.memory)
+        return Replace().apply(state, self.factor * step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -421,9 +418,8 @@ class Adam:
         second = self.beta2 * state.memory.get("adam_second", zeros) + (1 - self.beta2) * step**2
         unbiased = first / (1 - self.beta1**turn)
         scale = np.sqrt(second / (1 - self.beta2**turn)) + self.epsilon
-        model = (state.broadcast + self.learning_rate * unbiased / scale).astype(np.float32)
         moments = {"adam_turn": np.array([turn]), "adam_first": first, "adam_second": second}
-        return State(model, state.memory).remember(**moments)
+        return Replace().apply(state, self.learning_rate * unbiased / scale).remember(**moments)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -439,5 +435,5 @@ class Momentum:
         turn = float(state.memory.get("momentum_turn", np.zeros(1))[0]) + 1
         mean = self.beta * state.memory.get("momentum", np.zeros(len(step))) + (1 - self.beta) * step
         # corrected for bias: the first step has the weight 1
-        model = (state.broadcast + mean / (1 - self.beta**turn)).astype(np.float32)
-        return State(model, state.memory).remember(momentum_turn=np.array([turn]), momentum=mean)
+        moved = Replace().apply(state, mean / (1 - self.beta**turn))
+        return moved.remember(momentum_turn=np.array([turn]), momentum=mean)

@@ -23,7 +23,7 @@ from securefl.protocols.averaging import (
     known_or_mean,
 )
 from securefl.protocols.contributions import LOSS, SIZE, Loss, LossBound, Size
-from securefl.protocols.selection import admitted, by_valuation, first_come, with_replacement
+from securefl.protocols.selection import by_valuation, first_come, with_replacement
 from securefl.protocols.stale import part_of, with_stale
 from securefl.training import Problem
 
@@ -41,8 +41,7 @@ class BySize(Selection):
     def draw(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
         # Log-weights, in which -inf marks a client that must not be drawn.
         log_sizes = np.log(known_or_mean(state.memory["size"]))
-        chances = population.among(log_sizes)
-        return admitted(lambda: with_replacement(chances, count, rng), population.admits)
+        return with_replacement(population.among(log_sizes), count, rng, population.admits)
 
 
 Scheme = Literal["I", "II"]

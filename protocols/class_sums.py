@@ -6,7 +6,7 @@ client's contribution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import isqrt, sqrt
@@ -21,9 +21,13 @@ from torch import nn
 from securefl.algorithm import (
     ClientContext,
     ClientState,
+    Device,
+    Evaluation,
+    Float32s,
     Floats,
     Grid,
     Schedule,
+    State,
     Unit,
     Value,
     ValueSpec,
@@ -34,7 +38,8 @@ from securefl.errors import DataError
 from securefl.mechanisms import Protection
 from securefl.protocols.class_counts import COUNTS, Centres, Counting, Counts, on_grid
 from securefl.protocols.contributions import FromTraining, Sensitivity, of_client
-from securefl.training import Problem
+from securefl.protocols.one_sum import OneSum
+from securefl.training import Learnt, Problem
 from securefl.training.chunks import body_features
 from securefl.training.heads import Bounded
 from securefl.training.jobs import TrainingJob, TrainingResult
@@ -79,6 +84,14 @@ class Featurizer(Protocol):
         self, context: ClientContext, trained: TrainingResult | None
     ) -> tuple[nn.Module, ClientState | None]:
         """The client's model with the body that `fit` trained, and the client's new state."""
+        ...
+
+    def evaluate(self, head: Floats | None, devices: Sequence[Device]) -> Evaluation:
+        """The models under this head, or under their own."""
+        ...
+
+    def learnt(self, head: Floats | None, client: int | None, kept: ClientState) -> Learnt:
+        """The model that a user exports (see `training.learnt.Exportable`)."""
         ...
 
 
@@ -323,3 +336,20 @@ class Statistic(FromTraining):
             moved = whole[:, :1] // _UNIT * on_grid(self.centres(context.broadcast), GRID)
             found = replace(found, integers=(whole[:, 1:] - moved).ravel())
         return replace(found, new_state=kept)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSums(OneSum):
+    """Rounds of such statistics. What the server broadcasts gives a head of the clients' bodies."""
+
+    statistic: Statistic
+
+    def head(self, sent: Float32s) -> Floats | None:
+        """The head (C, 1 + width), bias first, of a broadcast. None leaves each body its own."""
+        raise NotImplementedError
+
+    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+        return self.statistic.body.evaluate(self.head(state.broadcast), devices)
+
+    def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
+        return self.statistic.body.learnt(self.head(state.broadcast), client, kept)

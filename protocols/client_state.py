@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +14,24 @@ from securefl.errors import DataError
 _NOTHING = np.zeros(0)
 
 
-def kept_values(kept: ClientState, name: str, initial: Float32s) -> Float32s:
-    """A copy of the values that a client keeps under this name, float32, or of `initial` if it has none.
+Values = TypeVar("Values", bound=NDArray[Any])
+
+
+def kept_values(kept: ClientState, name: str, initial: Values) -> Values:
+    """A copy of the values that a client keeps under this name, or of `initial` if it has none.
 
     Raises DataError if they are damaged: of another type or shape than `initial`, or not finite.
     """
     own = kept.get(name)
     if own is None:
         return initial.copy()
-    if own.dtype != np.float32 or own.shape != initial.shape or not np.isfinite(own).all():
+    if own.dtype != initial.dtype or own.shape != initial.shape or not np.isfinite(own).all():
         raise DataError(
-            f"Expected the client state {name!r} to be {len(initial)} finite values of float32, got "
+            f"Expected the client state {name!r} to be {len(initial)} finite values of {initial.dtype}, got "
             f"{own.dtype} of shape {own.shape}: it is damaged, or of another model. Restore the client's "
             "file from a copy, or begin a new run."
         )
-    return own.copy()
+    return cast(Values, own.copy())
 
 
 def digest_of(broadcast: Float32s) -> Floats:

@@ -35,12 +35,10 @@ from securefl.algorithm import (
     CohortQuery,
     Contribution,
     Device,
-    Evaluation,
     Float32s,
     Floats,
     Population,
     State,
-    Sum,
     Value,
     ValueSpec,
 )
@@ -48,7 +46,7 @@ from securefl.core.sparse import dense, sparse
 from securefl.errors import DataError
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import FromTraining, Sampling, training_job, update_sends
-from securefl.protocols.parts import NOBODY, Part, ServerUpdate, step_of
+from securefl.protocols.parts import NOBODY, Part, ServerUpdate, gather_mean
 from securefl.training import Problem
 from securefl.training.jobs import TrainingJob, TrainingResult
 
@@ -147,18 +145,16 @@ class Compressed(Part):
     ) -> Generator[CohortQuery, Answers, tuple[State, Answers]]:
         answers = NOBODY
         for phase, contribution in zip(self.phases, contributions, strict=True):
-            asked = (Sum(contribution.spec, phase.size),)
-            answers = yield replace(query, broadcast=download(state, query.cohort), sums=asked)
+            asked = replace(query, broadcast=download(state, query.cohort))
+            mean, answers = yield from gather_mean(asked, contribution, phase.size)
             state = _answered(state, query.cohort, answers.survivors)
-            if answers.survivors:
-                mean = step_of(query, answers.totals[contribution.spec.name])
+            if mean is not None:
                 state = moved(state, *phase.change(mean, state.memory["residual"]))
         return state, answers
 
-    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        found = super().evaluate(shared, devices)
+    def figures(self, shared: Float32s, devices: Sequence[Device]) -> dict[str, Floats]:
         share = sum(phase.nonzero for phase in self.phases) / len(shared)
-        return replace(found, figures={"parameters": np.full(len(devices), share), **found.figures})
+        return {"parameters": np.full(len(devices), share), **super().figures(shared, devices)}
 
 
 def moved(state: State, change: Float32s, residual: Floats) -> State:
@@ -239,7 +235,8 @@ def received(problem: Problem, broadcast: Float32s, kept: ClientState) -> tuple[
                 "them finite: the client abstains. Send the whole model."
             )
         return content.copy(), version
-    model, own = kept_values(kept, "model", problem.initial), kept_version(kept)
+    model = kept_values(kept, "model", problem.initial)
+    own = int(kept_values(kept, "version", np.zeros(1, np.int64))[0])
     if form != _CHANGES or not before <= own <= version:
         raise DataError(
             f"Expected the changes since version {own} of the model, got those from {before} to {version}: "
@@ -261,20 +258,9 @@ def received(problem: Problem, broadcast: Float32s, kept: ClientState) -> tuple[
     return model, version
 
 
-def kept_version(kept: ClientState) -> int:
-    """The version of the model that a client keeps, 0 without one. Raises DataError if it is damaged."""
-    own = kept.get("version", np.zeros(1, np.int64))
-    if own.dtype != np.int64 or own.shape != (1,) or own[0] < 0:
-        raise DataError(
-            f"Expected the client state 'version' to be one whole number from 0, got {own.dtype} of shape "
-            f"{own.shape}: it is damaged. Restore the client's file from a copy, or begin a new run."
-        )
-    return int(own[0])
-
-
 @lru_cache(maxsize=8)
-def _changes(words: bytes, count: int, d: int) -> list[Float32s]:
-    """The `count` changes (d,) in these words, not to be written to. Raises ValueError for other words.
+def _changes(words: bytes, count: int, d: int) -> tuple[Float32s, ...]:
+    """The `count` changes (d,) in these words, read-only. Raises ValueError for other words.
 
     All clients of a process decode the same ones.
     """
@@ -285,7 +271,10 @@ def _changes(words: bytes, count: int, d: int) -> list[Float32s]:
     if len(ends) != count or len(data) - whole not in (0, 1, 2) or any(data[whole:]):
         raise ValueError(f"Expected {count} changes, got {len(data)} bytes of others.")
     coded = (data[start:end] for start, end in pairwise([4 * count, *ends.tolist()]))
-    return [_as_floats(dense(change, d)) for change in coded]
+    changes = tuple(_as_floats(dense(change, d)) for change in coded)
+    for change in changes:
+        change.setflags(write=False)
+    return changes
 
 
 def _words(data: bytes) -> Float32s:

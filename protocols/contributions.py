@@ -184,13 +184,24 @@ class FromTraining:
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """A client's number of records, n_k: a release, unless all neighbours have the same (`size_sends`)."""
+    """A client's number of records, n_k: a release, unless all neighbours have the same."""
 
     problem: Problem
 
     @property
     def spec(self) -> ValueSpec:
-        return size_sends(self.problem)
+        """The spec. Under replace-one its sensitivity is 0 if no record can leave its client.
+
+        n_k is the sum of a client's training and held-out records. A replaced record may change from one part
+        to the other. If the server takes a share of the records, it may leave both.
+        """
+        moved = 1.0 if self.problem.leaving else 0.0
+        return replace(SIZE, sensitivity={**SIZE.sensitivity, ("record", "replace-one"): moved})
+
+    @property
+    def query(self) -> PerClient:
+        """The query. An answer is at least 1, and at most the declared records of all clients."""
+        return PerClient(self.spec, least=1, most=self.problem.records)
 
     def compute(self, context: ClientContext) -> Value:
         step = self.spec.grid.step  # finer than records, or small noise would round to 0
@@ -269,18 +280,3 @@ class Loss:
     @property
     def query(self) -> PerClient:
         return PerClient(self.spec, least=0.0, most=self.bound or LARGEST_LOSS)
-
-
-def ask_size(problem: Problem) -> PerClient:
-    """The query for n_k. An answer is at least 1, and at most the declared records of all clients."""
-    return PerClient(size_sends(problem), least=1, most=problem.records)
-
-
-def size_sends(problem: Problem) -> ValueSpec:
-    """The spec of n_k. Under replace-one its sensitivity is 0 if no record can leave its client.
-
-    n_k is the sum of a client's training and held-out records. A replaced record may change from one part to
-    the other. If the server takes a share of the records, it may leave both.
-    """
-    moved = 1.0 if problem.leaving else 0.0
-    return replace(SIZE, sensitivity={**SIZE.sensitivity, ("record", "replace-one"): moved})

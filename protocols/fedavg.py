@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from securefl.algorithm import Algorithm
-from securefl.protocols.averaging import Aggregation, Averaging, Options, aggregated
-from securefl.protocols.stale import check_stale, part_of, with_stale
+from securefl.protocols.averaging import Averaging
+from securefl.protocols.stale import Aggregating, part_of
 from securefl.training import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Options):
-    """Options of FedAvg.
-
-    aggregation: "full" keeps the old model for absent clients, "partial" is the mean over the selected.
-    stale: under full aggregation, absent clients count with the model of their last training (SAFA's cache).
-    """
-
-    aggregation: Aggregation = field(default="full", metadata={"words": aggregated})
-    stale: bool = field(default=False, metadata={"words": with_stale})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_stale(self.stale, self.aggregation)
+class FedAvg(Aggregating):
+    """Options of FedAvg."""
 
     def build(self, problem: Problem) -> Algorithm:
         return Averaging(

@@ -48,7 +48,7 @@ from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import Sampling, Sensitivity, of_client, training_job
-from securefl.protocols.parts import Gathering, step_of
+from securefl.protocols.parts import Gathering, gather_mean
 from securefl.protocols.personal import Personal
 from securefl.training import Problem
 from securefl.training.chunks import body_features
@@ -130,7 +130,7 @@ class WithBias(Personal):
         rng: np.random.Generator,
         contributions: Sequence[Contribution],
     ) -> Gathering:
-        update, consensus = (contribution.spec for contribution in contributions)
+        update, consensus = contributions[0], contributions[1].spec
         step, sent = np.zeros(len(query.broadcast)), query.broadcast
         if not sent[-1]:
             asked = Sum(consensus, self.features)
@@ -139,9 +139,9 @@ class WithBias(Personal):
                 total = told.totals[consensus.name]
                 step[self.size :] = [*(total.value / total.weight), 1.0]
                 sent = (sent + step).astype(np.float32)
-        answers = yield replace(query, broadcast=sent, sums=(Sum(update, self.size),))
-        if answers.survivors:
-            step[: self.size] = step_of(query, answers.totals[update.name])
+        own, answers = yield from gather_mean(replace(query, broadcast=sent), update, self.size)
+        if own is not None:
+            step[: self.size] = own
         return (step if step.any() or answers.survivors else None), answers
 
     def fit(self, context: ClientContext) -> TrainingJob:

@@ -31,7 +31,7 @@ Heterogeneous Clients. AAAI 2022.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -40,23 +40,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from securefl.algorithm import (
-    Algorithm,
-    ClientState,
-    Device,
-    Evaluation,
-    Float32s,
-    Floats,
-    State,
-    Unit,
-)
+from securefl.algorithm import Algorithm, Float32s, Floats, State, Unit
 from securefl.core.ranges import Probability, Ranged, Weight
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.class_sums import Clipping, Statistic, class_means
+from securefl.protocols.class_sums import ClassSums, Clipping, Statistic, class_means
 from securefl.protocols.contributions import ClientBound
-from securefl.protocols.one_sum import OneSum
 from securefl.protocols.own_bodies import OwnBodies
-from securefl.training import Learnt, Problem
+from securefl.training import Problem
 from securefl.training.heads import output_layer
 from securefl.training.task import Bodies
 
@@ -182,16 +172,12 @@ class OwnModels(OwnBodies):
         sent = self.rows(broadcast).tobytes()
         return Pull(sent=sent, classes=self.bodies.problem.outputs, lamda=self.lamda)
 
-    def head(self, sent: Float32s) -> Floats | None:
-        """The head of the nearest prototype, or None before there are any."""
-        return nearest(self.rows(sent)) if sent.size else None
-
 
 # The server --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Prototypes(OneSum):
+class Prototypes(ClassSums):
     """The server's rounds: all clients train and send their statistics, and the class means go down."""
 
     own: OwnModels
@@ -201,9 +187,6 @@ class Prototypes(OneSum):
         shape = (self.problem.outputs, -1)
         return State(prototypes(total.reshape(shape), before.reshape(shape)).ravel(), state.memory)
 
-    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
-        # There is no common model to test: each client's own model is tested on records like its own.
-        return self.own.evaluate(self.own.head(state.broadcast), devices)
-
-    def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
-        return self.own.learnt(self.own.head(state.broadcast), client, kept)
+    def head(self, sent: Float32s) -> Floats | None:
+        """The head of the nearest prototype, or None before there are any."""
+        return nearest(self.own.rows(sent)) if sent.size else None

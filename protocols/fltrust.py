@@ -223,12 +223,6 @@ def _direction(context: ClientContext, trained: TrainingResult) -> Floats:
         return direction(trained.astype(np.float64) - context.broadcast)
 
 
-def _above_noise(cosines: Mapping[int, float], error: float) -> dict[int, float]:
-    """The cosines, with 0 for those whose sign the noise of their opening could have made."""
-    # Without this, noise would give half of the clients whose update is 0 a weight of 1.
-    return {k: cosine if abs(cosine) > error else 0.0 for k, cosine in cosines.items()}
-
-
 # The round ------------------------------------------------------------------------------------------
 
 
@@ -276,23 +270,25 @@ class Trusting(Part):
         if not 0 < spread <= 0.99 * asked.bounds.spread:
             return state.remember(trust=trust), NOBODY
         answers = yield replace(query, per_client=(PerClient(scored, asked),), weights=None)
-        cosines = _above_noise(answers.per_client[scored.name], answers.error_bound)
+        # With the noise of their opening, half of the clients whose update is 0 would have a weight of 1.
+        error, told = answers.error_bound, answers.per_client[scored.name]
+        cosines = {k: cosine if abs(cosine) > error else 0.0 for k, cosine in told.items()}
         for client, cosine in cosines.items():
             trust[client] = max(0.0, cosine)
         state = state.remember(trust=trust)
         if not (weights := self._weights(cosines, population)):
             return state, NOBODY
-        told = yield CohortQuery(
+        summed = yield CohortQuery(
             cohort=tuple(sorted(weights)),
             broadcast=state.broadcast,
             sums=(Sum(unit, len(own)),),
             weights=ByDraws(weights),
         )
-        if told.survivors:
-            total = told.totals[unit.name]
+        if summed.survivors:
+            total = summed.totals[unit.name]
             step = self.options.learning_rate * float(np.linalg.norm(own)) * total.value / total.weight
             state = server.apply(state, step)
-        return state, told
+        return state, summed
 
     def _weights(self, cosines: Mapping[int, float], population: Population) -> dict[int, int]:
         """The draws of the sum, flattened until clients of a hidden sum would accept them."""

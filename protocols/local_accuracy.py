@@ -13,8 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import ClientState, Device, Evaluation, Float32s, Floats
-from securefl.training import Problem, evaluate
+from securefl.algorithm import ClientState, Device, Evaluation, Floats
 
 LOCAL: Final = "local accuracy"
 """The name of the observer's figure."""
@@ -34,10 +33,3 @@ def local_accuracy(devices: Sequence[Device], tested: Tested) -> dict[str, Float
         if device.held is not None and len(device.held[0]):
             found[client] = tested(client, device.kept, *device.held).accuracy
     return {LOCAL: found}
-
-
-def of_common_model(devices: Sequence[Device], problem: Problem, vector: Float32s) -> dict[str, Floats]:
-    """The figure `LOCAL` if all clients use this one model (d,)."""
-    return local_accuracy(
-        devices, lambda client, kept, x, y: evaluate(problem.to_read(vector), x, y, problem.kind)
-    )

@@ -104,5 +104,4 @@ class OwnBodies:
         return kept_values(kept, "model", problem.initial)
 
     def _under(self, problem: Problem, head: Floats | None, kept: ClientState) -> Float32s:
-        own = self._own(problem, kept)
-        return own if head is None else problem.under_head(own, head)
+        return problem.under_head(self._own(problem, kept), head)

@@ -40,8 +40,8 @@ from securefl.protocols.contributions import (
     training_job,
     update_sends,
 )
-from securefl.protocols.local_accuracy import of_common_model
-from securefl.training import Learnt, Problem
+from securefl.protocols.local_accuracy import local_accuracy
+from securefl.training import Learnt, Problem, evaluate
 from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.learnt import common
 
@@ -163,8 +163,14 @@ class Part:
         return shared
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        model = self._of_all(shared)
-        return replace(self.problem.evaluate(model), figures=of_common_model(devices, self.problem, model))
+        return replace(self.problem.evaluate(self._of_all(shared)), figures=self.figures(shared, devices))
+
+    def figures(self, shared: Float32s, devices: Sequence[Device]) -> dict[str, Floats]:
+        """An observer's numbers of all clients, by name, (N,)."""
+        problem, model = self.problem, self._of_all(shared)
+        return local_accuracy(
+            devices, lambda client, kept, x, y: evaluate(problem.to_read(model), x, y, problem.kind)
+        )
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
         """The model that a user exports (see `training.learnt.Exportable`)."""
@@ -194,9 +200,9 @@ class Update(FromTraining):
         return self.part.value(context, trained)
 
 
-def gather_mean(query: CohortQuery, contribution: Contribution) -> Gathering:
-    """Yield one query for a sum of the broadcast's length. It ends in the step of that sum."""
-    answers = yield replace(query, sums=(Sum(contribution.spec, len(query.broadcast)),))
+def gather_mean(query: CohortQuery, contribution: Contribution, size: int | None = None) -> Gathering:
+    """Yield one query for a sum of this size, by default the broadcast's. It ends in the step of that sum."""
+    answers = yield replace(query, sums=(Sum(contribution.spec, size or len(query.broadcast)),))
     if not answers.survivors:
         return None, answers
     return step_of(query, answers.totals[contribution.spec.name]), answers

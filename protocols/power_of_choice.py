@@ -18,8 +18,16 @@ from securefl.algorithm import (
     sample_without_replacement,
 )
 from securefl.core.ranges import Range
-from securefl.protocols.averaging import Averaging, Chosen, Options, Selection, cohort_size, known_or_mean
-from securefl.protocols.contributions import SIZE, Loss, LossBound, Size
+from securefl.protocols.averaging import (
+    Averaging,
+    Chosen,
+    Options,
+    Selection,
+    cohort_size,
+    known_or_mean,
+    numbers,
+)
+from securefl.protocols.contributions import LOSS, SIZE, Loss, LossBound, Size
 from securefl.training import Problem
 
 
@@ -54,8 +62,7 @@ class ByLargestLoss(Selection):
         if candidates:
             question = self._loss.query
             answers = yield CohortQuery(cohort=candidates, broadcast=state.broadcast, per_client=(question,))
-            for client, loss in answers.per_client[question.spec.name].items():
-                losses[client] = loss
+            losses = numbers(answers, LOSS.name, losses)
         # nan sorts last, so the largest known losses come first
         order = sorted(candidates, key=lambda k: (np.isnan(losses[k]), -losses[k]))
         return dict.fromkeys(order[:count], 1), state.remember(newest=losses)

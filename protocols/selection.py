@@ -10,28 +10,27 @@ import numpy as np
 from securefl.algorithm import Floats, sample_without_replacement
 
 
-def with_replacement(log_weights: Floats, count: int, rng: np.random.Generator) -> dict[int, int]:
-    """`count` independent draws with probability proportional to the weight, and how often each came."""
+def with_replacement(
+    log_weights: Floats,
+    count: int,
+    rng: np.random.Generator,
+    admits: Callable[[Mapping[int, int]], bool] = lambda draws: True,
+) -> dict[int, int]:
+    """`count` independent draws with probability proportional to the weight, and how often each came.
+
+    The first of up to 1,000 draws that clients of a hidden sum would accept (`Population.admits`): one client
+    can be drawn so often that the sum would reveal its value. The accepted draw has the same distribution
+    under the condition that no client is drawn too often. If all are rejected, the last one is returned: the
+    server then asks for no sum, and says why.
+    """
     usable = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     if not np.isfinite(usable).any():
         return {}
     # less the largest, so that at least one weight does not underflow
     chance = np.exp(usable - usable.max())
-    drawn = rng.choice(len(chance), size=count, p=chance / chance.sum())
-    return dict(Counter(int(k) for k in drawn))
-
-
-def admitted(
-    draw: Callable[[], dict[int, int]], admits: Callable[[Mapping[int, int]], bool]
-) -> dict[int, int]:
-    """The first of up to 1,000 draws that clients of a hidden sum would accept (`Population.admits`).
-
-    With replacement, one client can be drawn so often that the sum would reveal its value. The accepted draw
-    has the same distribution under the condition that no client is drawn too often. If all are rejected, the
-    last one is returned: the server then asks for no sum, and says why.
-    """
     for _ in range(1000):
-        if not (found := draw()) or admits(found):
+        drawn = rng.choice(len(chance), size=count, p=chance / chance.sum())
+        if admits(found := dict(Counter(drawn.tolist()))):
             break
     return found
 

@@ -15,23 +15,18 @@ on its w_k from then on. SAFA's bound on the lag of a model is left out: no mode
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from securefl.algorithm import ClientContext, Value
 from securefl.errors import DataError
-from securefl.protocols.averaging import Aggregation
+from securefl.protocols.averaging import Aggregation, Options, aggregated
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import bounded, training_job
 from securefl.protocols.parts import Part
 from securefl.training import Problem
 from securefl.training.jobs import TrainingJob, TrainingResult
-
-
-def part_of(problem: Problem, stale: bool) -> Part:
-    """The part that is averaged: the whole model, with or without the cache."""
-    return Cached(problem) if stale else Part(problem)
 
 
 class Cached(Part):
@@ -54,15 +49,33 @@ class Cached(Part):
         return replace(found, new_state={"model": sent})
 
 
+def part_of(problem: Problem, stale: bool) -> Part:
+    """The part that is averaged: the whole model, with or without the cache."""
+    return Cached(problem) if stale else Part(problem)
+
+
 def with_stale(stale: bool) -> str | None:
     """The option in the words of a plot's legend."""
     return "stale models" if stale else None
 
 
-def check_stale(stale: bool, aggregation: Aggregation) -> None:
-    """Raises ValueError for a cache under partial aggregation, which has no place for absent clients."""
-    if stale and aggregation != "full":
-        raise ValueError(
-            'Expected aggregation = "full" beside stale = true, got "partial", under which absent clients do '
-            "not count. Leave one of them out."
-        )
+@dataclass(frozen=True, kw_only=True)
+class Aggregating(Options):
+    """Options of a protocol with either aggregation.
+
+    aggregation: "full" keeps the old model for absent clients, "partial" is the mean over the selected.
+    stale: under full aggregation, absent clients count with the model of their last training (SAFA's cache).
+
+    Raises ValueError for a cache under partial aggregation, which has no place for absent clients.
+    """
+
+    aggregation: Aggregation = field(default="full", metadata={"words": aggregated})
+    stale: bool = field(default=False, metadata={"words": with_stale})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stale and self.aggregation != "full":
+            raise ValueError(
+                'Expected aggregation = "full" beside stale = true, got "partial", under which absent '
+                "clients do not count. Leave one of them out."
+            )

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import ClientContext, ClientState, Floats, Grid, Value, ValueSpec
+from securefl.algorithm import ClientContext, Floats, Grid, Value, ValueSpec
 from securefl.errors import DataError
-from securefl.protocols.adds.subnet_search import Search, Subnet, search_job, subnet_of
+from securefl.protocols.adds.subnet_search import Search, search_job, subnet_of
 from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.protocols.client_state import made_in, require_made_in
 from securefl.protocols.contributions import (
@@ -53,18 +53,6 @@ _NOISY: Final = Grid(step=2.0**-10, bound=2.0**14)
 """A step is small against any noise, and the noise stays within the bound."""
 
 
-def map_sends(supernet: Supernet, sampling: Sampling) -> ValueSpec:
-    """The spec of a map. It has 0 or 1 for each group, so one client moves it by sqrt(G) at most."""
-    sensitivity = sqrt(supernet.groups)
-    # Without an update bound, the update cannot be noised. The map then needs no grid for noise.
-    noisy = supernet.problem.local.update_bound is not None
-    return replace(
-        sampling.of(with_model(MAP, supernet.problem)),
-        sensitivity={("client", "zero-out"): sensitivity, ("client", "replace-one"): sensitivity},
-        grid=_NOISY if noisy else _EXACT,
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class Map(FromTraining):
     """The map of a client's subnet: 1 for each group of entries that it has, else 0, (G,).
@@ -78,24 +66,36 @@ class Map(FromTraining):
 
     @property
     def spec(self) -> ValueSpec:
-        return map_sends(self.supernet, self.sampling)
+        """The spec. A map has 0 or 1 for each group, so one client moves it by sqrt(G) at most."""
+        problem, sensitivity = self.supernet.problem, sqrt(self.supernet.groups)
+        # Without an update bound, the update cannot be noised. The map then needs no grid for noise.
+        noisy = problem.local.update_bound is not None
+        return replace(
+            self.sampling.of(with_model(MAP, problem)),
+            sensitivity={("client", "zero-out"): sensitivity, ("client", "replace-one"): sensitivity},
+            grid=_NOISY if noisy else _EXACT,
+        )
 
     def fit(self, context: ClientContext) -> TrainingJob:
         return search_job(self.supernet, self.search, trainable(self.supernet.problem, context))
 
     def value(self, context: ClientContext, trained: TrainingResult) -> Value:
-        supernet = self.supernet
+        supernet, nothing = self.supernet, np.zeros(0, np.float32)
+        # It is kept until the server asks for the update, here after a training that failed.
+        kept = {"units": np.zeros(supernet.units, np.bool_), "before": nothing, "after": nothing}
+        groups = np.zeros(supernet.groups, np.bool_)
         try:
             found = subnet_of(supernet, trainable(supernet.problem, context), trained)
         except DataError:
+            # Under a bound the client sends an empty map: silence would reveal something about its records.
             if supernet.problem.local.update_bound is None:
                 raise
-            # Under a bound the client sends an empty map: silence would reveal something about its records.
-            groups, kept = np.zeros(supernet.groups, np.bool_), _nothing(context, supernet)
         else:
             groups = supernet.kept_groups(found.units)
-            kept = _kept(context, found, supernet.entries(groups))
-        step = self.spec.grid.step
+            entries, rates = supernet.entries(groups), {"alpha": found.alpha, "skew": np.array([found.skew])}
+            before, after = context.broadcast[entries], found.model[entries]
+            kept = {"units": found.units, **rates, "before": before, "after": after}
+        kept, step = {**made_in(context), **kept}, self.spec.grid.step
         return Value(integers=(groups / step).astype(np.int64), step=step, new_state=kept)
 
 
@@ -122,25 +122,6 @@ class SubnetUpdate:
             before[own], after[own] = kept["before"], kept["after"]
         value = bounded(supernet.problem, before[summed], after[summed])
         return replace(value, new_state={name: kept[name] for name in LASTING if name in kept})
-
-
-def _kept(context: ClientContext, found: Subnet, entries: Mask) -> ClientState:
-    """The client state with the subnet, until the server asks for its update."""
-    return {
-        **made_in(context),
-        "units": found.units,
-        "alpha": found.alpha,
-        "skew": np.array([found.skew]),
-        "before": context.broadcast[entries],
-        "after": found.model[entries],
-    }
-
-
-def _nothing(context: ClientContext, supernet: Supernet) -> ClientState:
-    """The client state after a training that failed."""
-    nothing = np.zeros(0, np.float32)
-    none = np.zeros(supernet.units, np.bool_)
-    return {**made_in(context), "units": none, "before": nothing, "after": nothing}
 
 
 def packed(groups: Mask) -> Floats:

@@ -21,7 +21,6 @@ from securefl.algorithm import (
     CohortQuery,
     Contribution,
     Population,
-    Sum,
     Value,
     ValueSpec,
 )
@@ -32,7 +31,7 @@ from securefl.protocols.adds.part import OfSupernet
 from securefl.protocols.adds.supernet import Layer, Mask
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.contributions import CLIPPED, Sampling, bounded, training_job
-from securefl.protocols.parts import Gathering, step_of
+from securefl.protocols.parts import Gathering, gather_mean
 from securefl.training import ModelConfig, Problem
 from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.models import Changed
@@ -110,19 +109,15 @@ class Dropped(OfSupernet):
         rng: np.random.Generator,
         contributions: Sequence[Contribution],
     ) -> Gathering:
-        (update,) = contributions
         units = self.drawn(rng)
         there = self.supernet.entries(self.supernet.kept_groups(units))
-        answers = yield replace(
-            query,
-            broadcast=query.broadcast[there],
-            sums=(Sum(update.spec, int(there.sum())),),
-            public={**query.public, UNITS: packed(units)},
-        )
-        if not answers.survivors:
+        public = {**query.public, UNITS: packed(units)}
+        asked = replace(query, broadcast=query.broadcast[there], public=public)
+        own, answers = yield from gather_mean(asked, contributions[0])
+        if own is None:
             return None, answers
         step = np.zeros(len(there))
-        step[there] = step_of(query, answers.totals[update.spec.name])
+        step[there] = own
         return step, answers
 
     def drawn(self, rng: np.random.Generator) -> Mask:

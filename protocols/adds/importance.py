@@ -13,7 +13,8 @@ down to the units, by the z+ rule: each unit gets its share of the positive cont
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -110,19 +111,16 @@ def _noted(supernet: Supernet, model: nn.Module) -> Iterator[tuple[dict[str, Ten
     """The input of each layer and the output of its gate, by the layer's name."""
     read: dict[str, Tensor] = {}
     passed: dict[str, Tensor] = {}
-    handles = []
-    for layer in supernet.layers:
 
-        def before(_module: nn.Module, given: Any, name: str = layer.name) -> None:
-            read[name] = given[0]
+    def before(name: str, _module: nn.Module, given: Any) -> None:
+        read[name] = given[0]
 
-        def behind(_module: nn.Module, _given: Any, came: Tensor, name: str = layer.name) -> None:
-            passed[name] = came
+    def behind(name: str, _module: nn.Module, _given: Any, came: Tensor) -> None:
+        passed[name] = came
 
-        handles.append(model.get_submodule(layer.name).register_forward_pre_hook(before))
-        handles.append(model.get_submodule(layer.gate).register_forward_hook(behind))
-    try:
+    with ExitStack() as hooks:
+        for layer in supernet.layers:
+            name, own, gate = layer.name, model.get_submodule(layer.name), model.get_submodule(layer.gate)
+            hooks.enter_context(own.register_forward_pre_hook(partial(before, name)))
+            hooks.enter_context(gate.register_forward_hook(partial(behind, name)))
         yield read, passed
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -44,7 +44,7 @@ from securefl.protocols.adds.supernet import Supernet, supernet_of
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import digest_of
 from securefl.protocols.contributions import Sampling
-from securefl.protocols.local_accuracy import Tested, local_accuracy
+from securefl.protocols.local_accuracy import local_accuracy
 from securefl.protocols.parts import Gathering, Part
 from securefl.training import Problem, evaluate
 
@@ -82,9 +82,8 @@ class OfSupernet(Part):
     def supernet(self) -> Supernet:
         return supernet_of(self.problem)
 
-    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        found = super().evaluate(shared, devices)
-        return replace(found, figures={**figures(self.supernet, devices), **found.figures})
+    def figures(self, shared: Float32s, devices: Sequence[Device]) -> dict[str, Floats]:
+        return {**figures(self.supernet, devices), **super().figures(shared, devices)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,13 +130,8 @@ class Subnets(OfSupernet):
         step[there] = quotient(second.totals[updates.name], contributors, len(second.survivors))
         return step, answers
 
-    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        found = self.problem.evaluate(shared)
-        local = local_accuracy(devices, self._tested_subnet(shared))
-        return replace(found, figures={**figures(self.supernet, devices), **local})
-
-    def _tested_subnet(self, shared: Float32s) -> Tested:
-        """A client uses the units of its newest subnet, with the newest values. Without one it uses all."""
+    def figures(self, shared: Float32s, devices: Sequence[Device]) -> dict[str, Floats]:
+        # A client uses the units of its newest subnet, with the newest values. Without one it uses all.
         supernet = self.supernet
 
         def tested(client: int, kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
@@ -145,10 +139,11 @@ class Subnets(OfSupernet):
             if not units.any():  # its training failed
                 units = supernet.whole
             model = supernet.problem.to_read(shared)
-            with masked(model, supernet, fixed_masks(supernet, units, scaled=self.options.scaled)):
+            masks = fixed_masks(supernet, units, scaled=self.options.scaled)
+            with masked(model, supernet, lambda: masks):
                 return evaluate(model, x, y, supernet.problem.kind)
 
-        return tested
+        return {**figures(supernet, devices), **local_accuracy(devices, tested)}
 
 
 def quotient(total: Total, contributors: Floats, survivors: int) -> Floats:

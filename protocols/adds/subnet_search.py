@@ -24,8 +24,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import ceil
 from typing import Annotated, Any, Final, Literal
@@ -52,8 +53,8 @@ from securefl.training.run_jobs import run_job
 from securefl.training.stack import Stack
 from securefl.training.vector import SGD, Adam
 
-Masks = dict[int, Tensor]
-"""float32 (C,) of each sampled layer, by the place of its first unit."""
+Masks = Callable[[], Tensor | None]
+"""The newest masks of all units, float32 (J,), or None without any."""
 MOST: Final = 1 - 1e-3
 """The largest rate of a search. At 1 every unit would be kept, and nothing would be drawn."""
 _CLOSE: Final = 1e-9
@@ -247,42 +248,29 @@ class Gates:
 
 @contextmanager
 def masked(model: nn.Module, supernet: Supernet, masks: Masks) -> Iterator[None]:
-    """Multiply the units of `model` by these masks within this context, and by 1 where there is none."""
-    handles = [
-        model.get_submodule(layer.gate).register_forward_hook(_gate(layer.first, masks))
-        for layer in supernet.layers
-        if layer.first is not None
-    ]
-    try:
+    """Multiply the units of `model` by these masks within this context."""
+
+    def gate(own: slice, _module: nn.Module, _given: Any, came: Tensor) -> Tensor:
+        if (now := masks()) is None:
+            return came
+        return came * now[own].to(came.device).reshape(-1, *[1] * (came.ndim - 2))
+
+    with ExitStack() as hooks:
+        for layer in supernet.layers:
+            if layer.first is not None:
+                gated = model.get_submodule(layer.gate)
+                hooks.enter_context(gated.register_forward_hook(partial(gate, layer.own)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def fixed_masks(supernet: Supernet, units: Mask, *, scaled: bool) -> Masks:
-    """The masks that keep these units (J,), for the passes of a finished subnet.
+def fixed_masks(supernet: Supernet, units: Mask, *, scaled: bool) -> Tensor:
+    """The masks (J,) that keep these units (J,), for the passes of a finished subnet.
 
     scaled: whether they are divided by their means, as the masks that the subnet was trained under.
     """
-    found: dict[int, Tensor] = {}
-    for layer in supernet.sampled:
-        kept = units[layer.own]
-        found[layer.own.start] = _tensor(kept / kept.mean() if scaled else kept)
-    return found
-
-
-def _gate(first: int, masks: Masks) -> Callable[..., Tensor]:
-    def gate(_module: nn.Module, _given: Any, came: Tensor) -> Tensor:
-        if first not in masks:
-            return came
-        return came * masks[first].to(came.device).reshape(-1, *[1] * (came.ndim - 2))
-
-    return gate
-
-
-def _tensor(values: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(values.astype(np.float32))
+    kept = [units[layer.own] for layer in supernet.sampled]
+    parts = [own / own.mean() if scaled else own for own in kept]
+    return torch.from_numpy(np.concatenate(parts).astype(np.float32))
 
 
 def skew(labels: NDArray[Any], classes: int) -> float:
@@ -407,11 +395,6 @@ def subnet_of(supernet: Supernet, context: ClientContext, trained: TrainingResul
     return Subnet(model=model, units=units, alpha=alpha, skew=skew(context.y, supernet.problem.outputs))
 
 
-def search(supernet: Supernet, config: Search, context: ClientContext) -> Subnet:
-    """The `bilevel` search of a client that searches alone."""
-    return subnet_of(supernet, context, run_job(search_job(supernet, config, context)))
-
-
 def bilevel(
     supernet: Supernet,
     model: Float32s,
@@ -485,8 +468,8 @@ class Searching:
 
     @contextmanager
     def alone(self, job: TrainingJob, model: nn.Module) -> Iterator[Steps]:
-        masks: Masks = {}
-        with masked(model, self.supernet, masks):
+        masks: list[Tensor] = []
+        with masked(model, self.supernet, lambda: masks[0] if masks else None):
             yield _StepsAlone(self, [job], model, masks)
 
     def together(self, jobs: Sequence[TrainingJob], stack: Stack) -> Steps:
@@ -580,7 +563,7 @@ class _StepsAlone(Steps):
     """The steps of a client whose model has the masks in hooks."""
 
     def __init__(
-        self, search: Searching, jobs: Sequence[TrainingJob], model: nn.Module, masks: Masks
+        self, search: Searching, jobs: Sequence[TrainingJob], model: nn.Module, masks: list[Tensor]
     ) -> None:
         self._model, self._in_front = model, masks
         super().__init__(search, jobs)
@@ -590,7 +573,7 @@ class _StepsAlone(Steps):
         return super().result(slot, model)
 
     def _masks(self) -> None:
-        self._in_front.update({own.own.start: self.gates.masks[0, own.own] for own in self._supernet.sampled})
+        self._in_front[:] = self.gates.masks
 
     def _slopes(self, chosen: Mapping[int, NDArray[Any]]) -> Floats:
         problem, (x, y), masks = self._supernet.problem, self.held[0], self.gates.masks.requires_grad_()

@@ -9,9 +9,9 @@ embeddings and recurrent layers are never sliced (ADDS, sections 3.2 and 3.4).
 
 from __future__ import annotations
 
-import copy
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from securefl.algorithm import Float32s
 from securefl.errors import ConfigError
-from securefl.training import LocalTraining, Problem, load_vector
+from securefl.training import LocalTraining, Problem
 from securefl.training.devices import in_mode
 from securefl.training.models import Architecture
 
@@ -215,12 +214,6 @@ class Supernet:
 
     # Subnets ----------------------------------------------------------------------------------------
 
-    def sliced(self, vector: Float32s, units: Mask) -> nn.Module:
-        """The subnet of these values (d,) as a model of its own, with fewer units."""
-        model = copy.deepcopy(self._model)
-        load_vector(model, vector)
-        return self.slice(model, units)
-
     def slice(self, model: nn.Module, units: Mask) -> nn.Module:
         """Take all other units out of the model, in place."""
         if not all(units[own.own].any() for own in self.sampled):
@@ -295,72 +288,48 @@ def _chain(model: nn.Module, blank: Tensor) -> tuple[Layer, ...]:
         name, module, positions = ran[place]
         norm = next((own for own, other, _ in ran[place:until] if isinstance(other, _BatchNorm)), "")
         before = layers[-1] if layers else None
-        layer = _layer(name, module, norm, before, positions, first, last=place == weighed[-1])
+        front = before if before is not None and before.first is not None else None
+        assert isinstance(module.weight, Tensor)
+        units, inputs, groups = int(module.weight.shape[0]), int(module.weight.shape[1]), 1
+        if isinstance(module, nn.Conv2d):
+            inputs, groups = module.in_channels, module.groups
+        columns = 1 if front is None or isinstance(module, nn.Conv2d) else inputs // front.units
+        fits = front is None or front.units * columns == inputs
+        if groups > 1:
+            fits = front is not None and groups == inputs == units
+        if not fits:
+            raise ConfigError(
+                f"Expected a model whose layers each read the one before, got {name!r}, which does not. Take "
+                "kind 'adds_cnn', 'mlp', 'lenet5', 'fedlog_cnn', 'fedcor_cnn' or 'char_lstm'."
+            )
+        last = place == weighed[-1]
+        layer = Layer(
+            name=name,
+            norm=norm,
+            units=units,
+            first=front.first if groups > 1 and front is not None else None if last else first,
+            front=front,
+            columns=columns,
+            positions=positions,
+            depthwise=groups > 1,
+        )
         layers.append(layer)
-        first += layer.units if layer.first is not None and not layer.depthwise else 0
+        first += units if layer.first is not None and not layer.depthwise else 0
     if len(layers) < 2:
         raise ConfigError("Expected a model with a hidden layer to sample, got one without. Take another.")
     return tuple(layers)
 
 
-def _layer(
-    name: str,
-    module: nn.Module,
-    norm: str,
-    before: Layer | None,
-    positions: int,
-    first: int,
-    *,
-    last: bool,
-) -> Layer:
-    weight = module.weight
-    assert isinstance(weight, Tensor)
-    units, inputs = int(weight.shape[0]), int(weight.shape[1])
-    groups = 1
-    if isinstance(module, nn.Conv2d):
-        inputs, groups = module.in_channels, module.groups
-    front = before if before is not None and before.first is not None else None
-    columns = 1 if front is None or isinstance(module, nn.Conv2d) else inputs // front.units
-    fits = front is None or front.units * columns == inputs
-    if groups > 1:
-        fits = front is not None and groups == inputs == units
-    if not fits:
-        raise _no_chain(name)
-    at = front.first if groups > 1 and front is not None else None if last else first
-    return Layer(
-        name=name,
-        norm=norm,
-        units=units,
-        first=at,
-        front=front,
-        columns=columns,
-        positions=positions,
-        depthwise=groups > 1,
-    )
-
-
-def _no_chain(name: str) -> ConfigError:
-    return ConfigError(
-        f"Expected a model whose layers each read the one before, got {name!r}, which does not. Take kind "
-        "'adds_cnn', 'mlp', 'lenet5', 'fedlog_cnn', 'fedcor_cnn' or 'char_lstm'."
-    )
-
-
 def _ran(model: nn.Module, blank: Tensor) -> list[tuple[str, nn.Module, int]]:
     """The modules without parts in the order in which they ran, and the places of their output maps."""
     found: list[tuple[str, nn.Module, int]] = []
-    handles = []
-    for name, module in model.named_modules():
-        if not list(module.children()):
 
-            def note(own: nn.Module, _given: Any, came: Any, name: str = name) -> None:
-                found.append((name, own, prod(came.shape[2:]) if isinstance(own, nn.Conv2d) else 1))
+    def note(name: str, own: nn.Module, _given: Any, came: Any) -> None:
+        found.append((name, own, prod(came.shape[2:]) if isinstance(own, nn.Conv2d) else 1))
 
-            handles.append(module.register_forward_hook(note))
-    try:
-        with in_mode(model, training=False), torch.no_grad():
-            model(blank)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, in_mode(model, training=False), torch.no_grad():
+        for name, module in model.named_modules():
+            if not list(module.children()):
+                hooks.enter_context(module.register_forward_hook(partial(note, name)))
+        model(blank)
     return found

@@ -16,6 +16,7 @@ import numpy as np
 from securefl.algorithm import (
     Algorithm,
     Answers,
+    ByDraws,
     CohortQuery,
     Contribution,
     Floats,
@@ -29,13 +30,14 @@ from securefl.protocols.averaging import (
     Averaging,
     Chosen,
     Options,
+    Replace,
     Selection,
     cohort_size,
     known_or_mean,
+    numbers,
     sampling,
-    weights,
 )
-from securefl.protocols.contributions import SIZE, Loss, LossBound, Size
+from securefl.protocols.contributions import LOSS, SIZE, Loss, LossBound, Size
 from securefl.protocols.fedcor.process import covariance, fit, grouped, most_informative, plane
 from securefl.protocols.parts import Part, Update, gather_mean
 from securefl.training import Problem
@@ -109,8 +111,7 @@ class ByCorrelation(Selection):
             answers = yield CohortQuery(
                 cohort=everyone, broadcast=state.broadcast, per_client=(question,), number=number
             )
-            for client, loss in answers.per_client[question.spec.name].items():
-                found[client] = loss
+            found = numbers(answers, LOSS.name, found)
         return state.remember(losses=found)
 
     def _tried(
@@ -120,16 +121,12 @@ class ByCorrelation(Selection):
         state = yield from self._losses(state, population, LOSSES)
         if not cohort:
             return state
-        query = CohortQuery(
-            cohort=cohort,
-            broadcast=state.broadcast,
-            weights=weights("partial", dict.fromkeys(cohort, 1), state),
-            number=1,
-        )
+        draws = ByDraws(dict.fromkeys(cohort, 1))
+        query = CohortQuery(cohort=cohort, broadcast=state.broadcast, weights=draws, number=1)
         step, _ = yield from gather_mean(query, self.update)
         if step is None:  # no sum was opened
             return state
-        trained = State((state.broadcast + step).astype(np.float32), state.memory)
+        trained = Replace().apply(state, step)
         after = yield from self._losses(trained, population, TRIAL)
         change = after.memory["losses"] - state.memory["losses"]
         return self._learnt(state, change, number, self.options.window_after)

@@ -48,20 +48,8 @@ def grouped(changes: Floats, weights: Floats) -> list[Changes]:
     return groups
 
 
-def surprise(embedding: Floats, groups: Sequence[Changes]) -> float:
-    """The weighted negative log likelihood of the changes (Eq. 17), without its constant."""
-    total = 0.0
-    for own in groups:
-        part = embedding[:, own.seen]
-        inner = _inner(part)
-        solved = _precise(part, _solved(inner, part), own.values)
-        logs = (len(own.seen) - len(part)) * np.log(RIDGE) + np.linalg.slogdet(inner)[1]
-        total += 0.5 * float(own.weights @ ((own.values * solved).sum(axis=1) + logs))
-    return total
-
-
 def slope(embedding: Floats, groups: Sequence[Changes]) -> Floats:
-    """The gradient of `surprise`, (d, N).
+    """The gradient of the weighted negative log likelihood of the changes (Eq. 17), (d, N).
 
     For one change y it is X (Sigma^-1 - a a^T) with a = Sigma^-1 y, and X Sigma^-1 = A^-1 X with the small
     A = X X^T + ridge I.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import nan
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,23 +18,13 @@ from torch import Tensor, nn
 
 from securefl.algorithm import ClientContext, ClientState, Device, Evaluation, Float32s, Floats, Schedule
 from securefl.errors import DataError
-from securefl.protocols.class_sums import Featurizer, class_means
+from securefl.protocols.class_sums import class_means
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.protocols.own_bodies import OwnBodies
 from securefl.training import Learnt, Problem, evaluate
 from securefl.training.heads import Bounded, activated, last_dense
 from securefl.training.jobs import TrainingResult
 from securefl.training.learnt import common
-
-
-class Body(Featurizer, Protocol):
-    """A body of FedLog: its features, and the models under a head."""
-
-    def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation: ...
-
-    def learnt(self, head: Floats, client: int | None, kept: ClientState) -> Learnt:
-        """The model that a user exports (see `training.learnt.Exportable`)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,14 +49,14 @@ class Public:
     ) -> tuple[nn.Module, ClientState | None]:
         return self.problem.module(self.problem.initial), None
 
-    def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation:
+    def evaluate(self, head: Floats | None, devices: Sequence[Device]) -> Evaluation:
         if not len(self.problem.server_x):
             return Evaluation(accuracy=nan, loss=nan)
         model = self.problem.module(self.problem.under_head(self.problem.initial, head))
         with activated(model, self.activation):
             return evaluate(model, self.problem.server_x, self.problem.server_y, self.problem.kind)
 
-    def learnt(self, head: Floats, client: int | None, kept: ClientState) -> Learnt:
+    def learnt(self, head: Floats | None, client: int | None, kept: ClientState) -> Learnt:
         vector = self.problem.under_head(self.problem.initial, head)
         return common(self.problem, vector, client, self.activation)
 

@@ -175,8 +175,3 @@ def gradient(eta: Floats, statistic: Floats, prior: Prior = PAPER) -> Floats:
     p = np.exp(energy - logsumexp(energy))
     slope: Floats = statistic + prior.chi - n * p[:, None] * eta / 2
     return slope
-
-
-def scores(eta: Floats, features: Floats) -> Floats:
-    """The log probability of each class up to a constant per record, (n, C): eta_y . phi (FedLog, Eq. 6)."""
-    return np.asarray(features @ eta.T)

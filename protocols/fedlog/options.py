@@ -5,36 +5,26 @@ The server asks for the sum of the clients' sufficient statistics. The head maxi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
 import numpy as np
 
-from securefl.algorithm import (
-    Algorithm,
-    ClientState,
-    Device,
-    Evaluation,
-    Float32s,
-    Floats,
-    State,
-)
+from securefl.algorithm import Algorithm, Float32s, Floats, State
 from securefl.core.ranges import Probability, Ranged, Weight
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.class_sums import Clipping, Statistic
+from securefl.protocols.class_sums import ClassSums, Clipping, Featurizer, Statistic
 from securefl.protocols.contributions import ClientBound
-from securefl.protocols.fedlog.bodies import Body, Public, Trained, head_of, means_of
+from securefl.protocols.fedlog.bodies import Public, Trained, head_of, means_of
 from securefl.protocols.fedlog.head import PAPER, Prior
-from securefl.protocols.one_sum import OneSum
-from securefl.training import Learnt, Problem
+from securefl.training import Problem
 from securefl.training.heads import output_layer
 from securefl.training.task import Bodies
 
 
 @dataclass(frozen=True, eq=False)
-class Heads(OneSum):
+class Heads(ClassSums):
     """In every round the clients' statistics are summed. The head maximises the posterior of the sum.
 
     The server broadcasts the sum itself. Every client solves it for the same head, and in FedLog-C reads the
@@ -45,31 +35,21 @@ class Heads(OneSum):
     and later rounds ask only the clients that were absent.
     """
 
-    body: Body
     prior: Prior = PAPER
 
     def learn(self, state: State, total: Floats, survivors: int) -> State:
         # The head is solved from the float32 values that the server broadcasts, so all have the same head.
         found = total.astype(np.float32)
         try:
-            self._head(found)
+            self.head(found)
         except DataError:  # the noise outweighs the records: the head stays
             return state
         return State(found, state.memory)
 
-    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
-        return self.body.evaluate(self._head_of(state), devices)
-
-    def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
-        return self.body.learnt(self._head_of(state), client, kept)
-
-    def _head_of(self, state: State) -> Floats:
-        if not state.broadcast.size:
+    def head(self, sent: Float32s) -> Floats:
+        if not sent.size:
             return self.problem.head_of(self.problem.initial)
-        return self._head(state.broadcast)
-
-    def _head(self, mean: Float32s) -> Floats:
-        return head_of(mean.tobytes(), self.problem.outputs, self.prior)
+        return head_of(sent.tobytes(), self.problem.outputs, self.prior)
 
 
 _BODIES = {"public": "public body", "private": "private body", "dp-sgd": "DP-SGD body"}
@@ -124,12 +104,13 @@ class FedLog(Ranged):
                 "Expected a data set with classes for FedLog, got numeric targets. Take another protocol."
             )
         width = output_layer(problem.layers, problem.outputs).in_features
-        body = self._body(problem)
-        statistic = Statistic(body, self.clip, problem.outputs, width, problem.clients, self.client_bound)
+        statistic = Statistic(
+            self._body(problem), self.clip, problem.outputs, width, problem.clients, self.client_bound
+        )
         centres = partial(means_of, problem.outputs, width)
-        return Heads(problem, statistic.counts_apart(problem, centres), body, self.prior)
+        return Heads(problem, statistic.counts_apart(problem, centres), self.prior)
 
-    def _body(self, problem: Problem) -> Body:
+    def _body(self, problem: Problem) -> Featurizer:
         activation = self.clip.activation()
         if self.body == "public":
             return Public(problem, activation)

@@ -19,21 +19,20 @@ from securefl.algorithm import (
 )
 from securefl.core.ranges import Count, Weight
 from securefl.errors import ConfigError
-from securefl.matching import Anchor, Bounds, Variant
-from securefl.matching.profiles import ProfileQuery, query
+from securefl.matching import Bounds, Variant
+from securefl.matching.profiles import query
 from securefl.protocols.averaging import (
     Aggregation,
     Averaging,
     Cohort,
-    Options,
     Selection,
     aggregated,
     known_or_mean,
 )
 from securefl.protocols.contributions import Size
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
-from securefl.protocols.selection import admitted, with_replacement
-from securefl.protocols.stale import check_stale, part_of, with_stale
+from securefl.protocols.selection import with_replacement
+from securefl.protocols.stale import Aggregating, part_of
 from securefl.training import Problem, profile
 
 Alpha = Weight | tuple[Weight, ...] | Literal["theorem-1"]
@@ -98,17 +97,14 @@ class ByProfile(Selection):
     def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
         """The query for profiles on the current model, with its baseline (Algorithm 1, line 18)."""
         # The anchor comes from public inputs. An anchor made from the baseline would reveal the baseline.
-        anchor, baseline = self._baseline(state)
-        public = {"anchor_centre": anchor.centre, "anchor_scale": anchor.scale}
-        return (self.profile.query(baseline),), public
-
-    def _baseline(self, state: State) -> tuple[Anchor, ProfileQuery]:
         problem, anchor = self.problem, self.profile.anchor(state.broadcast)
         x = problem.server_x
         if not len(x):  # an error would reveal that no client's record became the server's
             x = np.zeros((1, *problem.shape), x.dtype)
         own = profile(problem.to_read(state.broadcast), problem.layer, x)
-        return anchor, query(own, anchor, self.profile.bounds)
+        baseline = query(own, anchor, self.profile.bounds)
+        public = {"anchor_centre": anchor.centre, "anchor_scale": anchor.scale}
+        return (self.profile.query(baseline),), public
 
     def log_weights(self, state: State) -> Floats:
         """log lambda_k, float64 (N,), nan for a client whose profile never arrived."""
@@ -123,7 +119,7 @@ class ByProfile(Selection):
         chances = population.among(self.log_weights(state))
         if not self.options.replacement:
             return sample_without_replacement(chances, count, rng)
-        return admitted(lambda: with_replacement(chances, count, rng), population.admits)
+        return with_replacement(chances, count, rng, population.admits)
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         """The newest known divergence of each client, at least 0."""
@@ -131,7 +127,7 @@ class ByProfile(Selection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProf(Options):
+class FedProf(Aggregating):
     """Options of FedProf.
 
     aggregation, stale: as in FedAvg; a cache needs full aggregation.
@@ -156,7 +152,6 @@ class FedProf(Options):
     """
 
     aggregation: Aggregation = field(default="partial", metadata={"words": aggregated})
-    stale: bool = field(default=False, metadata={"words": with_stale})
     alpha: Alpha = 10.0
     replacement: bool = False
     variant: Variant = Variant.FULL
@@ -164,10 +159,6 @@ class FedProf(Options):
     clip: Clip | None = None
     refresh: Count = 1
     max_releases: Count | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_stale(self.stale, self.aggregation)
 
     def build(self, problem: Problem) -> Algorithm:
         if isinstance(self.alpha, tuple) and len(self.alpha) != problem.clients:

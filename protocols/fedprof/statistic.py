@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from math import sqrt
 from typing import Any, Final, Literal
 
@@ -32,9 +32,8 @@ from securefl.linear import LinearBounds
 from securefl.matching import Anchor, Bounds, Variant
 from securefl.matching.profiles import ProfileQuery, features
 from securefl.protocols.contributions import ADJACENCIES, Sensitivity
-from securefl.training import ModelConfig, Problem, probe_profile
+from securefl.training import ModelConfig, Problem, probe_profile, profiling
 from securefl.training.jobs import readable
-from securefl.training.profiling import outputs_of, profiles
 
 ANCHORS_APART: Final = 0.05
 """How far a client lets an anchor be from that of the model, in the model's scales.
@@ -169,23 +168,6 @@ def _value(own: MeanVariance, anchor: Anchor, bounds: Bounds, variant: Variant) 
     )
 
 
-class Anchors:
-    """The anchor of each broadcast model. All clients of a machine take that of the newest from here."""
-
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self._newest: tuple[bytes, Anchor] | None = None
-
-    def __call__(self, broadcast: Float32s) -> Anchor:
-        asked = broadcast.tobytes()
-        if self._newest is None or self._newest[0] != asked:
-            problem = self._problem
-            model, codes = problem.to_read(broadcast), problem.codes
-            probed = probe_profile(model, problem.layer, problem.shape, problem.seed, characters=codes)
-            self._newest = asked, Anchor.of(probed)
-        return self._newest[1]
-
-
 @dataclass(frozen=True, eq=False)
 class RepresentationProfile:
     """A client's contribution: its profile on the broadcast model, anchored and clipped to public bounds.
@@ -212,11 +194,20 @@ class RepresentationProfile:
 
         Raises DataError for a broadcast that is no model of the problem.
         """
-        return self._anchors(broadcast)
+        return self._anchors(broadcast.tobytes())
 
     @cached_property
-    def _anchors(self) -> Anchors:
-        return Anchors(self.problem)
+    def _anchors(self) -> Callable[[bytes], Anchor]:
+        """Makes anchors. All clients of a machine take that of the newest broadcast from here."""
+
+        def made(broadcast: bytes) -> Anchor:
+            problem = self.problem
+            model, codes = problem.to_read(np.frombuffer(broadcast, np.float32)), problem.codes
+            return Anchor.of(
+                probe_profile(model, problem.layer, problem.shape, problem.seed, characters=codes)
+            )
+
+        return lru_cache(maxsize=1)(made)
 
     def linear_bounds(self, broadcast: Float32s, public: Mapping[str, NDArray[Any]]) -> LinearBounds:
         """The bounds of its queries on this model.
@@ -262,19 +253,17 @@ class RepresentationProfile:
             return [partial(self.compute, context) for context in contexts]
         model, layer = self.problem.to_read(broadcast), self.problem.layer
         if self.clip is None:
-            found = profiles(model, layer, [context.x for context in contexts])
+            found = profiling.profiles(model, layer, [context.x for context in contexts])
             return [partial(self._profiled, *both) for both in zip(contexts, found, strict=True)]
         # Without records it sends noised zeros: silence would tell that it has none.
-        read = outputs_of(
+        read = profiling.outputs_of(
             model, layer, [context.x[readable(self.problem, context.x)] for context in contexts]
         )
         return [partial(self._clipped, *both) for both in zip(contexts, read, strict=True)]
 
-    def _profiled(self, context: ClientContext, own: MeanVariance | DataError) -> Value:
+    def _profiled(self, context: ClientContext, own: profiling.Moments) -> Value:
         anchor = _anchor(context.public)
-        if isinstance(own, DataError):
-            raise own
-        return _value(own, anchor, self.bounds, self.variant)
+        return _value(own.profile(), anchor, self.bounds, self.variant)
 
     def _clipped(self, context: ClientContext, own: Floats) -> Value:
         assert self.clip is not None

@@ -7,7 +7,7 @@ client's contribution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal
@@ -159,23 +159,24 @@ def _statistic(
         raise DataError(
             f"Expected labels (n,) and features (n, {blocks.width}), got {labels.shape} and {features.shape}."
         )
-    cuts = range(0, len(labels), _ROWS)
-    parts = ((features[start : start + _ROWS], labels[start : start + _ROWS]) for start in cuts)
-    return _summed(parts, blocks, bounding, client_bound)
+    return _summed(features.__getitem__, labels, blocks, bounding, client_bound)
 
 
 def _summed(
-    parts: Iterable[tuple[Floats, NDArray[np.integer[Any]]]],
+    features: Callable[[slice], Floats],
+    labels: NDArray[np.integer[Any]],
     blocks: Blocks,
     bounding: Bounding,
     client_bound: float | None,
 ) -> Value:
-    """The statistic of features and labels that come in parts, so that few are in memory at a time."""
+    """The statistic of labels and features, which are read in parts, so that few are in memory at a time."""
     total, beyond = np.zeros(blocks.size, np.int64), 0
-    for features, labels in parts:
-        known = clipping.finite(features) & (labels >= 0) & (labels < blocks.classes)
-        total += blocks.exact(bounding.integers(features[known]), labels[known])
-        beyond += bounding.beyond(features[known])
+    for start in range(0, len(labels), _ROWS):
+        at = slice(start, start + _ROWS)
+        own, y = features(at), labels[at]
+        known = clipping.finite(own) & (y >= 0) & (y < blocks.classes)
+        total += blocks.exact(bounding.integers(own[known]), y[known])
+        beyond += bounding.beyond(own[known])
     whole = Value(integers=blocks.on_grid(total), step=blocks.grid.step, clipped=beyond)
     if client_bound is None:
         return whole
@@ -223,7 +224,6 @@ class Statistic:
         return body_features(self.problem.module(self.problem.initial), x, self.projection)
 
     def compute(self, context: ClientContext) -> Value:
-        x, y, cuts = context.x, np.asarray(context.y), range(0, len(context.y), _ROWS)
-        parts = ((self.features(x[start : start + _ROWS]), y[start : start + _ROWS]) for start in cuts)
-        found = _summed(parts, self.blocks, self.bounding, self.client_bound)
+        y, own = np.asarray(context.y), (self.blocks, self.bounding, self.client_bound)
+        found = _summed(lambda at: self.features(context.x[at]), y, *own)
         return replace(found, new_state={"clipped": np.array([found.clipped])})

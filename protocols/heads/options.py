@@ -261,7 +261,8 @@ class Heads(Ranged):
         """The head and its width: the options if they are set, and else the rule's."""
         named = None if self.head == "auto" else self.head
         ruled = choose(
-            records=self._records(problem),
+            # A client with a clipped statistic counts for this many records at most.
+            records=min(problem.records, problem.clients * (self.client_bound or problem.records)),
             deviation=self._noise_of_one(problem, features),
             classes=problem.outputs,
             features=features,
@@ -271,12 +272,6 @@ class Heads(Ranged):
         if self.projection == "none" and named is not None:
             return replace(ruled, width=features)
         return ruled if self.width is None else replace(ruled, width=self.width)
-
-    def _records(self, problem: Problem) -> float:
-        """The declared number of records, or the most that clients with a clipped statistic count for."""
-        if self.client_bound is None:
-            return problem.records
-        return min(problem.records, problem.clients * self.client_bound)
 
     def _noise_of_one(self, problem: Problem, features: int) -> float:
         """The standard deviation of the noise in a total, for a value of sensitivity 1 per record."""
@@ -293,18 +288,15 @@ class Heads(Ranged):
             problem,
             self.bounding,
             Projection(kind=kind, features=features, width=chosen.width, seed=problem.seed),
-            self._blocks(problem, chosen),
+            Blocks(
+                classes=problem.outputs,
+                width=chosen.width,
+                grid=grid_of(problem.records, problem.clients),
+                counts=_COUNTS if chosen.head == "lda" else 0.0,
+                moments=0.0 if chosen.head == "prototypes" else self.moments,
+            ),
             _reveals(chosen, features),
             self.client_bound,
-        )
-
-    def _blocks(self, problem: Problem, chosen: Choice) -> Blocks:
-        return Blocks(
-            classes=problem.outputs,
-            width=chosen.width,
-            grid=grid_of(problem.records, problem.clients),
-            counts=_COUNTS if chosen.head == "lda" else 0.0,
-            moments=0.0 if chosen.head == "prototypes" else self.moments,
         )
 
 

@@ -6,17 +6,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from securefl.protocols.tables.studies import PRINTED as PAPERS
 from securefl.protocols.tables.studies import arm, packaged, study_of
 from securefl.published.table import Figure, Measure, Part, Row, Table
 
 OURS: Final = "ADDS (LRP)"
-PRINTED: Final = {
-    "FedAvg": Figure(mean=0.8136, deviation=0.0029),
-    "FedDrop": Figure(mean=0.8497, deviation=0.0043),
-    OURS: Figure(mean=0.9025, deviation=0.0093),
-}
-"""AccG of Table III on FEMNIST. (Table II has the supernets.)"""
 _VGG: Final = "a VGG-like network of 5.68M parameters"
+PARAMETERS, MACS = 5.68, 34.68
+"""Of FedAvg's model in Table III, in millions. (The text calls MACs FLOPs.)"""
+ACCURACIES: Final = (Measure.GLOBAL, Measure.LOCAL)
+SHARES: Final = (Measure.PARAMETERS, Measure.MACS)
+IMAGES, TEXTS = PAPERS["adds_images"], PAPERS["adds_texts"]
+"""Table III on FEMNIST: AccG and AccL with deviations, parameters in percent, and MACs in millions. Table IV
+on Shakespeare: AccG and AccL with deviations in percent, and rounds to 40, 45 and 50 %."""
+
+
+def accuracies(numbers: Sequence[float]) -> dict[Measure, Figure]:
+    """AccG and AccL of a printed row."""
+    pairs = zip(ACCURACIES, numbers[:4:2], numbers[1:4:2], strict=True)
+    return {own: Figure(mean=_of(mean), deviation=_of(deviation)) for own, mean, deviation in pairs}
+
+
+def _of(percent: float) -> float:
+    return round(percent / 100, 6)
+
+
+PRINTED: Final = {label: accuracies(IMAGES[label])[Measure.GLOBAL] for label in ("FedAvg", "FedDrop", OURS)}
+"""AccG of Table III on FEMNIST. (Table II has the supernets.)"""
 
 TABLE_3_TWIN: Final = Table(
     title="MNIST by writer, 40 clients",
@@ -45,44 +61,12 @@ TABLE_3_TWIN: Final = Table(
 
 # All six systems ---------------------------------------------------------------------------------
 
-PARAMETERS, MACS = 5.68, 34.68
-"""Of FedAvg's model in Table III, in millions. (The text calls MACs FLOPs.)"""
-IMAGES: Final[Mapping[str, tuple[float, ...]]] = {
-    "FedAvg": (81.36, 0.29, 84.64, 0.31, 100.0, 34.68),
-    "STC": (83.65, 0.53, 86.25, 0.41, 24.39, 34.61),
-    "PFedMe": (83.22, 0.78, 92.23, 0.55, 100.0, 34.61),
-    "FedDrop": (84.97, 0.43, 87.56, 0.68, 46.07, 19.05),
-    "ADDS (slim)": (88.95, 0.84, 91.21, 0.75, 17.45, 16.95),
-    OURS: (90.25, 0.93, 93.12, 0.69, 15.06, 16.13),
-}
-"""Table III on FEMNIST: AccG and AccL with deviations, parameters in percent, and MACs in millions."""
-TEXTS: Final[Mapping[str, tuple[float, ...]]] = {
-    "FedAvg": (51.89, 0.68, 53.97, 0.74, 41, 78, 155),
-    "STC": (52.71, 1.22, 54.63, 0.72, 54, 94, 166),
-    "PFedMe": (53.10, 0.83, 60.02, 0.95, 38, 64, 121),
-    "FedDrop": (54.48, 0.87, 57.24, 0.78, 40, 63, 107),
-    "ADDS (slim)": (56.13, 0.71, 59.51, 0.81, 34, 53, 98),
-    OURS: (55.97, 0.62, 60.16, 0.89, 34, 55, 101),
-}
-"""Table IV on Shakespeare: AccG and AccL with deviations in percent, and rounds to 40, 45 and 50 %."""
-ACCURACIES: Final = (Measure.GLOBAL, Measure.LOCAL)
-SHARES: Final = (Measure.PARAMETERS, Measure.MACS)
 ROUNDS: Final = (Measure.ROUNDS_40, Measure.ROUNDS_45, Measure.ROUNDS_50)
 _PAPER: Final = {"arm.fraction": 0.3, "study.rounds": 200, "data.holdout": 0.2}
 _SENDS_MAP: Final = ("ADDS (slim)", OURS)
 
 
-def accuracies(numbers: tuple[float, ...]) -> dict[Measure, Figure]:
-    """AccG and AccL of a printed row."""
-    pairs = zip(ACCURACIES, numbers[:4:2], numbers[1:4:2], strict=True)
-    return {own: Figure(mean=_of(mean), deviation=_of(deviation)) for own, mean, deviation in pairs}
-
-
-def _of(percent: float) -> float:
-    return round(percent / 100, 6)
-
-
-def sizes(numbers: tuple[float, ...]) -> dict[Measure, Figure]:
+def sizes(numbers: Sequence[float]) -> dict[Measure, Figure]:
     """The shares of parameters and MACs of a row of Table III."""
     return {
         Measure.PARAMETERS: Figure(mean=_of(numbers[4])),
@@ -215,9 +199,9 @@ TABLE_4: Final = Table(
     minutes=1500,
     differences=_TEXT_DIFFERENCES,
 )
-TABLE_4_TWIN: Final = Table(
+TABLE_4_TWIN: Final = replace(
+    TABLE_4,
     title="Shakespeare by speaker, smaller, rounds to 40, 45 and 50 %",
-    source="ADDS, Table IV",
     parts=(
         _shakespeare(
             0.2,
@@ -230,8 +214,6 @@ TABLE_4_TWIN: Final = Table(
             },
         ),
     ),
-    measures=(*ACCURACIES, *ROUNDS),
     minutes=6,
-    differences=_TEXT_DIFFERENCES,
     twin_of="adds_table_4",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from securefl.protocols.tables.studies import SCALING, arm, packaged, study_of
+from securefl.protocols.tables.studies import SCALING, arm, packaged, printed, study_of
 from securefl.published.table import Figure, Measure, Part, Row, Table
 
 OURS: Final = "FedLog-C"
@@ -52,47 +52,22 @@ _KEPT: Final[Mapping[str, Mapping[str, Any]]] = {"FedPer": {"layers": 2}, "FedRe
 """The number of layers that clients keep in the paper."""
 
 
-def _figures(accuracy: tuple[float, float], sent: tuple[float, float] | None = None) -> dict[Measure, Figure]:
-    """Accuracy in percent and megabits, each with its standard error, as printed."""
-    own = Figure(mean=round(accuracy[0] / 100, 6), deviation=round(accuracy[1] / 100, 6))
-    # The paper does not say whether its accuracy is that of the last round or of the best one.
-    found = {Measure.LAST: own, Measure.BEST: own}
-    return found if sent is None else {**found, Measure.MEGABITS_UP: Figure(mean=sent[0], deviation=sent[1])}
+def _printed(table: str) -> dict[str, dict[Measure, Figure]]:
+    """Accuracies and megabits, each with its standard error."""
+    found = {}
+    for label, row in printed((Measure.LAST, Measure.MEGABITS_UP), table).items():
+        mean, error = (
+            round((one or 0) / 100, 6) for one in (row[Measure.LAST].mean, row[Measure.LAST].deviation)
+        )
+        # The paper does not say whether its accuracy is that of the last round or of the best one.
+        own = Figure(mean=mean, deviation=error)
+        found[label] = {**row, Measure.LAST: own, Measure.BEST: own}
+    return found
 
 
-MNIST_PRINTED: Final = {
-    "FedAvg": _figures((89.76, 0.69), (3450, 20)),
-    "LG-FedAvg 1": _figures((97.85, 0.05), (4.81, 0.31)),
-    "LG-FedAvg 2": _figures((98.18, 0.06), (160, 70)),
-    "FedPer": _figures((96.16, 0.19), (650, 50)),
-    "FedRep": _figures((95.51, 0.29), (36.3, 3.38)),
-    "CS-FL": _figures((79.65, 1.22), (350, 10)),
-    "FedBabu": _figures((86.30, 1.04), (2250, 20)),
-    "FedProto": _figures((98.19, 0.06), (3.02, 0.17)),
-    "FedDBE": _figures((96.79, 0.34), (1710, 390)),
-    "FedLog": _figures((98.15, 0.05), (3.18, 0.31)),
-    OURS: _figures((98.41, 0.07), (3.18, 0.15)),
-}
-CIFAR10_PRINTED: Final = {
-    "FedAvg": _figures((26.29, 0.44), (37900, 1310)),
-    "LG-FedAvg 1": _figures((86.57, 0.29), (260, 20)),
-    "LG-FedAvg 2": _figures((85.56, 0.32), (3380, 320)),
-    "FedPer": _figures((83.54, 0.40), (27700, 1500)),
-    "FedRep": _figures((82.96, 0.35), (15300, 1330)),
-    "CS-FL": _figures((23.60, 1.08), (2720, 410)),
-    "FedBabu": _figures((25.37, 0.44), (34700, 2290)),
-    "FedProto": _figures((87.37, 0.26), (180, 10)),
-    "FedDBE": _figures((72.77, 0.79), (38300, 950)),
-    "FedLog": _figures((87.08, 0.22), (140, 10)),
-    OURS: _figures((87.57, 0.25), (110, 10)),
-}
-"""Table 1. A gigabit is written as 1,000 megabits."""
-FLEXIBLE_PRINTED: Final = {
-    "LG-FedAvg 1": _figures((54.03, 0.08)),
-    "FedProto": _figures((54.74, 0.13)),
-    "FedLog": _figures((55.31, 0.15)),
-    OURS: _figures((55.86, 0.11)),
-}
+MNIST_PRINTED: Final = _printed("fedlog_mnist")
+CIFAR10_PRINTED: Final = _printed("fedlog_cifar10")
+FLEXIBLE_PRINTED: Final = _printed("fedlog_flexible")
 """Figure 2, in the middle: as its text has them, on CIFAR-100."""
 _SEEDS: Final = tuple(range(1, 11))
 _MNIST: Final[Mapping[str, Any]] = {

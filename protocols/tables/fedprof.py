@@ -9,8 +9,7 @@ from securefl.protocols.tables.studies import arm, packaged, study_of
 from securefl.published.table import Figure, Measure, Part, Row
 
 Group = Literal["full", "partial"]
-Printed = Mapping[str, Mapping[Measure, Figure]]
-"""Figures by the paper's word for the system, "Ours" for FedProf."""
+GROUPS: Final[tuple[Group, ...]] = ("full", "partial")
 OURS: Final = "FedProf"
 RIVALS: Final[Mapping[Group, Mapping[str, tuple[str, Mapping[str, Any]]]]] = {
     "full": {
@@ -65,17 +64,46 @@ SMALL_DIGITS: Final[Mapping[Group, Mapping[str, Any]]] = {
 """The smaller scale of the twins of the tables on digits."""
 
 
-def pairs(measures: Sequence[Measure], *numbers: float) -> dict[Measure, Figure]:
-    """A row as printed: mean and deviation of each measure."""
-    figures = (Figure(mean=m, deviation=d) for m, d in zip(numbers[::2], numbers[1::2], strict=True))
-    return dict(zip(measures, figures, strict=True))
+def gas_setting(rounds: int, deviation: float, rate: float, decay: float) -> dict[str, Any]:
+    """The papers' setting of GasTurbine, by dotted key."""
+    return {
+        "study.rounds": rounds,
+        "study.target": 0.8,
+        "data.clients": 50,
+        "data.partition.mean": 514.0,
+        "data.partition.deviation": deviation,
+        "corruption.noisy": 0.4,
+        "corruption.polluted": 0.1,
+        "local.learning_rate": rate,
+        "local.decay": decay,
+        "local.epochs": 2,
+    }
+
+
+def digits_setting(rounds: int, clients: int, rate: float) -> dict[str, Any]:
+    """The papers' setting of EMNIST, by dotted key."""
+    return {
+        "study.rounds": rounds,
+        "study.target": 0.9,
+        "data.source": "EMNIST digits",
+        "data.clients": clients,
+        "data.partition.share": 0.6,
+        "model.kind": "lenet5",
+        "corruption.irrelevant": 0.15,
+        "corruption.blurred": 0.2,
+        "corruption.pixel": 0.25,
+        "corruption.pixel_density": 0.3,
+        "local.learning_rate": rate,
+        "local.decay": 0.99,
+        "local.epochs": 5,
+    }
 
 
 def part(
     study: str,
     group: Group,
     fraction: float,
-    printed: Printed,
+    figures: Mapping[str, Mapping[Measure, Figure]],
     *,
     seeds: Sequence[int],
     setting: Mapping[str, Any],
@@ -86,7 +114,7 @@ def part(
     """A group of a FedProf table at one C.
 
     study: the packaged study to which `changes` are applied.
-    printed: the paper's figures at this C, by system.
+    figures: the paper's at this C, by its word for the system, "Ours" for FedProf.
     setting: the paper's setting, by dotted key.
     named: a text behind the group in the part's name.
     alpha: FedProf's penalty factor, as published.
@@ -106,7 +134,7 @@ def part(
         Row(
             label="Ours" if name == OURS else name,
             arm=name,
-            figures=printed.get("Ours" if name == OURS else name, {}),
+            figures=figures.get("Ours" if name == OURS else name, {}),
             options=options.get(name, {}),
             tunes=TUNES.get(name),
             sends=("update", *SENDS.get(name, ())),

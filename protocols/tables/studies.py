@@ -1,4 +1,4 @@
-"""The studies behind reproduced tables: packaged studies with other arms, rounds and scale."""
+"""The studies and figures of reproduced tables: packaged studies with other arms, and `printed.toml`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import tomli_w
 
+from securefl.published.table import Figure, Measure
 from securefl.storage.texts import toml
 from securefl.sweep.cells import put
 
@@ -27,6 +28,10 @@ SCALING: Final[Mapping[str, Mapping[str, list[float]]]] = {
 """Public means and deviations of each channel, of pixels from 0 to 1."""
 
 
+PRINTED: Final = toml(files("securefl.protocols.tables").joinpath("printed.toml").read_text(encoding="utf-8"))
+"""The papers' figures by table and part, as printed."""
+
+
 def arm(name: str, protocol: str, **options: Any) -> dict[str, Any]:
     """The TOML table [[arm]] of an arm."""
     return {"name": name, "protocol": protocol, **options}
@@ -35,6 +40,22 @@ def arm(name: str, protocol: str, **options: Any) -> dict[str, Any]:
 def packaged(name: str) -> str:
     """The TOML of a packaged study of this distribution."""
     return files("securefl.protocols.studies").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+
+
+def printed(measures: Sequence[Measure], table: str, *parts: str) -> Mapping[str, Mapping[Measure, Figure]]:
+    """The figures of a part of a paper's table, for these measures, by the paper's word for the system."""
+    rows = PRINTED[table]
+    for part in parts:
+        rows = rows[part]
+    return {
+        label: {measure: _figure(own) for measure, own in zip(measures, figures, strict=False)}
+        for label, figures in rows.items()
+    }
+
+
+def _figure(said: Any) -> Figure:
+    mean, deviation = said if isinstance(said, list) else (said, None)
+    return Figure(mean=None if mean == "N/A" else mean, deviation=deviation)
 
 
 def study_of(text: str, arms: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) -> str:

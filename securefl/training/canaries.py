@@ -85,17 +85,8 @@ def _scores(
     x: NDArray[Any] = np.zeros((inside, canaries, *shape), np.float32)
     x[np.arange(inside), np.arange(inside)] = _STEEP * config.clip_norm
     y = np.full((inside, 1), -1, np.float32)
-    # The learning rate cancels the divisor, so a step from zero is minus the noised sum, in clipping norms.
     # Each call is one step from zero, since a canary's gradient changes once the model has moved.
-    step = replace(
-        config,
-        steps=1,
-        optimizer="sgd",
-        momentum=0.0,
-        weight_decay=0.0,
-        proximal=0.0,
-        learning_rate=config.expected_batch / config.clip_norm,
-    )
+    step = one_step(config)
     start, scores = np.zeros(canaries, np.float32), np.zeros(canaries)
     for _ in range(config.steps):
         load_vector(model, start)
@@ -104,6 +95,14 @@ def _scores(
             -to_vector(model).astype(np.float64), config.sampling_rate, config.noise_multiplier
         )
     return scores[:inside], scores[inside:]
+
+
+def one_step(config: DPSGD, **changes: Any) -> DPSGD:
+    """One noised step of plain SGD. It moves the model by minus the noised sum, in clipping norms."""
+    plain = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "proximal": 0.0}
+    # The learning rate cancels the divisor.
+    rate = config.expected_batch / config.clip_norm
+    return replace(config, **{"steps": 1, "learning_rate": rate, **plain, **changes})
 
 
 def _log_ratio(seen: Floats, q: float, z: float) -> Floats:

@@ -28,20 +28,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from securefl.core.errors import ConfigError
 from securefl.training.devices import as_tensor, computed, device_of, in_mode, one_thread, records_apart
 from securefl.training.heads import Activation, last_dense
 from securefl.training.isolation import (
-    RECORD_ERRORS,
     Read,
     lone_reader,
-    raising,
     require_apart,
-    scheme_of,
+    without_raising,
 )
 from securefl.training.losses import Loss, losses_of, records
 from securefl.training.products import ROWS, RowsAlike, check_rows, padded
-from securefl.training.row_wise import RowHook
+from securefl.training.row_wise import RowHook, outside
 
 
 def per_record_outputs(
@@ -67,7 +64,7 @@ def _apart(model: nn.Module, what: Hashable, read: Read, columns: tuple[Tensor, 
     device = device_of(model)
     here = [column.to(device) for column in columns]
     with in_mode(model, training=False), one_thread(), records_apart(device):
-        if scheme_of(model).alone:
+        if outside(model) is not None:
             with torch.no_grad():
                 return _read(lone_reader(model, what, read, here, rows), here, rows)
         with torch.inference_mode():
@@ -86,19 +83,13 @@ def _read(read: Read, columns: list[Tensor], rows: int) -> Tensor:
 
 
 def _chunk(read: Read, parts: list[Tensor], rows: int) -> Tensor:
-    count = len(parts[0])
-    try:
-        return read(*(padded(part, rows) for part in parts))[:count]
-    except ConfigError:
-        raise
-    except RECORD_ERRORS as error:
-        bad = raising(lambda at: read(*(padded(part[at], rows) for part in parts)), count, error)
-    # Zeros in their place change no bit of the other records.
-    usable = [part.clone() for part in parts]
-    for part in usable:
-        part[bad] = 0
-    found = read(*(padded(part, rows) for part in usable))[:count].clone()
-    found[bad] = torch.nan
+    def compute(*own: Tensor) -> Tensor:
+        return read(*(padded(part, rows) for part in own))[: len(own[0])]
+
+    found, bad = without_raising(compute, parts)
+    if bad:
+        found = found.clone()
+        found[bad] = torch.nan
     return found
 
 
@@ -120,11 +111,8 @@ def body_features(
         model(rows)
         return given[-1].double()
 
-    handle = last_dense(model).register_forward_pre_hook(RowHook(note))
-    try:
+    with last_dense(model).register_forward_pre_hook(RowHook(note)):
         return np.asarray(per_record_outputs(model, ("features", activation), read, as_tensor(x)).numpy())
-    finally:
-        handle.remove()
 
 
 def record_losses(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> NDArray[np.float64]:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ from securefl.dp.noise import Source
 from securefl.training.clipped import Outer, clip
 from securefl.training.devices import as_tensor, one_thread
 from securefl.training.jobs import HookSteps, Trainer, TrainingJob, TrainingResult
-from securefl.training.local import LocalTraining, diverged, optimizer_of, passes
+from securefl.training.local import LocalTraining, diverged, passes
 from securefl.training.losses import records, require_records
 from securefl.training.models import MLP, ModelConfig
 from securefl.training.private_steps import DPSGD, Records, private_steps
@@ -52,6 +52,7 @@ from securefl.training.probes import probes_of, stay_apart
 from securefl.training.products import UNIT, widened
 from securefl.training.stack import Stack, Tail, stackable
 from securefl.training.task import Problem
+from securefl.training.vector import optimizer_of
 
 SLOTS: Final = 10
 """The slots of a pass for a large cohort, or if no plan gives the size of the cohort."""
@@ -111,21 +112,15 @@ Result = Callable[[], TrainingResult]
 
 @dataclass(frozen=True)
 class Results(Sequence[TrainingResult]):
-    """Results of a wave. Each is copied or computed when it is read."""
+    """Results of a wave. Each is copied or computed when it is read, one at a time."""
 
     results: Sequence[Result]
 
     def __len__(self) -> int:
         return len(self.results)
 
-    @overload
-    def __getitem__(self, at: int) -> TrainingResult: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[TrainingResult]: ...
-
-    def __getitem__(self, at: int | slice) -> TrainingResult | list[TrainingResult]:
-        return [own() for own in self.results[at]] if isinstance(at, slice) else self.results[at]()
+    def __getitem__(self, at: int) -> TrainingResult:  # type: ignore[override]  # nobody reads a slice
+        return self.results[at]()
 
 
 class Batched:
@@ -206,7 +201,7 @@ class Batched:
             self._stackable[problem] = not why_alone(problem)
         if not self._stackable[problem] or (fit.under_head and problem.model.hidden == ()):
             return None
-        if _start(fit).shape != problem.initial.shape:  # the training that runs alone raises the error
+        if fit.model.shape != problem.initial.shape:  # the training that runs alone raises the error
             return None
         try:
             require_records(x, y, problem.loss)
@@ -225,15 +220,16 @@ class Batched:
 def fit_together(fits: Sequence[TrainingJob], slots: int) -> Results:
     """Train at most `slots` clients of one shape side by side, without DP-SGD. Each must have records."""
     config, hook = fits[0].problem.local, fits[0].hook
-    optimizer = optimizer_of(config, fits[0].context.round - 1)
     came: dict[int, Result] = {}
     with torch.no_grad(), one_thread():
-        stack = stack_of(fits[0], [_start(fit) for fit in fits], slots)
+        stack = stack_of(fits[0], [fit.model for fit in fits], slots)
         steps = None if hook is None else hook.together(fits, stack)
         seen = [(fit.context.x, fit.context.y) for fit in fits] if steps is None else steps.seen
         lasts = [config.batches(len(y)) for _, y in seen]
-        envelope, pull = fits[0].envelope, _pull(fits[0])
+        envelope = fits[0].envelope
+        pull = config.proximal if envelope is None else envelope.weight
         near = stack.values.clone() if pull else None
+        optimizer = optimizer_of(config, config.rate(fits[0].context.round - 1), near, pull)
         total = torch.zeros(slots, rows_of(fits[0].problem))
         for number, batch in enumerate(_batches(fits, seen, slots, steps), start=1):
             if steps is not None:
@@ -244,12 +240,7 @@ def fit_together(fits: Sequence[TrainingJob], slots: int) -> Results:
                 if config.plain and near is None:
                     stack.descend(back, optimizer.rate)
                     continue
-                gradient = stack.gradient(back)
-                if config.weight_decay:
-                    gradient.add_(stack.values, alpha=config.weight_decay)
-                if near is not None:
-                    gradient.add_(stack.values - near, alpha=pull)
-                optimizer.step(stack.values, gradient)
+                optimizer.step(stack.values, stack.gradient(back))
             if envelope is not None and near is not None:
                 envelope.move(near, stack.values)
             # Copy a slot at its last step: momentum or decay still moves it until all slots have ended.
@@ -294,16 +285,6 @@ def _ended(steps: HookSteps, slot: int, model: TrainingResult) -> TrainingResult
 
 def _same(result: TrainingResult) -> TrainingResult:
     return result
-
-
-def _pull(fit: TrainingJob) -> float:
-    """The factor by which the training is pulled towards a point, or 0."""
-    return fit.problem.local.proximal if fit.envelope is None else fit.envelope.weight
-
-
-def _start(fit: TrainingJob) -> Float32s:
-    """The model before training, (d,)."""
-    return fit.start if fit.envelope is None else fit.start[: len(fit.start) // 2]
 
 
 def _known(problem: Problem, y: NDArray[Any]) -> bool:

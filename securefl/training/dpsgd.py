@@ -30,7 +30,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -50,12 +50,12 @@ from securefl.training.isolation import (
     lone_gradients,
     require_apart,
     require_slopes_apart,
-    scheme_of,
 )
 from securefl.training.losses import Loss, losses_of, records
 from securefl.training.per_record import ClippedSum, Gradients, Part
 from securefl.training.private_steps import DPSGD, Records, diverged, lone_rows, private_steps
 from securefl.training.products import RowsAlike
+from securefl.training.row_wise import outside
 from securefl.training.vector import views_of
 
 _HANDLERS: Final = list(logging.root.handlers)
@@ -120,7 +120,7 @@ def _summing(model: nn.Module, x: Tensor, y: Tensor, config: DPSGD, loss: Loss) 
     x, y: only their shapes, types and device are used.
     """
     trained = [one for one in model.parameters() if one.requires_grad]
-    if scheme_of(model).alone:
+    if outside(model) is not None:
         rows = lone_rows(config.chunk, sum(one.numel() for one in trained))
         gradients, length = lone_gradients(model, x, y, loss, rows)
         yield ClippedSum(gradients, trained, config.clip_norm, rows, length)
@@ -216,9 +216,7 @@ def _by_layers(model: nn.Module, loss: Loss) -> Iterator[Gradients]:
                         whole[one] = whole[one] + own if one in whole else own
         return [*dense, *(((one,), Whole(own)) for one, own in whole.items())], losses.detach()
 
-    handles = [layer.register_forward_hook(note) for layer in trained]
-    try:
+    with ExitStack() as hooks:
+        for layer in trained:
+            hooks.enter_context(layer.register_forward_hook(note))
         yield gradients
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -26,7 +26,6 @@ from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
-from securefl.training.products import padded
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,6 @@ class RecordRandomness:
 
     def __getitem__(self, at: slice | Tensor) -> RecordRandomness:
         return RecordRandomness(self.uniform[at], self.normal[at])
-
-    def padded(self, rows: int) -> RecordRandomness:
-        """The values of at most `rows` records, followed by zeros."""
-        return RecordRandomness(padded(self.uniform, rows), padded(self.normal, rows))
 
 
 def tape_of(x: Tensor, y: Tensor, length: DrawCount, key: SecretKey) -> RecordRandomness:

@@ -16,7 +16,7 @@ from securefl.algorithm.queries import Floats
 from securefl.core.errors import DataError
 from securefl.data.dataset import finite_rows, labelled
 from securefl.training.devices import computed, device_of, full_precision, in_mode
-from securefl.training.isolation import RECORD_ERRORS, raising
+from securefl.training.isolation import without_raising
 from securefl.training.losses import Loss, criterion_of, records, require_records
 
 Task = Literal["classification", "regression"]
@@ -59,7 +59,7 @@ def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> 
     """
     loss: Loss = "cross_entropy" if task == "classification" else "mse"
     require_records(x, y, loss)
-    fits = finite_rows(x) & (labelled(y, _ANY) if task == "classification" else labelled(y, 0))
+    fits = finite_rows(x) & labelled(y, _ANY if task == "classification" else 0)
     if len(x) and not fits.any():
         return Evaluation(accuracy=0.0, loss=0.0)
     outputs, targets, raised = _outputs(model, x[fits], y[fits], loss)
@@ -165,14 +165,10 @@ def _outputs(
         with in_mode(model, training=False), torch.inference_mode(), full_precision(device):
             return torch.cat([model(batch.to(device)) for batch in torch.split(rows, _AT_ONCE)]).cpu()
 
-    try:
-        return computed(model, lambda: of(inputs)), targets, []
-    except RECORD_ERRORS as error:
-        raised = raising(lambda at: of(inputs[at]), len(inputs), error)
-    blank = inputs.clone()
-    blank[raised] = 0
-    found = of(blank).clone()
-    found[raised] = torch.nan
+    found, raised = without_raising(lambda rows: computed(model, lambda: of(rows)), [inputs])
+    if raised:
+        found = found.clone()
+        found[raised] = torch.nan
     return found, targets, raised
 
 

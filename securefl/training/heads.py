@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import numpy as np
 import torch
@@ -38,10 +38,6 @@ class Projection:
     features: int
     width: int
     seed: int = 0
-
-    def words(self) -> dict[str, int | str]:
-        """Every field by its key in a model's file."""
-        return {"kind": self.kind, "features": self.features, "width": self.width, "seed": self.seed}
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= self.features or (self.kind == "none" and self.width < self.features):
@@ -95,11 +91,6 @@ class Bounded:
     kind: Literal["unit-l2", "bounded", "clip-l2"]
     bound: float = 1.0
     projection: Projection | None = None
-
-    def words(self) -> dict[str, Any]:
-        """Every field by its key in a model's file."""
-        projection = None if self.projection is None else self.projection.words()
-        return {"kind": self.kind, "bound": self.bound, "projection": projection}
 
     def __call__(self, features: Tensor) -> Tensor:
         if self.projection is None:
@@ -190,22 +181,15 @@ def activated(model: nn.Module, activation: Activation | None) -> Iterator[None]
     if activation is None:
         yield
         return
-    handle = last_dense(model).register_forward_pre_hook(RowHook(lambda _, inputs: (activation(inputs[0]),)))
-    try:
+    with last_dense(model).register_forward_pre_hook(RowHook(lambda _, inputs: (activation(inputs[0]),))):
         yield
-    finally:
-        handle.remove()
 
 
 def with_features(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """The model's outputs and the input of its head, after `activated` if that context is open."""
     given: list[Tensor] = []
-    handle = last_dense(model).register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
-    try:
-        outputs = model(x)
-    finally:
-        handle.remove()
-    return outputs, given[0]
+    with last_dense(model).register_forward_pre_hook(lambda _, inputs: given.append(inputs[0])):
+        return model(x), given[0]
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Record isolation of a model: no record's result depends on another record, by one of two constructions.
 
-- **layers**: the model consists of listed layers that compute each row on its own (`row_wise`). It computes a
+- **layers**: the model consists of listed layers that compute each row on its own (`row_wise.outside`). It
+computes a
   batch as a whole.
 - **alone**: any other model. It computes each record in a batch of one, many at a time under `vmap`
 (`alone`).
@@ -13,8 +14,7 @@ its records one by one. Training would see one function of such a model, and eva
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -56,20 +56,6 @@ _BY_ONE: Final = 8
 """The rows of a chunk that a model of listed layers computes one by one too, of every kind of probe."""
 _NEAR: Final = 1e-3
 """The permitted difference of a record's outputs in a batch and alone, relative to the largest of them."""
-
-
-@dataclass(frozen=True)
-class IsolationScheme:
-    """alone: whether records are computed one by one. reason: the part that is not a listed layer, or ""."""
-
-    alone: bool
-    reason: str = ""
-
-
-def scheme_of(model: nn.Module) -> IsolationScheme:
-    """The construction that applies to the model, in the present modes of its layers."""
-    reason = row_wise.outside(model)
-    return IsolationScheme(alone=reason is not None, reason=reason or "")
 
 
 # Models that passed their tests -----------------------------------------------------------------------
@@ -195,14 +181,12 @@ def require_slopes_apart(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, row
         given.append(output)
 
     embeddings = [] if given else [layer for layer in model.modules() if type(layer) is nn.Embedding]
-    handles = [layer.register_forward_hook(note) for layer in embeddings]
     own = rows // 2 + 1
     with _undrawn(model), RowsAlike(), torch.enable_grad(), _public(model):
-        try:
+        with ExitStack() as hooks:
+            for layer in embeddings:
+                hooks.enter_context(layer.register_forward_hook(note))
             losses = losses_of(model(inputs), targets, loss)
-        finally:
-            for handle in handles:
-                handle.remove()
         free = [one for one in given if one.requires_grad]
         if not losses.requires_grad or not free:
             return
@@ -348,23 +332,29 @@ def _require_alike(model: nn.Module, together: Any, by_one: Any) -> None:
 # Records that a kernel refuses ------------------------------------------------------------------------
 
 
-def raising(compute: Callable[[slice], object], count: int, error: Exception) -> list[int]:
-    """The positions of the records that raise when computed alone, after all `count` together raised `error`.
+def without_raising(compute: Callable[..., T], columns: Sequence[Tensor]) -> tuple[T, list[int]]:
+    """The result of `compute` for all records, and the positions of those for which it raises.
 
-    compute: called with the slice of one record at a time. Raises `error` if no record raises alone, or if
-    the cause is a lack of memory.
+    Zeros are computed in their place, which change no bit of the other records. The error of `compute` is
+    raised if it raises for no record alone, or if the cause is a lack of memory.
     """
-    if isinstance(error, RuntimeError) and of_memory(error):
-        raise error
-    found = []
-    for at in range(count):
-        try:
-            compute(slice(at, at + 1))
-        except RECORD_ERRORS:
-            found.append(at)
-    if not found:
-        raise error
-    return found
+    try:
+        return compute(*columns), []
+    except RECORD_ERRORS as error:
+        if isinstance(error, RuntimeError) and of_memory(error):
+            raise
+        bad = list[int]()
+        for at in range(len(columns[0])):
+            try:
+                compute(*(column[at : at + 1] for column in columns))
+            except RECORD_ERRORS:
+                bad.append(at)
+        if not bad:
+            raise
+    usable = [column.clone() for column in columns]
+    for column in usable:
+        column[bad] = 0
+    return compute(*usable), bad
 
 
 # A sentence for reports --------------------------------------------------------------------------------
@@ -376,11 +366,11 @@ def sentence(model: nn.Module, rows: int) -> str:
     rows: the rows of a chunk whose records are computed alone. The model's modes do not change.
     """
     with in_mode(model, training=True):
-        way = scheme_of(model)
-    if not way.alone:
+        reason = row_wise.outside(model)
+    if reason is None:
         return "row-wise layers compute a batch as a whole, and each record's gradient follows from its rows"
     values = sum(one.numel() for one in model.parameters() if one.requires_grad)
     return (
-        f"each record's gradient is computed alone, as a batch of one under vmap, since {way.reason}; "
+        f"each record's gradient is computed alone, as a batch of one under vmap, since {reason}; "
         f"{rows} gradients of {values:,} values take {rows * values * 4 / 1e6:,.1f} MB at a time"
     )

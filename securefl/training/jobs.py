@@ -106,6 +106,11 @@ class TrainingJob:
     envelope: Envelope | None = None
     hook: Hook | None = None
 
+    @property
+    def model(self) -> Float32s:
+        """The model before training, (d,)."""
+        return self.start if self.envelope is None else self.start[: len(self.start) // 2]
+
     def on_features(self, features: NDArray[np.floating[Any]]) -> TrainingJob:
         """The training of the head that comes first, on these features (n, width) of its records."""
         assert self.head_first is not None

@@ -23,6 +23,7 @@ from securefl.accounting.composition import compose
 from securefl.dp.auditing import Bound, proved
 from securefl.dp.clipping import to_grid
 from securefl.dp.noise import Source
+from securefl.training.canaries import one_step
 from securefl.training.chunks import body_features
 from securefl.training.devices import CPU, full_precision
 from securefl.training.dpsgd import train_privately
@@ -140,16 +141,7 @@ def audit(
     device whose kernels are audited. If no kernel changes with the number of rows, no record can be crafted:
     the bound is 0, and the audit passes.
     """
-    step = replace(
-        config,
-        steps=1,
-        sampling_rate=1.0,
-        optimizer="sgd",
-        momentum=0.0,
-        weight_decay=0.0,
-        proximal=0.0,
-        learning_rate=config.expected_batch / config.clip_norm,
-    )
+    step = one_step(config, sampling_rate=1.0)
     claimed = compose({GaussianDpEvent(config.noise_multiplier): 1}, delta)
     kink = dense(inputs, device)
     if kink is None:

@@ -12,14 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils import vector_to_parameters
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.ranges import Count, Decay, Fraction, Passes, Positive, Range, Ranged, Weight
 from securefl.training.devices import device_of, full_precision, in_mode
 from securefl.training.heads import with_features
 from securefl.training.losses import Loss, criterion_of, records
-from securefl.training.vector import SGD, Adam, views_of
+from securefl.training.vector import optimizer_of, views_of
 
 
 class Penalty(Protocol):
@@ -194,32 +193,10 @@ def train(
         DataError: The arrays do not fit, or the loss or the model is no longer finite. The model then has the
             diverged values.
     """
-    _train(model, x, y, config, loss, rng, round_number, penalty=penalty, before=before)
+    descend(model, x, y, config, loss, rng, round_number, penalty=penalty, before=before)
 
 
-def train_near(
-    model: nn.Module,
-    x: NDArray[Any],
-    y: NDArray[Any],
-    config: LocalTraining,
-    loss: Loss,
-    rng: np.random.Generator,
-    round_number: int,
-    envelope: Envelope,
-) -> nn.Module:
-    """Train a personal model in place, and return a copy of it with the values of the moving one.
-
-    Arguments and errors are those of `train`. `config.proximal` does not count beside the envelope's weight.
-    The copy has the personal model's buffers, such as running statistics.
-    """
-    moving = _train(model, x, y, config, loss, rng, round_number, envelope=envelope)
-    near = copy.deepcopy(model)
-    if moving is not None:
-        vector_to_parameters(moving, [own for own in near.parameters() if own.requires_grad])
-    return near
-
-
-def _train(
+def descend(
     model: nn.Module,
     x: NDArray[Any],
     y: NDArray[Any],
@@ -232,9 +209,10 @@ def _train(
     before: Callable[[], None] | None = None,
     envelope: Envelope | None = None,
 ) -> Tensor | None:
-    """Train as `train` and `train_near` say. Returns the trained values of the point that the model is near.
+    """Train as `train` says. Returns the point that the model is near: with an envelope, the moving model.
 
-    None without records, or if the training has no such point.
+    It has the values of the trained parameters. None without records, or if the training has no such point.
+    `config.proximal` does not count beside an envelope's weight.
     """
     device = device_of(model)
     inputs, targets = records(x, y, loss, device)
@@ -246,8 +224,7 @@ def _train(
     values = _joined(trained)
     pull = envelope.weight if envelope is not None else config.proximal
     near = values.clone() if pull else None
-    optimizer = optimizer_of(config, round_number)
-    minimised = _minimised(model, loss, penalty)
+    optimizer, criterion = optimizer_of(config, config.rate(round_number), near, pull), criterion_of(loss)
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     total = torch.zeros((), device=device)
     with in_mode(model, training=True), views_of(values, trained), full_precision(device):
@@ -257,34 +234,20 @@ def _train(
             for norm in norms:
                 norm.train(len(batch) > 1)
             for _ in range(1 if envelope is None else envelope.steps):
-                value = minimised(batch, wanted)
+                if penalty is None:
+                    value = criterion(model(batch), wanted)
+                else:
+                    outputs, features = with_features(model, batch)
+                    value = criterion(outputs, wanted) + penalty(features, wanted).mean()
                 total += value.detach()
                 # Unlike `backward()`, `autograd.grad` leaves no .grad behind. A parameter that the loss does
                 # not depend on has gradient 0.
                 slopes = torch.autograd.grad(value, trained, allow_unused=True, materialize_grads=True)
-                gradient = _joined(slopes)
-                if config.weight_decay:
-                    gradient.add_(values, alpha=config.weight_decay)
-                if near is not None:
-                    gradient.add_(values - near, alpha=pull)
-                optimizer.step(values, gradient)
+                optimizer.step(values, _joined(slopes))
             if envelope is not None and near is not None:
                 envelope.move(near, values)
     _require_finite(total, values, model, optimizer.rate)
     return near
-
-
-def _minimised(model: nn.Module, loss: Loss, penalty: Penalty | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """The function (inputs, targets) -> loss that training minimises."""
-    criterion = criterion_of(loss)
-    if penalty is None:
-        return lambda batch, wanted: criterion(model(batch), wanted)
-
-    def penalised(batch: Tensor, wanted: Tensor) -> Tensor:
-        outputs, features = with_features(model, batch)
-        return criterion(outputs, wanted) + penalty(features, wanted).mean()
-
-    return penalised
 
 
 def _batches(
@@ -305,15 +268,6 @@ def passes(n: int, config: LocalTraining, rng: np.random.Generator) -> Iterator[
         order = rng.permutation(n)[: left * config.batch_size]
         left -= -(-len(order) // config.batch_size)
         yield order
-
-
-def optimizer_of(config: LocalTraining, round_number: int) -> SGD | Adam:
-    rate = config.rate(round_number)
-    match config.optimizer:
-        case "sgd":
-            return SGD(rate=rate, momentum=config.momentum)
-        case "adam":
-            return Adam(rate=rate)
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

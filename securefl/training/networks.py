@@ -26,6 +26,7 @@ from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.core.installed import entry_points
 from securefl.core.reading import near
+from securefl.data.files import digest
 from securefl.storage import owned
 from securefl.storage.files import folder_at, replacing, write
 from securefl.storage.own_code import CodePlace, importable, load
@@ -122,14 +123,25 @@ def made_by(place: CodePlace, about: str) -> Network:
         ) from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"Expected {place.name}() to make an nn.Module, got {type(module).__name__}.")
-    digest = digest_of(module, sources=False)
+    sha256 = digest_of(module, sources=False)
     # A network that differs at each call would never find its cached features again.
-    if not isinstance(again, nn.Module) or digest_of(again, sources=False) != digest:
+    if not isinstance(again, nn.Module) or digest_of(again, sources=False) != sha256:
         raise ConfigError(
             f"Expected {place.name}() to make the same network each time, got two that differ. Draw "
             "its values from a seeded generator, or read them from a file."
         )
-    return Network(module=module, name=f"{place.name} {place.sha256} {digest}", about=about)
+    return Network(module=module, name=f"{place.name} {place.sha256} {sha256}", about=about)
+
+
+def published(path: Path, sha256: str, package: str) -> Path:
+    """The path of a package's file. Raises DataError if there is none, or one of another digest."""
+    found = digest(path) if path.is_file() else "no file"
+    if found != sha256:
+        raise DataError(
+            f"Expected the published file at {path}, SHA-256 {sha256}, got {found}. Nothing of the file was "
+            f"read. Reinstall {package}."
+        )
+    return path
 
 
 def digest_of(model: nn.Module, *, sources: bool) -> str:

@@ -32,7 +32,7 @@ from securefl.core.reading import near
 from securefl.storage.own_code import CodePlace, importable, names_code
 from securefl.training.devices import in_mode
 from securefl.training.heads import named_layer
-from securefl.training.models import MLP, MOST_PARAMETERS, Kind, ModelConfig
+from securefl.training.models import MLP, MOST_PARAMETERS, Architecture, Kind, ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def section_of(table: Any, *, brought: bool) -> tuple[type[Any], Any]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class OwnModel:
+class OwnModel(Architecture):
     """An `Architecture` whose modules a user's factory makes. `resolved` tests it.
 
     factory: makes the module. name: its name for errors. place: the place of its code, for imports at the
@@ -104,10 +104,6 @@ class OwnModel:
                 "that puts out (n, q) or (n, q, height, width) by `profiled_layer` under [model]."
             )
         return self.profiled_layer
-
-    def blank(self, shape: tuple[int, ...]) -> Tensor:
-        """One record of zeros, (1, *shape)."""
-        return torch.zeros((1, *shape), dtype=torch.int64 if self.reads_text else torch.float32)
 
     def shorter(self) -> OwnModel:
         """Raises ConfigError: in an own model, no layer is known that could be left out."""
@@ -274,7 +270,7 @@ def _require_plain(name: str, model: nn.Module) -> None:
                 f"Expected a momentum in batch norm {key} of {name}, got None. Its statistics would depend "
                 "on the number of batches of all clients of a process. Set one, such as 0.1."
             )
-    fixed = {key for owner, module in model.named_modules() if _keeps(module) for key in _keys(owner, module)}
+    fixed = _statistics(model)
     for key, entry in model.state_dict().items():
         if key not in fixed and key not in dict(named) and entry.is_floating_point():
             raise ConfigError(
@@ -359,12 +355,16 @@ def _require_outputs(name: str, values: Tensor, rows: int, outputs: int) -> None
 @contextmanager
 def _still(name: str, model: nn.Module) -> Iterator[None]:
     """A context that raises ConfigError at its end if a pass changed anything but the statistics of norms."""
-    fixed = {key for owner, module in model.named_modules() if _keeps(module) for key in _keys(owner, module)}
-    entries = {**dict(model.named_buffers()), **dict(model.named_parameters())}
-    before = {key: entry.detach().clone() for key, entry in entries.items() if key not in fixed}
+    fixed = _statistics(model)
+
+    def entries() -> dict[str, Tensor]:
+        both = (*model.named_buffers(), *model.named_parameters())
+        return {key: entry.detach() for key, entry in both if key not in fixed}
+
+    before = {key: entry.clone() for key, entry in entries().items()}
     yield
-    after = {**dict(model.named_buffers()), **dict(model.named_parameters())}
-    moved = [key for key, entry in after.items() if key not in fixed and not _unmoved(entry, before.get(key))]
+    after = entries()
+    moved = [key for key, entry in after.items() if key not in before or not _same(entry, before[key])]
     if moved or len(after) < len(before):
         raise ConfigError(
             f"Expected nothing to change in {name} but parameters in training and the statistics of batch "
@@ -373,18 +373,12 @@ def _still(name: str, model: nn.Module) -> Iterator[None]:
         )
 
 
-def _unmoved(entry: Tensor, before: Tensor | None) -> bool:
-    return before is not None and _same(entry.detach(), before)
-
-
-def _keeps(module: nn.Module) -> bool:
-    """Whether a layer's statistics may change. The study averages them."""
-    return isinstance(module, _BatchNorm | _InstanceNorm)
-
-
-def _keys(owner: str, module: nn.Module) -> Iterator[str]:
-    for key, _ in module.named_buffers(recurse=False):
-        yield f"{owner}.{key}" if owner else key
+def _statistics(model: nn.Module) -> set[str]:
+    """The names of the statistics of norms, which may change. The study averages them."""
+    norms = [
+        (name, own) for name, own in model.named_modules() if isinstance(own, _BatchNorm | _InstanceNorm)
+    ]
+    return {key for name, own in norms for key, _ in own.named_buffers(name, recurse=False)}
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -396,16 +390,11 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 def profiled_layer(model: nn.Module) -> str | None:
     """The name of the first dense layer, as in FedProf, or of the last convolution if there is none."""
-    dense: list[str] = [
-        name for name, module in model.named_modules() if name and isinstance(module, nn.Linear)
-    ]
-    if dense:
-        return dense[0]
-    last: str | None = None
-    for name, module in model.named_modules():
-        if name and isinstance(module, nn.Conv2d):
-            last = str(name)
-    return last
+    dense, convolutions = (
+        [name for name, module in model.named_modules() if name and isinstance(module, kind)]
+        for kind in (nn.Linear, nn.Conv2d)
+    )
+    return next(iter([*dense[:1], *convolutions[-1:]]), None)
 
 
 GROUP: Final = "securefl.models"

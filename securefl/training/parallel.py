@@ -91,12 +91,10 @@ class _Board:
     """The result of each fit, in memory that forked processes share."""
 
     def __init__(self, fits: Sequence[TrainingJob]) -> None:
-        rooms = [
-            max(4 * (len(fit.start) + (fit.hook.values if fit.hook else 0)), _LEAST_ROOM) for fit in fits
-        ]
-        # First the states, a byte each. Then the lengths of the results, 8 bytes each. Then the results.
-        self._count = len(fits)
-        self._rooms = list(accumulate(rooms, initial=9 * len(fits)))
+        self._lengths = [4 * (len(fit.start) + (fit.hook.values if fit.hook else 0)) for fit in fits]
+        # First the states, a byte each. Then the results.
+        rooms = (max(length, _LEAST_ROOM) for length in self._lengths)
+        self._rooms = list(accumulate(rooms, initial=len(fits)))
         self._memory = mmap.mmap(-1, self._rooms[-1])
 
     def post(self, place: int, came: TrainingResult) -> None:
@@ -110,27 +108,23 @@ class _Board:
 
     def result(self, place: int) -> TrainingResult | None:
         """The result of a fit, or None if this process must train it. Raises WorkerDied if it is lost."""
-        state, content = self._memory[place], self._content(place)
+        state, room = self._memory[place], self._rooms[place]
         if state == _NOTHING:
             raise WorkerDied(_lost("ended"))
         if state == _FAILED:
             return None
         if state == _REFUSED:
-            return DataError(content.decode(errors="ignore"))
-        return np.frombuffer(content, np.float32).copy()
+            text = self._memory[room : room + _LEAST_ROOM].rstrip(b"\0")
+            return DataError(text.decode(errors="ignore"))
+        return np.frombuffer(self._memory[room : room + self._lengths[place]], np.float32).copy()
 
     def close(self) -> None:
         self._memory.close()
 
     def _post(self, place: int, state: int, content: bytes) -> None:
-        room, length = self._rooms[place], self._count + 8 * place
+        room = self._rooms[place]
         self._memory[room : room + len(content)] = content
-        self._memory[length : length + 8] = len(content).to_bytes(8, "little")
         self._memory[place] = state
-
-    def _content(self, place: int) -> bytes:
-        room, length = self._rooms[place], self._count + 8 * place
-        return self._memory[room : room + int.from_bytes(self._memory[length : length + 8], "little")]
 
 
 def _join(crew: Supervisor[int]) -> None:

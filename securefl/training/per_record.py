@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from securefl.training.clipped import clip
 from securefl.training.devices import one_thread
 from securefl.training.draws import DrawCount, RecordRandomness
-from securefl.training.isolation import RECORD_ERRORS, raising
+from securefl.training.isolation import without_raising
 from securefl.training.products import padded
 
 Part = tuple[Sequence[Tensor | None], Any]
@@ -58,21 +58,15 @@ class ClippedSum:
 
     def _add(self, x: Tensor, y: Tensor, tape: RecordRandomness | None, sums: Mapping[Any, Tensor]) -> None:
         """Add the clipped gradients of one chunk's records to the sums of trained parameters."""
-        count, bad = len(x), list[int]()
 
-        def compute(at: slice) -> tuple[Sequence[Part], Tensor]:
-            own = None if tape is None else tape[at].padded(self.rows)
-            return self.gradients(padded(x[at], self.rows), padded(y[at], self.rows), own)
+        def compute(*columns: Tensor) -> tuple[Sequence[Part], Tensor]:
+            x, y, *drawn = (padded(column, self.rows) for column in columns)
+            return self.gradients(x, y, RecordRandomness(*drawn) if drawn else None)
 
-        try:
-            parts, losses = compute(slice(count))
-        except RECORD_ERRORS as error:
-            bad = raising(compute, count, error)
-            x, y = x.clone(), y.clone()
-            x[bad], y[bad] = 0, 0
-            parts, losses = compute(slice(count))
+        drawn = () if tape is None else (tape.uniform, tape.normal)
+        (parts, losses), bad = without_raising(compute, (x, y, *drawn))
         with torch.no_grad():
-            held, losses = [own.first(count) for _, own in parts], losses[:count].clone()
+            held, losses = [own.first(len(x)) for _, own in parts], losses[: len(x)].clone()
             if bad:
                 losses[bad] = torch.nan
             scale = clip(held, losses, self.clip_norm)

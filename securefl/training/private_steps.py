@@ -24,7 +24,7 @@ from securefl.core.keys import SecretKey
 from securefl.core.ranges import Decay, Fraction, Positive, Range, Ranged, Weight
 from securefl.dp.noise import Source
 from securefl.training.products import UNIT, check_rows
-from securefl.training.vector import SGD, Adam
+from securefl.training.vector import optimizer_of
 
 Records = tuple[Tensor, Tensor]
 """One client's inputs (n, *shape) and targets (n,) or (n, targets). n may be 0."""
@@ -143,22 +143,17 @@ def private_steps(
             norm.
         flat: Converts rows like those of `clipped_sums` into the layout of `values`.
     """
-    start = values.clone() if config.proximal else None
-    optimizer = optimizer_of(config)
+    near = values.clone() if config.proximal else None
+    optimizer = optimizer_of(config, config.learning_rate, near, config.proximal)
     for _ in range(config.steps):
         noised = clipped_sums(
             [_drawn(own, config, source) for own, source in zip(records, sources, strict=True)]
         )
         for row, source in zip(noised, sources, strict=False):
-            noise = _noise(len(row), source).to(row.device)
+            noise = torch.from_numpy(source.normal(len(row))).to(row.device)
             row.add_(noise, alpha=config.noise_multiplier * config.clip_norm)
         # The divisor is the public number, since the number of drawn records is private.
-        gradient = flat(noised.div_(config.expected_batch).float())
-        if config.weight_decay:
-            gradient.add_(values, alpha=config.weight_decay)
-        if start is not None:
-            gradient.add_(values - start, alpha=config.proximal)
-        optimizer.step(values, gradient)
+        optimizer.step(values, flat(noised.div_(config.expected_batch).float()))
 
 
 def _drawn(records: Records, config: DPSGD, source: Source) -> Records:
@@ -168,21 +163,9 @@ def _drawn(records: Records, config: DPSGD, source: Source) -> Records:
     return x[chosen], y[chosen]
 
 
-def _noise(length: int, source: Source) -> Tensor:
-    return torch.from_numpy(source.normal(length))
-
-
 def poisson(n: int, rate: float, source: Source) -> Tensor:
     """The positions of a step's records: each of n with probability floor(q 2^64) / 2^64, independently."""
     # A separate stream, since otherwise the start of the noise in the stream would depend on n.
     words = Source(SecretKey(source.words(4).tobytes())).words(n)
     drawn = words < np.uint64(int(rate * 2**64)) if rate < 1 else np.ones(n, np.bool_)
     return torch.from_numpy(np.flatnonzero(drawn))
-
-
-def optimizer_of(config: DPSGD) -> SGD | Adam:
-    match config.optimizer:
-        case "sgd":
-            return SGD(rate=config.learning_rate, momentum=config.momentum)
-        case "adam":
-            return Adam(rate=config.learning_rate)

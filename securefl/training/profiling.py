@@ -84,14 +84,8 @@ def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 1024) ->
         ConfigError: The model has no such layer, or its output has neither shape.
         DataError: There are no records, or an output is not finite.
     """
-
-    def read() -> MeanVariance:
-        moments = Moments()
-        for part in _passed(model, layer, x, batch):
-            moments.add(part)
-        return moments.profile()
-
-    return computed(model, read)
+    (moments,) = computed(model, partial(_moments, model, layer, [x], batch))
+    return moments.profile()
 
 
 def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64]:
@@ -128,15 +122,14 @@ def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64
 
 def profiles(
     model: nn.Module, layer: str, clients: Sequence[NDArray[Any]], batch: int = 1024
-) -> list[MeanVariance | DataError]:
-    """The profile of each client's records, as `profile` makes it alone, or the error that `profile` raises.
+) -> list[Moments]:
+    """The moments of each client's records, whose profile is that of `profile` alone, errors included.
 
     Several clients share a forward pass of up to `batch` records. Errors of the model itself are raised.
     """
-    found: list[MeanVariance | DataError] = []
+    found: list[Moments] = []
     for those in _shared([len(x) for x in clients], batch):
-        own = clients[those]
-        found += [_tried(moments) for moments in computed(model, partial(_moments, model, layer, own, batch))]
+        found += computed(model, partial(_moments, model, layer, clients[those], batch))
     return found
 
 
@@ -175,13 +168,6 @@ def _moments(model: nn.Module, layer: str, clients: Sequence[NDArray[Any]], batc
             if len(part):
                 moments.add(part)
     return made
-
-
-def _tried(moments: Moments) -> MeanVariance | DataError:
-    try:
-        return moments.profile()
-    except DataError as error:
-        return error
 
 
 def _shared(sizes: Sequence[int], most: int) -> Iterator[slice]:
@@ -227,11 +213,8 @@ def _reading(model: nn.Module, layer: str) -> Iterator[Callable[[Tensor], Tensor
         return torch.cat(parts)
 
     # A hook and not a truncated model, since the forward may be any code with the layer anywhere in it.
-    handle = named_layer(model, layer).register_forward_hook(RowHook(note))
-    try:
+    with named_layer(model, layer).register_forward_hook(RowHook(note)):
         yield read
-    finally:
-        handle.remove()
 
 
 def probe_profile(

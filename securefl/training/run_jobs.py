@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,8 @@ from securefl.dp.noise import Source
 from securefl.training.chunks import body_features
 from securefl.training.heads import activated, frozen, last_dense
 from securefl.training.jobs import Hook, TrainingJob, TrainingResult
-from securefl.training.local import penalty_of, train, train_near
-from securefl.training.vector import to_vector
+from securefl.training.local import descend, penalty_of, train
+from securefl.training.vector import to_vector, views_of
 
 
 def one_by_one(fits: Sequence[TrainingJob]) -> list[TrainingResult]:
@@ -64,10 +64,9 @@ def _run(fit: TrainingJob) -> TrainingResult:
         features = body_features(problem.module(fit.start), context.x)
         came = _run(fit.on_features(features))
         return came if isinstance(came, DataError) else _run(fit.under(came))
-    start = fit.start if fit.envelope is None else fit.start[: len(fit.start) // 2]
     try:
         # A start of another length, such as a forged broadcast, raises a DataError for its client alone.
-        model = problem.module(start)
+        model = problem.module(fit.model)
         head = [last_dense(model)] if fit.under_head else []
         with _drawing(fit), activated(model, fit.activation), frozen(*head):
             if problem.private is not None:
@@ -78,8 +77,11 @@ def _run(fit: TrainingJob) -> TrainingResult:
             else:
                 how = (problem.local, problem.loss, context.rng, context.round - 1)
                 if fit.envelope is not None:
-                    moving = train_near(model, context.x, context.y, *how, fit.envelope)
-                    return np.concatenate([to_vector(model), to_vector(moving)])
+                    near = descend(model, context.x, context.y, *how, envelope=fit.envelope)
+                    personal = to_vector(model)
+                    free = [own for own in model.parameters() if own.requires_grad]
+                    with nullcontext() if near is None else views_of(near, free):
+                        return np.concatenate([personal, to_vector(model)])
                 if fit.hook is not None:
                     return _beside(fit, fit.hook, model, how)
                 penalty = None if fit.penalty is None else penalty_of(fit.penalty)

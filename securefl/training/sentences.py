@@ -23,9 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from securefl.core.errors import ConfigError, DataError
-from securefl.data.files import digest
-from securefl.training.networks import Network
+from securefl.core.errors import ConfigError
+from securefl.training.networks import Network, published
 
 WEIGHTS: Final = "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5"
 """SHA-256 of the token vectors."""
@@ -40,6 +39,7 @@ WIDTH: Final = 256
 MOST_TOKENS: Final = 512
 """Further tokens of a text are not read."""
 _PAD: Final = -1
+_PACKAGE: Final = "wordllama 0.4.0.post1"
 
 
 class Sentences(nn.Module):
@@ -80,8 +80,8 @@ def wordllama() -> Network:
     from safetensors.numpy import load_file
 
     home = Path(found.origin).parent
-    weights = _published(home / "weights" / "l2_supercat_256.safetensors", WEIGHTS)
-    words = _published(home / "tokenizers" / "l2_supercat_tokenizer_config.json", TOKENIZER)
+    weights = published(home / "weights" / "l2_supercat_256.safetensors", WEIGHTS, _PACKAGE)
+    words = published(home / "tokenizers" / "l2_supercat_tokenizer_config.json", TOKENIZER, _PACKAGE)
     vectors = load_file(weights)["embedding.weight"].astype(np.float32)
     return Network(
         module=Sentences(vectors).eval(),
@@ -89,16 +89,6 @@ def wordllama() -> Network:
         about=ABOUT,
         tokens=_tokens(Tokenizer.from_file(str(words))),
     )
-
-
-def _published(path: Path, sha256: str) -> Path:
-    if not path.is_file() or (found := digest(path)) != sha256:
-        raise DataError(
-            f"Expected the published file at {path}, SHA-256 {sha256}, got "
-            f"{found if path.is_file() else 'no file'}. Nothing of it was read. Reinstall wordllama "
-            "0.4.0.post1."
-        )
-    return path
 
 
 def _tokens(tokenizer: Any) -> Callable[[Sequence[str]], NDArray[np.int64]]:

@@ -346,14 +346,8 @@ class Layout:
 def starts_of(vectors: Sequence[Float32s]) -> Float32s:
     """These models (slots, d), or (d,) if all of them are one broadcast."""
     # Usually all vectors are views of the bytes of one message.
-    if len({memory_of(vector) for vector in vectors}) == 1:
-        return vectors[0]
-    return np.stack(vectors)
-
-
-def memory_of(vector: Float32s) -> tuple[int, tuple[int, ...]]:
-    """Where a vector lies in memory. Two vectors of one length that lie at one place are equal."""
-    return vector.__array_interface__["data"][0], vector.strides
+    places = {(vector.__array_interface__["data"][0], vector.strides) for vector in vectors}
+    return vectors[0] if len(places) == 1 else np.stack(vectors)
 
 
 def _even(size: tuple[int, int]) -> tuple[int, int]:

@@ -186,10 +186,13 @@ class Problem:
         weights, biases = np.split(vector[self.head].astype(np.float64), [-self.outputs])
         return np.column_stack([biases, weights.reshape(self.outputs, -1)])
 
-    def under_head(self, vector: NDArray[np.float32], head: NDArray[np.float64]) -> NDArray[np.float32]:
-        """A copy of the model (d,) under another head, in the form of `head_of`."""
+    def under_head(
+        self, vector: NDArray[np.float32], head: NDArray[np.float64] | None
+    ) -> NDArray[np.float32]:
+        """A copy of the model (d,) under another head, in the form of `head_of`. None leaves it its own."""
         found = vector.copy()
-        found[self.head] = np.concatenate([head[:, 1:].ravel(), head[:, 0]])
+        if head is not None:
+            found[self.head] = np.concatenate([head[:, 1:].ravel(), head[:, 0]])
         return found
 
     @property

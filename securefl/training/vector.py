@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,10 @@ from torch.nn.utils import vector_to_parameters
 
 from securefl.core.errors import DataError
 from securefl.training.devices import Hardware, as_tensor, computed, device_of
+
+if TYPE_CHECKING:
+    from securefl.training.local import LocalTraining
+    from securefl.training.private_steps import DPSGD
 
 
 def size(model: nn.Module) -> int:
@@ -139,14 +143,34 @@ class Loaded:
 
 
 @dataclass(kw_only=True)
-class SGD:
-    """SGD with momentum: w <- w - rate * v,  v <- momentum * v + g,  starting from v = g."""
+class Descent:
+    """Steps on flat values. Weight decay and a pull towards the point `near` are added to the gradient."""
 
     rate: float
+    weight_decay: float = 0.0
+    pull: float = 0.0
+    near: Tensor | None = None
+
+    def step(self, values: Tensor, gradient: Tensor) -> None:
+        """One step, in place. It changes the gradient too."""
+        if self.weight_decay:
+            gradient.add_(values, alpha=self.weight_decay)
+        if self.near is not None:
+            gradient.add_(values - self.near, alpha=self.pull)
+        self._move(values, gradient)
+
+    def _move(self, values: Tensor, gradient: Tensor) -> None:
+        raise NotImplementedError
+
+
+@dataclass(kw_only=True)
+class SGD(Descent):
+    """SGD with momentum: w <- w - rate * v,  v <- momentum * v + g,  starting from v = g."""
+
     momentum: float
     velocity: Tensor | None = field(default=None, init=False)
 
-    def step(self, values: Tensor, gradient: Tensor) -> None:
+    def _move(self, values: Tensor, gradient: Tensor) -> None:
         if self.momentum:
             if self.velocity is None:
                 self.velocity = gradient.clone()
@@ -157,15 +181,14 @@ class SGD:
 
 
 @dataclass(kw_only=True)
-class Adam:
+class Adam(Descent):
     """Adam (Kingma and Ba, ICLR 2015, algorithm 1) with betas 0.9 and 0.999 and epsilon 1e-8."""
 
-    rate: float
     steps: int = field(default=0, init=False)
     first: Tensor | None = field(default=None, init=False)
     second: Tensor | None = field(default=None, init=False)
 
-    def step(self, values: Tensor, gradient: Tensor) -> None:
+    def _move(self, values: Tensor, gradient: Tensor) -> None:
         if self.first is None or self.second is None:
             self.first, self.second = gradient.new_zeros(gradient.shape), gradient.new_zeros(gradient.shape)
         self.steps += 1
@@ -176,3 +199,13 @@ class Adam:
         scale = (self.second / (1 - 0.999**self.steps)).clamp_min_(torch.finfo(self.second.dtype).tiny)
         scale.sqrt_().add_(1e-8)
         values.addcdiv_(self.first, scale, value=-self.rate / (1 - 0.9**self.steps))
+
+
+def optimizer_of(
+    config: LocalTraining | DPSGD, rate: float, near: Tensor | None = None, pull: float = 0.0
+) -> Descent:
+    """The optimizer of this training, at this rate. near, pull: as of `Descent`."""
+    decay = config.weight_decay
+    if config.optimizer == "adam":
+        return Adam(rate=rate, weight_decay=decay, near=near, pull=pull)
+    return SGD(rate=rate, momentum=config.momentum, weight_decay=decay, near=near, pull=pull)

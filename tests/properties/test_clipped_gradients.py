@@ -30,9 +30,9 @@ from securefl.training import to_vector
 from securefl.training.cohorts import clipped_sums
 from securefl.training.devices import in_mode, one_thread
 from securefl.training.dpsgd import _summing
-from securefl.training.isolation import scheme_of
 from securefl.training.losses import Loss
 from securefl.training.models import MLP, ModelConfig
+from securefl.training.row_wise import outside
 from securefl.training.stack import Stack, Tail
 
 Records = tuple[Tensor, Tensor]
@@ -128,7 +128,7 @@ def summed(way: str, sent: Sent, records: Records, loss: Loss) -> NDArray[np.flo
             stack = Stack(model, [to_vector(model)], Tail(loss=loss), slots=2)
             with torch.no_grad():
                 return np.asarray(stack.layout.rows(clipped_sums(stack, [records], settings)).numpy()[0])
-        assert scheme_of(model).alone == way.startswith("alone")
+        assert bool(outside(model)) == way.startswith("alone")
         try:
             with _summing(model, *records, settings, loss) as total:
                 return np.asarray(total(*records).numpy())

@@ -31,9 +31,9 @@ from securefl.dp.noise import Source
 from securefl.training import dpsgd, load_vector, to_vector
 from securefl.training.dpsgd import train_privately
 from securefl.training.draws import RecordRandomness, tape_of
-from securefl.training.isolation import scheme_of
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
+from securefl.training.row_wise import outside
 
 Floats = NDArray[np.float64]
 DELTA: Final = 0.05
@@ -203,7 +203,7 @@ def claim() -> float:
 
 def said(name: str, distance: float, lower: float) -> None:
     """A line for `pytest -s`, from which docs/results.md has its figures."""
-    way = "alone" if scheme_of(made(name).train()).alone else "layers"
+    way = "alone" if outside(made(name).train()) else "layers"
     print(f"\n{name:<16}{way:<8} moved {distance:.4f} C   epsilon >= {lower:.2f}   told {claim():.2f}")
 
 

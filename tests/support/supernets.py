@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from securefl.algorithm.clients import ClientContext
 from securefl.protocols.adds.supernet import Supernet
-from securefl.training import LocalTraining, ModelConfig
+from securefl.training import LocalTraining, ModelConfig, load_vector
 from securefl.training.task import Problem
 
 LOCAL = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=2, batch_size=8)
@@ -37,6 +38,13 @@ def problem(model: ModelConfig = CNN, size: int = 8, **changes: Any) -> Problem:
 
 def supernet(model: ModelConfig = CNN, **changes: Any) -> Supernet:
     return Supernet(problem(model, **changes))
+
+
+def sliced(net: Supernet, vector: Any, units: Any) -> nn.Module:
+    """The subnet of these values (d,) as a model of its own, with fewer units."""
+    model = net.problem.model.build(net.problem.shape, net.problem.outputs, net.problem.seed)
+    load_vector(model, vector)
+    return net.slice(model, units)
 
 
 def context(

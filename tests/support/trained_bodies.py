@@ -13,7 +13,7 @@ from torch import nn
 from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ClientState
-from securefl.protocols.fedlog.bodies import Body
+from securefl.protocols.class_sums import Featurizer
 from securefl.study.arm import ArmRun
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
@@ -90,7 +90,7 @@ PLAN = Plan(
 )
 
 
-def prepared(body: Body, own: ClientContext) -> tuple[nn.Module, ClientState | None]:
+def prepared(body: Featurizer, own: ClientContext) -> tuple[nn.Module, ClientState | None]:
     """The client's model as its body's training leaves it."""
     fit = body.fit(own)
     return body.prepared(own, None if fit is None else run_job(fit))

@@ -14,7 +14,7 @@ from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, S
 from securefl.core.errors import DataError
 from securefl.protocols.averaging import Averaging, weights
 from securefl.protocols.baselines import ActiveFL, FedAdam, FedAvgRP
-from securefl.protocols.contributions import UPDATE, Loss, Size, ask_size
+from securefl.protocols.contributions import UPDATE, Loss, Size
 from securefl.protocols.fedavg import FedAvg
 from securefl.protocols.parts import Part, Update, step_of
 from securefl.training import mean_loss, to_vector, train
@@ -139,7 +139,7 @@ def test_a_client_of_unknown_size_counts_as_an_average_one_under_full(problem: P
 
 @pytest.mark.parametrize("claim", [-1e9, -1.0, 0.0, 0.5, 101.0, 1.7e308, math.inf, math.nan])
 def test_no_client_can_claim_a_size_that_spoils_the_weights(problem: Problem, claim: float) -> None:
-    question = ask_size(problem)
+    question = Size(problem).query
     assert not question.allows(claim)
     assert question.allows(1.0)
     assert question.allows(100.0)

@@ -28,7 +28,7 @@ def outside(kind: Any) -> list[tuple[str, Any]]:
     """Values of the kind's options that their ranges do not hold."""
     odd = (-(2.0**41), -1.0, 0.0, 2.0**41, float("nan"))
     found = [(name, one) for name, (_, allowed) in ranged(kind).items() for one in odd if one not in allowed]
-    return found + [(name, one) for name in ranged(kind) for one in ("x", True)]
+    return [*found, *((name, "x") for name in _allowed(kind)), *((name, True) for name in ranged(kind))]
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

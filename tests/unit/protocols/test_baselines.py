@@ -14,14 +14,12 @@ from support.tiny_problem import tiny_problem
 from securefl.algorithm.clients import ClientContext, Population, State
 from securefl.protocols.averaging import Adam, Averaging, Momentum, Replace
 from securefl.protocols.baselines import (
-    CFCFM,
     ActiveFL,
     ByLoss,
     FedAdam,
     FedAvgRP,
     FedProx,
 )
-from securefl.protocols.fedavg import FedAvg
 from securefl.protocols.parts import Part, Update
 from securefl.training.task import Problem
 
@@ -100,13 +98,6 @@ def test_active_fl_values_by_root_of_records_times_loss(problem: Problem) -> Non
     assert cohort_of(by_loss, known, population, 1, np.random.default_rng(0)) == {1: 1}
 
 
-@pytest.mark.parametrize("options", [FedAvg, FedAvgRP, FedProx, FedAdam, CFCFM, ActiveFL])
-def test_a_fraction_is_a_share(options: Any) -> None:
-    for fraction in (0.0, -0.1, 1.5, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="fraction"):
-            options(fraction=fraction)
-
-
 def test_momentum_is_the_first_moment_of_adam() -> None:
     """The first step counts whole; equal steps go on at their own length; older ones weigh less."""
     state, momentum = State(np.zeros(1, np.float32)), Momentum(beta=0.9)
@@ -122,11 +113,3 @@ def test_active_fl_has_momentum_if_it_is_asked_for(problem: Problem) -> None:
     built = [ActiveFL(fraction=0.5, momentum=beta).build(problem) for beta in (0.0, 0.9)]
     servers = [own.server for own in built if isinstance(own, Averaging)]
     assert servers == [Replace(), Momentum(beta=0.9)]
-    with pytest.raises(ValueError, match="momentum"):
-        ActiveFL(fraction=0.5, momentum=1.0)
-
-
-def test_an_unknown_scheme_is_refused() -> None:
-    for options in (FedAvgRP, FedProx):
-        with pytest.raises(ValueError, match="scheme"):
-            options(fraction=0.5, scheme="III")  # type: ignore[arg-type]

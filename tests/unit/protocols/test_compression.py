@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.tiny_study import plain, run, same_state, spied, study, world
+from support.tiny_study import spied, study, world
 
 from securefl.algorithm.clients import ClientContext, State
 from securefl.core.errors import DataError
@@ -20,7 +20,6 @@ from securefl.protocols.stc import STC
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
-from securefl.study.run import run_arm
 from securefl.training.run_jobs import run_job
 from securefl.training.task import Problem
 
@@ -40,13 +39,6 @@ def of(which: str, fraction: float = 0.5, **changes: Any) -> Study:
 def kept(of: Study, folder: Path) -> Any:
     with Checkpoint(checkpoint_file(arm_folder(folder, of.arms[0], 3))) as checkpoint:
         return checkpoint.kept()
-
-
-def same_arrays(one: Any, other: Any) -> bool:
-    return one.keys() == other.keys() and all(
-        same_state(State(np.zeros(0, np.float32), one[k]), State(np.zeros(0, np.float32), other[k]))
-        for k in one
-    )
 
 
 @pytest.mark.parametrize("which", OPTIONS)
@@ -73,25 +65,6 @@ def test_each_client_has_a_model_that_the_server_had(
     assert answered
     assert all(states[k]["model"].tobytes() == last for k in answered)
     assert all(len(query.broadcast) < len(spy.states[0].broadcast) for query, _ in spy.asks)
-
-
-@pytest.mark.parametrize("which", OPTIONS)
-def test_a_resumed_run_is_the_uninterrupted_one(which: str, tmp_path: Path) -> None:
-    """Model, server's residual, and each client's model and residual, bit for bit."""
-    own = of(which, rounds=6, extra=LOSSES)
-    whole = run(own, tmp_path / "whole")
-    for rounds in (1, 3, 6):
-        parts = run_arm(own, own.arms[0], world(own), tmp_path / "parts", lambda record: None, rounds=rounds)
-    assert plain(parts.records) == plain(whole.records)
-    assert same_arrays(kept(own, tmp_path / "parts"), kept(own, tmp_path / "whole"))
-    states = []
-    for folder in ("whole", "parts"):
-        with Checkpoint(checkpoint_file(arm_folder(tmp_path / folder, own.arms[0], 3))) as checkpoint:
-            states.append(checkpoint.load()[0])
-    assert states[0] is not None
-    assert states[1] is not None
-    assert same_state(states[0], states[1])
-    assert (np.abs(states[0].memory["residual"]).max() > 0) == (which == "stc")
 
 
 def test_what_is_not_sent_is_kept_on_both_sides(tmp_path: Path) -> None:

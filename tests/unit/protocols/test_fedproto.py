@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support.tiny_study import plain, same_state, spied
+from support.tiny_study import spied
 from support.trained_bodies import context, run, study, world
 
-from securefl.algorithm.clients import State
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import OTHERS
 from securefl.mechanisms.charges import Protection, unbounded
@@ -25,7 +24,6 @@ from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Study
 from securefl.study.export import taken
-from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.training.cohorts import fit_together
 from securefl.training.jobs import TrainingJob
@@ -214,18 +212,6 @@ def test_bodies_of_two_lengths_share_prototypes(tmp_path: Path) -> None:
     for client in (0, 9):
         taken(of, tmp_path, "FedProto", 0, client).learnt.module()
     assert set(taken(of, tmp_path, "FedProto", 0).learnt.tensors()) == {"fc3.weight", "fc3.bias"}
-
-
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    of = study(ARM, rounds=4)
-    whole = run(of, tmp_path / "whole")
-    for rounds in (1, 2, 4):
-        parts = run_arm(of, of.arms[0], world(), tmp_path / "parts", lambda record: None, rounds=rounds)
-    assert plain(parts.records) == plain(whole.records)
-    one, other = kept(of, tmp_path / "whole"), kept(of, tmp_path / "parts")
-    assert one.keys() == other.keys()
-    nothing = np.zeros(0, np.float32)
-    assert all(same_state(State(nothing, one[k]), State(nothing, other[k])) for k in one)
 
 
 def test_bytes_are_those_of_prototypes_whatever_the_body(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.every import every
-from support.supernets import MLP, context, problem
+from support.supernets import MLP, context, problem, sliced
 from support.tiny_study import study
 
 from securefl.algorithm.clients import Device
@@ -19,7 +19,8 @@ from securefl.protocols.fedlog import FedLog
 from securefl.protocols.fedper import FedPer
 from securefl.protocols.fedproto import FedProto
 from securefl.protocols.fedrep import FedRep
-from securefl.protocols.local_accuracy import LOCAL, of_common_model
+from securefl.protocols.local_accuracy import LOCAL
+from securefl.protocols.parts import Part
 from securefl.protocols.pfedme import PFedMe
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
@@ -53,7 +54,7 @@ def test_a_common_model_is_tested_on_each_clients_own_records() -> None:
     model, devices = random_model(), [device(client) for client in range(3)]
     expected = [right(PROBLEM.module(model), own) for own in devices]
     assert len(set(expected)) > 1, "choose another seed: the clients must differ"
-    assert of_common_model(devices, PROBLEM, model)[LOCAL].tolist() == pytest.approx(expected)
+    assert Part(PROBLEM).figures(model, devices)[LOCAL].tolist() == pytest.approx(expected)
 
 
 def test_a_client_of_adds_uses_its_own_units() -> None:
@@ -62,8 +63,9 @@ def test_a_client_of_adds_uses_its_own_units() -> None:
     units = [np.random.default_rng(seed).random(own.supernet.units) < 0.5 for seed in range(3)]
     devices = [device(client, units=kept) for client, kept in enumerate(units)]
     found = own.evaluate(model, devices).figures[LOCAL]
-    sliced = [right(own.supernet.sliced(model, kept), one) for kept, one in zip(units, devices, strict=True)]
-    assert found.tolist() == pytest.approx(sliced)
+    pairs = zip(units, devices, strict=True)
+    expected = [right(sliced(own.supernet, model, kept), one) for kept, one in pairs]
+    assert found.tolist() == pytest.approx(expected)
     whole = [right(PROBLEM.module(model), one) for one in devices]
     assert found.tolist() != pytest.approx(whole)
 
@@ -72,13 +74,13 @@ def test_scaled_masks_are_scaled_in_the_test_too() -> None:
     own, model = subnets(scaled=True), random_model()
     units = np.random.default_rng(0).random(own.supernet.units) < 0.5
     layers = own.supernet.sampled
-    sliced = own.supernet.sliced(model, units)
+    part = sliced(own.supernet, model, units)
     for layer in layers:
-        module = sliced.get_submodule(layer.name)
+        module = part.get_submodule(layer.name)
         module.weight.data /= units[layer.own].mean()
         module.bias.data /= units[layer.own].mean()
     one = device(units=units)
-    assert own.evaluate(model, [one]).figures[LOCAL][0] == pytest.approx(right(sliced, one))
+    assert own.evaluate(model, [one]).figures[LOCAL][0] == pytest.approx(right(part, one))
 
 
 @every("kept", [{}, {"units": np.zeros(18, np.bool_)}])
@@ -126,8 +128,8 @@ def test_a_client_without_held_out_records_is_left_out() -> None:
 def test_without_a_hold_out_there_is_no_figure() -> None:
     x = np.zeros((0, 1, 8, 8), np.float32)
     none = Device(x=x, y=np.zeros(0, np.int64), kept={})
-    assert of_common_model([none], PROBLEM, PROBLEM.initial) == {}
-    assert of_common_model([], PROBLEM, PROBLEM.initial) == {}
+    assert Part(PROBLEM).figures(PROBLEM.initial, [none]) == {}
+    assert Part(PROBLEM).figures(PROBLEM.initial, []) == {}
 
 
 def held_out(arm: str) -> Study:

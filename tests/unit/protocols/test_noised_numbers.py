@@ -29,7 +29,7 @@ from securefl.dp.moments import Losses, Moments
 from securefl.matching.profiles import Anchor, Bounds, Variant
 from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import protect
-from securefl.protocols.contributions import Loss, Size, size_sends
+from securefl.protocols.contributions import Loss, Size
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.study.arm import arm_folder
 from securefl.training import probe_profile
@@ -340,8 +340,8 @@ def test_a_lost_number_costs_a_client_no_other(name: str, tmp_path: Path) -> Non
 def test_a_size_is_public_where_no_neighbour_has_another() -> None:
     plan = Plan(adjacency="replace-one", delta=1e-5, max_rounds=1, noise="local", noise_multiplier=3.0)
     problem = world(study(FEDAVG)).problem
-    assert released(plan, size_sends(problem), np.array([17 * 2**21]), 1) == [17.0]
+    assert released(plan, Size(problem).spec, np.array([17 * 2**21]), 1) == [17.0]
     # A record that is replaced may become the server's, or come back from there.
-    leaving = size_sends(replace(problem, leaving=True))
+    leaving = Size(replace(problem, leaving=True)).spec
     assert leaving.sensitivity["record", "replace-one"] == 1
     assert released(plan, leaving, np.array([17 * 2**21]), 1) != [17.0]

@@ -30,7 +30,6 @@ from securefl.protocols.pfedme import PFedMe
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
-from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.training import DPSGD, ModelConfig, evaluate
 from securefl.training.chunks import body_features
@@ -290,27 +289,6 @@ def test_a_server_that_sends_a_broken_body_leaves_no_broken_model_behind(value: 
 
 
 # Client state -------------------------------------------------------------------------------------
-
-KEEPING = {
-    "fedper": "fraction = 0.5",
-    "fedrep": "fraction = 0.5\nhead_epochs = 1",
-    "fedbabu": "fraction = 0.5\nfine_tune_epochs = 1",
-    "feddbe": "fraction = 0.5",
-    "pfedme": "fraction = 0.5\nlamda = 2.0\neta = 0.4",
-}
-
-
-@pytest.mark.parametrize("name", KEEPING)
-def test_a_run_that_was_cut_off_ends_in_the_same_client_states(name: str, tmp_path: Path) -> None:
-    of = one(name, KEEPING[name], rounds=3)
-    here = world(of)
-    run(of, tmp_path / "whole", here=here)
-    for rounds in (1, 3):
-        run_arm(of, of.arms[0], here, tmp_path / "parts", lambda record: None, rounds=rounds)
-    whole, parts = (kept(of, tmp_path / part) for part in ("whole", "parts"))
-    assert whole.keys() == parts.keys() != set()
-    for client, own in whole.items():
-        assert {k: v.tobytes() for k, v in own.items()} == {k: v.tobytes() for k, v in parts[client].items()}
 
 
 def test_a_head_of_another_shape_is_refused_by_its_client_and_by_its_test() -> None:

@@ -11,7 +11,7 @@ from support.tiny_study import run, text, with_privacy
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.weighing import admits
-from securefl.protocols.selection import admitted, with_replacement
+from securefl.protocols.selection import with_replacement
 from securefl.study.config import parse
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fedavg_rp"\nscheme = "I"\nfraction = {}\n'
@@ -42,7 +42,7 @@ def test_a_study_that_draws_with_replacement_sums_under_masks(fraction: float, t
 def test_a_draw_that_clients_would_refuse_is_drawn_again() -> None:
     chances = np.log(np.array([8.0, 1.0, 1.0, 1.0, 1.0]))
     rng = np.random.default_rng(1)
-    drawn = [admitted(lambda: with_replacement(chances, 6, rng), partial(admits, PLAN)) for _ in range(200)]
+    drawn = [with_replacement(chances, 6, rng, partial(admits, PLAN)) for _ in range(200)]
     assert all(admits(PLAN, one) for one in drawn)
     free = [with_replacement(chances, 6, rng) for _ in range(200)]
     assert not all(admits(PLAN, one) for one in free)
@@ -53,4 +53,5 @@ def test_in_the_clear_every_draw_is_taken() -> None:
 
 
 def test_what_is_never_admitted_ends_in_a_draw_that_nobody_asks_for() -> None:
-    assert admitted(lambda: {0: 6}, partial(admits, PLAN)) == {0: 6}
+    alone = np.array([0.0, -np.inf])
+    assert with_replacement(alone, 6, np.random.default_rng(0), partial(admits, PLAN)) == {0: 6}

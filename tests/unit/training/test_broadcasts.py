@@ -129,12 +129,6 @@ def test_a_broadcast_that_changes_afterwards_changes_no_result() -> None:
     np.testing.assert_array_equal(vectors(came), expected)
 
 
-def test_a_head_alone_is_no_first_layer() -> None:
-    here = replace(wide(epochs=2), model=ModelConfig(kind="mlp", hidden=()), outputs=600)
-    came = Batched(one_by_one)(fits(here))
-    np.testing.assert_allclose(vectors(came), vectors(one_by_one(fits(here))), atol=1e-6)
-
-
 def test_kernels_whose_bits_follow_the_number_of_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     fit, *_ = fits(wide())
     require_alike(fit, ROWS, 4)
@@ -154,9 +148,3 @@ def test_several_blocks_of_records_train_as_one(monkeypatch: pytest.MonkeyPatch)
     for steps in (1, 2, 3, 100):
         monkeypatch.setattr(cohorts, "_GATHERED", 10 * ROWS * 128 * steps)
         assert_near(vectors(Batched(one_by_one, 10)(fits(here))), expected, 1e-6)
-
-
-def test_a_training_of_many_passes_stays_near_that_of_a_client_alone() -> None:
-    here = wide(epochs=5)
-    came = Batched(one_by_one)(fits(here))
-    assert_near(vectors(came), vectors(one_by_one(fits(here))), 1e-5)

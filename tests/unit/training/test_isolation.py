@@ -30,9 +30,10 @@ from securefl.dp.noise import Source
 from securefl.training import to_vector
 from securefl.training.chunks import body_features, record_losses
 from securefl.training.dpsgd import train_privately
-from securefl.training.isolation import scheme_of, sentence
+from securefl.training.isolation import sentence
 from securefl.training.private_layers import make_private
 from securefl.training.profiling import outputs
+from securefl.training.row_wise import outside
 
 Floats = NDArray[np.float64]
 FEATURES, CLASSES, CODES, PLACES = 8, 3, 20, 6
@@ -366,7 +367,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 def test_what_is_accepted_sums_its_records_one_by_one(case: str) -> None:
     make, x = (ACCEPTED | LAYERS)[case]
     model, _ = make_private(seeded(make))
-    assert scheme_of(model.train()).alone == (case in ACCEPTED)
+    assert bool(outside(model.train())) == (case in ACCEPTED)
     found, expected = summed(model, x, LABELS), by_hand(model, x, LABELS)
     assert np.linalg.norm(found - expected) <= 1e-4 * np.linalg.norm(expected)
     assert max(moves(model, x, LABELS)) <= 1 + 1e-6  # read off float32 parameters
@@ -1045,18 +1046,18 @@ ON_THE_WAY: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("case", ON_THE_WAY)
 def test_what_only_looks_like_a_listed_layer_is_not_one(case: str) -> None:
-    assert scheme_of(ON_THE_WAY[case]().train()).alone
+    assert outside(ON_THE_WAY[case]().train())
 
 
 def test_hooks_for_all_modules_leave_no_listed_model() -> None:
     model = nn.Sequential(nn.Linear(FEATURES, CLASSES))
-    assert not scheme_of(model).alone
+    assert not outside(model)
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
-        assert scheme_of(model).alone
+        assert outside(model)
     finally:
         handle.remove()
-    assert not scheme_of(model).alone
+    assert not outside(model)
 
 
 MISREAD: dict[str, tuple[Callable[[], nn.Module], Any]] = {
@@ -1089,7 +1090,7 @@ MISREAD: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 def test_a_listed_layer_that_takes_rows_for_something_else_is_refused(case: str) -> None:
     make, x = MISREAD[case]
     model = seeded(make)
-    assert not scheme_of(model).alone
+    assert not outside(model)
     with pytest.raises(ConfigError):
         train_privately(model, x, LABELS, config(chunk=64), "cross_entropy", Source())
     with pytest.raises(ConfigError):
@@ -1197,7 +1198,7 @@ def test_kernels_of_listed_layers_that_mix_rows_are_refused(
     model = seeded(lambda: nn.Sequential(nn.Linear(FEATURES, 9), nn.Tanh(), nn.Linear(9, CLASSES)))
     before = flat(model)
     monkeypatch.setattr(torch, "tanh", kernel)
-    assert not scheme_of(model).alone
+    assert not outside(model)
     for read in (summed, lambda *given: record_losses(*given, "cross_entropy")):
         with pytest.raises(ConfigError):
             read(model, ROWS, LABELS)

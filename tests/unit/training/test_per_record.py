@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from securefl.training import ModelConfig, to_vector
 from securefl.training.dpsgd import train_privately
-from securefl.training.isolation import scheme_of
 from securefl.training.private_layers import make_private
+from securefl.training.row_wise import outside
 
 IMAGE = (1, 28, 28)
 PACKAGED: dict[str, tuple[ModelConfig, tuple[int, ...]]] = {
@@ -60,7 +60,7 @@ def test_packaged_models_learn_the_same_by_layers_and_alone(name: str) -> None:
     y = rng.integers(0, CLASSES, RECORDS)
     listed, _ = make_private(kind.build(shape, CLASSES, 0))
     alone = OwnForward(make_private(kind.build(shape, CLASSES, 0))[0])
-    assert scheme_of(alone.train()).alone
+    assert outside(alone.train())
     one = moved(listed, x, y)
     other = moved(alone, x, y)
     assert np.linalg.norm(one) > 0.05

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.training import pretrained
+from securefl.training import networks, pretrained
 from securefl.training.networks import embedded
 from securefl.training.pretrained import WIDTH, EfficientNetLite0, efficientnet_lite0, leading
 
@@ -41,7 +41,7 @@ def test_other_weights_are_refused_unread(tmp_path: Path) -> None:
 def test_a_pickle_behind_the_right_digest_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, mark = tmp_path / "weights.pth", tmp_path / "unpickled"
     torch.save({"x": Evil(mark)}, path)
-    monkeypatch.setattr(pretrained, "digest", lambda file: pretrained.SHA256)
+    monkeypatch.setattr(networks, "digest", lambda file: pretrained.SHA256)
     with pytest.raises(pickle.UnpicklingError):
         EfficientNetLite0(path)
     assert not mark.exists()

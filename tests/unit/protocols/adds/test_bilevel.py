@@ -10,18 +10,24 @@ import pytest
 from support.every import every
 from support.supernets import CNN, LOCAL, MLP, context, supernet
 
+from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import DataError
 from securefl.protocols.adds.contributions import Map
 from securefl.protocols.adds.importance import Criterion
-from securefl.protocols.adds.subnet_search import Search, redrawn, search, search_job, skew, subnet_of
+from securefl.protocols.adds.subnet_search import Search, Subnet, redrawn, search_job, skew, subnet_of
+from securefl.protocols.adds.supernet import Supernet
 from securefl.study.lying import Lied
 from securefl.training import ModelConfig
 from securefl.training.cohorts import Batched
 from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.parallel import Forked
-from securefl.training.run_jobs import one_by_one
+from securefl.training.run_jobs import one_by_one, run_job
 
 SEARCH = Search(importance="slim", rate=0.05)
+
+
+def search(net: Supernet, config: Search, own: ClientContext) -> Subnet:
+    return subnet_of(net, own, run_job(search_job(net, config, own)))
 
 
 def test_a_search_is_drawn_from_the_clients_stream_and_learns() -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from support.every import every
-from support.supernets import CNN, MLP, problem, supernet
-from torch import Tensor, nn
+from support.supernets import CNN, MLP, problem, sliced, supernet
+from torch import nn
 
 from securefl.core.errors import ConfigError
-from securefl.protocols.adds.subnet_search import masked
+from securefl.protocols.adds.subnet_search import fixed_masks, masked
 from securefl.protocols.adds.supernet import Supernet
 from securefl.training import ModelConfig
 from securefl.training.task import Problem
@@ -57,11 +57,6 @@ def nets() -> dict[str, Supernet]:
 NETS = nets()
 
 
-def masks_of(net: Supernet, units: NDArray[np.bool_]) -> dict[int, Tensor]:
-    """The masks of one subnet (J,)."""
-    return {layer.own.start: torch.from_numpy(units[layer.own].astype(np.float32)) for layer in net.sampled}
-
-
 @every("name", sorted(NETS))
 def test_a_sliced_forward_is_the_masked_forward(name: str) -> None:
     """To the rounding of a sum over fewer terms, in double precision; with and without most of the units."""
@@ -74,12 +69,12 @@ def test_a_sliced_forward_is_the_masked_forward(name: str) -> None:
         units = rng.random(net.units) < share
         for layer in net.sampled:
             units[layer.own.start] = True
-        sliced = net.sliced(start, units).double().eval()
+        part = sliced(net, start, units).double().eval()
         whole = net.problem.module(start).double().eval()
-        with torch.no_grad(), masked(whole, net, masks_of(net, units)):
+        with torch.no_grad(), masked(whole, net, partial(fixed_masks, net, units, scaled=False)):
             expected = whole(x)
         with torch.no_grad():
-            torch.testing.assert_close(sliced(x), expected, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(part(x), expected, rtol=1e-12, atol=1e-12)
         whole.float()
 
 
@@ -89,12 +84,12 @@ def test_a_subnet_holds_the_entries_of_its_groups_and_costs_what_it_holds(name: 
     units = net.whole
     units[1::2] = False
     start = np.arange(len(net.problem.initial), dtype=np.float32)
-    sliced = net.sliced(start, units)
+    part = sliced(net, start, units)
     entries = net.entries(net.kept_groups(units))
-    np.testing.assert_array_equal(to_vector(sliced), start[entries])
-    assert net.parameters(units) == sum(p.numel() for p in sliced.parameters())
+    np.testing.assert_array_equal(to_vector(part), start[entries])
+    assert net.parameters(units) == sum(p.numel() for p in part.parameters())
     assert net.parameters(net.whole) == sum(p.numel() for p in net.problem.module(start).parameters())
-    assert net.macs(units) == counted(sliced, net.problem)
+    assert net.macs(units) == counted(part, net.problem)
     assert net.macs(net.whole) == counted(net.problem.module(start), net.problem)
 
 
@@ -127,10 +122,10 @@ def test_recurrent_layers_and_embeddings_are_whole() -> None:
     assert [(layer.name, layer.units) for layer in net.sampled] == [("fc1", 16)]
     units = net.whole
     units[3:] = False
-    sliced, start = net.sliced(net.problem.initial, units), net.problem.module(net.problem.initial)
+    part, start = sliced(net, net.problem.initial, units), net.problem.module(net.problem.initial)
     x = torch.randint(0, 10, (4, 12))
-    with torch.no_grad(), masked(start, net, masks_of(net, units)):
-        torch.testing.assert_close(sliced(x), start(x))
+    with torch.no_grad(), masked(start, net, partial(fixed_masks, net, units, scaled=False)):
+        torch.testing.assert_close(part(x), start(x))
     lstm = sum(p.numel() for name, p in start.named_parameters() if name.startswith("lstm.weight"))
     assert net.macs(units) == 12 * lstm + 32 * 3 + 3 * 10
     assert net.parameters(net.whole) - net.parameters(units) == 13 * (32 + 1 + 10)
@@ -141,7 +136,7 @@ def test_an_empty_subnet_is_refused() -> None:
     units = net.whole
     units[net.sampled[1].own] = False
     with pytest.raises(ConfigError, match="a unit of every layer"):
-        net.sliced(net.problem.initial, units)
+        sliced(net, net.problem.initial, units)
 
 
 def test_a_model_that_is_no_chain_is_refused() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.choices import chosen
-from support.tiny_study import run, spied, study, world
+from support.tiny_study import spied, study, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientContext, Population, State
@@ -23,7 +23,6 @@ from securefl.protocols.parts import Part, Update
 from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import parse
-from securefl.study.run import run_arm
 from securefl.training import mean_loss
 from securefl.training.task import Problem
 
@@ -213,15 +212,6 @@ def test_noised_losses_have_their_epsilon_and_bound(tmp_path: Path) -> None:
         charges = {row[6] for row in ledger.rows() if row[5] == "loss"}
     assert len(charges) == 1
     assert "gaussian" in charges.pop()
-
-
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    of = study(ARM, rounds=6)
-    whole = run(of, tmp_path / "whole")
-    for rounds in (2, 4, 6):
-        parts = run_arm(of, of.arms[0], world(of), tmp_path / "parts", lambda record: None, rounds=rounds)
-    assert [r["selected"] for r in parts.records] == [r["selected"] for r in whole.records]
-    assert [r["accuracy"] for r in parts.records] == [r["accuracy"] for r in whole.records]
 
 
 def test_what_remains_a_trial_and_its_round_tell_of_who_is_in_one_of_them() -> None:

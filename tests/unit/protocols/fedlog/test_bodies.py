@@ -202,20 +202,6 @@ def test_bodies_are_trained_kept_and_tested_on_their_own_clients_classes(tmp_pat
     assert plain(again.records) == plain(finished.records)
 
 
-def test_a_cut_off_run_goes_on_with_the_bodies_it_had(tmp_path: Path) -> None:
-    class Stopped(Exception):
-        pass
-
-    def stop(record: Any) -> None:
-        if record["round"] == 2:
-            raise Stopped
-
-    whole = run(study(rounds=4), tmp_path / "whole")
-    with pytest.raises(Stopped):
-        run(study(rounds=4), tmp_path / "cut", tell=stop)
-    assert plain(run(study(rounds=4), tmp_path / "cut").records) == plain(whole.records)
-
-
 def test_the_head_is_frozen_and_the_body_is_not() -> None:
     here = world()
     body = Trained(Bodies(here.problem), None)
@@ -236,15 +222,15 @@ def test_server_and_clients_solve_under_the_same_prior(tmp_path: Path) -> None:
     given = study(arm, rounds=2)
     algorithm = given.arms[0].options.build(world().problem)
     assert isinstance(algorithm, Heads)
-    assert isinstance(algorithm.body, Trained)
-    assert algorithm.prior == algorithm.body.prior == Prior(chi=0.5, nu=40.0)
+    assert isinstance(algorithm.statistic.body, Trained)
+    assert algorithm.prior == algorithm.statistic.body.prior == Prior(chi=0.5, nu=40.0)
     spy, _ = spied(given, tmp_path, world())
     sent = spy.states[-1].broadcast
-    mine, paper = algorithm._head(sent), solve(sent.astype(np.float64).reshape(10, -1))
+    mine, paper = algorithm.head(sent), solve(sent.astype(np.float64).reshape(10, -1))
     assert not np.allclose(mine, paper)
     here = world()
     x, y = here.records[0]
-    model, _ = prepared(algorithm.body, context(here, x, y, sent))
+    model, _ = prepared(algorithm.statistic.body, context(here, x, y, sent))
     np.testing.assert_allclose(last_dense(model).weight.detach(), mine[:, 1:], rtol=1e-6)
 
 
@@ -304,7 +290,7 @@ def test_the_paper_s_networks_have_its_shapes() -> None:
 def test_a_regular_query_without_a_head_trains_the_body() -> None:
     """Else its statistic is the same in every round, and sums over two cohorts tell that of one client."""
     here = world()
-    body: Any = FedLog(body="private", alpha=0.01).build(here.problem).body  # type: ignore[attr-defined]
+    body: Any = FedLog(body="private", alpha=0.01).build(here.problem).statistic.body  # type: ignore[attr-defined]
     asked, kept = context(here, *here.records[0], np.zeros(0, np.float32)), [{}]
     for _ in range(2):
         _, state = prepared(body, replace(asked, kept=kept[-1]))
@@ -318,7 +304,7 @@ def test_a_regular_query_without_a_head_trains_the_body() -> None:
 def test_an_initial_query_is_about_the_initial_body_also_after_training() -> None:
     """Else, after a round without one client, it tells that client's statistic: the others' are known."""
     here = world()
-    body: Any = FedLog(body="private").build(here.problem).body  # type: ignore[attr-defined]
+    body: Any = FedLog(body="private").build(here.problem).statistic.body  # type: ignore[attr-defined]
     asked = context(here, *here.records[0], np.zeros(0, np.float32))
     _, trained = prepared(body, asked)
     states = ({}, trained or {})

@@ -206,7 +206,8 @@ def test_figures_of_fedcor() -> None:
             Figure(mean=None) if none else Figure(mean=float(mean), deviation=float(deviation))
             for mean, deviation, none in cells[:3]
         ]
-        assert [setting.printed[label] for setting in fedcor.SETTINGS.values()] == found, label
+        own = (printed(part, (Measure.ROUNDS,), label) for part in fedcor.TABLE_1.parts)
+        assert [figure for (figure,) in own] == found, label
 
 
 def test_figures_of_adds() -> None:
