@@ -58,7 +58,8 @@ class OwnProtocol:
         """The options. Raises ConfigError if the code is no protocol, or does not take the arm's keys."""
         found = self.brought if (place := self.place) is None else load(place)
         if isinstance(found, type) and is_dataclass(found) and hasattr(found, "build"):
-            options: ProtocolOptions = convert(found, self.keys, self.where)
+            kind: Any = found
+            options: ProtocolOptions = convert(kind, self.keys, self.where)
             return options
         if not callable(found):
             raise ConfigError(

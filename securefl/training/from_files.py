@@ -21,10 +21,10 @@ from torch import nn
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.core.reading import convert
 from securefl.data import NAMES, Dataset, Split, load
-from securefl.data.columns import key_of, listed
+from securefl.data.columns import Named, key_of, listed
 from securefl.data.in_memory import array_of as array
-from securefl.data.layout import Arrays, values_of
-from securefl.data.schema import Named, Schema, frame_of
+from securefl.data.layout import Arrays
+from securefl.data.schema import Schema, frame_of
 from securefl.data.tables import LARGEST, read_records
 from securefl.storage.inputs import opened, require_size, shown
 from securefl.storage.own_code import Namer, importable, located, names_code
@@ -107,7 +107,8 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
     weights, columns = convert(WeightsSection, table["weights"], "weights"), _columns(table.get("data", {}))
     kind, part = section_of(table["model"], brought=False)
     section: Any = convert(kind, part, "model")
-    shape = (sum(len(values_of(one.name, one)) for one in columns),) if columns else weights.shape
+    shape = (sum(len(one.values) for one in columns),) if columns else weights.shape
+    schema = Schema(columns=columns, shape=shape) if columns else None
 
     def build(shape: tuple[int, ...]) -> tuple[nn.Module, str]:
         own: Any = section
@@ -134,7 +135,7 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
             if found.dtype.kind not in "biuf":
                 raise DataError(f"{where}: expected numbers, got an array of {found.dtype}.")
             return found.astype(np.int64 if text_model else np.float32)
-        if not columns:
+        if schema is None:
             lines = "\n".join(f"{key_of(str(name))} = {{}}" for name in frame.columns)
             raise DataError(
                 f"{where}: expected the columns that the model reads, in the order of its inputs, in {path}, "
@@ -142,14 +143,14 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
                 "A column of words needs `categories`, and other numbers than from 0 to 1 a `range`, as in a "
                 "study."
             )
-        return Schema(columns=columns, shape=shape).encode(frame, where)
+        return schema.encode(frame, where)
 
     text_model = isinstance(section, ModelConfig) and section.reads_text
     return ModelFile(
         build=build,
         encode=encode,
         shape=shape,
-        columns=[one.written() for one in columns] or None,
+        columns=schema and schema.words()["columns"],
         characters=weights.outputs if text_model else None,
     )
 
