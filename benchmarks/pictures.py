@@ -136,7 +136,7 @@ def dpsgd_epsilon() -> Figure:
 
 def growth() -> Figure:
     """CPU of a round by its cohort, and memory by the number of clients."""
-    figure = blank(height=4.0)
+    figure = blank(height=3.2)
     time, memory = figure.subplots(1, 2)
     words = {"none": "no noise", "local": "noise by each client", "masked": "masked, no noise"}
     for number, (kind, name) in enumerate(words.items()):

@@ -49,7 +49,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     if as_json:
         echo_json(report.as_json(found) | ({"page": str(out)} if out else {}), 2)
         return
-    for head, *rows in ([report.HEAD, *report.rows(found)], report.differing(found)):
+    for head, *rows in report.tables(found):
         if rows:
             echo_table(head, rows)
             echo("")

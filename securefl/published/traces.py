@@ -101,9 +101,8 @@ def _draw(
         above.set_ylim(min(heights) - margin, max(heights) + margin)
     above.set_ylabel("accuracy")
     above.set_title(f"{part.name}\n{seeds_words(own)}".strip(), fontsize=9, loc="left")
-    if not ends or not style.far_apart(above, ends):
+    if not style.far_apart(above, ends):
         above.set_xlim(left=0)
-        style.few_numbers(above.xaxis)
     above.tick_params(labelbottom=False)
     below.grid(visible=False)
     below.set_yticks(range(len(part.rows)), [row.label for row in part.rows], fontsize=8)

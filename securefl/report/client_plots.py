@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from securefl.core.errors import DataError
+from securefl.report.pages import number_text
 from securefl.report.style import (
     GRID,
     WIDE,
@@ -59,14 +60,15 @@ def participation(participation: pd.DataFrame, *, width: float = WIDE) -> Figure
             place = row + 0.28 * np.sin(2.4 * np.arange(len(counts)))
             ink: dict[str, Any] = {"color": colours[quality], "alpha": 0.6, "label": quality}
             axes.plot(counts, place, "o", markersize=4, markeredgewidth=0, **ink)
-            axes.vlines(
-                [counts.mean()] if len(counts) else [], row - 0.4, row + 0.4, color=_INK, linewidth=1.6
-            )
-            mean = f"{counts.mean():.1f}" if len(counts) else "–"
-            names.append(f"{quality} ({len(counts)}), mean {mean}")
+            mean = counts.mean() if len(counts) else np.nan
+            axes.vlines([mean][: len(counts)], row - 0.4, row + 0.4, color=_INK, linewidth=1.6)
+            names.append(f"{quality} ({len(counts)}), mean {number_text(mean)}")
         axes.set_yticks(range(len(qualities)), names)
         axes.tick_params(axis="y", length=0)
         axes.set_ylim(len(qualities) - 0.5, -0.5)
+    # A panel of few rows has no room for a title of several lines.
+    more = sum(axes.get_title(loc="left").count("\n") for axes in panels)
+    figure.set_figheight(figure.get_figheight() + 0.18 * more)
     panels[-1].set_xlabel("rounds taken part; line: mean")
     panels[-1].set_xlim(-0.5, 1.05 * max(1.0, float(data["answered"].max())))
     whole_numbers(panels[-1].xaxis)
@@ -95,15 +97,13 @@ def divergence(scores: pd.DataFrame, *, width: float = WIDE) -> Figure:
     arms, qualities = arms_of(data), qualities_of(data)
     figure = blank(height=0.8 + 3.6 * len(arms), width=width)
     panels = figure.subplots(len(arms), 1, squeeze=False)[:, 0]
-    meshes = []
     for axes, arm in zip(panels, arms, strict=True):
-        meshes.append(
-            _divergence_panel(axes, data[data["arm"] == arm], qualities, norm, int(data["round"].max()))
-        )
+        own = data[data["arm"] == arm]
+        mesh = _divergence_panel(axes, own, qualities, norm, int(data["round"].max()))
         panel_title(axes, arm, share=0.8 if width >= WIDE else 0.5)
     panels[-1].set_xlabel("round")
     whole_numbers(panels[-1].xaxis)
-    bar = figure.colorbar(meshes[0], ax=list(panels), extend="both", pad=0.02, aspect=25 * len(arms))
+    bar = figure.colorbar(mesh, ax=list(panels), extend="both", pad=0.02, aspect=25 * len(arms))
     bar.set_label("divergence from the baseline (log scale)")
     plain_logarithmic(bar.ax.yaxis)
     return figure
@@ -118,8 +118,7 @@ def _divergence_panel(
     first = int(table.columns.min())
     table = table.reindex(columns=range(first, last + 1)).ffill(axis=1)
     median = table.median(axis=1)
-    place = {name: i for i, name in enumerate(qualities)}
-    order = sorted(quality.index, key=lambda client: (place[str(quality[client])], median[client]))
+    order = sorted(quality.index, key=lambda client: (qualities.index(str(quality[client])), median[client]))
     values = table.reindex(order).to_numpy(dtype=float)
     # A logarithm has no place for a perfect match; it takes the colour of the lowest.
     grid = np.ma.masked_invalid(np.where(values == 0, norm.vmin or 0.0, values))
@@ -154,8 +153,8 @@ def embedding(places: pd.DataFrame, *, width: float = WIDE) -> Figure:
         for number, label in enumerate(labels):
             own = data[(data["arm"] == arm) & (data["label"].astype(str) == label)]
             axes.scatter(
-                own["first"].to_numpy(dtype=float),
-                own["second"].to_numpy(dtype=float),
+                own["first"],
+                own["second"],
                 s=34,
                 color=look(number).colour,
                 marker=look(number).marker,
@@ -164,11 +163,8 @@ def embedding(places: pd.DataFrame, *, width: float = WIDE) -> Figure:
                 label=f"mostly label {label}" if label else "clients",
             )
         panel_title(axes, arm)
-        axes.set_xlabel("first direction")
-        axes.set_ylabel("second direction")
-        distances = np.abs(data[["first", "second"]].to_numpy(dtype=float))
-        limit = 1.05 * max(float(np.nanmax(distances)), 1e-9)
-        axes.set_xlim(-limit, limit)
-        axes.set_ylim(-limit, limit)
+        far = 1.05 * max(data[["first", "second"]].abs().max().max(), 1e-9)
+        ends = (-far, far)
+        axes.set(xlabel="first direction", ylabel="second direction", xlim=ends, ylim=ends)
     legend(figure)
     return figure

@@ -39,10 +39,9 @@ def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
     rows = ceil(len(names) / across)
     figure = blank(height=0.4 + 3.1 * rows, width=width)
     panels = figure.subplots(rows, across, squeeze=False).flat
-    for axes in panels:
+    for axes in [*panels][len(names) :]:
         axes.set_visible(False)
     for axes, name in zip(figure.axes, names, strict=False):
-        axes.set_visible(True)
         own = data[data["name"] == name]
         counts = own.pivot_table(index="true", columns="predicted", values="records", aggfunc="sum")
         matrix = counts.to_numpy(dtype=float)
@@ -57,8 +56,8 @@ def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
         style.whole_numbers(axes.yaxis)
         axes.set_xlabel("predicted class")
         axes.set_ylabel("class")
-        axes.set_title(name, fontsize=10, loc="left")
-    figure.colorbar(image, ax=figure.axes, label="records of the class (%)")
+        style.panel_title(axes, name, share=1 / across)
+    figure.colorbar(image, ax=figure.axes, aspect=20 * rows, label="records of the class (%)")
     return figure
 
 
@@ -73,9 +72,7 @@ def calibration(
     """
     data = checked(table, ("name", "probability", "right", "records"))
     names = list(dict.fromkeys(data["name"]))
-    given = dict(looks or {})
-    more = [name for name in names if name not in given]
-    shown = given | {name: style.look(len(given) + place) for place, name in enumerate(more)}
+    shown = style.looks([*(looks or {}), *names]) | {**(looks or {})}
     figure = blank(height=3.9, width=width)
     axes = figure.subplots()
     light_frame(axes)
@@ -84,9 +81,7 @@ def calibration(
     for name in names:
         own = data[data["name"] == name].sort_values("probability")
         curve(axes, own["probability"], own["right"], shown[name], label=name, joined=not several)
-    axes.set_xlabel("probability of the predicted class")
-    axes.set_ylabel("share of right classes")
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1)
+    words = {"xlabel": "probability of the predicted class", "ylabel": "share of right classes"}
+    axes.set(xlim=(0, 1), ylim=(0, 1), **words)
     legend(figure)
     return figure

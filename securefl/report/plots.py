@@ -185,8 +185,7 @@ def bytes_and_time(
         lines(axes, tested, worn, x=cost)
         for part in parts.values():
             draw_floor(axes, part)
-        if not far_apart(axes, [*means.groupby("arm", observed=True)[cost].max()]):
-            style.few_numbers(axes.xaxis)
+        far_apart(axes, [*means.groupby("arm", observed=True)[cost].max()])
         axes.set_xlabel(words)
         axes.set_ylabel(label if axes is panels[0] or width < WIDE else "")
     legend(figure)

@@ -99,26 +99,15 @@ def said(
     better), and adjusted p. unit: follows the leads, such as " rounds". without: the rivals that lack the
     figure under a seed.
     """
-    ahead = [_one(*rival, unit) for rival in rivals if rival[2] < LEVEL and rival[1] > 0]
-    behind = [_one(name, -lead, p, unit) for name, lead, p in rivals if p < LEVEL and lead < 0]
-    open_ = [
-        f"{name} ({_signed(lead, unit)}, p {_p(p)})" for name, lead, p in rivals if p >= LEVEL or lead == 0
-    ]
-    parts = [
-        *([f"ahead of {_listed(ahead)}"] if ahead else []),
-        *([f"behind {_listed(behind)}"] if behind else []),
-        *([f"not significant beside {_listed(open_)}"] if open_ else []),
-        *([f"no figure of {_listed(without)}"] if without else []),
-    ]
+    words: dict[str, list[str]] = {"ahead of": [], "behind": [], "not significant beside": []}
+    for name, lead, p in rivals:
+        sure, by = p < LEVEL and lead != 0, f"{_number(abs(lead))}{unit}"
+        way = "not significant beside" if not sure else "ahead of" if lead > 0 else "behind"
+        sign = "+" if lead > 0 else "−" if lead < 0 else ""
+        words[way].append(f"{name} by {by} (p {_p(p)})" if sure else f"{name} ({sign}{by}, p {_p(p)})")
+    words["no figure of"] = [*without]
+    parts = [f"{way} {_listed(names)}" for way, names in words.items() if names]
     return f"{label}: {'; '.join(parts) or 'no figure of its own'}."
-
-
-def _one(name: str, lead: float, p: float, unit: str) -> str:
-    return f"{name} by {_number(lead)}{unit} (p {_p(p)})"
-
-
-def _signed(lead: float, unit: str) -> str:
-    return f"{'+' if lead > 0 else '−' if lead < 0 else ''}{_number(abs(lead))}{unit}"
 
 
 def _number(value: float) -> str:

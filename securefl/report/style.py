@@ -302,11 +302,16 @@ def panel_title(axes: Axes, words: str, *, share: float = 1.0) -> None:
 
 
 def far_apart(axes: Axes, values: Sequence[float]) -> bool:
-    """Whether these numbers would crowd on a linear axis. The horizontal one is then made logarithmic."""
-    far = min(values) > 0 and max(values) / min(values) > _FAR
+    """Whether these numbers would crowd on a linear axis. The horizontal one is then made logarithmic.
+
+    A linear one has at most five numbers: those of small times have many digits.
+    """
+    far = len(values) > 0 and min(values) > 0 and max(values) / min(values) > _FAR
     if far:
         axes.set_xscale("log")
         plain_logarithmic(axes.xaxis)
+    else:
+        axes.locator_params("x", nbins=4)
     return far
 
 
@@ -315,13 +320,6 @@ def whole_numbers(axis: Axis) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-
-
-def few_numbers(axis: Axis) -> None:
-    """Label an axis with at most five numbers: those of small times have many digits."""
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(nbins=4))
 
 
 def plain_logarithmic(axis: Axis) -> None:

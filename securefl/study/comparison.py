@@ -6,69 +6,31 @@ measure the same thing on the same test records. Everything else may differ, and
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import inf
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 
 from securefl.accounting.figures import in_words, plain
-from securefl.core.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError
 from securefl.core.release import PARTIES
-from securefl.core.text_safety import uncell
 from securefl.data import NAMES
 from securefl.report import plots
-from securefl.report.accuracy import MEASURES, Measure
 from securefl.report.pages import APART, Picture, environment, number_text
 from securefl.report.run_page import TESTED
 from securefl.report.significance import LEVEL, holm, least_pairs, signed_rank, with_interval
 from securefl.report.style import looks
-from securefl.storage.inputs import content
-from securefl.storage.private_folder import CONFIG, PRIVATE, RUN, require_format
-from securefl.storage.texts import read_text, show, toml
+from securefl.storage.texts import show
+from securefl.study.finished import EPSILONS, Finished, finished_run
 from securefl.study.publication import PERSONAL
 
 _TESTED: Final = ("source", "target", "classes", "ignore", "columns", "test", "test_share", "test_clients")
 """Keys of [data] that decide, with `features` and `network`, what the models are tested on."""
-_EPSILONS: Final = [f"epsilon_{party}" for party in PARTIES]
-_COLUMNS: Final = {"arm", "seed", "round", "accuracy", "bytes_up", "bytes_down", "models", *_EPSILONS}
-HEAD = ("series", "models", "rounds", "accuracy", "MB up", "MB down", "epsilon", "beside the first run")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Finished:
-    """A finished run as it is on disk.
-
-    name: distinct among the compared runs. config: the values of the study by dotted key, those of an arm
-    under `arm "NAME".`. metrics: a row for each arm, seed and round. digests: of own records, by name.
-    split: the key that drew the test records, if one did.
-    """
-
-    name: str
-    folder: Path
-    text: str
-    config: Mapping[str, Any]
-    metrics: pd.DataFrame
-    summary: Mapping[str, Any]
-    digests: Mapping[str, str]
-    split: bytes
-
-    @property
-    def measure(self) -> Measure:
-        """The definition of its accuracy."""
-        words = str(self.summary.get("accuracy") or "of unknown kind")
-        known = {own.words: own for own in MEASURES.values()}
-        return known.get(words) or Measure(words, "accuracy", -inf)
-
-    @property
-    def infinite_reason(self) -> dict[str, str]:
-        """For each arm, why its epsilon is infinite; empty if it is not."""
-        return {arm["name"]: arm.get("infinite_reason", "") for arm in self.summary.get("arms", [])}
+_HEAD = ("series", "models", "rounds", "accuracy", "MB up", "MB down", "epsilon", "beside the first run")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,7 +89,7 @@ def compared(folders: Sequence[Path]) -> Comparison:
     first = of_arm[["run", "arm", "models"]].first()
     series = first.assign(
         rounds=of_arm["round"].max(),
-        **of_arm[_EPSILONS].max(),
+        **of_arm[EPSILONS].max(),
         accuracy=last.agg(lambda own: own.mean(skipna=False)),
         accuracies=last.agg(list),
         **moved.rename(columns={"bytes_up": "megabytes_up", "bytes_down": "megabytes_down"}),
@@ -140,55 +102,6 @@ def compared(folders: Sequence[Path]) -> Comparison:
     notes = [*_notes(runs, series, apart), *_beside_the_first(series, ended.unstack("label"), apart)]
     metrics = rounds.assign(arm=rounds["label"])
     return Comparison(runs=runs, series=series, differences=differing, notes=notes, metrics=metrics)
-
-
-def finished_run(folder: Path, name: str, *, private: bool = True) -> Finished:
-    """Read a finished run. private: whether accuracies of personal models are read, if they are here.
-
-    Raises ConfigError for a folder without a finished run, and DataError for a damaged file.
-    """
-    config, apart = folder / CONFIG, folder / PRIVATE
-    if not config.is_file():
-        raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
-    require_format(folder, RUN)
-    if not (folder / "summary.json").is_file():
-        raise ConfigError(
-            f"{folder}: not finished; go on with: securefl run {config} --out {folder}. Then compare again."
-        )
-    text = read_text(config)
-    table = toml(text)
-    arms = {f"arm {json.dumps(arm.pop('name', ''))}": arm for arm in table.pop("arm", ())}
-    flat = pd.json_normalize({**table, **arms}).to_dict("records")[0]
-    key, records, metrics = (apart / file for file in ("split.key", "records.json", "metrics.csv"))
-    digests = _read(records) if records.is_file() else {}
-    # On the machine of the run, with the accuracies of personal models.
-    rounds = metrics if private and metrics.is_file() else folder / metrics.name
-    return Finished(
-        name=name,
-        folder=folder,
-        text=text,
-        config={str(key): value for key, value in flat.items()},
-        metrics=_read(rounds),
-        summary=_read(folder / "summary.json"),
-        digests={name: said for name, said in digests.items() if "SHA-256" in str(said)},
-        split=content(key, 4096) if key.is_file() else b"",
-    )
-
-
-def _read(path: Path) -> Any:
-    """The JSON object or the table of rounds in a file. Raises DataError for a damaged one."""
-    is_table, raw = path.suffix == ".csv", content(path, 2**28)
-    try:
-        found: Any = pd.read_csv(io.BytesIO(raw), comment="#") if is_table else json.loads(raw)
-        if is_table and ((missing := sorted(_COLUMNS - {*found.columns})) or found.empty):
-            raise ValueError(f"no column {', '.join(missing)}." if missing else "no row.")
-        if not is_table and not isinstance(found, dict):
-            raise ValueError(f"a {type(found).__name__}.")
-    except ValueError as error:
-        what = "a table of rounds" if is_table else "a JSON object"
-        again = f"Write it again: securefl report {path.parent}"
-        raise DataError(f"{path}: expected {what}, got: {error} {again}") from None
-    return found.assign(arm=found["arm"].map(lambda arm: str(uncell(arm)))) if is_table else found
 
 
 def _require_same_tests(one: Finished, other: Finished) -> None:
@@ -258,16 +171,13 @@ def _beside_the_first(series: pd.DataFrame, ended: pd.DataFrame, apart: str) -> 
     return [f"No test: {why}." for why in dict.fromkeys(whys)]
 
 
-def differing(found: Comparison) -> list[list[str]]:
-    """A table of the keys whose values differ: a head, then a row for each key."""
-    rows = [[key, *map(show, values)] for key, values in found.differences.items()]
-    return [["key", *(run.name for run in found.runs)], *rows]
+def tables(found: Comparison) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
+    """Two tables with their heads. The first has a row for each arm, the second for each key that differs.
 
-
-def rows(found: Comparison) -> list[tuple[str, ...]]:
-    """The answer: a row under `HEAD` for each arm, global models first, and then the highest accuracy."""
+    Arms with global models come first, and then those of the highest accuracy.
+    """
     ranked = found.series.sort_values(["models", "accuracy"], ascending=[True, False])
-    return [
+    arms = [
         (
             *(str(label), own["models"], str(own["rounds"]), with_interval(own["accuracies"])),
             *(number_text(own[f"megabytes_{way}"]) for way in ("up", "down")),
@@ -276,14 +186,14 @@ def rows(found: Comparison) -> list[tuple[str, ...]]:
         )
         for label, own in ranked.iterrows()
     ]
+    keys = [[key, *map(show, values)] for key, values in found.differences.items()]
+    return [_HEAD, *arms], [["key", *(run.name for run in found.runs)], *keys]
 
 
 def _gap(own: pd.Series[Any]) -> str:
     """How an arm ended beside its opponent in the first run, with the test's p if there is one."""
-    if pd.isna(own["pairs"]):
-        return "–"
-    if not own["pairs"]:
-        return f"no seed with an accuracy here and in {own['other']}"
+    if not own["pairs"] > 0:
+        return "–" if pd.isna(own["pairs"]) else f"no seed with an accuracy here and in {own['other']}"
     gap = f"{own['points']:+.1f} points beside {own['other']}, {own['of']}: {own['pairs']:.0f}"
     return gap if pd.isna(own["p"]) else f"{gap}, p = {own['p']:.2g}"
 
@@ -300,10 +210,12 @@ def page(found: Comparison, reproduce: str) -> str:
         note="" if found.personal else TESTED,
         draw=lambda width: plots.accuracy(found.metrics, width=width, **axis),
     )
-    tables = {"differing": differing(found), "head": HEAD, "rows": rows(found), "looks": worn}
-    words = {"measure": measure.words, "reproduce": reproduce, "apart": APART, "tested": TESTED}
-    made = environment().get_template("compare.html.j2")
-    return made.render(found=found, picture=picture, **tables, **words)
+    (head, *rows), differing = tables(found)
+    shown = {"head": head, "rows": rows, "differing": differing, "looks": worn, "measure": measure.words}
+    words = {"reproduce": reproduce, "apart": APART, "tested": TESTED}
+    return (
+        environment().get_template("compare.html.j2").render(found=found, picture=picture, **shown, **words)
+    )
 
 
 def as_json(found: Comparison) -> dict[str, Any]:

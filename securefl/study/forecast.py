@@ -52,18 +52,6 @@ class EpsilonPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class End:
-    """What the last round costs beyond a later one, for an algorithm with a query at the end of a run.
-
-    bytes_up, bytes_down: of all clients. seconds: on this machine.
-    """
-
-    bytes_up: int
-    bytes_down: int
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Forecast:
     """The forecast of one arm, for a client that takes part in every round.
 
@@ -76,9 +64,9 @@ class Forecast:
         affordable: the number of rounds that the budget buys, if extra queries come evenly over the schedule.
             None without a budget.
         bytes_up, bytes_down: of all clients, in the first and in a later round, from a rehearsal of two
-            rounds whose results are discarded.
-        seconds: of the same two rounds, on this machine.
-        end: None if the last round is like a later one.
+            rounds whose results are discarded. If the last round has a query of its own, a third number is
+            what it costs beyond a later one.
+        seconds: of the same rounds, on this machine.
         changes: the changes that private training makes in the model.
         alone: the reason why clients train one by one. Empty if they train in batches.
         apart: how private training keeps records apart, and its cost. Empty without private training.
@@ -94,11 +82,10 @@ class Forecast:
     learns: dict[str, str]
     epsilon: dict[str, float]
     affordable: int | None
-    bytes_up: tuple[int, int]
-    bytes_down: tuple[int, int]
-    seconds: tuple[float, float]
+    bytes_up: tuple[int, ...]
+    bytes_down: tuple[int, ...]
+    seconds: tuple[float, ...]
     changes: tuple[str, ...]
-    end: End | None = None
     by_round: dict[int, float] = field(default_factory=dict)
     takes: tuple[EpsilonPart, ...] = ()
     noise: str = ""
@@ -110,8 +97,8 @@ class Forecast:
     advice: str = ""
 
     def total_seconds(self, rounds: int, seeds: int) -> float:
-        end = 0.0 if self.end is None else self.end.seconds
-        return seeds * (self.seconds[0] + (rounds - 1) * self.seconds[1] + end)
+        first, later, *end = self.seconds
+        return seeds * (first + (rounds - 1) * later + sum(end))
 
 
 def forecasts(
@@ -144,8 +131,10 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
         apart = sentence(model, lone_rows(private.chunk, trained))
     return Forecast(
-        **{name: (first[key], later[key]) for name, key in costs.items()},
-        end=End(**{n: max(0, last[0][key] - later[key]) for n, key in costs.items()}) if last else None,
+        **{
+            name: (first[key], later[key], *(max(0, own[key] - later[key]) for own in last))
+            for name, key in costs.items()
+        },
         arm=arm.name,
         clients=world.problem.clients,
         learns={party: learns(plan, sent, party) for party in PARTIES},
@@ -362,13 +351,7 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
 
 def _bytes(own: Forecast) -> Iterator[str]:
     for way in ("up", "down"):
-        once, again, *end = (
-            f"{count / own.clients:,.0f}"
-            for count in (
-                *getattr(own, f"bytes_{way}"),
-                *([getattr(own.end, f"bytes_{way}")] if own.end else []),
-            )
-        )
+        once, again, *end = (f"{count / own.clients:,.0f}" for count in getattr(own, f"bytes_{way}"))
         more = f", and {end[0]} more in the last one" if end else ""
         yield f"  bytes {way:5} a client: {once} in round 1, then {again} a round{more}"
 

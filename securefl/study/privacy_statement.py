@@ -20,8 +20,8 @@ from securefl.mechanisms.registry import legend
 from securefl.report.latex import escaped
 from securefl.report.run_page import TESTED
 from securefl.study.arm import LEDGER, arm_folder
-from securefl.study.comparison import Finished, finished_run
 from securefl.study.config import Arm, Study
+from securefl.study.finished import Finished, finished_run
 from securefl.study.folder import study_of
 
 

@@ -312,19 +312,14 @@ def _as_text(value: Any) -> str:
 def put(table: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key in a study's table of TOML; below `arm`, in every arm."""
     section, *path = key.split(".")
-    if section == "arm" and isinstance(arms := table.get("arm"), list):
-        for arm in arms:
-            _put_in(arm, path, value, key)
-    else:
-        _put_in(table, [section, *path], value, key)
-
-
-def _put_in(table: Any, path: Sequence[str], value: Any, key: str) -> None:
-    for part in path[:-1]:
-        table = table.setdefault(part, {}) if isinstance(table, dict) else None
-    if not isinstance(table, dict):
-        raise ConfigError(f"Expected tables along the path `{key}`, got another value. Mend the key.")
-    table[path[-1]] = value
+    arms = table.get("arm") if section == "arm" else None
+    for own in arms if isinstance(arms, list) else [table]:
+        at, (*above, last) = own, path if own is not table else [section, *path]
+        for part in above:
+            at = at.setdefault(part, {}) if isinstance(at, dict) else None
+        if not isinstance(at, dict):
+            raise ConfigError(f"Expected tables along the path `{key}`, got another value. Mend the key.")
+        at[last] = value
 
 
 def _free(name: str, taken: set[str]) -> str:

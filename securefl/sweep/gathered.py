@@ -18,8 +18,8 @@ from securefl.core.errors import ConfigError
 from securefl.report.accuracy import Measure, joint
 from securefl.storage.private_folder import SWEEP, require_format
 from securefl.storage.texts import kept, read_text, toml
-from securefl.study.comparison import Finished, finished_run
 from securefl.study.config import Study, home_of
+from securefl.study.finished import Finished, finished_run
 from securefl.study.folder import study_of
 from securefl.study.publication import public
 from securefl.sweep.cells import CONFIG, Cell, Sweep, parse_sweep
@@ -82,6 +82,10 @@ def gather(folders: Sequence[Path], *, private: bool = False) -> Gathered:
     """
     found = [run_folders(folder) for folder in folders]
     runs = [finished_run(home, str(home), private=private) for homes, _ in found for home in homes]
+    if again := [
+        run.name for place, run in enumerate(runs) if run.name in [own.name for own in runs[:place]]
+    ]:
+        raise _twice(again[0], again[0])
     cells = [Cell(overrides={}, name=run.name, folder=run.name, study=study_of(run.folder)) for run in runs]
     keys = list(dict.fromkeys([*_APART, *(key for cell in cells for key in _keys(cell.study))]))
     pooled = Sweep(name="", keys=tuple(keys), cells=tuple(cells), text="")
@@ -144,7 +148,11 @@ def _settings(summary: pd.DataFrame, keys: Sequence[str]) -> list[str]:
         if not (twice := text.duplicated(keep=False)).any():
             return varied
     first, second, *_ = summary.loc[text.eq(text[twice].iloc[0]).all(axis=1), "cell"]
-    raise ConfigError(
+    raise _twice(first, second)
+
+
+def _twice(first: str, second: str) -> ConfigError:
+    return ConfigError(
         f"Expected each seed of an arm once under one setting, got it in {first} and in {second}: an "
         "interval that counts it twice would be too narrow. Leave one of them out."
     )

@@ -11,20 +11,18 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pandas as pd
 from markupsafe import Markup
 
 from securefl.accounting.figures import asked_for, says_infinite, with_reason
 from securefl.core.installed import versions
-from securefl.report import pages, run_page, style
+from securefl.report import run_page, style
 from securefl.report.accuracy import MEASURES, Measure, joint
 from securefl.report.inline import inline_svg
-from securefl.report.pages import number_text
+from securefl.report.pages import environment, number_text
 from securefl.report.significance import with_interval
 from securefl.storage.texts import show
 from securefl.study import publication
@@ -34,10 +32,6 @@ from securefl.sweep.run import facts_of
 from securefl.sweep.tradeoff import Series, filters
 from securefl.sweep.tradeoff_plots import Drawing, drawings, worn_by
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
-_TEMPLATE = "sweep.html.j2"
 _COLUMNS: Final = (
     *("Epsilon asked for, or by given noise", "True epsilon", "Models tested"),
     *("Final accuracy ‡", "Best accuracy ‡", "Rounds run", "Rounds to target ‡", "Up MB", "Down MB", "Seeds"),
@@ -88,43 +82,41 @@ def render(
     alarms = alarms_of(sweep, out) if private else {}
     choices = filters(sweep, series)
     short = short_names(sweep.keys)
-    return _template().render(
-        title=sweep.name,
-        cells=len(sweep.cells),
-        seeds=sorted({int(seed) for own in series for seed in own.rows["seed"]}),
-        swept={key: swept_values(sweep, key) for key in sweep.keys},
-        failed=failed,
-        warnings={name: [own["text"] for own in told] for name, told in alarms.items()},
-        measure=measure_of(sweep, out).words,
-        notice=publication.notice("sweep.html", private=private),
-        private=private,
-        tested=run_page.TESTED,
-        personal=publication.PERSONALLY_TESTED if any(own.personal for own in series) else "",
-        sentences=_outside(sweep, out),
-        caveats=caveats(sweep),
-        choices={short.get(name, name): values for name, values in choices.items()},
-        series=series,
-        groups={own.number: _groups(own, choices) for own in series},
-        rows=[(one, _numbers(own)) for one in series for _, own in one.rows.groupby("asked", sort=True)],
-        held=_held(series),
-        headline=headline(series),
-        answer=answer(series),
-        figures=figures,
-        cards=cards(sweep, out),
-        columns=_COLUMNS,
-        swatch=lambda own: style.swatch(worn_by(own)),
-        versions=versions(),
-        config=sweep.text,
-        reproduce=reproduce,
-        script=Markup(SCRIPT),
-        digest=script_digest(),
+    return (
+        environment()
+        .get_template("sweep.html.j2")
+        .render(
+            title=sweep.name,
+            cells=len(sweep.cells),
+            seeds=sorted({int(seed) for own in series for seed in own.rows["seed"]}),
+            swept={key: swept_values(sweep, key) for key in sweep.keys},
+            failed=failed,
+            warnings={name: [own["text"] for own in told] for name, told in alarms.items()},
+            measure=measure_of(sweep, out).words,
+            notice=publication.notice("sweep.html", private=private),
+            private=private,
+            tested=run_page.TESTED,
+            personal=publication.PERSONALLY_TESTED if any(own.personal for own in series) else "",
+            sentences=_outside(sweep, out),
+            caveats=caveats(sweep),
+            choices={short.get(name, name): values for name, values in choices.items()},
+            series=series,
+            groups={own.number: _groups(own, choices) for own in series},
+            rows=[(one, _numbers(own)) for one in series for _, own in one.rows.groupby("asked", sort=True)],
+            held=_held(series),
+            headline=headline(series),
+            answer=answer(series),
+            figures=figures,
+            cards=cards(sweep, out),
+            columns=_COLUMNS,
+            swatch=lambda own: style.swatch(worn_by(own)),
+            versions=versions(),
+            config=sweep.text,
+            reproduce=reproduce,
+            script=Markup(SCRIPT),
+            digest=script_digest(),
+        )
     )
-
-
-@cache
-def _template() -> Template:
-    source = files("securefl.sweep").joinpath(_TEMPLATE).read_text(encoding="utf-8")
-    return pages.environment().from_string(source)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -211,16 +211,13 @@ def _work(line: Line) -> None:
     for order in line.orders():
         folder, text = Path(order.pop("folder")), order.pop("text")
         try:
-            error = error_of_cell(folder, text, order, partial(_told, line), Told(line.stopping))
+            told = Told(line.stopping)
+            error = error_of_cell(folder, text, order, lambda done: line.tell({"done": done}), told)
         except Interrupted:
             line.tell({"stopped": True})
         else:
             line.tell({"error": error})
         free_cycles()
-
-
-def _told(line: Line, done: int) -> None:
-    line.tell({"done": done})
 
 
 def place_of(study: Study) -> Mapping[str, Any]:
@@ -260,10 +257,6 @@ def error_of_cell(
     return None
 
 
-def _quiet(line: str) -> None:
-    """Print nothing: the sweep itself reports that a dead process left locks."""
-
-
 def share_key(out: Path, study: Study, folder: Path) -> None:
     """Write the key that splits the records in all runs of the sweep in `out` into a new cell or trial."""
     if not (folder / CONFIG).exists():
@@ -277,14 +270,15 @@ def run_cell(
 
     reserved: see `run_study`.
     """
-    done = 0
+    done = itertools.count(1)
 
     def tell(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
-        nonlocal done
-        done += 1
-        count(done)
+        count(next(done))
 
-    found, _ = run_study(study, folder, tell, stop=stop, say=_quiet, baselines=False, reserved=reserved)
+    # Silent, since the sweep itself reports that a dead process left locks.
+    found, _ = run_study(
+        study, folder, tell, stop=stop, say=lambda line: None, baselines=False, reserved=reserved
+    )
     # On the CPU: from here on no model is trained.
     first = world.build(study, study.study.seeds[0], Hardware())
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}

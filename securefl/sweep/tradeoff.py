@@ -156,22 +156,26 @@ def summarised(
     """A row per cell, arm and seed. told: the cells, each with the `infinite_reason` of its arms.
 
     Columns: cell, arm, seed, one per swept key, protocol, models (of the accuracies, "global" or "personal"),
-    rounds (fewer than planned if budgets ran out before), final_accuracy, best_accuracy, floor (the accuracy
-    of a constant answer), rounds_to_target (empty if it was not reached), bytes_up and bytes_down (of the
-    whole run), epsilon against each party, target, asked (the epsilon that the noise is calibrated for; if
-    noise was given instead, the true one, inf if that is infinite), unit, adjacency, delta, adversaries,
-    epsilon_true (the largest epsilon against the parties of `adversaries`), infinite_reason (the reason why
-    it is infinite).
+    target, asked (the epsilon that the noise is calibrated for; if noise was given instead, the true one, inf
+    if that is infinite), unit, adjacency, delta, adversaries, infinite_reason (why the true epsilon is
+    infinite), rounds (fewer than planned if budgets ran out before), final_accuracy, best_accuracy, floor
+    (the accuracy of a constant answer), rounds_to_target (empty if it was not reached), bytes_up and
+    bytes_down (of the whole run), epsilon against each party, and epsilon_true, the largest of those against
+    the parties of `adversaries`.
     """
     if results.empty:
         return results
     by, epsilons = ["cell", "arm", "seed"], {party: f"epsilon_{party}" for party in PARTIES}
-    cells = pd.DataFrame([_of_study(cell) for cell, _ in told]).set_index("cell")
-    reasons = {(cell.folder, arm): why for cell, own in told for arm, why in own["infinite_reason"].items()}
-    rounds = results.join(cells["target"].astype(float), on="cell").sort_values("round", kind="stable")
+    arms = [(cell, arm.name, own["infinite_reason"]) for cell, own in told for arm in cell.study.arms]
+    about = pd.DataFrame(
+        [{**_of_study(cell), "arm": arm, "infinite_reason": why.get(arm, "")} for cell, arm, why in arms]
+    ).set_index(["cell", "arm"])
+    # A round's own `asked` is the number of clients that were asked.
+    rounds = results.drop(columns=[*about], errors="ignore").join(about, on=["cell", "arm"])
+    rounds = rounds.sort_values("round", kind="stable")
     runs, last = rounds.groupby(by, sort=False), rounds.drop_duplicates(by, keep="last").set_index(by)
-    reached = rounds[rounds["accuracy"] >= rounds["target"]].groupby(by)["round"].min()
-    found = last.loc[runs.size().index, [*sweep.keys, "protocol", "models"]].assign(
+    reached = rounds[rounds["accuracy"] >= rounds["target"].astype(float)].groupby(by)["round"].min()
+    found = last.loc[runs.size().index, [*sweep.keys, "protocol", "models", *about]].assign(
         rounds=runs["round"].max(),
         final_accuracy=last["accuracy"],
         best_accuracy=runs["accuracy"].max(),
@@ -181,11 +185,8 @@ def summarised(
         **runs[["bytes_up", "bytes_down"]].sum(),
         **runs[[*epsilons.values()]].max(),
     )
-    found = found.join(cells, on="cell")
     true = [found[name].where(found["adversaries"].str.contains(party)) for party, name in epsilons.items()]
-    why = [reasons.get((cell, arm), "") for cell, arm, _ in found.index]
-    found = found.assign(epsilon_true=pd.concat(true, axis=1).max(axis=1), infinite_reason=why)
-    return with_levels(found.reset_index())
+    return with_levels(found.assign(epsilon_true=pd.concat(true, axis=1).max(axis=1)).reset_index())
 
 
 def with_levels(summary: pd.DataFrame) -> pd.DataFrame:

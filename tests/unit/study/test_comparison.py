@@ -19,9 +19,9 @@ from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES
 from securefl.report.accuracy import MEASURES
-from securefl.report.significance import least_pairs
+from securefl.report.significance import holm, least_pairs
 from securefl.storage.private_folder import RUN, note_format
-from securefl.study.comparison import Comparison, as_json, compared, differing, page, rows
+from securefl.study.comparison import Comparison, as_json, compared, page, tables
 
 WORDS = MEASURES["classification"].words
 
@@ -62,6 +62,10 @@ def beside(found: Comparison) -> list[str]:
     return [row[-1] for row in rows(found) if row[-1] != "–"]
 
 
+def rows(found: Comparison) -> list[Sequence[str]]:
+    return tables(found)[0][1:]
+
+
 def test_a_difference_with_power_has_the_signed_rank_p(tmp_path: Path) -> None:
     first = np.array([0.50, 0.52, 0.55, 0.53, 0.56, 0.58, 0.54])
     gaps = np.array([0.02, 0.05, 0.011, 0.034, 0.06, 0.023, -0.004])
@@ -100,13 +104,8 @@ def test_several_tests_are_corrected_and_need_more_pairs(tmp_path: Path) -> None
         runs.append(finished(tmp_path / name, config=config, finals=(base + gap).tolist(), arms=arms))
     found = compared(runs)
     raw = [wilcoxon(gaps[name]).pvalue for name in ("b", "b", "c", "c")]
-    holm = sorted(raw)
-    expected, floor = {}, 0.0
-    for place, p in enumerate(holm):
-        floor = max(floor, min(1.0, p * (4 - place)))
-        expected[p] = floor
     later = found.series.iloc[2:]
-    assert list(later["p"]) == pytest.approx([expected[p] for p in raw])
+    assert list(later["p"]) == pytest.approx(list(holm(raw)))
     assert list(later["other"]) == ["a: FedAvg", "a: FedProf"] * 2
     assert [least_pairs(m) for m in (1, 2, 4, 5)] == [6, 7, 8, 8]
 
@@ -142,8 +141,9 @@ def test_differences_are_listed_by_key_and_arm(tmp_path: Path) -> None:
         'arm "FedProf".protocol': [None, "fedprof"],
         'arm "FedProf".fraction': [None, 0.5],
     }
-    assert differing(found)[:2] == [["key", "a", "b"], ["local.learning_rate", "0.2", "0.1"]]
-    assert differing(found)[-1][1:] == ["not set", "0.5"]
+    head, first, *_, last = tables(found)[1]
+    assert [head, first] == [["key", "a", "b"], ["local.learning_rate", "0.2", "0.1"]]
+    assert last[1:] == ["not set", "0.5"]
 
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {

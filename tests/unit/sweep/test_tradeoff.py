@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,6 +39,12 @@ from securefl.sweep.tradeoff_plots import drawings
 @pytest.fixture
 def swept() -> Sweep:
     return two_lists()
+
+
+def filled(found: Sweep, out: Path, **more: Any) -> pd.DataFrame:
+    """The summary of the sweep's cells, as if they had run."""
+    fill(found, out, **more)
+    return summary_table(found, out, results_table(found, out))
 
 
 def test_a_cell_that_was_copied_over_another_is_refused(swept: Sweep, tmp_path: Path) -> None:
@@ -108,8 +115,7 @@ def test_tables_have_every_row_and_key(swept: Sweep, tmp_path: Path) -> None:
 
 
 def test_json_has_the_summary_and_what_failed(swept: Sweep, tmp_path: Path) -> None:
-    fill(swept, tmp_path, leave=1)
-    summary = summary_table(swept, tmp_path, results_table(swept, tmp_path))
+    summary = filled(swept, tmp_path, leave=1)
     found = json.loads(
         json.dumps(as_json(swept, tmp_path, summary, {"a cell": "no memory"}), allow_nan=False)
     )
@@ -130,8 +136,7 @@ def test_an_arm_may_have_the_name_of_a_missing_value(tmp_path: Path) -> None:
 
 
 def test_series_are_arms_under_one_setting(swept: Sweep, tmp_path: Path) -> None:
-    fill(swept, tmp_path)
-    series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
+    series = series_of(swept, filled(swept, tmp_path))
     assert [own.label for own in series] == [
         f"{arm}, {noise}"
         for noise in ("exact calibration", "the paper's calibration")
@@ -151,8 +156,7 @@ def test_settings_that_go_together_are_named_once(tmp_path: Path) -> None:
         for d, r in ((1e-4, 2), (1e-6, 3))
     ]
     found = sweep(EPSILONS, *lists)
-    fill(found, tmp_path)
-    series = series_of(found, summary_table(found, tmp_path, results_table(found, tmp_path)))
+    series = series_of(found, filled(found, tmp_path))
     assert series[0].label == "unit, delta = 0.0001"
     assert set(filters(found, series)) == {"arm", "privacy.delta"}, "one box for both"
 
@@ -161,8 +165,7 @@ def test_what_follows_from_epsilon_is_no_series_of_its_own(tmp_path: Path) -> No
     """Such as a noise multiplier that was written down for each epsilon."""
     lists = [f'"privacy.epsilon" = {e}\n"privacy.delta" = {d}' for e, d in ((1.0, 1e-4), (2.0, 1e-6))]
     found = sweep("", *lists)
-    fill(found, tmp_path)
-    series = series_of(found, summary_table(found, tmp_path, results_table(found, tmp_path)))
+    series = series_of(found, filled(found, tmp_path))
     assert [own.label for own in series] == ["unit", "bounded"]
     assert [point.asked for point in series[0].points("final_accuracy")] == [1.0, 2.0]
 
@@ -202,8 +205,7 @@ WORDED = """
 def test_a_legend_says_what_a_person_would(tmp_path: Path) -> None:
     one = NOISED.replace('noise = "local"', 'noise = "local"\nepsilon = 1.0')
     found = parse_sweep(one + '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n' + WORDED)
-    fill(found, tmp_path)
-    series = series_of(found, summary_table(found, tmp_path, results_table(found, tmp_path)))
+    series = series_of(found, filled(found, tmp_path))
     assert [own.label for own in series] == [
         "unit norm, noise by each client, learning rate = 0.1",
         "features within ±2, noise by each client, learning rate = 0.2",
@@ -214,8 +216,7 @@ def test_a_legend_says_what_a_person_would(tmp_path: Path) -> None:
 
 def test_personal_models_are_named_beside_global_ones(tmp_path: Path) -> None:
     found = sweep(EPSILONS)
-    fill(found, tmp_path)
-    summary = summary_table(found, tmp_path, results_table(found, tmp_path))
+    summary = filled(found, tmp_path)
     assert set(summary["models"]) == {"global"}
     summary.loc[summary["arm"] == "bounded", "models"] = "personal"
     series = series_of(found, summary)
@@ -240,8 +241,7 @@ def trained(multipliers: Mapping[float, float], out: Path) -> tuple[Sweep, pd.Da
     """A finished sweep over the noise of DP-SGD, by multiplier the epsilon of its ledgers."""
     table = NOISED.replace('noise = "local"\n', 'noise = "none"\n').replace("epsilon = 1.0\n", "")
     found = sweep(f'"dpsgd.noise_multiplier" = {[*multipliers]}', study=table + TRAINED + ARMS)
-    fill(found, out)
-    summary = summary_table(found, out, results_table(found, out))
+    summary = filled(found, out)
     told = summary["dpsgd.noise_multiplier"].map(multipliers)
     seeds = 1e-6 * summary["seed"]  # a client that was in fewer rounds spent less
     return found, with_levels(summary.assign(epsilon_true=told - seeds, asked=math.inf))
