@@ -132,8 +132,9 @@ def altered(of: Agreement) -> dict[str, tuple[SumRequest, str]]:
 
 
 def test_signatures_that_do_not_stand_for_the_total() -> None:
-    """It is refused before the record is asked."""
+    """It is refused before the record is asked, as it is of an honest request."""
     of = agreement()
+    assert isinstance(asked(of, request(of)), RecordAct)
     for what, (bad, said) in altered(of).items():
         with pytest.raises(RemoteProtocolError, match=said) as caught:
             pytest.fail(f"{what}: {asked(of, bad)}")
@@ -144,7 +145,6 @@ def test_signatures_of_one_attempt_do_not_stand_for_another_set() -> None:
     """Replayed over a later attempt's roster, or for members who signed something else."""
     smaller = replace(agreement(2), roster=Roster(tuple(identity(k).member() for k in EVERYBODY[1:])))
     first = request(agreement())
-    assert isinstance(asked(agreement(), first), RecordAct)
     replayed = replace(first, members=FEWER, inputs=first.inputs[1:], signatures=first.signatures[1:])
     with pytest.raises(RemoteProtocolError, match="did not sign"):
         asked(smaller, replayed)
