@@ -71,7 +71,8 @@ def once(told: Iterable[tuple[str, str]]) -> list[str]:
     """
     alike: dict[str, list[tuple[str, str]]] = {}
     for about, rest in told:
-        alike.setdefault(NUMBER.sub("#", rest), []).append((about, rest))
+        # Without the seeds, which stand before the colon.
+        alike.setdefault(NUMBER.sub("#", rest.partition(": ")[2]), []).append((about, rest))
     return [
         f"{about}{f' and {len(more)} more' if more else ''}{rest}" for (about, rest), *more in alike.values()
     ]
