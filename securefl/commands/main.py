@@ -35,7 +35,7 @@ _GROUPS: Final = {
 """The groups of commands in the help. A command that is in no other one is about studies."""
 _EPILOG: Final = """\b
 Example:  securefl demo
-Complete names of commands, studies and tables (in zsh and fish alike):
+Complete names of commands, studies and tables, in bash (zsh and fish alike):
           eval "$(_SECUREFL_COMPLETE=bash_source securefl)"
 """
 

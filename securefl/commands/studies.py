@@ -31,14 +31,12 @@ def studies(name: str | None, as_json: bool) -> None:
 
 
 def _list() -> None:
-    by_paper: dict[str, list[tuple[str, str]]] = {paper: [] for paper in (*_PAPERS, _OTHERS)}
+    width = max(len(name) for name in packaged())
+    by_paper: dict[str, list[str]] = {paper: [] for paper in (*_PAPERS, _OTHERS)}
     for name, text in packaged().items():
         study = toml(text)
         title = study["study"]["name"] + (" (a sweep)" if "sweep" in study else "")
         about = f"{name} {title}".lower()
-        by_paper[next((one for one in _PAPERS if one.lower() in about), _OTHERS)].append((name, title))
-    width = max(len(name) for name in packaged())
-    for paper, listed in by_paper.items():
-        echo(paper)
-        for name, title in listed:
-            echo(f"  {name:<{width}}  {cut(title, LONGEST - width - 4)}")
+        paper = next((one for one in _PAPERS if one.lower() in about), _OTHERS)
+        by_paper[paper].append(f"  {name:<{width}}  {cut(title, LONGEST - width - 4)}")
+    echo("\n".join(line for paper, listed in by_paper.items() for line in (paper, *listed)))

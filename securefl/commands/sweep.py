@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.commands.choices import FOLDER, completing, with_json
-from securefl.commands.printing import echo, echo_json, echo_table
-from securefl.commands.telling import echo_pages, end_told, printing, stoppable, warn, with_trust
+from securefl.commands.printing import echo, echo_json
+from securefl.commands.telling import echo_arms, echo_pages, end_told, printing, stoppable, warn, with_trust
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.report.terminal import say
 from securefl.study.packaged import packaged, text_of
@@ -183,7 +183,7 @@ def _swept(
         for sentence in filter(None, (headline(series), *caveats(found))):
             echo(sentence)
         if table := answer(series):
-            echo_table(table[0], table[1:])
+            echo_arms(*table)
         echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
         echo_pages("Page", out / "sweep.html")
     alarming = {cell: [Alarm(**own) for own in told] for cell, told in alarms_of(found, out).items()}
@@ -195,4 +195,5 @@ def _swept(
             f"To try them again: {go_on}"
         )
     stopped = any(not own.learnt for told in alarming.values() for own in told)
-    end_told(alarming, not stopped and not (summary["final_accuracy"] <= summary["floor"]).all())
+    means = summary.groupby(["cell", "arm"])[["final_accuracy", "floor"]].mean()
+    end_told(alarming, not stopped and not (means["final_accuracy"] <= means["floor"]).all())

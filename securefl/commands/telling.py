@@ -262,6 +262,7 @@ def tell(
     from securefl.report.sentences import answer
     from securefl.storage.private_folder import private_page
     from securefl.study import run_report
+    from securefl.study.publication import PERSONAL, PERSONALLY_TESTED
 
     if as_json:
         said = run_report.told_json(found)
@@ -270,7 +271,11 @@ def tell(
         return
     for sentence in filter(None, (answer(found.summary), found.price)):
         echo(sentence)
-    echo_arms(found)
+    echo_arms(*run_report.table(found))
+    if any(arm.models == PERSONAL for arm in found.summary):
+        echo(PERSONALLY_TESTED)
+    if whose := run_report.observers(found):
+        echo(whose)
     echo(found.accounting)
     echo_pages("Report", page)
 
@@ -283,18 +288,10 @@ def echo_pages(what: str, page: Path) -> None:
     echo(f"With all figures, not for publication: {private_page(page)}")
 
 
-def echo_arms(found: results.Results) -> None:
-    """Print a line for each arm, of at most `LONGEST` characters, and for the models beside the arms."""
-    from securefl.study import run_report
-    from securefl.study.publication import PERSONAL, PERSONALLY_TESTED
-
-    head, *rows = run_report.table(found)
+def echo_arms(head: Sequence[str], *rows: Sequence[str]) -> None:
+    """Print a line for each arm. A long name is cut, so that a line has at most `LONGEST` characters."""
     others = [max(len(row[place]) for row in (head, *rows)) + 2 for place in range(1, len(head))]
     echo_table(head, [[cut(name, LONGEST - sum(others)), *cells] for name, *cells in rows])
-    if any(arm.models == PERSONAL for arm in found.summary):
-        echo(PERSONALLY_TESTED)
-    if whose := run_report.observers(found):
-        echo(whose)
 
 
 def timestamped(name: str) -> Path:

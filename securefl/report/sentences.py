@@ -49,14 +49,17 @@ def privacy_cost(summary: Sequence[ArmSummary], against: Collection[str]) -> str
     personal models and arms without a known final accuracy are left out. Empty unless there are arms of both
     kinds, and the one without an epsilon learnt something.
     """
-    known = [a for a in summary if a.models != "personal" and not math.isnan(a.final_accuracy) and a.epsilon]
-    worst = {arm.name: max((arm.epsilon[p] for p in against if p in arm.epsilon), default=0) for arm in known}
-    ranked = sorted(known, key=lambda arm: -arm.final_accuracy)
-    covered = [arm for arm in ranked if 0 < worst[arm.name] < math.inf]
-    bare = [arm for arm in ranked if worst[arm.name] == math.inf]
-    if not covered or not bare or bare[0].no_better:
+
+    def worst(arm: ArmSummary) -> float:
+        return max((arm.epsilon[p] for p in against if p in arm.epsilon), default=0)
+
+    known = [a for a in summary if a.models != "personal" and not math.isnan(a.final_accuracy)]
+    known.sort(key=lambda arm: -arm.final_accuracy)
+    one = next((arm for arm in known if 0 < worst(arm) < math.inf), None)
+    bare = [arm for arm in known if worst(arm) == math.inf]
+    if one is None or not bare or bare[0].no_better:
         return ""
-    one, other = covered[0], bare[0]
+    other = bare[0]
     points = 100 * (other.final_accuracy - one.final_accuracy)
     price = f"{points:.1f} points of accuracy" if points >= 0.05 else "no accuracy"
     if one.no_better:
@@ -66,7 +69,7 @@ def privacy_cost(summary: Sequence[ArmSummary], against: Collection[str]) -> str
     method = "" if same else " Their methods differ too, so the noise alone may have cost more or less."
     return (
         f"A finite epsilon cost {price}: {one.name} ended at {_share(one.final_accuracy)}, at an epsilon of "
-        f"{in_words(worst[one.name])} against the {_listed([p for p in against if p in one.epsilon])}, and "
+        f"{in_words(worst(one))} against the {_listed([p for p in against if p in one.epsilon])}, and "
         f"{other.name}, {others}, at {_share(other.final_accuracy)}.{method}"
     )
 

@@ -45,8 +45,8 @@ def advice(study: Study, arm: Arm, problem: Problem, *, least: float = 0.0) -> s
         if found[0] < 1.005 * now
     ]
     return (
-        f"The noise of the whole run is {now:.2g} times as long as all that it covers could be. Estimated, "
-        f"there remain of it {'; '.join(told)}."
+        f"The noise of the whole run is {float(f'{now:.2g}'):,g} times as long as all that it covers could "
+        f"be. Estimated, there remain of it {'; '.join(told)}."
     )
 
 

@@ -72,7 +72,8 @@ def once(told: Iterable[tuple[str, str]]) -> list[str]:
     """
     alike: dict[str, list[tuple[str, str]]] = {}
     for about, rest in told:
-        alike.setdefault(NUMBER.sub("#", rest), []).append((about, rest))
+        # Without the seeds, which stand before the colon.
+        alike.setdefault(NUMBER.sub("#", rest.partition(": ")[2]), []).append((about, rest))
     return [
         f"{about}{f' and {len(more)} more' if more else ''}{rest}" for (about, rest), *more in alike.values()
     ]
@@ -120,30 +121,27 @@ def _silence(records: Records) -> _Found | None:
 
 def _clients(records: Records) -> _Found | None:
     """The warning that names the clients that never answered, or that diverged; None without any."""
-    selected = Counter(client for record in records for client in {*record["selected"]})
-    answered = Counter(client for record in records for client in record["answered"])
+    selected = Counter(client_name(k) for record in records for k in {*record["selected"]})
+    answered = Counter(client_name(k) for record in records for k in record["answered"])
     why = [
-        (who, reason)
+        own
         for record in records
-        for noted in (record["abstained"], record["without_records"])
-        for who, reason in noted.items()
+        for own in (*record["abstained"].items(), *record["without_records"].items())
     ]
     diverged = Counter(who for who, reason in why if "diverged" in reason)
     # A client that was selected in one of many rounds and lost on the way is no news.
-    often = min(2, len(records))
     lost = {
-        client: diverged[client_name(client)] or times
-        for client, times in sorted(selected.items())
-        if diverged[client_name(client)] or (not answered[client] and times >= often)
+        who: diverged[who] or times
+        for who, times in sorted(selected.items())
+        if diverged[who] or (not answered[who] and times >= min(2, len(records)))
     }
     if not lost or not answered:
         return None
-    named = [f"{client_name(k)} in {count} of {counted(selected[k], 'round')}" for k, count in lost.items()]
-    ours = {client_name(client) for client in lost}
+    named = [f"{who} in {count} of {counted(selected[who], 'round')}" for who, count in lost.items()]
     words = (
         f"{len(lost)} of {counted(len(selected), 'client')} diverged or never answered: "
         f"{', '.join(named[:5])}{', ...' if len(named) > 5 else ''}."
-        f"{_most_often(reason for who, reason in why if who in ours)}"
+        f"{_most_often(reason for who, reason in why if who in lost)}"
     )
     return _Found(kind="clients", words=words, learnt=True)
 

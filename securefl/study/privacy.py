@@ -157,8 +157,8 @@ class PrivacySection(Ranged):
         non_private: names of values that clients may send without noise. Epsilon is then infinite.
         parameters: the parameters of CKKS. Pads have no such key: they take "words-64" (the default) or
             "words-128", under which a score errs by less than 1e-11.
-        epsilon: what all that a client releases in a run may cost, training included, `inf` for no noise. The
-            noise of the values follows from it.
+        epsilon: what all that a client releases in a run may cost, training included. The noise of the values
+            follows from it. `inf`: no value is noised, as if `non_private` named them all.
         calibration: "exact", or FedLog's theorem ("paper").
         dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that may drop
             out, and that may collude with the server (0: none may).

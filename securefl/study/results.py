@@ -220,7 +220,7 @@ def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmR
     mean = evaluated(own).groupby("round")["accuracy"].mean()
     last = own.groupby("seed")["accuracy"].apply(lambda ended: ended.iloc[-1])
     per_seed = own.groupby("seed")[["bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"]]
-    totals = per_seed.sum().mean()
+    totals = per_seed.sum().mean().to_dict()
     return run_page.ArmSummary(
         name=name,
         protocol=run.arm.protocol,
@@ -232,11 +232,11 @@ def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmR
         by_seed=last.tolist(),
         rounds_to_target=rounds_to(study.study.target, own),
         target=study.study.target,
-        megabytes_up=float(totals["bytes_up"]) / 1e6,
-        megabytes_down=float(totals["bytes_down"]) / 1e6,
-        seconds_model=float(totals["seconds"]),
-        watt_hours=float(totals["watt_hours"]),
-        wall_seconds=float(totals["wall_seconds"]),
+        megabytes_up=totals["bytes_up"] / 1e6,
+        megabytes_down=totals["bytes_down"] / 1e6,
+        seconds_model=totals["seconds"],
+        watt_hours=totals["watt_hours"],
+        wall_seconds=totals["wall_seconds"],
         epsilon={party: float(own[f"epsilon_{party}"].max()) for party in PARTIES},
         sparse=study.privacy.sum == CLEAR and _packs(run),
         zeros=study.privacy.sum != CLEAR and _packs(run),

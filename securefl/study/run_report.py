@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -406,8 +406,7 @@ def bought(study: Study, results: Results) -> list[tuple[str, str]]:
         if len(out):
             mine = results.metrics[results.metrics["arm"] == arm]
             played = mine.loc[mine["answered"] > 0].groupby("seed")["round"].nunique().max()
-            least, most = out["answered"].min(), out["answered"].max()
-            span = f"{least}" if least == most else f"{least} to {most}"
+            span = " to ".join(map(str, sorted({out["answered"].min(), out["answered"].max()})))
             said = (
                 f": {what} bought {played} of {rounds} rounds; {len(out)} of {len(own)} clients{over} "
                 f"retired by themselves, after taking part in {span}."
@@ -416,16 +415,14 @@ def bought(study: Study, results: Results) -> list[tuple[str, str]]:
     return lines
 
 
-def quiet(results: Results) -> list[tuple[str, str]]:
+def quiet(results: Results) -> Iterator[tuple[str, str]]:
     """Each arm with rounds in which the server queried no client, and the rest of a sentence that says so."""
-    lines = []
     for arm, own in results.metrics.groupby("arm", sort=False):
         silent = int((own["asked"] == 0).groupby(own["seed"]).sum().max())
         if silent:
             rounds = own["round"].nunique()
-            said = (
-                f": {silent} of {rounds} rounds queried no client: a client's value is constant in the "
-                "run, so it sends the value once."
+            yield (
+                str(arm),
+                f": {silent} of {rounds} rounds queried no client: a client's value is constant in the run, "
+                "so it sends the value once.",
             )
-            lines.append((str(arm), said))
-    return lines

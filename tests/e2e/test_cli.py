@@ -96,12 +96,10 @@ def test_run_resume_report(toml: Path, tmp_path: Path, capfd: pytest.CaptureFixt
 
     code, out, err = securefl(capfd, "run", toml, "--out", out_folder)
     assert code == 0
-    said, head, *arms, table = out.splitlines()[0], *out.splitlines()[1:4], out.splitlines()[4:]
+    said, head, *table = out.splitlines()
     assert said == found["answer"]
     assert head.split()[:2] == ["arm", "accuracy"]
-    assert [line.split()[0] for line in arms] == ["FedAvg", "FedProf"]
-    assert table[0].split()[:3] == ["model", "accuracy", "AUC"]
-    assert [line.split("  ")[0] for line in table[1:6]] == [
+    assert [line.split("  ")[0] for line in table[:5]] == [
         *("FedAvg", "FedProf", "all records in one place", "each client alone", "one constant answer")
     ]
     assert table[-3].startswith("Accounted alone")

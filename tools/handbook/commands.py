@@ -30,8 +30,12 @@ def commands(group: click.Group = cli, name: str = "securefl") -> Iterator[Page]
 
 def page() -> str:
     """The page of all commands."""
-    parts = ["# Every command\n\nWhat `securefl COMMAND --help` prints.\n"]
+    parts = [f"# Every command\n\n{_help('securefl', cli)}\nWhat `securefl COMMAND --help` prints:\n"]
     for name, command in commands():
-        told = command.get_help(click.Context(command, info_name=name, terminal_width=100))
-        parts.append(f"## `{name}` {{#{name.replace(' ', '-')}}}\n\n```text\n{told}\n```\n")
+        parts.append(f"## `{name}` {{#{name.replace(' ', '-')}}}\n\n{_help(name, command)}")
     return "\n".join(parts)
+
+
+def _help(name: str, command: click.Command) -> str:
+    told = command.get_help(click.Context(command, info_name=name, terminal_width=100))
+    return f"```text\n{told}\n```\n"

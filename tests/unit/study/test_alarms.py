@@ -124,8 +124,8 @@ def test_clients_that_never_answer_or_diverge_are_named(here: World) -> None:
 
 
 def test_sentences_that_differ_in_numbers_alone_are_one() -> None:
-    told = [("A", ": 1 of 2 rounds."), ("B", ": 12 of 30 rounds."), ("C", ": never.")]
-    assert once(told) == ["A and 1 more: 1 of 2 rounds.", "C: never."]
+    told = [("A", " (seed 1): 1 of 2 rounds."), ("B", ": 12 of 30 rounds."), ("C", ": never.")]
+    assert once(told) == ["A and 1 more (seed 1): 1 of 2 rounds.", "C: never."]
     assert once([]) == []
 
 
