@@ -37,7 +37,7 @@ from securefl.dp import clipping
 from securefl.errors import DataError
 from securefl.mechanisms import Protection
 from securefl.protocols.class_counts import COUNTS, Centres, Counting, Counts, on_grid
-from securefl.protocols.contributions import FromTraining, Sensitivity, of_client
+from securefl.protocols.contributions import FromTraining, Sensitivity, scaled_down, statistic_of
 from securefl.protocols.one_sum import OneSum
 from securefl.training import Learnt, Problem
 from securefl.training.chunks import body_features
@@ -150,26 +150,17 @@ class Clipping(Ranged):
         return clipping.to_grid(features, GRID.step, limit)
 
 
-def _sensitivities(classes: int, width: int, clip: Clipping, client_bound: float | None) -> Sensitivity:
-    """The L2 sensitivities of the statistic, in units of the features.
+def _sensitivities(width: int, clip: Clipping) -> Sensitivity:
+    """The L2 sensitivities of the statistic to a record, in units of the features.
 
     Adding or removing a record moves the sum by |(1, phi)|. Replacing one changes two classes by that, or one
-    class by twice |phi|. A client whose whole statistic is clipped to `client_bound` moves the sum by that
-    bound, or by twice that. A record moves a clipped statistic further than one that is not, since scaling it
-    down truncates every entry.
+    class by twice |phi|.
     """
-    limit, found = clip.limit(width), dict(of_client(client_bound))
-    if limit is not None:
-        entries = classes * (1 + width)
-        more = (
-            0.0
-            if client_bound is None
-            else clipping.spread(entries, int(client_bound / GRID.step)) * GRID.step
-        )
-        alone = sqrt(_UNIT**2 + limit**2) * GRID.step
-        found["record", "add-remove"] = alone + more
-        found["record", "replace-one"] = max(sqrt(2) * alone, 2 * limit * GRID.step) + more
-    return found
+    if (limit := clip.limit(width)) is None:
+        return {}
+    alone = sqrt(_UNIT**2 + limit**2) * GRID.step
+    both = max(sqrt(2) * alone, 2 * limit * GRID.step)
+    return {("record", "add-remove"): alone, ("record", "replace-one"): both}
 
 
 def statistic_spec(
@@ -216,18 +207,12 @@ def statistic_spec(
     array([[1. , 1. , 0. ],
            [2. , 0.6, 1.8]])
     """
-    spec = ValueSpec(
-        name="statistic",
-        reduction="sum",
-        reveals="the sums of its features by class (of a class that it alone holds, its own sums; and which "
-        "classes nobody holds)",
-        form="real",
-        sensitivity=_sensitivities(classes, width, clip, client_bound),
-        bounded_by=_BOUNDED_BY,
-        grid=GRID,
-        on_model=False,
-        cohort=clients,
+    reveals = (
+        "the sums of its features by class (of a class that it alone holds, its own sums; and which classes "
+        "nobody holds)"
     )
+    of_record, entries = _sensitivities(width, clip), classes * (1 + width)
+    spec = statistic_of(reveals, of_record, entries, GRID, client_bound, _BOUNDED_BY, clients)
     return spec, partial(_statistic, classes, width, clip, client_bound)
 
 
@@ -249,8 +234,7 @@ def _statistic(
     total = np.zeros((classes, rows.shape[1]), dtype=np.int64)
     # Not `total[y] += rows`: with repeated indices that adds one record of a class and drops the others.
     np.add.at(total, labels[known], rows)
-    whole = Value(integers=total.ravel(), step=GRID.step)
-    return whole if client_bound is None else Value.summed(whole.floats()[None], GRID, client_bound)
+    return scaled_down(Value(integers=total.ravel(), step=GRID.step), GRID, client_bound)
 
 
 def class_means(statistic: Floats) -> Floats:

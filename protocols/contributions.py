@@ -25,7 +25,7 @@ from securefl.algorithm import (
     ValueSpec,
 )
 from securefl.core.ranges import Range
-from securefl.dp import Losses
+from securefl.dp import Losses, clipping
 from securefl.dp.moments import GRID
 from securefl.errors import DataError
 from securefl.training import Problem, mean_loss, record_losses
@@ -40,6 +40,45 @@ Sensitivity = Mapping[tuple[Unit, Adjacency], float]
 def of_client(bound: float | None) -> Sensitivity:
     """The L2 sensitivities to a client of a value with a norm of at most `bound`. None is no bound."""
     return {} if bound is None else {("client", "zero-out"): bound, ("client", "replace-one"): 2 * bound}
+
+
+def statistic_of(
+    reveals: str,
+    of_record: Sensitivity,
+    entries: int,
+    grid: Grid,
+    client_bound: float | None,
+    bounded_by: Mapping[Unit, str],
+    clients: int,
+) -> ValueSpec:
+    """The spec of sums over a client's records, which are scaled down to `client_bound`, a norm.
+
+    Args:
+        of_record: the L2 sensitivities of sums that are not scaled. A record moves scaled ones further, since
+            scaling truncates every one of the `entries`.
+        clients: the least number of clients in a sum, if that is known.
+        reveals, bounded_by: as in `ValueSpec`.
+    """
+    step = grid.step
+    more = 0.0 if client_bound is None else clipping.spread(entries, int(client_bound / step)) * step
+    return ValueSpec(
+        name="statistic",
+        reduction="sum",
+        reveals=reveals,
+        form="real",
+        sensitivity={**{key: own + more for key, own in of_record.items()}, **of_client(client_bound)},
+        bounded_by=bounded_by,
+        grid=grid,
+        on_model=False,
+        cohort=clients,
+    )
+
+
+def scaled_down(whole: Value, grid: Grid, client_bound: float | None) -> Value:
+    """A client's statistic within its bound."""
+    if client_bound is None:
+        return whole
+    return replace(Value.summed(whole.floats()[None], grid, client_bound), clipped=whole.clipped)
 
 
 UNMOVED: Sensitivity = {**{("record", a): 0.0 for a in ADJACENCIES}, **of_client(0.0)}

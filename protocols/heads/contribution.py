@@ -19,7 +19,7 @@ from securefl.algorithm import ClientContext, Floats, Schedule, Unit, Value, Val
 from securefl.core.ranges import Range, Ranged
 from securefl.dp import clipping
 from securefl.errors import DataError
-from securefl.protocols.contributions import ADJACENCIES, Sensitivity, of_client
+from securefl.protocols.contributions import ADJACENCIES, Sensitivity, scaled_down, statistic_of
 from securefl.protocols.heads.blocks import UNIT, Blocks
 from securefl.training import Problem
 from securefl.training.chunks import body_features
@@ -134,17 +134,8 @@ def statistic_spec(
     >>> statistic(np.array([[2.0, 0.0], [3.0, 4.0]]), np.array([0, 1])).floats().round(2)
     array([1. , 1. , 1. , 0. , 0.6, 0.8])
     """
-    spec = ValueSpec(
-        name="statistic",
-        reduction="sum",
-        reveals=reveals,
-        form="real",
-        sensitivity=_sensitivities(blocks, client_bound),
-        bounded_by=_BOUNDED_BY,
-        grid=blocks.grid,
-        on_model=False,
-        cohort=clients,
-    )
+    of_record: Sensitivity = {("record", a): blocks.sensitivity(a) for a in ADJACENCIES}
+    spec = statistic_of(reveals, of_record, blocks.size, blocks.grid, client_bound, _BOUNDED_BY, clients)
     return spec, partial(_statistic, blocks, bounding, client_bound)
 
 
@@ -178,18 +169,7 @@ def _summed(
         total += blocks.exact(bounding.integers(own[known]), y[known])
         beyond += bounding.beyond(own[known])
     whole = Value(integers=blocks.on_grid(total), step=blocks.grid.step, clipped=beyond)
-    if client_bound is None:
-        return whole
-    return replace(Value.summed(whole.floats()[None], blocks.grid, client_bound), clipped=beyond)
-
-
-def _sensitivities(blocks: Blocks, client_bound: float | None) -> Sensitivity:
-    """The L2 sensitivities of a statistic by (unit, adjacency). No entry stands for no bound."""
-    rescaled, step = 0.0, blocks.grid.step
-    if client_bound is not None:
-        rescaled = clipping.spread(blocks.size, int(client_bound / step)) * step
-    of_record: Sensitivity = {("record", a): blocks.sensitivity(a) + rescaled for a in ADJACENCIES}
-    return {**of_record, **of_client(client_bound)}
+    return scaled_down(whole, blocks.grid, client_bound)
 
 
 @dataclass(frozen=True, eq=False)

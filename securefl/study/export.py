@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -207,7 +207,7 @@ def _model(learnt: Learnt) -> dict[str, Any]:
         "shape": list(problem.shape),
         "outputs": problem.outputs,
         "task": problem.kind,
-        "features": None if learnt.features is None else asdict(learnt.features),
+        "features": None if learnt.features is None else learnt.features.words(),
         "changes": list(problem.changes),
     }
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import torch
@@ -38,6 +38,10 @@ class Projection:
     features: int
     width: int
     seed: int = 0
+
+    def words(self) -> dict[str, int | str]:
+        """Every field by its key in a model's file."""
+        return {"kind": self.kind, "features": self.features, "width": self.width, "seed": self.seed}
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= self.features or (self.kind == "none" and self.width < self.features):
@@ -91,6 +95,11 @@ class Bounded:
     kind: Literal["unit-l2", "bounded", "clip-l2"]
     bound: float = 1.0
     projection: Projection | None = None
+
+    def words(self) -> dict[str, Any]:
+        """Every field by its key in a model's file."""
+        projection = None if self.projection is None else self.projection.words()
+        return {"kind": self.kind, "bound": self.bound, "projection": projection}
 
     def __call__(self, features: Tensor) -> Tensor:
         if self.projection is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,10 +21,6 @@ from torch.nn.utils import vector_to_parameters
 
 from securefl.core.errors import DataError
 from securefl.training.devices import Hardware, as_tensor, computed, device_of
-
-if TYPE_CHECKING:
-    from securefl.training.local import LocalTraining
-    from securefl.training.private_steps import DPSGD
 
 
 def size(model: nn.Module) -> int:
@@ -201,9 +197,20 @@ class Adam(Descent):
         values.addcdiv_(self.first, scale, value=-self.rate / (1 - 0.9**self.steps))
 
 
-def optimizer_of(
-    config: LocalTraining | DPSGD, rate: float, near: Tensor | None = None, pull: float = 0.0
-) -> Descent:
+class Stepping(Protocol):
+    """The settings of an optimizer, as of `LocalTraining` and `DPSGD`."""
+
+    @property
+    def optimizer(self) -> str: ...
+
+    @property
+    def momentum(self) -> float: ...
+
+    @property
+    def weight_decay(self) -> float: ...
+
+
+def optimizer_of(config: Stepping, rate: float, near: Tensor | None, pull: float) -> Descent:
     """The optimizer of this training, at this rate. near, pull: as of `Descent`."""
     decay = config.weight_decay
     if config.optimizer == "adam":
