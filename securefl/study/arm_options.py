@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from securefl.algorithm.clients import Algorithm
 from securefl.core.errors import ConfigError, SecureFLError
@@ -58,9 +58,7 @@ class OwnProtocol:
         """The options. Raises ConfigError if the code is no protocol, or does not take the arm's keys."""
         found = self.brought if (place := self.place) is None else load(place)
         if isinstance(found, type) and is_dataclass(found) and hasattr(found, "build"):
-            kind: Any = found
-            options: ProtocolOptions = convert(kind, self.keys, self.where)
-            return options
+            return cast(ProtocolOptions, convert(found, self.keys, self.where))
         if not callable(found):
             raise ConfigError(
                 f"[{self.where}] Expected {self.name} as a dataclass with `build`, or as a function of the "
