@@ -54,9 +54,7 @@ def checked(of: F) -> F:
                 continue
             hint = _hint(stated.annotation, of, value)
             if not _fits(value, hint):
-                words = (
-                    ", ".join(map(repr, get_args(hint))) if get_origin(hint) is Literal else stated.annotation
-                )
+                words = ", ".join(get_args(hint)) if get_origin(hint) is Literal else stated.annotation
                 # the mistake that is made most: the holder of a secret in place of its public keys
                 public = " Pass its `public`." if _fits(getattr(value, "public", None), hint) else ""
                 raise ConfigError(f"Expected `{name}` as {words}, got {reprlib.repr(value)}.{public}")

@@ -320,8 +320,8 @@ class Options:
     def way_on(self, profile: MeanVariance) -> str:
         """What all parties can give so that a profile fits, as a client's and as a baseline.
 
-        Flags are named if they were tried, with powers of two, on which parties agree sooner. None makes room
-        for a larger spread, which is a matter of trust.
+        Flags are named if they were tried and leave scores precise, with powers of two, so that parties agree
+        sooner. None makes room for a larger spread, which is a matter of trust.
         """
         anchor = self._anchor(len(profile))
         there = query(profile, anchor, Bounds(mean=_FAR, variance_low=1 / _FAR, variance_high=_FAR))
@@ -333,11 +333,12 @@ class Options:
                 most = {"mean": np.abs(there.mean).max(), "variance_high": there.variance.max()}
                 most["weight"] = self._weight_of(there)
                 wide |= {name: max(wide[name], np.exp2(np.ceil(np.log2(most[name])))) for name in most}
-                low = np.exp2(np.floor(np.log2(there.variance.min())))
-                wide["variance_low"] = min(wide["variance_low"], low)
+                wide["variance_low"] = min(
+                    wide["variance_low"], np.exp2(np.floor(np.log2(there.variance.min())))
+                )
                 own = replace(self, parameters=word, bounds=Bounds(**wide))
                 fault = own._fault(query(profile, anchor, own.bounds))
-                if own.padded and own._fits(len(profile), 1) and not fault:
+                if own.padded and own.error_bound(len(profile), 1) < 0.01 and not fault:
                     flags = [f"{FLAGS[name]} {wide[name]:g}" for name in wide if wide[name] != usual[name]]
                     return f"Give all parties {' '.join([f'--params {word}', *flags])}, or {_ANCHOR}"
         return f"Give all parties {_ANCHOR}"

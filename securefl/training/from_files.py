@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from math import prod
 from pathlib import Path
@@ -53,6 +53,13 @@ class WeightsSection:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**64 or any(size < 1 for size in self.shape):
             raise ValueError(f"Expected 0 <= seed < 2^64 and sizes from 1, got {self.seed} and {self.shape}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSection:
+    """The table [data]. columns: those that the model reads, in the order of its inputs, as in a study."""
+
+    columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,7 +111,11 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
         raise ConfigError(f"{path}: {error}") from None
     if not {"model", "weights"} <= set(table) <= {"model", "weights", "data"}:
         raise ConfigError(f"{path}: expected the tables [model], [weights] and [data], got {sorted(table)}.")
-    weights, columns = convert(WeightsSection, table["weights"], "weights"), _columns(table.get("data", {}))
+    weights = convert(WeightsSection, table["weights"], "weights")
+    columns = tuple(
+        convert(Named, {**own, "name": name}, f"data.columns.{key_of(name)}")
+        for name, own in convert(TableSection, table.get("data", {}), "data").columns.items()
+    )
     kind, part = section_of(table["model"], brought=False)
     section: Any = convert(kind, part, "model")
     shape = (sum(len(one.values) for one in columns),) if columns else weights.shape
@@ -114,7 +125,7 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
         own: Any = section
         if not isinstance(own, ModelConfig):
             word = own.kind if names_code(own.kind) else model_points()[own.kind].value
-            place = located(word, path.parent, namer)
+            place = located(word, path.parent, replace(namer, files=(path,)))
             made = OwnModel(
                 factory=load_code(place),
                 name=own.kind,
@@ -134,7 +145,7 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
             found = array(records, where)
             if found.dtype.kind not in "biuf":
                 raise DataError(f"{where}: expected numbers, got an array of {found.dtype}.")
-            return found.astype(np.int64 if text_model else np.float32)
+            return found.astype(np.int64 if reads_text else np.float32)
         if schema is None:
             lines = "\n".join(f"{key_of(str(name))} = {{}}" for name in frame.columns)
             raise DataError(
@@ -145,26 +156,13 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
             )
         return schema.encode(frame, where)
 
-    text_model = isinstance(section, ModelConfig) and section.reads_text
+    reads_text = getattr(section, "reads_text", False)
     return ModelFile(
         build=build,
         encode=encode,
         shape=shape,
         columns=schema and schema.words()["columns"],
-        characters=weights.outputs if text_model else None,
-    )
-
-
-def _columns(table: Any) -> tuple[Named, ...]:
-    if (
-        not isinstance(table, dict)
-        or set(table) - {"columns"}
-        or not isinstance(table.get("columns", {}), dict)
-    ):
-        raise ConfigError("[data] Expected the tables [data.columns.NAME] alone, as in a study.")
-    return tuple(
-        convert(Named, {**own, "name": name}, f"data.columns.{key_of(name)}")
-        for name, own in table.get("columns", {}).items()
+        characters=weights.outputs if reads_text else None,
     )
 
 

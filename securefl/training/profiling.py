@@ -115,7 +115,7 @@ def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64
     with _reading(model, layer) as read:
         return np.asarray(
             per_record_outputs(
-                model, ("outputs", layer), lambda rows: read(rows).double(), _inputs(x)
+                model, ("outputs", layer), lambda rows: read(rows).double(), _inputs(model, x)
             ).numpy()
         )
 
@@ -148,12 +148,14 @@ def outputs_of(
     return found
 
 
-def _inputs(x: Any) -> Tensor:
+def _inputs(model: nn.Module, x: Any) -> Tensor:
     """Records of numpy or torch as a model reads them. Raises DataError for what is no array of numbers."""
     found = array_of(x, "records")
     if found.dtype.kind not in "biuf":
         raise DataError(f"Expected records as numbers, got an array of {found.dtype}. Cast it.")
-    return as_tensor(found.astype(np.float32, copy=False) if found.dtype.kind == "f" else found)
+    rows = as_tensor(found)
+    floats = [own.dtype for own in model.parameters() if own.is_floating_point()]
+    return rows.to(floats[0]) if floats and rows.is_floating_point() else rows
 
 
 def _moments(model: nn.Module, layer: str, clients: Sequence[NDArray[Any]], batch: int) -> list[Moments]:
@@ -184,7 +186,7 @@ def _shared(sizes: Sequence[int], most: int) -> Iterator[slice]:
 
 def _passed(model: nn.Module, layer: str, x: NDArray[Any], batch: int) -> list[Tensor]:
     """The layer's outputs, one tensor (n, q) for each batch."""
-    inputs, device = _inputs(x), device_of(model)
+    inputs, device = _inputs(model, x), device_of(model)
     with (
         _reading(model, layer) as read,
         in_mode(model, training=False),

@@ -54,6 +54,7 @@ HOLDS_SECRETS = (
 
 # Each text stays in one process or is of plain values: a new name of a field changes nothing on disk.
 REPR = {
+    "securefl/core/arguments.py": "for people",
     "securefl/core/text_safety.py": "one character, for people",
     "securefl/matching/admission.py": "for people",
     "securefl/storage/inputs.py": "a path, for people",

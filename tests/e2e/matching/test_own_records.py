@@ -71,6 +71,8 @@ def test_a_model_is_own_code_or_an_exported_file(here: Path) -> None:
     )
     Path("net.toml").write_text('[model]\nkind = "net:Net"\n[weights]\noutputs = 10\nshape = [1, 8, 8]\n')
     assert "7 elements of 1 over 1258 records" in profiled("digits", "net.toml")
+    Path("net.toml").chmod(0o666)  # whoever can write it names the code that is run
+    assert "--trust-code" in profiled("digits", "net.toml", code=1)
     names = [{"name": name} for name in "abcde"] + [{"name": "f", "range": [0, 2]}]
     save(Path("m.safetensors"), values(), {**CARD, "records": {**RECORDS, "columns": names}})
     table = pd.DataFrame(np.eye(6) * 2, columns=list("abcdef"))
@@ -126,6 +128,9 @@ def test_other_bad_records_are_refused(here: Path) -> None:
     Path("m.toml").write_text(MODEL + "shape = [9]\n")
     np.save("d.npy", np.ones((3, 4)))
     assert "expected records of shape (9,), got (4,)" in profiled("d.npy", "m.toml", code=1)
+    for table, said in (("age = 3", "[data] `columns`"), ("age = { size = 3 }", "Unknown key `size`")):
+        Path("m.toml").write_text(f"{MODEL}[data.columns]\n{table}\n")
+        assert said in profiled("d.npy", "m.toml", code=1)
     Path("m.toml").write_text(MODEL)
     assert "Write shape = [4] under [weights]" in call("anchor", "--model", "m.toml", "-o", "a", code=1)
     np.save("d.npy", np.ones((3, 0)))

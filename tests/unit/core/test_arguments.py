@@ -87,8 +87,8 @@ def test_arguments_of_the_stated_types_pass() -> None:
     [
         (lambda: taken("3"), "Expected `one` as int, got '3'."),
         (lambda: taken(True), "Expected `one` as int, got True."),
-        (lambda: taken(3, "c"), "Expected `word` as 'a', 'b', got 'c'."),
-        (lambda: taken(3, ["a"]), "Expected `word` as 'a', 'b', got ['a']."),
+        (lambda: taken(3, "c"), "Expected `word` as a, b, got 'c'."),
+        (lambda: taken(3, ["a"]), "Expected `word` as a, b, got ['a']."),
         (lambda: taken(3, "a", [Own(), 3]), "Expected `some` as Sequence"),
         (lambda: taken(3, "a", "ab"), "Expected `some` as Sequence"),
         (lambda: taken(3, rate="2"), "Expected `rate` as float | None, got '2'."),

@@ -230,7 +230,7 @@ def file_doors() -> list[SecureAggregator]:
         one = Sealed.from_document(content)
         return (
             one.label,
-            server._check(keys.public, one, content.kind, "It"),
+            server._check(keys.public, one, content.kind),
             Options.from_header(one.header),
             server._unsealed(one),
         )
