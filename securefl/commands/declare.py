@@ -40,8 +40,6 @@ def declare(public: Path, evaluator: Path, baseline: Path, out: Path, **chosen: 
     from securefl.matching.options import Options
     from securefl.matching.profile_file import read_profile
 
-    if chosen.pop("declared") is not None:
-        raise click.UsageError("Expected options of a new declaration, got --declared. Leave it out.")
     require_free(out, KIND, public, evaluator, baseline)
     keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
     own = Evaluator.from_document(document.read(evaluator, EVALUATOR_KIND))

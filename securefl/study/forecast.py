@@ -24,7 +24,7 @@ from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import crafts, learns
 from securefl.mechanisms.charges import Protection, events_of, infinite_reasons
 from securefl.study.accounted import ALONE
-from securefl.study.composition import built, composition, require_known, sized
+from securefl.study.composition import composition, compositions, sized
 from securefl.study.config import Arm, Study
 from securefl.study.privacy import PrivacySection
 from securefl.study.run import run_arm
@@ -119,7 +119,7 @@ def forecasts(
     watch: makes a context for the rehearsal of the arm of this name, such as a line on the terminal.
     """
     # Checked before the rehearsals, which take a while.
-    require_known(study, [built(arm, world.problem) for arm in study.arms])
+    compositions(study, world)
     found = []
     for arm in study.arms:
         with watch(arm.name):

@@ -139,7 +139,7 @@ def test_whole_numbers_do_for_floats() -> None:
         ("seeds = [3]", "seeds = []", "at least one seed"),
         ("seeds = [3]", "seeds = [3, 3]", "each once"),
         ('name = "tiny"', 'name = "!"', "[study] Expected a name"),
-        ("delta = 1e-4", "delta = 1.0", "[privacy] Expected 0 < delta < 1"),
+        ("delta = 1e-4", "delta = 1.0", "[privacy] Expected delta in (0, 1)"),
         ("budget = inf", "budget = nan", "[privacy] Expected budget in"),
         ("budget = inf", "budget = -1.0", "[privacy] Expected budget in"),
         ('protocol = "fedprof"', 'protocol = "fedprof"\nbounds = { mean = -1.0 }', "[arm 2] Expected finite"),
@@ -185,7 +185,7 @@ def test_arms_have_different_folders() -> None:
         ("arm = 3\n", "at least one [[arm]]"),
         ("arm = []\n", "at least one [[arm]]"),
         ("arm = [1]\n", "[arm 1] Expected a table"),
-        ('arm = [{ name = "a" }]\n', "[arm 1] Expected `name` and `protocol`"),
+        ('arm = [{ name = "a" }]\n', "[arm 1] Missing key `protocol`"),
         ('arm = [{ name = "?", protocol = "fedavg" }]\n', "[arm 1] Expected a name with a letter"),
     ],
 )
