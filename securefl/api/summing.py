@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from dp_accounting import DpEvent
+from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from securefl.algorithm.plan import NO_NOISE, Plan
