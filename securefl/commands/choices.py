@@ -85,15 +85,19 @@ def with_options(command: Command) -> Command:
             type=click.Choice(["full", "mean-only"]),
             help="Default full. mean-only lets the evaluator read the variances.",
         ),
-        click.option(
-            "--declared",
-            type=FILE,
-            help="The evaluator's declaration of its baseline (securefl declare), with all options. Beside "
-            "it, --spread is the most that you agree to (default 8), and --anchor is compared.",
-        ),
     ):
         command = option(command)
     return command
+
+
+def with_declared(command: Command) -> Command:
+    """Add `--declared` and the options that a declaration has."""
+    return click.option(
+        "--declared",
+        type=FILE,
+        help="The evaluator's declaration of its baseline (securefl declare), with all options. Beside it, "
+        "--spread is the most that you agree to (default 8), and --anchor is compared.",
+    )(with_options(command))
 
 
 def declared_options(

@@ -38,8 +38,6 @@ def declare(public: Path, evaluator: Path, baseline: Path, out: Path, **chosen: 
     from securefl.matching.options import Options
     from securefl.matching.profile_file import read_profile
 
-    if chosen.pop("declared") is not None:
-        raise click.UsageError("Expected options of a new declaration, got --declared. Leave it out.")
     require_free(out, Declaration.KIND, public, evaluator, baseline)
     keys = document.load(public, PublicKeys)
     own = document.load(evaluator, Evaluator)

@@ -15,7 +15,7 @@ from securefl.commands.choices import (
     tell_declared,
     tell_floored,
     tell_refused_baseline,
-    with_options,
+    with_declared,
     within,
 )
 from securefl.commands.printing import echo
@@ -34,7 +34,7 @@ from securefl.storage.inputs import shown
 )
 @click.option("--key", type=FILE, help="Your client.key, which --params strong and compact need.")
 @click.option("-o", "--out", type=FILE, required=True, help="The file to send to the evaluator.")
-@with_options
+@with_declared
 def encrypt(
     public: Path,
     evaluator: Path,

@@ -14,7 +14,7 @@ from securefl.commands.choices import (
     declared_options,
     require_free,
     tell_floored,
-    with_options,
+    with_declared,
 )
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import echo
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Play all parties of a match here, and write to --out a page of what each holds and sees.",
 )
-@with_options
+@with_declared
 @click.argument("profiles", type=FILE, nargs=-1)
 def match(
     public: Path | None,

@@ -13,7 +13,6 @@ from securefl.commands import sweep as sweep_command
 from securefl.commands.choices import completing, with_json
 from securefl.commands.printing import echo, echo_json
 from securefl.commands.telling import computed, find, on_workers, plain, with_trust, with_workers
-from securefl.core.errors import ConfigError
 from securefl.report.terminal import say
 from securefl.storage.processes import processors
 from securefl.study.packaged import packaged, text_of
@@ -43,8 +42,8 @@ def plan(
     """Forecast STUDY: what each party learns, epsilon after all rounds, number of rounds, bytes, time.
 
     Bytes and time come from a rehearsal of two rounds per arm with the first seed, whose results are dropped.
-    For a sweep, every cell is checked and listed with its epsilon or the reason why it cannot run, and the
-    first cell that can run is rehearsed. The exit code is 1 if a cell cannot run.
+    For a sweep, every cell is checked. Those that can run are listed with their epsilons, and the first one
+    is rehearsed. Each reason why cells cannot run comes last, once, with its cells. The exit code is then 1.
 
     A rehearsal imports the code that STUDY names. Look at a study from somebody else with --without-code
     first. If a study names code, that prints no forecast, which needs the records and models of this code.
@@ -142,11 +141,7 @@ def _sweep(found: Sweep, workers: int, console: Console, as_json_: bool) -> None
             # Without the last line, which is the time of this cell alone.
             echo("\n".join(list(lines(study, forecasts))[:-1]))
             echo(checking.last_line(checked, forecasts, workers))
-    if len(able) < len(checked):
-        raise ConfigError(
-            f"{found.file}: {len(checked) - len(able)} of {len(checked)} cells cannot run: "
-            f"{'; '.join(own.cell.name for own in checked if own.refused)}. Fix them, or leave them out."
-        )
+    checking.require_all(found, checked)
 
 
 def _rehearsed(study: Study, here: World, console: Console) -> list[Forecast]:

@@ -13,6 +13,7 @@ from securefl.commands.choices import FOLDER, completing, with_json
 from securefl.commands.printing import echo, echo_json
 from securefl.commands.telling import echo_arms, echo_pages, end_told, printing, stoppable, warn, with_trust
 from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.reading import beneath
 from securefl.report.terminal import say
 from securefl.study.packaged import packaged, text_of
 
@@ -26,20 +27,16 @@ def find(study: str, trusted: Sequence[Path] = ()) -> Sweep:
     """Read a sweep by its path, or by the name of a packaged one. trusted: the paths of --trust-code."""
     from securefl.storage.own_code import CALLER
     from securefl.study.config import home_of, namer_of
-    from securefl.sweep.cells import has_sweep, parse_sweep
+    from securefl.sweep.cells import parse_sweep
 
     text = text_of(study)
-    if not has_sweep(text):
-        raise ConfigError(
-            f"Expected a study with a section [sweep], got {study}; run it with: securefl run {study}"
-        )
     try:
         home, namer, file = None, CALLER, Path(study)
         if file.is_file():
             home, namer = home_of(file, trusted), namer_of(file, trusted)
         return replace(parse_sweep(text, home=home, namer=namer), file=study)
     except ConfigError as error:
-        raise ConfigError(f"{study}: {error}") from None
+        raise beneath(f"{study}: ", error) from None
 
 
 _EXAMPLES = """\b

@@ -20,7 +20,8 @@ from math import inf, sqrt
 from typing import Final
 
 import numpy as np
-from dp_accounting import GaussianDpEvent, get_epsilon_gaussian
+from dp_accounting.dp_event import GaussianDpEvent
+from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 from numpy.typing import NDArray
 from scipy import stats
 

@@ -12,7 +12,7 @@ from math import ceil, exp, floor, isfinite, log, log10, sqrt
 from typing import Literal
 
 import numpy as np
-from dp_accounting import DpEvent, GaussianDpEvent, get_sigma_gaussian
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from scipy.optimize import brentq
 
 from securefl.accounting.composition import compose, running_epsilon
@@ -83,6 +83,8 @@ def sigma(
     # k Gaussians of sensitivity D are exactly one Gaussian of sensitivity sqrt(k) D. So the closed form
     # applies, without a search, and is fast at every epsilon.
     try:
+        from dp_accounting.gaussian_mechanism import get_sigma_gaussian  # late: it loads scipy's statistics
+
         # at a huge epsilon the library's search begins at infinity or nan, and numpy warns of that
         with np.errstate(divide="ignore", invalid="ignore"):
             one = float(get_sigma_gaussian(epsilon, delta))

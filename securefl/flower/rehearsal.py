@@ -30,6 +30,7 @@ from securefl.deployment.messages import Compute
 from securefl.deployment.roster import read as read_roster
 from securefl.deployment.updates import EVALUATION, UPDATE
 from securefl.engine.privacy_card import not_held
+from securefl.flower.exchange import FRAME
 from securefl.flower.records import Layout, Task
 from securefl.flower.secure_app import inner_of, result_of
 from securefl.flower.secure_grid import never_opened, served
@@ -85,6 +86,12 @@ def rehearse(app: Path, *, nodes: int | None = None, training: bool = True) -> R
     parts, config = _described(app)
     with _importable(app):
         server, client = (_loaded(parts, kind) for kind in ("serverapp", "clientapp"))
+        if FRAME in getattr(client, "_registered_funcs", ()):
+            found.notes.append(
+                "Its nodes relay messages to securefl's parties, whose study has the terms. What a run would "
+                "refuse: securefl plan STUDY"
+            )
+            return found
         terms = None
         with found.finding("terms"):
             terms = AppTerms.of(config, [app])

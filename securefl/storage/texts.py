@@ -21,6 +21,25 @@ LARGEST_TOML: Final = 2**16
 MOST_ELEMENTS: Final = 2**20
 """Largest number of values in a JSON text: profiles and anchors of 500,000 elements."""
 _DEEPEST: Final = 16
+_AT: Final = re.compile(r"\(at line (\d+), column (\d+)\)$")
+_SHOWN: Final = 60
+"""The most characters of a line that are shown before and behind a mistake."""
+_HINTS: Final = {
+    "(at end of document)": "Close the last bracket or quote.",
+    "Invalid value": "Text stands in straight quotes. Numbers do not: write 0.5, and not .5 or 1/2. Truth is "
+    "true or false. What is not set is left out.",
+    "Illegal character": "A text in quotes ends on its line. Close the quotes.",
+    "Unterminated string": "Close the quotes.",
+    "Unclosed": "Close the brackets.",
+    "Expected '=' after a key": "Write key = value. A key has letters, digits, - and _ alone.",
+    "Expected newline or end": "Write one key on a line, decimals with a point, and lists in [ ].",
+    "Expected ']'": "Close the brackets.",
+    "Cannot overwrite": "A key stands once. Keep one of them.",
+    "Cannot declare": "A section stands once. Join its two parts.",
+    "Cannot mutate": "A section stands once. Join its two parts.",
+    "Invalid statement": "A line is a section in brackets, a key = value, or a comment behind #.",
+}
+"""What to do, by a part of a message of Python's parser."""
 _LONG_KEY: Final = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){32}""")
 """A key of more than 32 parts."""
 
@@ -70,14 +89,25 @@ def toml(text: str) -> dict[str, Any]:
     if _LONG_KEY.search(text):
         raise ConfigError(_too_deep())
     try:
-        table = tomllib.loads(text)
+        table = tomllib.loads(text.removeprefix("\ufeff"))
     except RecursionError:
         raise ConfigError(_too_deep()) from None
     except ValueError as error:  # a number of 5,000 digits is no TOMLDecodeError
-        hint = " Text stands in quotes, numbers do not." if "Invalid value" in str(error) else ""
-        raise ConfigError(f"Expected TOML, got: {error}.{hint} Mend the text.") from None
+        hint = next((own for part, own in _HINTS.items() if part in str(error)), "Mend the text.")
+        raise ConfigError(f"Expected TOML, got: {error}. {hint}{_line(text, str(error))}") from None
     _check_tables(table)
     return table
+
+
+def _line(text: str, error: str) -> str:
+    """The line of an error, and below it a mark at the column. Empty if the error has no place."""
+    if (place := _AT.search(error)) is None:
+        return ""
+    number, column = int(place[1]), int(place[2]) - 1
+    line = text.split("\n")[number - 1].rstrip("\r")
+    first = max(0, column - _SHOWN)
+    before, behind = line[first:column].expandtabs(4), line[column : column + _SHOWN]
+    return f"\n{number:5} | {before}{behind}\n      | {' ' * len(before)}^"
 
 
 def _check_tables(table: dict[str, Any]) -> None:

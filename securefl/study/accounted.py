@@ -7,7 +7,7 @@ the same run costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +21,9 @@ from securefl.core.errors import ConfigError
 from securefl.mechanisms.charges import allotment
 from securefl.storage.texts import read_text
 from securefl.study.arm import LEDGER, arm_folder, identity
-from securefl.study.composition import composition
+from securefl.study.composition import composition, compositions
 from securefl.study.config import Arm, Study
+from securefl.study.data_section import path_of
 from securefl.study.seeded import World
 
 NOTE: Final = "accounting.txt"
@@ -34,18 +35,12 @@ ALONE: Final = "Accounted alone: other runs over the same records are not in thi
 def ledger_of(study: Study) -> Path | None:
     """The path of the study's shared ledger, relative to the study's own folder; None if it names none.
 
-    Raises ConfigError if the path is relative, and the study is a text without a file.
+    Raises ConfigError if the path is relative, and the study has no folder.
     """
     named = study.privacy.ledger
     if named is None:
         return None
-    path = Path(named).expanduser()
-    if study.home is None and not path.is_absolute():
-        raise ConfigError(
-            "[privacy] Expected an absolute path of `ledger` in a study without a file, got "
-            f"{named!r}. Write it from the root, or save the study as a file beside the ledger."
-        )
-    return path if study.home is None else study.home / path
+    return path_of(named, study.home, "[privacy] `ledger`:")
 
 
 def sentence(study: Study, folder: Path | None = None) -> str:
@@ -121,23 +116,23 @@ def reserve_all(study: Study, pairs: Iterable[tuple[Arm, World, Path]]) -> None:
         reserve(study, plan, records, wants)
 
 
-def require_room(study: Study, world: World, made: Sequence[tuple[Arm, tuple[Algorithm, Plan]]]) -> None:
+def require_room(study: Study, world: World, made: Mapping[str, tuple[Algorithm, Plan]]) -> None:
     """Raises the errors of `reserve` for a study none of whose runs began. Only reads."""
     if study.privacy.ledger is None:
         return
-    held = stored_runs(study, world, made[0][1][1])
+    held = stored_runs(study, world, made[study.arms[0].name][1])
     if held is not None and (refused := held.refusal(foreseen(study, made))) is not None:
         raise refused
 
 
-def foreseen(study: Study, made: Sequence[tuple[Arm, tuple[Algorithm, Plan]]]) -> list[Allotment]:
+def foreseen(study: Study, made: Mapping[str, tuple[Algorithm, Plan]]) -> list[Allotment]:
     """The allotments of all arms under all seeds, before any of them has a ledger of its own.
 
-    All seeds of an arm are assumed to have the same plan.
+    made: the arms' algorithms and plans, by name. All seeds of an arm are assumed to have the same plan.
     """
     return [
-        allotted(study, arm, seed, own, f"{arm.name} {seed}")
-        for arm, own in made
+        allotted(study, arm, seed, made[arm.name], f"{arm.name} {seed}")
+        for arm in study.arms
         for seed in study.study.seeds
     ]
 
@@ -168,8 +163,8 @@ def forecast(study: Study, world: World) -> tuple[list[str], dict[str, Any]]:
     if study.privacy.ledger is None:
         return [ALONE], {"ledger": None}
     alone = replace(study, privacy=replace(study.privacy, ledger=None))
-    made = [(arm, composition(alone, arm, world)) for arm in study.arms]
-    plan = made[0][1][1]
+    made = compositions(alone, world)
+    plan = made[study.arms[0].name][1]
     held = stored_runs(study, world, plan)
     assert held is not None
     wants = foreseen(study, made)

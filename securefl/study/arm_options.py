@@ -89,27 +89,24 @@ class OwnProtocol:
             ) from error
 
 
-def options_of(
-    protocol: object, keys: Mapping[str, Any], where: str, home: Path | None, namer: Namer, brought: Any
-) -> tuple[str, ProtocolOptions]:
-    """The name of an arm's protocol, and the arm's options.
+def kind_of(protocol: Any, where: str, home: Path | None, namer: Namer, brought: Any) -> tuple[Any, Any]:
+    """The name of an arm's protocol, and what its keys are read into.
 
     protocol: the key of the arm; None if the table has none. Then the protocol is the one from Python.
 
-    Raises ConfigError for an unknown protocol, and for keys that an installed one does not take.
+    Returns the class of an installed protocol's options, or `OwnProtocol` without its keys; None behind a key
+    that is no text. Raises ConfigError for an unknown protocol.
     """
     brought = brought if protocol is None else None
     if brought is not None:
         kind = brought if hasattr(brought, "__qualname__") else type(brought)
         protocol = f"{kind.__module__}:{kind.__qualname__}"
     if not isinstance(protocol, str):
-        raise ConfigError(
-            f"[{where}] Expected `protocol` as text, got {protocol!r}. "
-            "Name it, or pass `protocol=` with the study from Python."
-        )
+        return protocol, None
     if brought is not None or names_code(protocol):
-        code = {"home": home, "namer": namer, "brought": brought}
-        return protocol, OwnProtocol(name=protocol, keys=keys, where=where, **code)
+        return protocol, partial(
+            OwnProtocol, name=protocol, where=where, home=home, namer=namer, brought=brought
+        )
     points = {point.name: point for point in entry_points(group="securefl.protocols")}
     if protocol not in points:
         raise ConfigError(
@@ -117,4 +114,4 @@ def options_of(
             f"{', '.join(sorted(points))}, and one of your own as `module:name`."
         )
     # Only the one that is named: another package's protocol may be slow to import, or broken.
-    return protocol, convert(points[protocol].load(), dict(keys), where)
+    return protocol, points[protocol].load()

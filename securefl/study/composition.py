@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from securefl.accounting.composition import compose, running_epsilon, within
@@ -12,7 +12,7 @@ from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
-from securefl.core.reading import near
+from securefl.core.reading import Mistakes, near
 from securefl.dp.calibration import check_delta
 from securefl.mechanisms.agreed import require_agreed, require_needed
 from securefl.mechanisms.charges import Protection, events_of
@@ -86,16 +86,25 @@ def built(arm: Arm, problem: Problem) -> Algorithm:
     return found
 
 
-def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
-    """Raises ConfigError for a name in `non_private` that no arm contributes, such as a misspelt one."""
-    names = sorted({contribution.spec.name for own in algorithms for contribution in own.contributions})
+def compositions(study: Study, world: World) -> dict[str, tuple[Algorithm, Plan]]:
+    """The algorithm and plan of every arm, by its name.
+
+    Raises ConfigError with the mistakes of all arms, and for a name in `non_private` that no arm contributes.
+    """
+    made, mistakes = dict[str, tuple[Algorithm, Plan]](), Mistakes()
+    for arm in study.arms:
+        with mistakes.noted():
+            made[arm.name] = composition(study, arm, world)
+    mistakes.require_none()
+    names = sorted({sent.spec.name for algorithm, _ in made.values() for sent in algorithm.contributions})
     with placed(study, "[privacy]"):
         for name in study.privacy.non_private:
             if name not in names:
                 raise ConfigError(
-                    f"[privacy] Expected non_private among {', '.join(names)}, which the arms send, got "
-                    f"{name!r}{near(name, names)}."
+                    f"Expected non_private among {', '.join(names)}, which the arms send, got {name!r}"
+                    f"{near(name, names)}."
                 )
+    return made
 
 
 def _check_target(study: Study, plan: Plan, sent: Sequence[ValueSpec]) -> None:

@@ -17,8 +17,8 @@ from torch import nn
 
 from securefl.algorithm.clients import Contribution
 from securefl.core.errors import ConfigError
-from securefl.core.ranges import Count, Fraction, Range, Ranged
-from securefl.core.reading import convert, near
+from securefl.core.ranges import Count, Fraction, Range, Ranged, refused
+from securefl.core.reading import Mistakes, beneath, convert, near
 from securefl.core.text_safety import require_legible
 from securefl.data import Corruption
 from securefl.engine.network import Faults
@@ -28,7 +28,7 @@ from securefl.storage.own_code import CALLER, Namer
 from securefl.storage.private_folder import PRIVATE
 from securefl.storage.processes import MOST_WORKERS
 from securefl.storage.texts import kept, read_text, toml
-from securefl.study.arm_options import ProtocolOptions, options_of
+from securefl.study.arm_options import ProtocolOptions, kind_of
 from securefl.study.cost import PresetName
 from securefl.study.data_section import DataSection, require_source
 from securefl.study.privacy import DPSGDSection, PrivacySection, with_one_epsilon
@@ -62,13 +62,12 @@ class StudySection(Ranged):
     target: Fraction | None = None
     evaluate_every: Count = 1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_name(self.name)
+    def refusals(self) -> Iterator[str]:
+        yield from refused(require_name, self.name)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"Expected seeds with at least one seed, each once, got {list(self.seeds)}.")
-        if self.evaluate_every > self.rounds:
-            raise ValueError(
+            yield f"Expected seeds with at least one seed, each once, got {list(self.seeds)}."
+        if 1 <= self.rounds < self.evaluate_every:
+            yield (
                 f"Expected evaluate_every from 1 to {self.rounds}, the number of rounds, got "
                 f"{self.evaluate_every}."
             )
@@ -159,19 +158,25 @@ class MeasuresSection(Ranged):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arm:
-    """One protocol with its options. Tables and plots show it under `name`.
+class ArmSection:
+    """The keys of an [[arm]] that are not its protocol's options. Tables and plots show it under `name`.
 
     accepts_kept_state: as in `Plan`: the server may open single inputs of this arm's hidden sums.
     """
 
     name: str
     protocol: str
-    options: ProtocolOptions
     accepts_kept_state: bool = False
 
     def __post_init__(self) -> None:
         require_name(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm(ArmSection):
+    """One protocol with its options."""
+
+    options: ProtocolOptions
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -204,8 +209,8 @@ class Study:
     """A whole study.
 
     text: the TOML that it was read from. file: its file's name in errors; empty for a text without a file.
-    home: the folder of its relative paths and its own modules; None for a text without a file, which may name
-    installed packages alone. brought: objects from Python in place of names in the text. namer: who names its
+    home: the folder of its relative paths and its own modules; None for a packaged one, which names installed
+    packages alone. brought: objects from Python in place of names in the text. namer: who names its
     code.
     """
 
@@ -273,6 +278,18 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "measures": MeasuresSection,
 }
 _OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime", "measures")
+_HOMES: Final = {
+    "protocol": "[[arm]]",
+    "fraction": "[[arm]]",
+    "sessions": "no section: the owner of each deployed client agrees to a number of sessions without noise, "
+    "by securefl party init --sessions",
+    **{
+        key: " or ".join(f"[{name}]" for name, kind in _SECTIONS.items() if key in kind.__dataclass_fields__)
+        for own in _SECTIONS.values()
+        for key in own.__dataclass_fields__
+    },
+}
+"""The sections that have a key, for errors."""
 
 
 def read(path: Path, trusted: Sequence[Path] = ()) -> Study:
@@ -287,7 +304,7 @@ def read(path: Path, trusted: Sequence[Path] = ()) -> Study:
         home = home_of(path, trusted)
         return replace(parse(text, home=home, namer=namer_of(path, trusted)), file=str(path))
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise beneath(f"{path}: ", error) from None
 
 
 def of_folder(path: Path, trusted: Sequence[Path] = (), brought: Brought | None = None) -> Study:
@@ -310,47 +327,35 @@ def parse(
         table.setdefault("model", {})
     if brought.data is not None:
         table.setdefault("data", {})
-    table = with_one_epsilon(table)
-    kinds, sections, arms = dict(_SECTIONS), dict[str, Any](), tuple[Arm, ...]()
-    # In the order of the text, so that the first error is the first that its author meets there.
-    for place, (name, own) in enumerate(table.items()):
-        with _before_unknown(list(table)[place + 1 :]):
+    sections, arms, mistakes = dict[str, Any](), tuple[Arm, ...](), Mistakes()
+    # In the order of the text, in which its author meets the mistakes.
+    for name, own in with_one_epsilon(table).items():
+        with mistakes.noted():
             if name == "arm":
                 arms = _arms(own, home, namer, brought.protocol)
-                continue
-            if name not in kinds:
-                raise ConfigError(_unknown_section(name))
-            if name == "model":
-                kinds[name], own = section_of(own, brought=brought.model is not None)
-            _require_at_home(name, own, kinds)
-            sections[name] = convert(kinds[name], own, name)
-            if name == "data" and brought.data is None:
-                require_source(sections[name], home)
-    missing = [name for name in (*kinds, "arm") if name not in table and name not in _OPTIONAL]
-    if missing:
-        raise ConfigError(
-            f"Missing section {', '.join(f'[{name}]' for name in missing)}. Add it; `securefl studies demo` "
-            "prints a study with every needed one."
+            elif name in _SECTIONS:
+                kind = _SECTIONS[name]
+                if name == "model":
+                    kind, own = section_of(own, brought=brought.model is not None)
+                sections[name] = convert(kind, own, name, _HOMES)
+                if name == "data" and brought.data is None:
+                    require_source(sections[name], home)
+            else:
+                known = (*_SECTIONS, "arm")
+                raise ConfigError(
+                    f"Unknown section [{name}]{near(name, known)}; known are {', '.join(known)}."
+                )
+    # A section is not missing if a hint at a misspelt one names it.
+    hints = " ".join(mistakes.said)
+    needed = [name for name in (*_SECTIONS, "arm") if name not in table and name not in _OPTIONAL]
+    if missing := [f"[{name}]" for name in needed if f"mean `{name}`?" not in hints]:
+        mistakes.said.append(
+            f"Missing section {', '.join(missing)}. Add it; `securefl studies demo` prints a study with "
+            "every needed one."
         )
+    mistakes.require_none()
     _require_one_target(sections["privacy"], sections.get("dpsgd"))
     return Study(**sections, arms=arms, text=text, home=home, brought=brought, namer=namer)
-
-
-def _unknown_section(name: str) -> str:
-    known = (*_SECTIONS, "arm")
-    return f"Unknown section [{name}]{near(name, known)}; known are {', '.join(known)}."
-
-
-@contextmanager
-def _before_unknown(later: Sequence[str]) -> Iterator[None]:
-    """A context that adds unknown sections below to a ConfigError: a misspelt one may be its cause."""
-    try:
-        yield
-    except ConfigError as error:
-        unknown = [_unknown_section(name) for name in later if name not in (*_SECTIONS, "arm")]
-        if not unknown:
-            raise
-        raise ConfigError(" ".join([str(error), *unknown])) from None
 
 
 def _require_one_target(privacy: PrivacySection, training: DPSGDSection | None) -> None:
@@ -371,55 +376,55 @@ def _require_one_target(privacy: PrivacySection, training: DPSGDSection | None) 
         )
 
 
-def _require_at_home(name: str, section: Any, kinds: Mapping[str, type[Any]]) -> None:
-    """Raises ConfigError if a key stands in another section than its own. kinds: each section's class."""
-    kind = kinds[name]
-    for key in section if isinstance(section, dict) else ():
-        homes = [f"[{other}]" for other, own in kinds.items() if key in own.__dataclass_fields__]
-        if homes and key not in kind.__dataclass_fields__:
-            raise ConfigError(f"[{name}] Unknown key `{key}`: it belongs under {' or '.join(homes)}.")
-        if key == "sessions" and key not in kind.__dataclass_fields__:
-            raise ConfigError(
-                f"[{name}] Unknown key `sessions`: no study says it. The owner of each deployed client "
-                "agrees to a number of sessions without noise, at least 1: securefl party init --sessions."
-            )
-
-
 def _arms(tables: Any, *read_with: Any) -> tuple[Arm, ...]:
-    """read_with: home, namer and protocol of the study, as for `options_of`."""
+    """read_with: home, namer and protocol of the study, as for `kind_of`."""
     if not isinstance(tables, list) or not tables:
-        raise ConfigError("Expected at least one [[arm]].")
-    arms = tuple(_arm(table, f"arm {place}", *read_with) for place, table in enumerate(tables, start=1))
-    protocol = read_with[-1]
-    if protocol is not None and all(getattr(arm.options, "brought", None) is None for arm in arms):
-        raise ConfigError(
+        raise ConfigError("Expected at least one [[arm]] in double brackets, got another value. Add one.")
+    arms, mistakes = list[Arm](), Mistakes()
+    for place, table in enumerate(tables, start=1):
+        with mistakes.noted():
+            arms.append(_arm(table, f"arm {place}", *read_with))
+    if read_with[-1] is not None and all(isinstance(table, dict) and "protocol" in table for table in tables):
+        mistakes.said.append(
             "[[arm]] Expected an arm without `protocol`, which the one from Python is for, got none."
         )
     # Compared as folder names: names that differ in capitals or signs alone would share a folder.
-    names = [slug(arm.name) for arm in arms]
-    if len(set(names)) < len(names):
-        raise ConfigError(
+    if len({slug(arm.name) for arm in arms}) < len(arms):
+        mistakes.said.append(
             f"[[arm]] Expected arms with different names, got {[arm.name for arm in arms]}: capitals and "
             "signs do not count. Rename one."
         )
-    return arms
+    mistakes.require_none()
+    return tuple(arms)
 
 
-def _arm(table: Mapping[str, Any], where: str, *read_with: Any) -> Arm:
+def _arm(table: Any, where: str, *read_with: Any) -> Arm:
     if not isinstance(table, dict):
         raise ConfigError(f"[{where}] Expected a table [[arm]], got {table!r}.")
-    options = dict(table)
-    name, protocol = options.pop("name", None), options.pop("protocol", None)
-    if not isinstance(name, str):
-        raise ConfigError(f"[{where}] Expected `name` as text, got {name!r}.")
-    if not isinstance(accepts := options.pop("accepts_kept_state", False), bool):
-        raise ConfigError(f"[{where}] Expected accepts_kept_state as true or false, got {accepts!r}.")
-    try:
-        require_name(name)
-    except ConfigError as error:
-        raise ConfigError(f"[{where}] {error}") from None
-    protocol, made = options_of(protocol, options, where, *read_with)
-    return Arm(name=name, protocol=protocol, options=made, accepts_kept_state=accepts)
+    kind: Any = None
+    table, mistakes, keys = dict(table), Mistakes(), ArmSection.__dataclass_fields__
+    with mistakes.noted():
+        table["protocol"], kind = kind_of(table.get("protocol"), where, *read_with)
+    if table.get("protocol") is None:
+        table.pop("protocol", None)
+    options = getattr(kind, "__dataclass_fields__", {})
+    # Misspelt ones too, where the protocol's own are known.
+    own = {
+        key: table[key]
+        for key in table
+        if key in keys or (options and key not in options and near(key, keys)) or kind is None
+    }
+    found = dict[str, Any]()
+    with mistakes.noted():
+        found |= vars(convert(ArmSection, own, where))
+    if kind is not None:
+        with mistakes.noted():
+            rest = {key: table[key] for key in table if key not in own}
+            found["options"] = (
+                convert(kind, rest, where, _HOMES) if isinstance(kind, type) else kind(keys=rest)
+            )
+    mistakes.require_none()
+    return Arm(**found)
 
 
 def home_of(file: Path, trusted: Sequence[Path] = ()) -> Path:
@@ -499,8 +504,8 @@ def placed(study: Study, where: str) -> Iterator[None]:
     except ConfigError as error:
         if error.placed:
             raise
-        text = str(error) if str(error).startswith("[") else f"{where} {error}"
-        mended = ConfigError(f"{study.file}: {text}" if study.file else text)
+        text = error if str(error).startswith("[") else beneath(f"{where} ", error)
+        mended = beneath(f"{study.file}: " if study.file else "", text)
         mended.placed = True
         raise mended from None
 

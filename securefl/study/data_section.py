@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import EntryPoint
@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Literal
 
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
-from securefl.core.ranges import Count, Decay, Range, Ranged
-from securefl.core.reading import convert, near
+from securefl.core.ranges import Count, Decay, Range, Ranged, refused
+from securefl.core.reading import Mistakes, convert, near
 from securefl.data import NAMES, Partition, data_folder
 from securefl.data.columns import Column, Word, key_of
 from securefl.data.layout import Layout
@@ -99,56 +99,50 @@ class DataSection(Ranged):
     network: str | None = None
     features: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def refusals(self) -> Iterator[str]:
         if self.clients is None and self.partition.kind != "natural":
-            raise ValueError(f"Missing key `clients` for partition {self.partition.kind!r}; add it.")
+            yield f"Missing key `clients` for partition {self.partition.kind!r}; add it."
         if self.test_on == "validation" and not self.validation:
-            raise ValueError(
+            yield (
                 'Expected `validation` beside test_on = "validation", the share of the test records that '
                 "choose settings, got none. Write one, such as validation = 0.5."
             )
         if self.scaling is not None and self.features is not None:
-            raise ValueError(
+            yield (
                 "Expected `scaling` or `features`, got both: the network scales its input itself. Leave "
                 "`scaling` out."
             )
-        self._check_own()
-
-    def _check_own(self) -> None:
         own_network = self.features is not None and names_code(self.features)
         said = [key for key in _OWN if getattr(self, key) not in (None, (), {})]
         given = [key for key in said if not (key == "network" and own_network)]
         if self.network is not None and self.features is not None and not own_network:
-            raise ValueError(
-                f"Expected no `network` beside features = {self.features!r}, which names it. Leave it out."
-            )
+            yield f"Expected no `network` beside features = {self.features!r}, which names it. Leave it out."
         if self.source in NAMES and given:
-            raise ValueError(
+            yield (
                 f"Expected no `{given[0]}` for the packaged data set {self.source!r}, which sets it by "
                 "itself. Leave it out."
             )
         if self.network is not None and not is_name(self.network):
-            raise ValueError(f'Expected `network` as {NAMED}, or "none", got {self.network[:80]!r}.')
+            yield f'Expected `network` as {NAMED}, or "none", got {self.network[:80]!r}.'
         if sum((self.test is not None, self.test_share is not None, self.test_clients > 0)) > 1:
-            raise ValueError("Expected one of `test`, `test_share` and `test_clients`, got several.")
+            yield "Expected one of `test`, `test_share` and `test_clients`, got several. Keep one."
         if isinstance(self.classes, int) and self.classes != 0 and not 2 <= self.classes <= 100_000:
-            raise ValueError(f"Expected 2 to 100,000 classes, or 0 for a regression, got {self.classes}.")
-        labels = self.layout.labels
-        if isinstance(self.classes, tuple) and not 2 <= len(labels) == len(set(labels)):
-            raise ValueError(f"Expected two labels or more in `classes`, each once, got {self.classes}.")
-        if self.layout.count and len(self.layout.target) > 1:
-            raise ValueError(f"Expected one `target` of classes, got {len(self.layout.target)} columns.")
-        self._check_columns()
+            yield f"Expected 2 to 100,000 classes, or 0 for a regression, got {self.classes}."
+        wrong = [*refused(lambda: self.layout)]
+        yield from wrong or self._refused_columns(self.layout)
 
-    def _check_columns(self) -> None:
-        layout = self.layout
+    def _refused_columns(self, layout: Layout) -> Iterator[str]:
+        labels = layout.labels
+        if isinstance(self.classes, tuple) and not 2 <= len(labels) == len(set(labels)):
+            yield f"Expected two labels or more in `classes`, each once, got {self.classes}."
+        if layout.count and len(layout.target) > 1:
+            yield f"Expected one `target` of classes, got {len(layout.target)} columns."
         for what, names in (("target", layout.target), ("ignore", layout.ignore)):
             if len(set(names)) < len(names):
-                raise ValueError(f"Expected each column once under `{what}`, got {list(names)}.")
+                yield f"Expected each column once under `{what}`, got {list(names)}."
         apart = [*layout.target, *layout.ignore, *([layout.client_column] if layout.client_column else [])]
         if twice := [name for name in apart if apart.count(name) > 1]:
-            raise ValueError(f"Expected column {twice[0]!r} as target, client or ignored, got several.")
+            yield f"Expected column {twice[0]!r} as target, client or ignored, got several."
         for name, column in self._columns.items():
             if name == layout.client_column and set(self.columns[name]) == {"categories"}:
                 continue
@@ -158,7 +152,7 @@ class DataSection(Ranged):
                 what = "a `range` at most for this target" if target else "no declaration of this column"
                 if name == layout.client_column:
                     what = "`categories` alone, the names of all clients"
-                raise ValueError(f"columns.{key_of(name)}: Expected {what}. Leave the rest out.")
+                yield f"columns.{key_of(name)}: Expected {what}. Leave the rest out."
 
     @cached_property
     def layout(self) -> Layout:
@@ -176,10 +170,12 @@ class DataSection(Ranged):
 
     @cached_property
     def _columns(self) -> Mapping[str, Column]:
-        return {
-            name: convert(Column, table, f"data.columns.{key_of(name)}")
-            for name, table in self.columns.items()
-        }
+        found, mistakes = dict[str, Column](), Mistakes()
+        for name, table in self.columns.items():
+            with mistakes.noted():
+                found[name] = convert(Column, table, f"data.columns.{key_of(name)}")
+        mistakes.require_none()
+        return found
 
     @property
     def packaged(self) -> bool:
@@ -192,18 +188,18 @@ def data_points() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
-def path_of(source: str, home: Path | None) -> Path:
-    """The path of a file or folder that a study names.
+def path_of(source: str, home: Path | None, where: str = "[data]") -> Path:
+    """The path of a file or folder that a study names. where: its section, for errors.
 
-    Raises ConfigError if it is relative, and the study is a text without a file.
+    Raises ConfigError if it is relative, and the study has no folder.
     """
     if source.startswith(_IN_DATA_FOLDER):
         return data_folder().absolute() / source.removeprefix(_IN_DATA_FOLDER)
     path = Path(source).expanduser()
     if home is None and not path.is_absolute():
         raise ConfigError(
-            f"[data] Expected an absolute path in a study without a file, got {source!r}. Write it from the "
-            "root, or save the study as a file beside the records."
+            f"{where} Expected an absolute path in a study without a file, got {source!r}. Write it from the "
+            "root, or save the study as a file beside it."
         )
     return path if home is None else home / path
 

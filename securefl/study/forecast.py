@@ -11,7 +11,7 @@ from math import ceil, inf, isinf
 from pathlib import Path
 from typing import Any
 
-from dp_accounting import DpEvent
+from dp_accounting.dp_event import DpEvent
 
 from securefl.accounting.budget import most_rounds
 from securefl.accounting.composition import compose, within
@@ -25,7 +25,7 @@ from securefl.engine.privacy_card import crafts, learns
 from securefl.mechanisms.charges import Protection, events_of, infinite_reasons
 from securefl.study.accounted import ALONE
 from securefl.study.advice import DROWNED, advice
-from securefl.study.composition import built, composition, require_known, sized
+from securefl.study.composition import composition, compositions, sized
 from securefl.study.config import Arm, Study
 from securefl.study.privacy import PrivacySection
 from securefl.study.run import run_arm
@@ -109,7 +109,7 @@ def forecasts(
     watch: makes a context for the rehearsal of the arm of this name, such as a line on the terminal.
     """
     # Checked before the rehearsals, which take a while.
-    require_known(study, [built(arm, world.problem) for arm in study.arms])
+    compositions(study, world)
     found = []
     for arm in study.arms:
         with watch(arm.name):

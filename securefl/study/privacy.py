@@ -8,19 +8,17 @@ rule by which training and noised values share it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import inf, isfinite
 from typing import Annotated, Any, Final, Literal
 
-from dp_accounting import DpEvent
+from dp_accounting.dp_event import DpEvent
 
-from securefl.accounting.store import require_delta
 from securefl.algorithm.plan import NO_NOISE, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
-from securefl.core.ranges import Count, Range, Ranged
-from securefl.core.reading import near
+from securefl.core.ranges import Count, Known, Range, Ranged, refused
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
 from securefl.dp.calibration import check_training, multiplier_beside, shared_training_noise, sigma
 from securefl.linear.registry import require as require_scores
@@ -74,7 +72,7 @@ def _is_target(value: Any) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPSGDSection:
+class DPSGDSection(Ranged):
     """The section [dpsgd]: private training by a given noise, or by the epsilon that it may cost.
 
     Attributes:
@@ -108,18 +106,21 @@ class DPSGDSection:
     proximal: float = 0.0
     chunk: int | None = None
 
-    def __post_init__(self) -> None:
+    def refusals(self) -> Iterator[str]:
         if self.epsilon is not None and not _is_target(self.epsilon):
-            more = "To train without private noise, leave [dpsgd] out."
-            why = "Ask for more." if self.epsilon <= 0 else more
-            raise ValueError(f"Expected a finite epsilon > 0, got {self.epsilon:g}. {why}")
+            why = "Ask for more."
+            if not self.epsilon <= 0:
+                why = "To train without private noise, leave [dpsgd] out."
+            yield f"Expected a finite epsilon > 0, got {self.epsilon:g}. {why}"
         if (self.epsilon is None) == (self.noise_multiplier is None):
             got = "neither" if self.epsilon is None else "both"
-            raise ValueError(
+            yield (
                 f"Expected `epsilon`, from which the noise follows, or `noise_multiplier`, got {got}. "
                 f"{'Add' if self.epsilon is None else 'Keep'} one of them."
             )
-        self.training  # noqa: B018 -- raises the error about a value out of range
+        if self.noise_multiplier == 0:
+            yield "Expected noise_multiplier > 0, got 0. To train without private noise, leave [dpsgd] out."
+        yield from refused(self.sized, self.noise_multiplier or _UNSIZED)
 
     def sized(self, noise_multiplier: float) -> DPSGD:
         """This training with this noise. Raises ValueError for a value out of range."""
@@ -179,12 +180,12 @@ class PrivacySection(Ranged):
             then holds over all of them together. Without it each arm and seed is accounted alone.
     """
 
-    sum: str = field(metadata={"words": _SUMS.get})
+    sum: Annotated[str, Known(sum_names)] = field(metadata={"words": _SUMS.get})
     scores: Literal["clear", "ckks", "pads"] = field(metadata={"words": _SCORES.get})
-    noise: str = field(metadata={"words": mechanisms.legend})
+    noise: Annotated[str, Known(mechanisms.names)] = field(metadata={"words": mechanisms.legend})
     unit: Unit = field(metadata={"words": _UNITS.get})
     adjacency: Adjacency = field(metadata={"words": _ADJACENCIES.get})
-    delta: float
+    delta: Annotated[float, Range("(0, 1)", "Take one below 1 / records, such as 1e-5.")]
     budget: Annotated[float, Range("[0, inf]")]
     adversaries: tuple[Literal["server", "key-holder", "others"], ...]
     non_private: tuple[str, ...]
@@ -204,80 +205,69 @@ class PrivacySection(Ranged):
     force_delta: bool = False
     ledger: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_delta(self.delta)
-        if self.sum not in sum_names():
-            known = ", ".join(map(repr, sum_names()))
-            raise ValueError(f"Expected sum among {known}, got {self.sum!r}{near(self.sum, sum_names())}.")
-        require_scores(self.scores, self.parameters)
+    def refusals(self) -> Iterator[str]:
+        yield from refused(require_scores, self.scores, self.parameters)
         if (said := neighbours_missing(self.unit, self.adjacency)) is not None:
-            raise ValueError(said)
+            yield said
         if self.ledger is not None and (not self.ledger or self.budget == inf):
-            raise ValueError(
+            yield (
                 "Expected a path as `ledger`, and a finite `budget`, which all runs in it spend together, "
                 f"got {self.ledger!r} and budget = {self.budget:g}. Set the largest epsilon that these "
                 "records may ever be charged."
             )
-        shared = self._noised_together()  # called in every case: it also refuses invalid noise
-        together = shared or self.sum != "clear"
-        if self.fixed_batch is not None and self.sum == "clear":
-            raise ValueError("Expected fixed_batch with hidden sums alone: it protects no sum in the clear.")
+        if self.sum in sum_names() and self.noise in mechanisms.names():
+            yield from self._refused_noise()
+            yield from self._refused_together()
+
+    def _refused_noise(self) -> Iterator[str]:
+        if (self.noise == NO_NOISE) != (self.epsilon is None):
+            if self.epsilon is None:
+                yield (
+                    f"Expected `epsilon` with noise = {self.noise!r}, got none. Write the epsilon that all "
+                    "releases may cost together, such as epsilon = 2."
+                )
+            else:
+                others = ", ".join(kind for kind in mechanisms.names() if kind != NO_NOISE)
+                yield (
+                    f"Expected no `epsilon` with noise = {self.noise!r}, got {self.epsilon}. Choose another "
+                    f"noise ({others}), or leave `epsilon` out. The epsilon of private training stands in "
+                    "[dpsgd]."
+                )
+        elif self.epsilon is not None and not self.epsilon > 0:
+            yield (
+                f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}. No noise gives 0. Write a "
+                "number such as 2."
+            )
+        if self.noise != NO_NOISE:
+            by_holder = mechanisms.kind_of(self.noise).total_by == KEY_HOLDER
+            if by_holder and self.sum != KEY_HOLDER_ADDS:
+                yield (
+                    f'Expected noise = "{self.noise}" with sum = "{KEY_HOLDER_ADDS}" alone: there the '
+                    "key holder sums the pads and adds the noise."
+                )
+
+    def _refused_together(self) -> Iterator[str]:
+        """What is wrong with the bounds that clients need when they protect each other.
+
+        These bounds have no defaults: a wrong assumption would void the guarantee.
+        """
+        hidden = self.sum != "clear"
+        if self.fixed_batch is not None and not hidden:
+            yield "Expected fixed_batch with hidden sums alone: it protects no sum in the clear."
+        if self.max_retries and not hidden:
+            yield 'Expected no max_retries with sum = "clear".'
+        together = hidden or (self.noise != NO_NOISE and mechanisms.kind_of(self.noise).mutual)
         if together != (self.dropout is not None):
             others = {self.noise} - {NO_NOISE, *mechanisms.OURS}
             mutual = [w for w in (*mechanisms.OURS, *others) if mechanisms.kind_of(w).mutual]
             or_noise = " or ".join(f'noise = "{word}"' for word in mutual)
-            raise ValueError(
-                f'Expected `dropout` with a `sum` other than "clear" or with {or_noise}, and else none.'
-            )
-        if together:
-            self._check_together()
-        if self.max_retries and self.sum == "clear":
-            raise ValueError('Expected no max_retries with sum = "clear".')
-
-    def _noised_together(self) -> bool:
-        """Whether a client's privacy depends on other clients' noise. Raises ValueError for invalid noise."""
-        known = mechanisms.names()
-        if self.noise not in known:
-            raise ValueError(
-                f"Expected noise among {', '.join(map(repr, known))}, got {self.noise!r}"
-                f"{near(self.noise, known)}."
-            )
-        if (self.noise == NO_NOISE) != (self.epsilon is None):
-            if self.epsilon is None:
-                raise ValueError(
-                    f"Expected `epsilon` with noise = {self.noise!r}, got none. Write the epsilon that all "
-                    "releases may cost together, such as epsilon = 2."
-                )
-            raise ValueError(
-                f"Expected no `epsilon` with noise = {self.noise!r}, got {self.epsilon}. Choose another "
-                f"noise ({', '.join(kind for kind in known if kind != NO_NOISE)}), or leave `epsilon` out. "
-                "The epsilon of private training stands in [dpsgd]."
-            )
-        if self.epsilon is not None and not self.epsilon > 0:
-            raise ValueError(
-                f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}. No noise gives 0. Write a "
-                "number such as 2."
-            )
-        if self.noise == NO_NOISE:
-            return False
-        kind = mechanisms.kind_of(self.noise)
-        if kind.total_by == KEY_HOLDER and self.sum != KEY_HOLDER_ADDS:
-            raise ValueError(
-                f'Expected noise = "{self.noise}" with sum = "{KEY_HOLDER_ADDS}" alone: there the '
-                "key holder sums the pads and adds the noise."
-            )
-        return kind.mutual
-
-    def _check_together(self) -> None:
-        """Raises ValueError if a bound is missing that clients need when they protect each other.
-
-        These bounds have no defaults: a wrong assumption would void the guarantee.
-        """
+            yield f'Expected `dropout` with a `sum` other than "clear" or with {or_noise}, and else none.'
+        if not together:
+            return
         examples = {"corrupt": "0.2", "min_cohort_size": "10", "min_honest": "4", "max_client_weight": "0.4"}
         missing = [word for word in examples if getattr(self, word) is None]
         if missing:
-            raise ValueError(
+            yield (
                 f"Expected {' and '.join(f'`{word}`' for word in missing)} if sums are hidden or noise is "
                 "shared: a client's privacy then depends on the others. State how many may collude (0: none) "
                 "and how few may be summed. For cohorts of ten or more, add "
@@ -285,7 +275,7 @@ class PrivacySection(Ranged):
             )
         dropout, corrupt = self.dropout or 0.0, self.corrupt or 0.0
         if not (dropout >= 0 and 0 <= corrupt < 1 - dropout):
-            raise ValueError(
+            yield (
                 f"Expected dropout >= 0, corrupt >= 0 and less than 1 together, got {dropout} and {corrupt}."
             )
 

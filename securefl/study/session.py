@@ -19,7 +19,7 @@ from securefl.study import observed, results, run_report, split_key, world
 from securefl.study.accounted import require_room, reserve_all, sentence
 from securefl.study.arm import ArmRun, made_folder
 from securefl.study.backends import Backend
-from securefl.study.composition import composition, require_known
+from securefl.study.composition import compositions
 from securefl.study.config import Arm, Brought, Study
 from securefl.study.folder import (
     claim,
@@ -82,7 +82,7 @@ def run_study(
     keeper = Keeper(dealt=True) if backend is not None else split_key.of_run(study, folder, began)
     made = _prepared(study, hardware, keeper)
     if not began:
-        require_room(study, made.first, [(arm, made.arms[arm.name]) for arm in study.arms])
+        require_room(study, made.first, made.arms)
     with locked(folder, say):
         claim(folder, study, keeper)
         note_device(folder, hardware)
@@ -121,9 +121,7 @@ def _prepared(study: Study, hardware: Hardware, keeper: Keeper) -> _Prepared:
     single_thread()
     seed = study.study.seeds[0]
     first = world.build(study, seed, hardware, splits=keeper.splits(study, seed))
-    arms = {arm.name: composition(study, arm, first) for arm in study.arms}
-    require_known(study, [algorithm for algorithm, _ in arms.values()])
-    return _Prepared(first, arms, keeper)
+    return _Prepared(first, compositions(study, first), keeper)
 
 
 def reserve_here(study: Study, folder: Path) -> None:

@@ -42,6 +42,8 @@ _LONGEST = 100
 """The longest name of a cell's folder, in characters. File systems allow 255 bytes."""
 EPSILON: Final = "privacy.epsilon"
 MOST_CELLS: Final = 2000
+_SHOWN: Final = 10
+"""The most mistakes that one message lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,26 +161,29 @@ def parse_sweep(
 ) -> Sweep:
     """A sweep from a TOML text, each cell parsed as a study. home, brought, namer: see `Study`.
 
-    Raises ConfigError if a cell is no valid study (the message names the cell), if two cells are equal, or if
-    the section [sweep] is invalid.
+    Raises ConfigError if cells are no valid studies (a line for each mistake names its cells), if two cells
+    are equal, or if the section [sweep] is invalid.
     """
     table = toml(text)
     if "sweep" not in table:
-        raise ConfigError(
-            "Expected [sweep.grid] or [[sweep.list]] to sweep over, got neither; run it with: securefl run"
-        )
+        raise ConfigError("Expected a study with a section [sweep], got none; run it with: securefl run")
     section = section_of(table.pop("sweep"))
     keys, points = section.keys, section.points()
     names = _names(points, keys)
-    cells: dict[str, Cell] = {}
+    cells, refused = dict[str, Cell](), list[str]()
     for overrides, name in zip(points, names, strict=True):
-        if _as_text(overrides) in cells:
-            raise ConfigError(f"Expected each cell once, got {name} twice. Leave one out.")
         folder = _free(name, {cell.folder for cell in cells.values()})
-        study = _study(table, overrides, name, home=home, brought=brought, namer=namer)
-        cells[_as_text(overrides)] = Cell(overrides=overrides, name=name, folder=folder, study=study)
+        try:
+            if _as_text(overrides) in cells:
+                raise ConfigError(f"Expected each cell once, got {name} twice. Leave one out.")
+            study = _study(table, overrides, home=home, brought=brought, namer=namer)
+            cells[_as_text(overrides)] = Cell(overrides=overrides, name=name, folder=folder, study=study)
+            refused.append("")
+        except ConfigError as error:
+            refused.append(str(error))
+    require_none(list(zip(names, points, strict=True)), refused)
     return Sweep(
-        name=study.study.name,
+        name=next(iter(cells.values())).study.study.name,
         keys=keys,
         panels=section.panels,
         choice=section.choice,
@@ -266,23 +271,46 @@ def _names(points: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str
     ]
 
 
-def _study(
-    table: Mapping[str, Any],
-    overrides: Mapping[str, Any],
-    name: str,
-    **read_with: Any,
-) -> Study:
-    try:
-        # A deep copy: otherwise cells would share the tables and lists that they do not override.
-        own = copy.deepcopy(dict(table))
-        for key, value in overrides.items():
-            put(own, key, copy.deepcopy(value))
-        # Through TOML again, so that a cell is read and checked like any other study.
-        study = parse(tomli_w.dumps(_without_noise(own)), **read_with)
-        study.privacy.plan(study.study.rounds)  # raises the error about an epsilon that no noise reaches
-        return study
-    except ConfigError as error:
-        raise ConfigError(f"In the cell {name}: {error}") from None
+def _study(table: Mapping[str, Any], overrides: Mapping[str, Any], **read_with: Any) -> Study:
+    # A deep copy: otherwise cells would share the tables and lists that they do not override.
+    own = copy.deepcopy(dict(table))
+    for key, value in overrides.items():
+        put(own, key, copy.deepcopy(value))
+    # Through TOML again, so that a cell is read and checked like any other study.
+    study = parse(tomli_w.dumps(_without_noise(own)), **read_with)
+    study.privacy.plan(study.study.rounds)  # raises the error about an epsilon that no noise reaches
+    return study
+
+
+def require_none(cells: Sequence[tuple[str, Mapping[str, Any]]], refused: Sequence[str]) -> None:
+    """Raises ConfigError with each reason why cells cannot run, once, and the cells that it stops.
+
+    cells: the name and overrides of each. refused: the reasons of each, in lines; empty if it can run.
+    """
+    stopped: dict[str, list[int]] = {}
+    for at, reasons in enumerate(refused):
+        for reason in filter(None, reasons.split("\n")):
+            stopped.setdefault(reason, []).append(at)
+    told = [f"In {_those(cells, at)}: {reason}" for reason, at in stopped.items()]
+    if len(told) > _SHOWN:
+        told = [*told[:_SHOWN], f"And {len(told) - _SHOWN} more mistakes: mend these first."]
+    if told:
+        raise ConfigError("\n".join(told))
+
+
+def _those(cells: Sequence[tuple[str, Mapping[str, Any]]], at: Sequence[int]) -> str:
+    """Some of the cells in words: by the value that they share with no other one, or by name."""
+    if len(at) == 1:
+        return f"the cell {cells[at[0]][0]}"
+    if len(at) == len(cells):
+        return f"all {len(cells)} cells"
+    for key, value in cells[at[0]][1].items():
+        if [place for place, (_, own) in enumerate(cells) if _as_text(own.get(key)) == _as_text(value)] == [
+            *at
+        ]:
+            return f"the {len(at)} cells with {short_names([key])[key]} = {show(value)}"
+    more = f" and {len(at) - 2} more" if len(at) > 2 else ""
+    return f"the cells {'; '.join(cells[place][0] for place in at[:2])}{more}"
 
 
 def _without_noise(table: dict[str, Any]) -> dict[str, Any]:

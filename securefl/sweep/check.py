@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,17 +12,15 @@ from securefl.accounting.shared import Allotment, SharedRuns
 from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import BudgetExceeded, ConfigError, SecureFLError
+from securefl.core.reading import beneath
 from securefl.study import world
 from securefl.study.accounted import foreseen, ledger_of, stored_runs
-from securefl.study.composition import composition, require_known
+from securefl.study.composition import compositions
 from securefl.study.config import Study
 from securefl.study.forecast import Forecast, affordable_rounds, duration, final_epsilon, noise_of
 from securefl.sweep.best import caveats
-from securefl.sweep.cells import Cell, Sweep
+from securefl.sweep.cells import Cell, Sweep, require_none
 from securefl.training import single_thread
-
-_SHOWN = 10
-"""The most reasons for refusals that one message lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +94,9 @@ def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) ->
         tell(cell.name)
         own = world.of_study(here, study)
         try:
-            made = {arm.name: composition(study, arm, own) for arm in study.arms}
-            require_known(study, [algorithm for algorithm, _ in made.values()])
-            plan = made[study.arms[0].name][1]
-            wants = tuple(foreseen(study, [(arm, made[arm.name]) for arm in study.arms]))
-            held = stored_runs(study, here, plan)
+            made = compositions(study, own)
+            wants = tuple(foreseen(study, made))
+            held = stored_runs(study, here, made[study.arms[0].name][1])
             arms = tuple(_cost(name, *made[name]) for name in made if costs)
             yield Checked(cell=cell, refused="", arms=arms, allotted=wants, held=held)
         except SecureFLError as error:
@@ -119,23 +114,13 @@ def _cost(name: str, algorithm: Algorithm, plan: Plan) -> ArmCost:
 
 
 def require_all(sweep: Sweep, checked: Sequence[Checked]) -> None:
-    """Raises ConfigError if any checked cell cannot run. The error lists these cells with their reasons."""
-    refused = [own for own in checked if own.refused]
-    if not refused:
-        return
-    # A reason that several cells share, such as a missing file, is listed once.
-    reasons = Counter(own.refused for own in refused)
-    first = {own.refused: own.cell.name for own in reversed(refused)}
-    listed = [
-        f"in the cell {first[why]}{f' and {count - 1} more' if count > 1 else ''}: {why.rstrip('.')}"
-        for why, count in reasons.items()
-    ]
-    shown, left = "; ".join(listed[:_SHOWN]), sum([*reasons.values()][_SHOWN:])
-    more = f"; and {left} more, which `securefl plan` lists" if left else ""
-    raise ConfigError(
-        f"{sweep.file}{': ' if sweep.file else ''}{len(refused)} of {len(checked)} cells cannot run, so none "
-        f"was begun: {shown}{more}. Mend them, or leave them out."
-    )
+    """Raises ConfigError if any checked cell cannot run: each reason once, with the cells that it stops."""
+    try:
+        require_none(
+            [(own.cell.name, own.cell.overrides) for own in checked], [own.refused for own in checked]
+        )
+    except ConfigError as error:
+        raise beneath(f"{sweep.file}: " if sweep.file else "", error) from None
 
 
 def require_room(checked: Sequence[Checked], begun: Callable[[Cell], Mapping[str, str]]) -> None:
@@ -159,16 +144,16 @@ def require_room(checked: Sequence[Checked], begun: Callable[[Cell], Mapping[str
 
 
 def lines(sweep: Sweep, checked: Sequence[Checked]) -> Iterator[str]:
-    """A line for each cell and arm: epsilon by party, or why the cell cannot run."""
+    """A line for each cell that can run and each arm: epsilon by party."""
     yield f"{sweep.name}: a sweep of {len(checked)} cells over {', '.join(sweep.keys)}"
     yield "Epsilon is that of a client that takes part in every round, after the whole schedule."
     yield from caveats(sweep)
     yield from _shared(checked)
     for own in checked:
+        if own.refused:
+            continue
         yield ""
         yield own.cell.name
-        if own.refused:
-            yield f"  cannot run: {own.refused}"
         of = own.cell.study
         for cost in own.arms:
             line = f"  {cost.arm}: ε {_against(cost.epsilon)}"

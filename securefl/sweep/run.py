@@ -19,7 +19,7 @@ from securefl.storage.own_code import Namer
 from securefl.storage.private_folder import CONFIG, NOTICE, PRIVATE, json_text, private_folder
 from securefl.storage.processes import Ended, Line, Supervisor, for_workers
 from securefl.study import run_report, split_key, world
-from securefl.study.composition import composition
+from securefl.study.composition import compositions
 from securefl.study.config import Arm, Study, parse
 from securefl.study.interruption import Interrupted, Interruption, Stop, Told
 from securefl.study.session import run_study
@@ -281,8 +281,7 @@ def run_cell(
     )
     # On the CPU: from here on no model is trained.
     first = world.build(study, study.study.seeds[0], Hardware())
-    arms = {arm.name: composition(study, arm, first) for arm in study.arms}
-    card = [vars(row) for row in run_report.privacy_card(found, arms)]
+    card = [vars(row) for row in run_report.privacy_card(found, compositions(study, first))]
     finish(
         folder,
         study,

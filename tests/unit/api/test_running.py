@@ -93,6 +93,18 @@ def test_a_study_comes_in_any_form(form: str, finished: Run, tmp_path: Path) -> 
     assert noted.told == []
 
 
+def test_a_text_names_files_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "people.csv").write_text("age,label\n" + "".join(f"{age},{age % 2}\n" for age in range(40)))
+    own = ONE.replace('source = "digits"', 'source = "people.csv"\ntarget = "label"\nclasses = 2')
+    securefl.run(own, out="out", progress=False)
+    monkeypatch.chdir("/")
+    with pytest.raises(ConfigError, match="Expected source among"):
+        securefl.run(own, out=tmp_path / "other")
+    again = securefl.run(tmp_path / "out" / "study.toml", out=tmp_path / "out")
+    assert len(again.metrics) == 2, "the run folder notes the working folder"
+
+
 def test_a_mapping_may_hold_what_toml_has_not(tmp_path: Path) -> None:
     table = tomllib.loads(ONE)
     table["study"]["seeds"] = (3,)

@@ -14,6 +14,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.commands.main import cli, main
 from securefl.core.agreement import Identity, Roster
 from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.reading import convert
 from securefl.core.release import ReleaseKey
 from securefl.core.text_safety import escaped
 from securefl.data import Dataset
@@ -35,7 +36,7 @@ def encrypted(label: str) -> object:
 
 
 ENTRANCES: dict[str, Callable[[str], Any]] = {
-    "study": lambda name: StudySection(name=name, rounds=1),
+    "study": lambda name: convert(StudySection, {"name": name, "rounds": 1}, "study"),
     "study in a file": lambda name: parse(DEMO.replace("Encrypted FedProf on digits", _toml(name))),
     "arm": lambda name: Arm(name=name, protocol="fedavg", options=None),  # type: ignore[arg-type]
     "arm in a file": lambda name: parse(DEMO.replace("FedAvg (full)", _toml(name))),
@@ -65,7 +66,7 @@ def test_a_name_is_that_of_a_folder() -> None:
     assert StudySection(name="x" * 200, rounds=1)
     for name in ("", "(!)", "x" * 201, "é" * 101):
         with pytest.raises(ConfigError, match="at most 200 bytes"):
-            StudySection(name=name, rounds=1)
+            convert(StudySection, {"name": name, "rounds": 1}, "study")
     with pytest.raises(ConfigError, match=r"\[arm 1\] .*letter"):
         parse(DEMO.replace("FedAvg (full)", "x" * 300))
 

@@ -25,6 +25,14 @@ BESIDE: dict[str, dict[str, Any]] = {
     "DataSection": {"clients": 3},
     "Trials": {"trials": "negative-binomial"},
     "Draw": {},
+    "DPSGDSection": {
+        "clip_norm": 1.0,
+        "noise_multiplier": 1.0,
+        "sampling_rate": 0.1,
+        "expected_batch": 16.0,
+        "steps": 1,
+        "learning_rate": 0.1,
+    },
     "PrivacySection": {
         "sum": "clear",
         "scores": "clear",

@@ -473,3 +473,9 @@ def test_the_command_says_what_it_runs_and_exits_with_3_if_anything_is_refused(t
     assert done.exit_code == 3
     assert done.stderr == ""
     assert json.loads(done.stdout)["refused"][0]["where"] == "server"
+
+
+def test_an_app_that_relays_a_study_is_told_from_one_without_terms() -> None:
+    found = rehearse(Path(__file__).parents[3] / "examples" / "flower")
+    assert found.refused == []
+    assert "securefl plan" in found.notes[0]

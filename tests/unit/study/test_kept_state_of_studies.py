@@ -112,7 +112,7 @@ def test_what_two_sums_repeat_is_refused_under_a_server_that_follows(how: str) -
 
 
 def test_an_acceptance_is_true_or_false() -> None:
-    with pytest.raises(ConfigError, match="accepts_kept_state as true or false"):
+    with pytest.raises(ConfigError, match="accepts_kept_state`: Expected true or false"):
         of("lg_fedavg", more='accepts_kept_state = "yes"')
 
 

@@ -34,19 +34,23 @@ WRONG = {
 """Sections with one mistake each: of type, of name, and of value."""
 
 
+ARMS = (
+    '[[arm]]\nname = "a"\nprotocol = "fedavgg"\n',
+    '[[arm]]\nname = "b"\nprotocol = "fedavg"\nfraction = 50\n',
+)
+
+
+def places(written: str) -> list[str]:
+    """The place of each mistake, a line each."""
+    return [line.partition("]")[0].lstrip("[") for line in message(written).split("\n")]
+
+
 @every("order", list(permutations(WRONG)))
-def test_the_first_section_with_a_mistake_is_named(order: tuple[str, ...]) -> None:
+def test_every_section_and_arm_with_a_mistake_is_named_in_its_order(order: tuple[str, ...]) -> None:
     rest = section("study") + section("model")
-    arms = WHOLE[WHOLE.index("[[arm]]") :]
-    assert message(rest + "".join(WRONG[name] for name in order) + arms).startswith(f"[{order[0]}]")
-    assert message("".join(WRONG[name] for name in order) + rest + arms).startswith(f"[{order[0]}]")
-
-
-def test_an_arm_before_a_section_is_named_before_it() -> None:
-    arm = '[[arm]]\nname = "FedAvg"\nprotocol = "fedavgg"\n'
-    head, tail = WHOLE[: WHOLE.index("[privacy]")], WRONG["privacy"]
-    assert message(head + arm + tail).startswith("[arm 1]")
-    assert message(head + tail + arm).startswith("[privacy]")
+    wrong = "".join(WRONG[name] for name in order)
+    assert places(rest + wrong + "".join(ARMS)) == [*order, "arm 1", "arm 2"]
+    assert places("".join(ARMS) + wrong + rest) == ["arm 1", "arm 2", *order]
 
 
 @every("order", list(permutations(["rounds", "rond", "target"])))

@@ -183,7 +183,7 @@ BAD = (
     ({"epsilon = 2.0": 'epsilon = "two"'}, r"^\[dpsgd\] `epsilon`"),
     ({"epsilon = 2.0": ""}, r"^\[dpsgd\] .* neither"),
     ({"epsilon = 2.0": "epsilon = 2.0\nnoise_multiplier = 1.0"}, r"^\[dpsgd\] .* both"),
-    ({"epsilon = 2.0": "noise_multiplier = 0.0"}, r"^\[dpsgd\] .*multiplier in"),
+    ({"epsilon = 2.0": "noise_multiplier = 0.0"}, r"^\[dpsgd\] .*multiplier > 0"),
     ({"budget = inf": "budget = 1.0"}, r"^\[dpsgd\] .* `budget`"),
     ({'noise = "none"': 'noise = "local"\nepsilon = 3.0'}, r"^\[dpsgd\] .* = 3, .* got 2"),
     ({'noise = "none"': 'noise = "none"\nepsilon = 2.0'}, r"^\[privacy\] .*`epsilon`"),
