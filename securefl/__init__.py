@@ -10,8 +10,7 @@ Each is imported when it is first used. The other faces: `algorithm`, `mechanism
 All else is private.
 """
 
-from securefl.core.lazy import defer, lazy
+from securefl.core.lazy import lazy
 
-defer("dp_accounting")
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)
 __version__ = "0.1.0"

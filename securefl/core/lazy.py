@@ -10,10 +10,8 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
-from importlib.machinery import PathFinder
-from types import ModuleType
 
 
 @contextmanager
@@ -35,32 +33,6 @@ def loading(module: str) -> Iterator[None]:
             gc.freeze()
             gc.unfreeze()
         gc.enable()
-
-
-class _Deferred(ModuleType):
-    """A package whose own `__init__` runs when a name of it is used that is no module of it."""
-
-    def __getattr__(self, name: str) -> object:
-        if not name.startswith("__"):
-            with suppress(ModuleNotFoundError):
-                return import_module(f"{self.__name__}.{name}")
-            if (loader := vars(self).pop("_loader", None)) is not None:
-                loader.exec_module(self)
-                return getattr(self, name)
-        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-
-
-def defer(package: str) -> None:
-    """Spare who imports one module of a package what its `__init__` loads, until a name of that is used.
-
-    dp-accounting's loads scipy's statistics and signals, half a second, for mechanisms that are not ours.
-    """
-    if package not in sys.modules and (spec := PathFinder.find_spec(package)) is not None:
-        module = _Deferred(package)
-        module.__spec__, module.__file__ = spec, spec.origin
-        module.__path__ = spec.submodule_search_locations or []
-        vars(module)["_loader"] = spec.loader
-        sys.modules[package] = module
 
 
 def lazy(face: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:

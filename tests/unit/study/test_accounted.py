@@ -143,6 +143,7 @@ def test_records_are_the_same_under_any_seed_partition_and_draw(tmp_path: Path) 
     assert re.fullmatch("[0-9a-f]{64}", marks.pop())
 
 
+@pytest.mark.filterwarnings("ignore:An arm of Run:RuntimeWarning")
 def test_the_digest_of_the_records_is_in_no_report(tmp_path: Path) -> None:
     written = shared(tmp_path, epsilon="0.5").text.replace(
         'source = "digits"', "classes = 2\npublic_num_examples = 100"
