@@ -104,7 +104,7 @@ class Options(Ranged):
     ...     own: Annotated[float, Range("[0, 1]")] = 0.5
     >>> Mine(fraction=0.1, own=2.0)
     Traceback (most recent call last):
-    ValueError: Expected own in [0, 1], got 2.0.
+    ValueError: Expected own in [0, 1], got 2.0. 2 % is 0.02.
     """
 
     fraction: Fraction

@@ -92,17 +92,21 @@ class OwnProtocol:
 def kind_of(protocol: Any, where: str, home: Path | None, namer: Namer, brought: Any) -> tuple[Any, Any]:
     """The name of an arm's protocol, and what its keys are read into.
 
-    protocol: the key of the arm; None if the table has none. Then the protocol is the one from Python.
+    protocol: the key of the arm; "" if the table has none. Then the protocol is the one from Python.
 
     Returns the class of an installed protocol's options, or `OwnProtocol` without its keys; None behind a key
     that is no text. Raises ConfigError for an unknown protocol.
     """
-    brought = brought if protocol is None else None
+    brought = brought if protocol == "" else None
     if brought is not None:
         kind = brought if hasattr(brought, "__qualname__") else type(brought)
         protocol = f"{kind.__module__}:{kind.__qualname__}"
     if not isinstance(protocol, str):
         return protocol, None
+    if not protocol:
+        raise ConfigError(
+            f"[{where}] Missing key `protocol`. Name it, or pass `protocol=` with the study from Python."
+        )
     if brought is not None or names_code(protocol):
         return protocol, partial(
             OwnProtocol, name=protocol, where=where, home=home, namer=namer, brought=brought

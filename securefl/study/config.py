@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -402,17 +403,15 @@ def _arm(table: Any, where: str, *read_with: Any) -> Arm:
     if not isinstance(table, dict):
         raise ConfigError(f"[{where}] Expected a table [[arm]], got {table!r}.")
     kind: Any = None
-    table, mistakes, keys = dict(table), Mistakes(), ArmSection.__dataclass_fields__
+    table, mistakes, keys = {"protocol": "", **table}, Mistakes(), ArmSection.__dataclass_fields__
     with mistakes.noted():
-        table["protocol"], kind = kind_of(table.get("protocol"), where, *read_with)
-    if table.get("protocol") is None:
-        table.pop("protocol", None)
+        table["protocol"], kind = kind_of(table["protocol"], where, *read_with)
     options = getattr(kind, "__dataclass_fields__", {})
     # Misspelt ones too, where the protocol's own are known.
     own = {
         key: table[key]
         for key in table
-        if key in keys or (options and key not in options and near(key, keys)) or kind is None
+        if key in keys or (not isinstance(kind, partial) and key not in options and near(key, keys))
     }
     found = dict[str, Any]()
     with mistakes.noted():

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 from dp_accounting.dp_event import DpEvent
 
+from securefl.accounting.store import require_delta
 from securefl.algorithm.plan import NO_NOISE, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
@@ -206,6 +207,8 @@ class PrivacySection(Ranged):
     ledger: str | None = None
 
     def refusals(self) -> Iterator[str]:
+        if 0 < self.delta < 1:
+            yield from refused(require_delta, self.delta)
         yield from refused(require_scores, self.scores, self.parameters)
         if (said := neighbours_missing(self.unit, self.adjacency)) is not None:
             yield said

@@ -18,7 +18,6 @@ from support.tiny_study import FEDAVG
 
 import securefl
 from securefl.commands.exit_codes import ExitCode
-from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.study import run_report
 from securefl.training.exported import save
@@ -31,10 +30,6 @@ HEADS = '[[arm]]\nname = "head"\nprotocol = "heads"\nhead = "ridge"\n'
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:An arm of Run:RuntimeWarning")
-
-
-def said(*words: object) -> Result:
-    return CliRunner().invoke(cli, [str(word) for word in words])
 
 
 def done(*words: object) -> str:

@@ -149,7 +149,6 @@ def test_a_study_that_cannot_run_leaves_no_folder(
     with pytest.raises(Exception, match=part) as caught:
         run_study(parse(toml), tmp_path / "run", lambda *round_: told.append(round_))
     assert type(caught.value).__module__ == "securefl.core.errors"
-    assert "\n" not in str(caught.value)
     assert told == []
     assert not (tmp_path / "run").exists()
 

@@ -149,7 +149,7 @@ def test_another_configuration_is_refused(done: tuple[Path, Path, Result], tmp_p
 def test_nothing_runs_where_a_cell_would_be_refused(tmp_path: Path) -> None:
     bad = swept(written(tmp_path, NOISED + GRID.replace("[1, 2]", "[1, 0]")), tmp_path / "out")
     assert bad.exit_code == 1
-    assert "In the cell epsilon = 8, rounds = 0: [study] Expected rounds in [1, 10^6]" in str(bad.exception)
+    assert "In the 2 cells with rounds = 0: [study] Expected rounds in [1, 10^6]" in str(bad.exception)
     assert not (tmp_path / "out").exists()
 
 

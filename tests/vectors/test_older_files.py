@@ -18,7 +18,6 @@ import securefl
 from securefl.accounting import shared, statements, store
 from securefl.accounting.ledger import Ledger
 from securefl.accounting.store import Terms
-from securefl.api import ledgers
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.release import SERVER
@@ -72,7 +71,6 @@ READERS: dict[str, tuple[str, str, Reader]] = {
     "a ledger's terms": ("**/ledger.sqlite", "version 7", statements.terms_of),
     "a ledger's identity": ("**/ledger.sqlite", "version 7", statements.identity_of),
     "a shared ledger": ("shared.sqlite", "version 1", shared.runs_of),
-    "names of clients": ("summing/ledger.sqlite.clients", "version 1", ledgers.Roster),
     "openings": ("*/K/openings-*.sqlite", "version 2", openings.Openings),
     "matched profiles": ("pads/V/matched-*.sqlite", "version 1", matched.Matched),
     "acts": ("parties/client-0000/acts.sqlite", "version 3", journal.Journal),
@@ -189,7 +187,7 @@ def test_every_command_refuses_what_an_older_release_wrote(
 
 def test_the_archives_have_one_of_each_format(older: Callable[[str], Path]) -> None:
     """Without a reader's file the tests above would say nothing of it."""
-    unread = {"study.toml", "sweep.toml", "b.json", "p1.json", "p2.json"}
+    unread = {"study.toml", "sweep.toml", "b.json", "p1.json", "p2.json", "ledger.sqlite.clients"}
     beside = (".sqlite-head", ".json", ".head")  # notes of a ledger, and files that only people read
     for state in STATES:
         root = older(state)

@@ -158,7 +158,6 @@ NAMED: list[tuple[Any, int]] = [
     (HOLDER, len(vars(HOLDER))),
     (Bounded(kind="clip-l2"), len(Bounded(kind="clip-l2").words())),
     (Projection(kind="none", features=3, width=3), len(Projection(kind="none", features=3, width=3).words())),
-    (BOUNDS, len(BOUNDS.words())),
     (LINEAR, LINEAR.text().count("=")),
     (STRONG, STRONG.text().count("=")),
     (PLACE, PLACE.text().count("=")),

@@ -93,6 +93,7 @@ def test_a_study_comes_in_any_form(form: str, finished: Run, tmp_path: Path) -> 
     assert noted.told == []
 
 
+@pytest.mark.filterwarnings("ignore:An arm of Run:RuntimeWarning")
 def test_a_text_names_files_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "people.csv").write_text("age,label\n" + "".join(f"{age},{age % 2}\n" for age in range(40)))

@@ -215,7 +215,6 @@ def test_private_training_begins_anew_with_the_same_noise(monkeypatch: pytest.Mo
     from securefl.algorithm.clients import ClientContext
     from securefl.core.keys import SecretKey
     from securefl.dp.noise import Source
-    from securefl.training import private_steps
 
     def fit(hardware: Hardware) -> Any:
         world = build(PRIVATE["private training"], 3, hardware)
@@ -235,16 +234,16 @@ def test_private_training_begins_anew_with_the_same_noise(monkeypatch: pytest.Mo
         )
 
     expected = fit(Hardware())
-    calls, real = 0, private_steps._noise
+    calls, real = 0, Source.normal
 
-    def full(length: int, source: Source) -> torch.Tensor:
+    def full(source: Source, length: int) -> Any:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return real(length, source)
+        return real(source, length)
 
-    monkeypatch.setattr(private_steps, "_noise", full)
+    monkeypatch.setattr(Source, "normal", full)
     assert np.array_equal(fit(Hardware(FakeGpu(), falls_back=True)), expected)
     assert calls > 3
 

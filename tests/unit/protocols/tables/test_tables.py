@@ -19,7 +19,7 @@ from securefl.data import Dataset, Split
 from securefl.protocols.tables import adds, fedcor, fedlog, fedprof_v1, fedprof_v2
 from securefl.published.table import Figure, Measure, Part, Table, differences
 from securefl.study import own_code, world
-from securefl.study.composition import composition, require_known
+from securefl.study.composition import compositions
 from securefl.sweep.cells import put
 
 TABLES = {
@@ -79,8 +79,7 @@ def test_every_arm_on_gas_turbine_can_be_composed(table: Table) -> None:
             here = world.build(part.study, 1)
         except DataError as error:
             pytest.skip(str(error))
-        made = [composition(part.study, arm, here)[0] for arm in part.study.arms]
-        require_known(part.study, made)
+        compositions(part.study, here)
 
 
 def test_a_twin_marks_its_scale() -> None:
@@ -308,7 +307,7 @@ def test_every_arm_of_fedlog_on_cifar10_can_be_composed(
     put(few, "data.records", 2000)
     study = replace(part, text=tomli_w.dumps(few)).study
     here = world.build(study, 1)
-    require_known(study, [composition(study, arm, here)[0] for arm in study.arms])
+    compositions(study, here)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +319,6 @@ def test_every_arm_of_adds_can_be_composed(table: Table) -> None:
             here = world.build(part.study, 1)
         except DataError as error:
             pytest.skip(str(error))
-        made = [composition(part.study, arm, here)[0] for arm in part.study.arms]
-        require_known(part.study, made)
+        compositions(part.study, here)
         assert here.held is not None
         assert all(len(x) for x, _ in here.held)
