@@ -163,7 +163,9 @@ FIRST: Final = Requested(
 
 
 @examples(100)
-@example([FIRST, replace(FIRST, boxes=1)])  # a client that colludes signs a second box for the same vector
+@example(
+    [FIRST, replace(FIRST, boxes=1, restart=True)]
+)  # one that colludes signs a second box for its vector
 @given(st.lists(requests, min_size=2, max_size=8))
 def test_one_sum_of_pads_is_told_of_a_question(asked_for: list[Requested]) -> None:
     event(f"told {told(asked_for)} questions")
