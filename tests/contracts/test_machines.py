@@ -242,6 +242,7 @@ class TestClient(Contract):
                 {"draws": -1},
                 {"draws": 2},  # more than the most of one client
                 {"whole": 0},
+                {"whole": 0, "most": 0, "draws": 2},  # without a whole each is drawn once
                 {"whole": 1, "most": 2, "draws": 2},
                 {"records": -1},
                 {"initial": 1},
@@ -252,6 +253,7 @@ class TestClient(Contract):
                 {"again": 1},
                 {"again": -1},
                 {"sums": ("profile",)},
+                {"sums": ("sum",)},
             ),
         ),
         ("server", order("records", **drawn)),
@@ -447,6 +449,7 @@ class TestServer(Contract):
         assert 0 in open_server.receive(start, "client-0000", fine).state.numbers
         for came in (
             delivered("profile", np.ones(3), "encrypted", b"x"),
+            delivered("profile", np.zeros(4)),
             delivered("profile", np.full(3, np.nan)),
             delivered("profile", np.array([np.inf, 0, 0])),
             delivered("profile", np.full(3, 1.7e308) * [-1, 1, -1]),

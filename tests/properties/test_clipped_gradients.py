@@ -246,7 +246,8 @@ def hold(way: str, loss: Loss, sent: Sent) -> None:
     assert length <= most
     assert square(whole, without) <= most
     # No bit of a gradient depends on the batch: what is left is the rounding of sums in float64.
-    assert max(square(whole - without, alone), square(whole, other)) <= most * Fraction(1e-24)
+    room = most * (Fraction(BASE + 1) / 2**48) ** 2
+    assert max(square(whole - without, alone), square(whole, other)) <= room
 
 
 @every("loss", ["cross_entropy", "mse"])

@@ -295,15 +295,16 @@ class Holder:
             self.journal, self.machines = Journal(self.path), {}
         agreement, request = requested(one)
         for _ in range(1 + one.again):
-            self._show(agreement, request)
+            self.show(agreement, request)
 
-    def _show(self, agreement: Agreement, request: SumRequest) -> None:
+    def show(self, agreement: Agreement, request: SumRequest) -> tuple[bytes, ...]:
+        """What is answered; nothing if the machine refuses the message."""
         holder = OpenedKeyHolder(agreement=agreement, least=3, part=OpeningPart(()))
         holder, state = self.machines.get(agreement.context, (holder, holder.begin().state))
         try:
             step = holder.receive(state, SERVER, request)
         except RemoteProtocolError:
-            return
+            return ()
         while step.need is not None:
             order = step.need.order
             answer: Any
@@ -324,6 +325,7 @@ class Holder:
             self.opened.setdefault(key, set()).add(agreement.context + request.items[0])
             known = self.replies.setdefault((agreement.context, request), said)
             assert known == said, "the same request gets the same bytes"
+        return said.items
 
 
 @lru_cache(maxsize=4096)
@@ -371,6 +373,41 @@ def opens(asked_for: Sequence[Requested], journal: type[Journal] = Journal) -> i
 @given(st.lists(requests, min_size=2, max_size=8))
 def test_the_key_holder_opens_one_total_of_a_question(asked_for: list[Requested]) -> None:
     event(f"opened {opens(asked_for)} questions")
+
+
+FIRST: Final = Requested(
+    asked=0, attempt=1, stage=0, without=0, ciphertexts=0, blinding=0, again=False, restart=False
+)
+
+
+@every(
+    ("first", "second"),
+    [
+        *(
+            (0, {"attempt": attempt, "stage": stage, "without": 16})
+            for attempt, stage in ((1, 0), (2, 0), (3, 1))
+        ),
+        (0, {"blinding": 1}),
+        (0, {"ciphertexts": 1}),
+        (4, {"asked": 5, "without": 16}),
+        (4, {"asked": 6, "without": 16}),
+    ],
+)
+@every("restart", [False, True])
+def test_a_late_reply_and_a_second_total(
+    first: int, second: dict[str, Any], restart: bool, tmp_path: Path
+) -> None:
+    """The server saw no reply and asks without client 4: the difference would be that client's input."""
+    path, one = tmp_path / "acts.sqlite", replace(FIRST, asked=first)
+    holder = Holder(path, Journal(path))
+    told = holder.show(*requested(one))
+    assert told not in ((), (REFUSED,))
+    holder.take(replace(one, restart=restart, **second))
+    assert sum(map(len, holder.opened.values())) == 1
+    holder.machines.clear()
+    if first == 0:
+        assert holder.show(*requested(one)) == told, "a restart opens the same total again"
+    holder.journal.close()
 
 
 def test_a_forgetful_key_holder_opens_two() -> None:

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
-from hypothesis import Phase, event, given, settings
+from hypothesis import Phase, event, example, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.tiny_two_server import (
@@ -157,7 +157,15 @@ def told(asked_for: Sequence[Requested], journal: type[Journal] = Journal) -> in
     return len(play.told)
 
 
+FIRST: Final = Requested(
+    asked=0, attempt=1, stage=0, without=0, boxes=0, rest=False, again=False, restart=False
+)
+
+
 @examples(100)
+@example(
+    [FIRST, replace(FIRST, boxes=1, restart=True)]
+)  # one that colludes signs a second box for its vector
 @given(st.lists(requests, min_size=2, max_size=8))
 def test_one_sum_of_pads_is_told_of_a_question(asked_for: list[Requested]) -> None:
     event(f"told {told(asked_for)} questions")

@@ -152,12 +152,16 @@ def test_foreign_sessions_and_evaluators_are_refused(place: Place, tmp_path: Pat
         (place.root / name).write_bytes(original)
 
 
-def test_no_input_is_overwritten(place: Place) -> None:
-    before = (place.root / "p1.enc").read_bytes()
+def test_no_input_and_no_file_of_another_kind_is_overwritten(place: Place) -> None:
     keys = ("--public", place.root / "K/public.key", "--evaluator", place.root / "V/evaluator.key")
-    more = ("--baseline", place.root / "b.json", place.root / "p1.enc", "-o", place.root / "p1.enc")
-    assert "an input. Choose another" in call("match", *keys, *more, code=1)
-    assert (place.root / "p1.enc").read_bytes() == before
+    more = ("--baseline", place.root / "b.json", place.root / "p1.enc", "-o")
+    for name, said in (
+        ("p1.enc", "an input. Choose another"),
+        *((other, "Choose another path") for other in ("K/secret.key", "V/evaluator.pub", "p1.json")),
+    ):
+        before = (place.root / name).read_bytes()
+        assert said in call("match", *keys, *more, place.root / name, code=1)
+        assert (place.root / name).read_bytes() == before
 
 
 def _stop(*_: object) -> None:

@@ -81,11 +81,14 @@ def test_axes_are_height_and_width(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-@every("size", [(20_000, 20_000), (8_000, 7_000), (2**31 - 1, 1)])
-def test_a_bomb_is_refused_by_its_header(size: tuple[int, int], tmp_path: Path) -> None:
+@every(
+    ("size", "got"),
+    [((20_000, 20_000), ": "), ((8_000, 7_000), " 8000 x 7000"), ((2**31 - 1, 1), ": ")],
+)
+def test_a_bomb_is_refused_by_its_header(size: tuple[int, int], got: str, tmp_path: Path) -> None:
     """Pillow warns above 89 million pixels alone: the bound is the house's own."""
     (tmp_path / "a.png").write_bytes(bomb(*size))
-    with pytest.raises(DataError, match=r"a\.png: expected .*got( {} x {}|: )".format(*size)):
+    with pytest.raises(DataError, match=rf"a\.png: expected .*got{got}"):
         read_images([tmp_path / "a.png"], 8)
 
 

@@ -190,6 +190,15 @@ def test_a_link_in_place_of_the_folder_is_refused(passing: Path) -> None:
         own_folder(folder, make=True)
 
 
+def test_a_strategy_starts_in_no_folder_that_others_can_write_to(passing: Path) -> None:
+    context = server_context(BASE)
+    folder = simulated(context)
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"user \d+ alone"):
+        secure_strategy(FedAvg(), context).start(nodes(BASE), model(), num_rounds=1)
+
+
 def test_a_file_in_place_of_the_folder_is_refused(passing: Path) -> None:
     path = passing / "file"
     path.touch(mode=0o600)

@@ -309,7 +309,9 @@ def altered(of: Agreement) -> dict[str, tuple[PaddedInput, str]]:
         "the boxes in another order": (replace(good, boxes=good.boxes[::-1]), "did not sign"),
         "the boxes of another attempt": (replace(good, boxes=padded(agreement(2), 1).boxes), "did not sign"),
         "all of another attempt": (padded(agreement(2), 1), "did not sign"),
+        "all of another asking": (padded(agreement(again=1), 1), "did not sign"),
         "all of another": (other, "did not sign"),
+        "all under another plan": (padded(agreement(plan="another"), 1), "did not sign"),
         "all under another task": (padded(agreement(task="another"), 1), "did not sign"),
         "all for another key holder": (padded(agreement(holder=part("another")), 1), "did not sign"),
         "signed by another": (signed(of, 1, good, by=2), "did not sign"),
@@ -545,6 +547,15 @@ def spoilt(of: Agreement) -> dict[str, tuple[PadRequest, str]]:
             replace(good, boxes=(*old.boxes, *boxes[2:]), signatures=(old.signature, *rest)),
             "member 0 did not sign",
         ),
+        **{
+            f"all told of another {what}": (requested(elsewhere), "member 0 did not sign")
+            for what, elsewhere in {
+                "attempt": agreement(2),
+                "asking": agreement(again=1),
+                "plan": agreement(plan="another"),
+                "key holder": agreement(holder=part("another")),
+            }.items()
+        },
         "one signed another task": (requested(of, changed={0: padded(other, 0)}), "member 0 did not sign"),
         "half signed another task": (
             requested(of, changed={k: padded(other, k) for k in (0, 1, 2)}),
