@@ -1,4 +1,4 @@
-"""Kills, flipped bits and full disks, by the trials of `tests/support/trials`."""
+"""Kills, flipped bits, full disks and second processes, by the trials of `tests/support/trials`."""
 
 from __future__ import annotations
 
@@ -61,3 +61,9 @@ def test_full_and_read_only_disks_are_told_and_survived() -> None:
             pytest.skip("this process may not mount a disk; run it as root")
         subprocess.run(["umount", place], check=True)
     assert len(endured("disk")) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_one_of_two_processes_is_sent_away() -> None:
+    assert [one["case"] for one in endured("pairs", "8")].count("sweep") == 1
