@@ -66,6 +66,7 @@ min_cohort_size: minclients minavailableclients
 local: training train client optimizer
 study: federation fl experiment general config server
 privacy: dp differentialprivacy security secagg encryption
+dpsgd: dp differentialprivacy
 arm: protocol strategy algorithm
 data: dataset
 client: user person patient hospital silo participant

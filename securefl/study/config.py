@@ -343,13 +343,14 @@ def parse(
                     require_source(sections[name], home)
             else:
                 known = (*_SECTIONS, "arm")
-                raise ConfigError(
-                    f"Unknown section [{name}]{near(name, known)}; known are {', '.join(known)}."
-                )
+                more = near(name, [own for own in known if own not in table])
+                raise ConfigError(f"Unknown section [{name}]{more}; known are {', '.join(known)}.")
     # A section is not missing if a hint at a misspelt one names it.
     hints = " ".join(mistakes.said)
     needed = [name for name in (*_SECTIONS, "arm") if name not in table and name not in _OPTIONAL]
-    if missing := [f"[{name}]" for name in needed if f"mean `{name}`?" not in hints]:
+    if missing := [
+        "[[arm]]" if name == "arm" else f"[{name}]" for name in needed if f"mean `{name}`?" not in hints
+    ]:
         mistakes.said.append(
             f"Missing section {', '.join(missing)}. Add it; `securefl studies demo` prints a study with "
             "every needed one."
@@ -380,7 +381,10 @@ def _require_one_target(privacy: PrivacySection, training: DPSGDSection | None) 
 def _arms(tables: Any, *read_with: Any) -> tuple[Arm, ...]:
     """read_with: home, namer and protocol of the study, as for `kind_of`."""
     if not isinstance(tables, list) or not tables:
-        raise ConfigError("Expected at least one [[arm]] in double brackets, got another value. Add one.")
+        raise ConfigError(
+            f"Expected at least one [[arm]] in double brackets, got {'[arm]' if tables else 'none'}. "
+            "Write [[arm]]."
+        )
     arms, mistakes = list[Arm](), Mistakes()
     for place, table in enumerate(tables, start=1):
         with mistakes.noted():

@@ -93,9 +93,13 @@ def test_a_model_is_own_code_or_an_exported_file(here: Path) -> None:
 
 BAD = {
     "no header": ("d.csv", "61,f\n30,m\n", "expected a column 'age', which the model reads, got none"),
-    "text in a column": ("d.csv", "age,sex\nold,f\n", "row 1, column 'age': expected a number, got 'old'"),
+    "text in a column": (
+        "d.csv",
+        "age,sex\nold,f\n",
+        "row 1, column 'age': expected a finite number, got 'old'",
+    ),
     "another word": ("d.csv", "age,sex\n61,x\n", "expected one of 'f', 'm', got 'x'"),
-    "nan": ("d.csv", "age,sex\nnan,f\n", "row 1, column 'age': expected a number, got none"),
+    "nan": ("d.csv", "age,sex\nnan,f\n", "row 1, column 'age': expected a number, got 'nan'"),
     "no record": ("d.csv", "age,sex\n", "expected at least one record, got none"),
     "a column less": ("d.csv", "age\n61\n", "expected a column 'sex'"),
     "a column twice": ("d.csv", "age,age,sex\n1,2,f\n", "'age' twice"),

@@ -183,7 +183,7 @@ def test_arms_are_tables(arms: str, part: str) -> None:
 
 
 def test_no_arms_at_all() -> None:
-    assert "Missing section [arm]" in told(GOOD[: GOOD.index("[[arm]]")])
+    assert "Missing section [[arm]]" in told(GOOD[: GOOD.index("[[arm]]")])
 
 
 def test_a_section_is_a_table() -> None:
