@@ -343,7 +343,7 @@ def parse(
                     require_source(sections[name], home)
             else:
                 known = (*_SECTIONS, "arm")
-                more = near(name, [own for own in known if own not in table])
+                more = near(name, [own for own in known if own not in table]) or near(name, known)
                 raise ConfigError(f"Unknown section [{name}]{more}; known are {', '.join(known)}.")
     # A section is not missing if a hint at a misspelt one names it.
     hints = " ".join(mistakes.said)
