@@ -14,6 +14,7 @@ computed. All parties run in this process, as in a study, and every message pass
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -145,7 +146,7 @@ class SecureAggregator:
             _log.warning("%s", loose)
         # A fresh nonce, because a continued ledger has releases under the keys of earlier sessions.
         self._session = plan.session([client_name(k) for k in range(len(records))], secrets.token_bytes(32))
-        self._asked, self._thread = 0, get_ident()
+        self._asked, self._maker = 0, (os.getpid(), get_ident())
         self.log = Log()
         allotted = None if shared is None else allotment(plan, [function.spec for function in functions])
         self.ledger = NamedLedger(ledger, plan.terms(), allotted=allotted)
@@ -176,11 +177,13 @@ class SecureAggregator:
             together.reserve([own])
 
     def _require_own_thread(self) -> None:
-        # SQLite's files are of the thread that opened them, and its own error would come in mid-query.
-        if get_ident() != self._thread:
+        # SQLite's files are of the thread that opened them, and its own error would come in mid-query. Forks
+        # keep the thread's number and would share the session: the ledger would count all of them as one.
+        if (os.getpid(), get_ident()) != self._maker:
             raise LocalProtocolError(
-                "Expected the thread that made this object, got another one: its ledger is open in that one "
-                "alone. Make one for each thread, securefl.SecureAggregator(...), on the same ledger."
+                "Expected the thread and process that made this object, got others: its ledger is open there "
+                "alone. Make one in each thread and process, securefl.SecureAggregator(...), on the same "
+                "ledger."
             )
 
     def close(self) -> None:
@@ -205,7 +208,7 @@ class SecureAggregator:
         Raises:
             BudgetExceeded: every client refused; the reason is that of the first.
             LocalProtocolError: the query describes a value otherwise than `functions` does, or names a client
-                that does not exist, or another thread than the maker's calls.
+                that does not exist, or another thread or process than the maker's calls.
         """
         self._require_own_thread()
         self._asked += 1
