@@ -10,12 +10,12 @@ from typing import Final, Protocol
 
 from dp_accounting.dp_event import DpEvent
 
-from securefl.accounting.alike import Counts
+from securefl.accounting.alike import NOTHING, Counts
 from securefl.accounting.composition import filtered_epsilon, running_epsilon, within
 from securefl.accounting.events import NO_COST, NON_PRIVATE, History, dump_charge, load_charge
 from securefl.accounting.store import Terms
-from securefl.core.errors import BudgetExceeded
-from securefl.core.release import Charge
+from securefl.core.errors import BudgetExceeded, ConfigError
+from securefl.core.release import PARTIES, Charge
 
 _FREE: Final = dump_charge(NO_COST)
 # A schedule counts the noised releases for which the noise was calibrated. These two charges have no noise.
@@ -55,8 +55,7 @@ class Budget:
 
     def worst(self, party: str) -> float:
         """Return the largest epsilon over all holders against `party`; 0 for an empty ledger."""
-        histories = self._releases.histories()
-        return max((_epsilon(own, party, self.terms.delta) for own in histories), default=0.0)
+        return max(_epsilon(own, party, self.terms.delta) for own in (NOTHING, *self._releases.histories()))
 
     def refusal(
         self, holder: str, wants: Sequence[tuple[str, Charge]], linear: Mapping[str, int] | None = None
@@ -150,6 +149,8 @@ class Budget:
 
 @lru_cache(maxsize=2**16)  # a scan over all holders must not empty it, and a long run has new histories
 def _epsilon(counts: Counts, party: str, delta: float) -> float:
+    if party not in PARTIES:
+        raise ConfigError(f"Expected a party among {', '.join(PARTIES)}, got {party!r}.")
     return running_epsilon(History.of(_events(counts, party)), delta)
 
 

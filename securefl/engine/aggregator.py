@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -125,9 +126,9 @@ class SecureAggregator:
         # An id of one of the other parties would have its place in the log.
         require_distinct((SERVER, KEY_HOLDER, *clients), "clients' ids")
         self._clients, self._numbers = clients, {holder: k for k, holder in enumerate(holders)}
-        names = [function.spec.name for function in functions]
-        if len(set(names)) < len(names):
-            raise ConfigError(f"Expected each name once, got {', '.join(names)}.")
+        for names in (holders, [function.spec.name for function in functions]):
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise ConfigError(f"Expected each name once, got {', '.join(twice)} again.")
         require_mechanism(plan)
         scheme = sums.scheme_of(plan)
         for function in functions:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +303,9 @@ def test_non_private_is_infinite_against_each_party_that_receives_it(ledger: Led
     assert 0 < ledger.epsilon("b", SERVER) < math.inf
     assert (ledger.worst(SERVER), ledger.worst(KEY_HOLDER)) == (math.inf, 0.0)
     assert ledger.epsilon("nobody", SERVER) == 0
+    for figure in (partial(ledger.epsilon, "a"), partial(ledger.epsilon, "nobody"), ledger.worst):
+        with pytest.raises(ConfigError, match="party among server, key-holder, others, got 'Server'"):
+            figure("Server")
 
 
 def test_what_is_spent_is_what_the_composition_says(ledger: Ledger) -> None:
