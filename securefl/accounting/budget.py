@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from math import inf
+from math import inf, isinf
 from typing import Final, Protocol
 
 from dp_accounting.dp_event import DpEvent
@@ -20,6 +20,15 @@ from securefl.core.release import PARTIES, Charge
 _FREE: Final = dump_charge(NO_COST)
 # A schedule counts the noised releases for which the noise was calibrated. These two charges have no noise.
 _WITHOUT_NOISE: Final = (_FREE, dump_charge(NON_PRIVATE))
+
+_LESS: Final = (
+    "A ledger keeps its budget: add noise, so that a round costs less, or take other people's records with a "
+    "new ledger of another budget."
+)
+_WITHOUT_BUDGET: Final = (
+    "Without noise no budget is enough, and a ledger keeps its budget: take other people's records with a "
+    "new ledger that has none. Its epsilon is then infinite, and only `max_releases` limits the scores."
+)
 
 
 class Releases(Protocol):
@@ -74,7 +83,7 @@ class Budget:
             return BudgetExceeded(
                 f"{holder}: expected a round of at most epsilon {round(budget - before, 6):.4g} against the "
                 f"{party}, which is left of {budget:.4g}, got {more - before:.4g}: 0 rounds "
-                "like it remain. Raise the budget, or add noise."
+                f"like it remain. {_WITHOUT_BUDGET if isinf(more) else _LESS}"
             )
         return None
 
@@ -103,7 +112,7 @@ class Budget:
                 0,
                 _WITHOUT_NOISE,
                 "scheduled releases of {!r}",
-                "The noise was calibrated for the schedule: declare a longer one.",
+                "The noise was calibrated for the schedule: declare a longer one with a new ledger.",
             ),
             (
                 1,

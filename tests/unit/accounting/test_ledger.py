@@ -266,7 +266,7 @@ def test_the_refusal_says_what_is_spent_asked_and_allowed(path: Path) -> None:
         refusal = ledger.reserve([(key("a", 2), GAUSSIAN)])["a"]
     assert isinstance(refusal, BudgetExceeded)
     asks, left = f"got {two - one:.4g}", f"at most epsilon {2.5 - one:.4g} against"
-    for said in ("a:", asks, left, "the server", "0 rounds like it remain", "Raise the budget, or add noise"):
+    for said in ("a:", asks, left, "the server", "0 rounds like it remain", "keeps its budget: add noise"):
         assert said in str(refusal)
 
 

@@ -103,12 +103,17 @@ def test_three_kinds_of_call_have_one_budget_and_the_callers_ids(tmp_path: Path)
             with pytest.raises(LocalProtocolError, match=r"clients 1 to 'eve', got"):
                 own.query(query(strange, "ann", "eve"))
     before = spent(path)
-    with pytest.raises(BudgetExceeded, match=r"All 4 clients refused\. client 1: .* got inf"):
+    with pytest.raises(
+        BudgetExceeded, match=r"All 4 clients refused\. client 1: .* got inf.* new ledger that has none"
+    ):
         chosen(path)
     assert spent(path) == before, "no score was charged, and none left"
     summed(path)  # a restart goes on
-    with pytest.raises(BudgetExceeded, match=r"1: client 1: .*\('north', 3\): client \('north', 3\): "):
+    with pytest.raises(
+        BudgetExceeded, match=r"1: client 1: .*\('north', 3\): client \('north', 3\): .*add noise"
+    ):
         summed(path)
+    assert summed(path, noise_multiplier=9.0).survivors == IDS
     with aggregator(path) as own:
         with pytest.raises(BudgetExceeded, match="All 3 clients refused"):
             own.query(query("ann", "eve", 1))
@@ -117,6 +122,10 @@ def test_three_kinds_of_call_have_one_budget_and_the_callers_ids(tmp_path: Path)
     free = tmp_path / "free"
     assert summed(free, budget=None).survivors == IDS
     assert set(chosen(free, budget=None).scores) == set(IDS)
+    with pytest.raises(BudgetExceeded, match="Declare more"):
+        chosen(free, budget=None)
+    assert set(chosen(free, budget=None, max_releases=2).scores) == set(IDS)
+    assert set(summed(tmp_path / "other", budget=99.0).survivors) == set(IDS)
 
 
 @every(("one", "other"), [("1", 1), (1, "1"), ((1,), "(1,)"), (("a", 1), ("A", 1)), ((1, 2), ("1", 2))])
