@@ -78,7 +78,8 @@ class SecureAggregator:
             `log` and `ledger` have these ids.
         ledger: the ledger's file. An existing file is continued with the charges in it, if its terms are
             the plan's. `masked_sum` and `select_by_profile` continue it too: their terms are those of a plan
-            with unit "client" and adjacency "zero-out", without `max_releases`.
+            with unit "client" and adjacency "zero-out", without `max_releases`. None is a ledger that lasts
+            as long as this object.
         parameters: of the key for encrypted numbers. The key lives as long as this object, and opens as many
             numbers as `max_rounds` queries of all clients need.
         seed: of the stream in the client's context. Noise, masks and keys come from the operating system.
@@ -111,7 +112,7 @@ class SecureAggregator:
         functions: Sequence[ClientFunction],
         records: Mapping[Any, Records] | Sequence[Records],
         *,
-        ledger: Path | str,
+        ledger: Path | str | None,
         parameters: str = "strong",
         seed: int = 0,
         shared: Path | str | None = None,

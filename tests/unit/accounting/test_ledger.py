@@ -288,7 +288,7 @@ def test_the_budget_holds_against_the_named_parties_alone(path: Path, adversarie
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([1.5, 3.0, 8.0])), max_size=12))
 @settings(max_examples=30)
 def test_no_wave_ever_breaks_the_budget(wave: list[tuple[str, float]]) -> None:
-    with Ledger(":memory:", replace(TERMS, budget=4.0)) as ledger:
+    with Ledger(None, replace(TERMS, budget=4.0)) as ledger:
         for number, (holder, z) in enumerate(wave):
             before = ledger.epsilon(holder, SERVER)
             charge = replace(GAUSSIAN, server=GaussianDpEvent(z))

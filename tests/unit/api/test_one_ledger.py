@@ -157,6 +157,19 @@ def test_what_is_one_id_to_a_caller_is_one_holder(tmp_path: Path) -> None:
     assert len(spent(path)) == 4
 
 
+@every("name", [":memory:", "file::memory:", "file:zz?mode=memory"])
+def test_a_ledger_that_sqlite_keeps_in_memory_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack: a sum leaves, and its charge dies with the call."""
+    monkeypatch.chdir(tmp_path)
+    for path in (name, Path(name)):
+        for call in (summed, chosen, aggregator, spent):
+            with pytest.raises(ConfigError, match=r"the path of a file, got .*Name a file, such as ledger"):
+                call(path)  # type: ignore[operator]
+    assert not list(tmp_path.iterdir())
+
+
 def test_draws_are_of_the_callers_ids(tmp_path: Path) -> None:
     spec = ValueSpec(name="step", reduction="sum", reveals="a step", weighs="draws", draws=3)
     plan = securefl.Plan(delta=1e-5, max_rounds=1, non_private=("step",), weights={"step": "draws"}, draws=3)
