@@ -159,7 +159,7 @@ def ours(policy: Policy, clients: int, length: int, silent: int) -> dict[str, fl
     """The figures of one round. The last `silent` clients fall silent when their masked input is due."""
     owners, chosen = identities(clients), policy.parameters(clients)
     vector = Vector(name="update", length=length, bits=32, bound=grid(clients).limit)
-    with Ledger(":memory:", TERMS) as ledger, Journal() as journal:
+    with Ledger(None, TERMS) as ledger, Journal() as journal:
         own = Sum(vector, grid(clients), ledger, journal)
         roster = Roster(tuple(owner.member() for owner in owners))
         agreement = Agreement(

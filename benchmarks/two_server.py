@@ -49,7 +49,7 @@ def two_server(
     """The figures of one sum; the last `silent` clients never answer."""
     boxed_for, key = AgreementKey.generate(), AgreementKey.generate()
     part = PadsPart(SecretKey(os.urandom(32)), PLAN, (), boxed_for)
-    with Ledger(":memory:", TERMS) as ledger, Journal() as journal:
+    with Ledger(None, TERMS) as ledger, Journal() as journal:
         own = Sum(vector, grid, ledger, journal)
         agreed = Agreement(
             header=own.header,

@@ -5,21 +5,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from math import inf
+from math import inf, isinf
 from typing import Final, Protocol
 
 from dp_accounting.dp_event import DpEvent
 
-from securefl.accounting.alike import Counts
+from securefl.accounting.alike import NOTHING, Counts
 from securefl.accounting.composition import filtered_epsilon, running_epsilon, within
 from securefl.accounting.events import NO_COST, NON_PRIVATE, History, dump_charge, load_charge
 from securefl.accounting.store import Terms
-from securefl.core.errors import BudgetExceeded
-from securefl.core.release import Charge
+from securefl.core.errors import BudgetExceeded, ConfigError
+from securefl.core.release import PARTIES, Charge
 
 _FREE: Final = dump_charge(NO_COST)
 # A schedule counts the noised releases for which the noise was calibrated. These two charges have no noise.
 _WITHOUT_NOISE: Final = (_FREE, dump_charge(NON_PRIVATE))
+
+_LESS: Final = (
+    "A ledger keeps its budget: add noise, so that a round costs less, or take other people's records with a "
+    "new ledger of another budget."
+)
+_WITHOUT_BUDGET: Final = (
+    "Without noise no budget is enough, and a ledger keeps its budget: take other people's records with a "
+    "new ledger that has none. Its epsilon is then infinite, and only `max_releases` limits the scores."
+)
 
 
 class Releases(Protocol):
@@ -55,8 +64,7 @@ class Budget:
 
     def worst(self, party: str) -> float:
         """Return the largest epsilon over all holders against `party`; 0 for an empty ledger."""
-        histories = self._releases.histories()
-        return max((_epsilon(own, party, self.terms.delta) for own in histories), default=0.0)
+        return max(_epsilon(own, party, self.terms.delta) for own in (NOTHING, *self._releases.histories()))
 
     def refusal(
         self, holder: str, wants: Sequence[tuple[str, Charge]], linear: Mapping[str, int] | None = None
@@ -75,7 +83,7 @@ class Budget:
             return BudgetExceeded(
                 f"{holder}: expected a round of at most epsilon {round(budget - before, 6):.4g} against the "
                 f"{party}, which is left of {budget:.4g}, got {more - before:.4g}: 0 rounds "
-                "like it remain. Raise the budget, or add noise."
+                f"like it remain. {_WITHOUT_BUDGET if isinf(more) else _LESS}"
             )
         return None
 
@@ -104,7 +112,7 @@ class Budget:
                 0,
                 _WITHOUT_NOISE,
                 "scheduled releases of {!r}",
-                "The noise was calibrated for the schedule: declare a longer one.",
+                "The noise was calibrated for the schedule: declare a longer one with a new ledger.",
             ),
             (
                 1,
@@ -150,6 +158,8 @@ class Budget:
 
 @lru_cache(maxsize=2**16)  # a scan over all holders must not empty it, and a long run has new histories
 def _epsilon(counts: Counts, party: str, delta: float) -> float:
+    if party not in PARTIES:
+        raise ConfigError(f"Expected a party among {', '.join(PARTIES)}, got {party!r}.")
     return running_epsilon(History.of(_events(counts, party)), delta)
 
 

@@ -64,7 +64,8 @@ class Ledger(Budget):
     """The releases of all data holders in one SQLite file; safe under two processes and kill -9.
 
     Args:
-        path: the file, ":memory:", or the open file of a run or a party, which also holds a journal and more.
+        path: the file, or the open file of a run or a party, which also holds a journal and more. None is a
+            ledger in memory, which is lost when it is closed.
         terms: the unit, the adjacency, the delta and the budget.
         counter: a file outside the ledger's folder that records the newest head (see `note`). A ledger that
             is older than its counter is refused.
@@ -72,18 +73,18 @@ class Ledger(Budget):
             ledger has reserved it.
 
     Raises:
-        ConfigError: if the ledger was made with other terms.
+        ConfigError: if the ledger was made with other terms, or `path` is a name of SQLite for memory.
         DataError: if the ledger is damaged, is of another version, or is older than its note or counter.
 
     >>> from securefl import Ledger, Plan
-    >>> with Ledger(":memory:", Plan(delta=1e-5, max_rounds=10, budget=2.0).terms()) as ledger:
+    >>> with Ledger(None, Plan(delta=1e-5, max_rounds=10, budget=2.0).terms()) as ledger:
     ...     ledger.worst("server"), ledger.head.count
     (0.0, 0)
     """
 
     def __init__(
         self,
-        path: Path | str | Database,
+        path: Path | str | Database | None,
         terms: Terms,
         *,
         counter: Path | None = None,

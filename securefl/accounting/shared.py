@@ -38,7 +38,7 @@ from securefl.accounting.chain import Head, rows_of
 from securefl.accounting.composition import filtered_epsilon
 from securefl.accounting.events import History, load_charge
 from securefl.accounting.note import HeadNote, noted
-from securefl.accounting.store import IDENTITY, Terms, now, read_terms, require_terms, write_terms
+from securefl.accounting.store import IDENTITY, Terms, lasting, now, read_terms, require_terms, write_terms
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.storage.database import Damaged, Database, Kind, decoding, explaining, is_empty, require, seal
 from securefl.storage.read_only import read
@@ -156,10 +156,12 @@ def shared_terms(terms: Terms) -> Terms:
 class SharedLedger:
     """The open file of a shared ledger; safe under two processes and kill -9.
 
+        >>> import tempfile
         >>> from securefl import Plan
         >>> from securefl.accounting.shared import SharedLedger, shared_terms
         >>> terms = shared_terms(Plan(delta=1e-5, max_rounds=10, budget=2.0).terms())
-        >>> with SharedLedger(":memory:", terms, "the digest of their records") as shared:
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> with folder as d, SharedLedger(f"{d}/shared", terms, "the digest of their records") as shared:
         ...     shared.runs().epsilon("server")
         0.0
 
@@ -169,7 +171,8 @@ class SharedLedger:
         records: a digest of the records. The file stores an HMAC of it, not the digest.
 
     Raises:
-        ConfigError: if it was made with other terms, or for other records.
+        ConfigError: if it was made with other terms, or for other records, or `path` is a name of SQLite for
+            memory.
         DataError: if it is damaged, is of another version, or has lost a run.
     """
 
@@ -178,7 +181,7 @@ class SharedLedger:
     ) -> None:
         self._clock = clock
         self._terms = terms
-        self._db = Database(path, KIND)
+        self._db = Database.of(lasting(path), KIND)
         try:
             with self._db.explaining():
                 before = noted(path)  # read first, because another process may write meanwhile

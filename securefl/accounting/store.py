@@ -16,7 +16,7 @@ from securefl.accounting.note import noted, noted_in
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES, Adjacency, ReleaseKey, Unit
 from securefl.core.text_safety import excerpt
-from securefl.storage.database import Database, Kind, decoding
+from securefl.storage.database import IN_MEMORY, Database, Kind, decoding
 
 KIND = Kind(
     name="ledger",
@@ -106,20 +106,32 @@ class Terms:
         return asked == self or (self.max_releases is None and replace(asked, max_releases=None) == self)
 
 
-def connect(where: Path | str | Database, terms: Terms, counter: Path | None = None) -> Database:
+def lasting(where: Path | str | Database | None) -> Path | str | Database:
+    """The file, or a memory's name for None. Raises ConfigError for SQLite's own names of what is no file."""
+    if where is None:
+        return IN_MEMORY
+    if not isinstance(where, Database) and str(where).startswith((":memory:", "file:")):
+        raise ConfigError(
+            f"Expected a ledger as the path of a file, got {str(where)!r}, which SQLite may keep in memory: "
+            "its charges would be lost. Name a file, such as ledger.sqlite."
+        )
+    return where
+
+
+def connect(where: Path | str | Database | None, terms: Terms, counter: Path | None = None) -> Database:
     """Open a ledger, or create it with these terms.
 
     Args:
-        where: the file, ":memory:", or an open file of several kinds that has the ledger's tables.
+        where: the file, None for memory, or an open file of several kinds that has the ledger's tables.
         terms: the terms that the ledger has, or gets.
         counter: a note of its head outside the ledger's folder, if there is one.
 
     Raises:
         DataError: if the ledger is damaged, is of another version, has lost a link of its chain, or is older
             than its counter.
-        ConfigError: if it was made with other terms.
+        ConfigError: if it was made with other terms, or `where` is a name of SQLite for memory.
     """
-    db = Database.of(where, KIND)
+    db = Database.of(lasting(where), KIND)
     path = db.path
     try:
         with db.explaining():

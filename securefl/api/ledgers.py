@@ -18,7 +18,6 @@ from securefl.core.release import PARTIES
 from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.party.computing import Records
 from securefl.engine.privacy_card import learns
-from securefl.storage.database import IN_MEMORY
 
 RECORDS: Final[Records] = (np.zeros((1, 1)), np.zeros(1))
 """The records of a client that sends the caller's value. A client without records would abstain."""
@@ -52,7 +51,7 @@ def ask(
     Raises:
         ConfigError, DataError: as for `SecureAggregator`.
     """
-    path = IN_MEMORY if ledger is None else path_of("ledger", ledger, "a file")
+    path = None if ledger is None else path_of("ledger", ledger, "a file")
     function = ClientFunction(spec, lambda context: compute(context.client), bounds)
     records = dict.fromkeys(clients, RECORDS)
     with SecureAggregator(plan, [function], records, ledger=path, parameters=parameters) as aggregator:

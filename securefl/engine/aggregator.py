@@ -14,7 +14,9 @@ computed. All parties run in this process, as in a study, and every message pass
 
 from __future__ import annotations
 
+import os
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -76,7 +78,8 @@ class SecureAggregator:
             `log` and `ledger` have these ids.
         ledger: the ledger's file. An existing file is continued with the charges in it, if its terms are
             the plan's. `masked_sum` and `select_by_profile` continue it too: their terms are those of a plan
-            with unit "client" and adjacency "zero-out", without `max_releases`.
+            with unit "client" and adjacency "zero-out", without `max_releases`. None is a ledger that lasts
+            as long as this object.
         parameters: of the key for encrypted numbers. The key lives as long as this object, and opens as many
             numbers as `max_rounds` queries of all clients need.
         seed: of the stream in the client's context. Noise, masks and keys come from the operating system.
@@ -109,7 +112,7 @@ class SecureAggregator:
         functions: Sequence[ClientFunction],
         records: Mapping[Any, Records] | Sequence[Records],
         *,
-        ledger: Path | str,
+        ledger: Path | str | None,
         parameters: str = "strong",
         seed: int = 0,
         shared: Path | str | None = None,
@@ -124,9 +127,9 @@ class SecureAggregator:
         # An id of one of the other parties would have its place in the log.
         require_distinct((SERVER, KEY_HOLDER, *clients), "clients' ids")
         self._clients, self._numbers = clients, {holder: k for k, holder in enumerate(holders)}
-        names = [function.spec.name for function in functions]
-        if len(set(names)) < len(names):
-            raise ConfigError(f"Expected each name once, got {', '.join(names)}.")
+        for names in (holders, [function.spec.name for function in functions]):
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise ConfigError(f"Expected each name once, got {', '.join(twice)} again.")
         require_mechanism(plan)
         scheme = sums.scheme_of(plan)
         for function in functions:
@@ -145,7 +148,7 @@ class SecureAggregator:
             _log.warning("%s", loose)
         # A fresh nonce, because a continued ledger has releases under the keys of earlier sessions.
         self._session = plan.session([client_name(k) for k in range(len(records))], secrets.token_bytes(32))
-        self._asked, self._thread = 0, get_ident()
+        self._asked, self._maker = 0, (os.getpid(), get_ident())
         self.log = Log()
         allotted = None if shared is None else allotment(plan, [function.spec for function in functions])
         self.ledger = NamedLedger(ledger, plan.terms(), allotted=allotted)
@@ -176,11 +179,13 @@ class SecureAggregator:
             together.reserve([own])
 
     def _require_own_thread(self) -> None:
-        # SQLite's files are of the thread that opened them, and its own error would come in mid-query.
-        if get_ident() != self._thread:
+        # SQLite's files are of the thread that opened them, and its own error would come in mid-query. Forks
+        # keep the thread's number and would share the session: the ledger would count all of them as one.
+        if (os.getpid(), get_ident()) != self._maker:
             raise LocalProtocolError(
-                "Expected the thread that made this object, got another one: its ledger is open in that one "
-                "alone. Make one for each thread, securefl.SecureAggregator(...), on the same ledger."
+                "Expected the thread and process that made this object, got others: its ledger is open there "
+                "alone. Make one in each thread and process, securefl.SecureAggregator(...), on the same "
+                "ledger."
             )
 
     def close(self) -> None:
@@ -205,7 +210,7 @@ class SecureAggregator:
         Raises:
             BudgetExceeded: every client refused; the reason is that of the first.
             LocalProtocolError: the query describes a value otherwise than `functions` does, or names a client
-                that does not exist, or another thread than the maker's calls.
+                that does not exist, or another thread or process than the maker's calls.
         """
         self._require_own_thread()
         self._asked += 1

@@ -181,7 +181,7 @@ def test_a_value_that_reads_nothing_is_given_nothing(reads: str) -> None:
     spec: Any = replace(SENDS, reads_state=reads)
     own = [ClientFunction(spec, compute)]
     engine = simulated(
-        CLEAR, own, Ledger(":memory:", CLEAR.terms()), records(), rng=lambda *_: np.random.default_rng(0)
+        CLEAR, own, Ledger(None, CLEAR.terms()), records(), rng=lambda *_: np.random.default_rng(0)
     )
     query = CohortQuery(cohort=(0,), broadcast=np.zeros(2, np.float32), sums=(Sum(spec, 3),))
     for number in (1, 2):

@@ -682,7 +682,7 @@ def test_a_plan_that_is_made_by_hand_is_refused_before_anything(
     with pytest.raises(ConfigError, match=says):
         KeyHolderParty(plan, spec, record)
     with pytest.raises(ConfigError, match=says):
-        ClientParty(plan, given, Ledger(":memory:", plan.terms()), Journal(), {}, rng=lambda *place: None)  # type: ignore[arg-type, return-value]
+        ClientParty(plan, given, Ledger(None, plan.terms()), Journal(), {}, rng=lambda *place: None)  # type: ignore[arg-type, return-value]
     if spec is not None:
         with pytest.raises(ConfigError, match=says):
             Protection(plan, spec).charge()

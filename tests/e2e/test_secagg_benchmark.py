@@ -31,7 +31,7 @@ def test_a_sum_by_two_servers_has_a_row() -> None:
 
 def test_a_wrong_sum_ends_the_benchmark() -> None:
     vector = Vector(name="update", length=4, bits=32, bound=grid(3).limit)
-    with Ledger(":memory:", TERMS) as ledger, Journal() as journal:
+    with Ledger(None, TERMS) as ledger, Journal() as journal:
         played = Sum(vector, grid(3), ledger, journal)
         with pytest.raises(SystemExit, match="the exact sum"):
             played.figures(np.ones(4, np.int64))

@@ -112,7 +112,7 @@ def run(
 ) -> tuple[Answers, Log, float]:
     algorithm: Algorithm = Toy((profiles or Profiles(variant=variant),))
     plan, way = plan_of(word, number), scheme(word, asks=asks, clients=clients)
-    with Ledger(":memory:", TERMS) as ledger:
+    with Ledger(None, TERMS) as ledger:
         engine = simulated(
             plan,
             algorithm.contributions,

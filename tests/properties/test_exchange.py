@@ -108,7 +108,7 @@ def run(
 ) -> tuple[Answers, Log, list[tuple[Any, ...]]]:
     algorithm: Algorithm = Toy()
     own = {k: np.array([vector(k)]) for k in range(CLIENTS)} | (records or {})
-    with Ledger(":memory:", terms) as ledger:
+    with Ledger(None, terms) as ledger:
         engine = simulated(
             replace(PLAN, budget=terms.budget),
             algorithm.contributions,

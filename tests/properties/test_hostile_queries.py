@@ -472,7 +472,7 @@ class Play:
 
     def __post_init__(self) -> None:
         self.plan = plan_of(self.system, self.colluding)
-        self.ledger, self.journal = Ledger(":memory:", self.plan.terms()), Journal()
+        self.ledger, self.journal = Ledger(None, self.plan.terms()), Journal()
         self.opening = Journal()  # the key holder's
         self.diary = SessionStore(clock=lambda: "")
         bare = SessionCap(self.diary, self.system.sessions, "agree", True)

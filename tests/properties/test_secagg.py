@@ -126,7 +126,7 @@ def test_stragglers_of_one_attempt_change_nothing_in_the_next(seed: int, mode: A
     first = agreement(5, mode=mode, at=header(1, 1))
     anew = tuple(replace(vector, again=1) for vector in first.vectors)
     second = replace(first, header=header(1, 2), vectors=anew)
-    with Ledger(":memory:", TERMS) as ledger:
+    with Ledger(None, TERMS) as ledger:
         host = Host(first, ledger)
         faults = Faults(reorder=True, delay=0.6, duplicate=0.6, patience=6)
         network = Network(faults, rng=np.random.default_rng(seed))

@@ -23,7 +23,7 @@ from securefl.core.wire import MAGIC, Header, Limit, decode
 KINDS: dict[type[Any], Limit] = dict.fromkeys(
     (Broadcast, Order, ContributionMessage, OpenRequest, OpenReply), Limit(bytes=10**6, elements=100)
 )
-LEDGER = Ledger(":memory:", Terms(unit="record", adjacency="replace-one", delta=1e-5))
+LEDGER = Ledger(None, Terms(unit="record", adjacency="replace-one", delta=1e-5))
 FRESH = count()
 
 headers = st.builds(

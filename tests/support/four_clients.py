@@ -61,7 +61,7 @@ def client(plan: Plan, numbers: Any = (0,), ledger: Ledger | None = None) -> Cli
     return ClientParty(
         plan,
         [given()],
-        ledger or Ledger(":memory:", plan.terms()),
+        ledger or Ledger(None, plan.terms()),
         Journal(),
         {k: own[k] for k in numbers},
         rng=lambda number, who, query: np.random.default_rng(0),

@@ -84,7 +84,7 @@ class Parties:
         self.pinned = PinnedRoster({name: own.member() for name, own in self.keys.items()})
         self.session = self.pinned.session(self.made.plan, NONCE)
         for name in self.keys:
-            self.ledgers[name] = Ledger(":memory:", self.made.plan.terms())
+            self.ledgers[name] = Ledger(None, self.made.plan.terms())
             self.diaries[name], self.journals[name] = SessionStore(), Journal(random=constant(name))
         self.nodes = {name: 10 + number for number, name in enumerate(self.others)}
 

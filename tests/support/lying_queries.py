@@ -63,7 +63,7 @@ class Parties:
         self.engine = simulated(
             plan,
             parts,
-            Ledger(":memory:", plan.terms()),
+            Ledger(None, plan.terms()),
             [(x[:30], y[:30]) for x, y in world(study()).records],
             rng=lambda number, k, again: np.random.default_rng([number, k, again]),
         )

@@ -120,7 +120,7 @@ def clients(plan: Plan = PLAN, gives: Sequence[Any] = GIVES) -> Ordered:
     journal = Journal(random=entropy("ordered clients"))
     parties = session(PINNED, journal=journal)
     own = {k: (np.ones((k + 1, 2)), np.zeros(k + 1)) for k in PINNED}
-    ledger = Ledger(":memory:", plan.terms())
+    ledger = Ledger(None, plan.terms())
     party = ClientParty(plan, gives, ledger, journal, own, rng=lambda *_: np.random.default_rng(0))
     party.enter(parties.directory)
     return Ordered(party, parties, Header(bytes(32), 1, 0, 0))

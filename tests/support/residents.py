@@ -74,7 +74,7 @@ class Deployment:
         self.pinned = PinnedRoster({name: own.member() for name, own in self.keys.items()})
         for name in self.keys:
             if name != SERVER:
-                self.files[name] = Files(Ledger(":memory:", self.plan.terms()))
+                self.files[name] = Files(Ledger(None, self.plan.terms()))
                 self.start(name)
         self.server_keys = self.keys[SERVER]
         self.begin()

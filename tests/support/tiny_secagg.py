@@ -214,7 +214,7 @@ def aggregate(
     parties: dict[str, Any] = {SERVER: Server(agreement=agreed)}
     parties |= {client_name(k): client(k, agreed) for k in range(len(agreed.roster.members))}
     parties |= machines or {}
-    with Ledger(":memory:", TERMS) as ledger:
+    with Ledger(None, TERMS) as ledger:
         host = Host(agreed, ledger, kept or journal(), abstaining)
         running = {name: machine for name, machine in parties.items() if machine is not None}
         drive = Driver(running, agreed.header, host)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +266,7 @@ def test_the_refusal_says_what_is_spent_asked_and_allowed(path: Path) -> None:
         refusal = ledger.reserve([(key("a", 2), GAUSSIAN)])["a"]
     assert isinstance(refusal, BudgetExceeded)
     asks, left = f"got {two - one:.4g}", f"at most epsilon {2.5 - one:.4g} against"
-    for said in ("a:", asks, left, "the server", "0 rounds like it remain", "Raise the budget, or add noise"):
+    for said in ("a:", asks, left, "the server", "0 rounds like it remain", "keeps its budget: add noise"):
         assert said in str(refusal)
 
 
@@ -287,7 +288,7 @@ def test_the_budget_holds_against_the_named_parties_alone(path: Path, adversarie
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([1.5, 3.0, 8.0])), max_size=12))
 @settings(max_examples=30)
 def test_no_wave_ever_breaks_the_budget(wave: list[tuple[str, float]]) -> None:
-    with Ledger(":memory:", replace(TERMS, budget=4.0)) as ledger:
+    with Ledger(None, replace(TERMS, budget=4.0)) as ledger:
         for number, (holder, z) in enumerate(wave):
             before = ledger.epsilon(holder, SERVER)
             charge = replace(GAUSSIAN, server=GaussianDpEvent(z))
@@ -302,6 +303,9 @@ def test_non_private_is_infinite_against_each_party_that_receives_it(ledger: Led
     assert 0 < ledger.epsilon("b", SERVER) < math.inf
     assert (ledger.worst(SERVER), ledger.worst(KEY_HOLDER)) == (math.inf, 0.0)
     assert ledger.epsilon("nobody", SERVER) == 0
+    for figure in (partial(ledger.epsilon, "a"), partial(ledger.epsilon, "nobody"), ledger.worst):
+        with pytest.raises(ConfigError, match="party among server, key-holder, others, got 'Server'"):
+            figure("Server")
 
 
 def test_what_is_spent_is_what_the_composition_says(ledger: Ledger) -> None:

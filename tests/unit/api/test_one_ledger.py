@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import UserDict
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.every import every
 
 import securefl
@@ -23,7 +25,9 @@ from securefl.core.release import ReleaseKey
 IDS: tuple[Any, ...] = (1, "ann", ("north", 3), "eve")
 TRUST: dict[str, Any] = {"corrupt": 0.0, "min_honest": 1, "max_client_weight": 0.5}
 TERMS: dict[str, Any] = {"delta": 1e-5, "budget": 9.0}
-OWN_TERMS = securefl.Plan(unit="client", adjacency="zero-out", max_rounds=1, **TERMS).terms()
+PLAN = securefl.Plan(unit="client", adjacency="zero-out", max_rounds=1, **TERMS)
+OWN_TERMS = PLAN.terms()
+RECORD = (np.full((1, 2), 0.1), np.zeros(1))
 STEP = ValueSpec(
     name="step",
     reduction="sum",
@@ -31,6 +35,23 @@ STEP = ValueSpec(
     sensitivity={("client", "zero-out"): 1.0, ("client", "replace-one"): 2.0, ("record", "add-remove"): 1.0},
     cohort=3,
 )
+
+
+class Twin(str):
+    """A text that two of are two keys of a mapping."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class Repeated(UserDict[str, Any]):
+    """A mapping that gives each of its keys twice."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self.data, *self.data])
 
 
 def summed(path: Path, ids: Sequence[Any] = IDS, **options: Any) -> Any:
@@ -54,7 +75,7 @@ def aggregator(path: Path, ids: Sequence[Any] = IDS, **options: Any) -> securefl
         assert context.client in ids
         return Value.summed(context.x, STEP.grid, 1.0)
 
-    records = {client: (np.full((1, 2), 0.1), np.zeros(1)) for client in ids}
+    records = dict.fromkeys(ids, RECORD)
     return securefl.SecureAggregator(plan, [ClientFunction(STEP, step)], records, ledger=path)
 
 
@@ -75,16 +96,24 @@ def test_three_kinds_of_call_have_one_budget_and_the_callers_ids(tmp_path: Path)
         assert own.query(query(("north", 3), "eve", 1)).survivors == (1, ("north", 3), "eve")
         assert own.ledger.epsilon(("north", 3), "server") > own.ledger.epsilon("ann", "server") > 0
         assert first.epsilon["server"] == own.ledger.epsilon("ann", "server")
+        for figure in (own.ledger.epsilon, own.ledger.rounds_left):
+            with pytest.raises(LocalProtocolError, match=r"such as client 'ann'.* got client 'Ann'"):
+                figure("Ann", "server")  # type: ignore[arg-type]
         for strange in ("north", 2, "1", True, 1.0, ("ann", None)):
             with pytest.raises(LocalProtocolError, match=r"clients 1 to 'eve', got"):
                 own.query(query(strange, "ann", "eve"))
     before = spent(path)
-    with pytest.raises(BudgetExceeded, match=r"All 4 clients refused\. client 1: .* got inf"):
+    with pytest.raises(
+        BudgetExceeded, match=r"All 4 clients refused\. client 1: .* got inf.* new ledger that has none"
+    ):
         chosen(path)
     assert spent(path) == before, "no score was charged, and none left"
     summed(path)  # a restart goes on
-    with pytest.raises(BudgetExceeded, match=r"1: client 1: .*\('north', 3\): client \('north', 3\): "):
+    with pytest.raises(
+        BudgetExceeded, match=r"1: client 1: .*\('north', 3\): client \('north', 3\): .*add noise"
+    ):
         summed(path)
+    assert summed(path, noise_multiplier=9.0).survivors == IDS
     with aggregator(path) as own:
         with pytest.raises(BudgetExceeded, match="All 3 clients refused"):
             own.query(query("ann", "eve", 1))
@@ -93,6 +122,10 @@ def test_three_kinds_of_call_have_one_budget_and_the_callers_ids(tmp_path: Path)
     free = tmp_path / "free"
     assert summed(free, budget=None).survivors == IDS
     assert set(chosen(free, budget=None).scores) == set(IDS)
+    with pytest.raises(BudgetExceeded, match="Declare more"):
+        chosen(free, budget=None)
+    assert set(chosen(free, budget=None, max_releases=2).scores) == set(IDS)
+    assert set(summed(tmp_path / "other", budget=99.0).survivors) == set(IDS)
 
 
 @every(("one", "other"), [("1", 1), (1, "1"), ((1,), "(1,)"), (("a", 1), ("A", 1)), ((1, 2), ("1", 2))])
@@ -113,10 +146,28 @@ def test_what_is_one_id_to_a_caller_is_one_holder(tmp_path: Path) -> None:
     found = summed(path, [np.int64(1), np.str_("ann")])
     assert [type(own) for own in found.survivors] == [np.int64, np.str_]
     assert [row[0] for row in spent(path)].count(1) == 2
-    for strange in (True, 1.0, "ann ", b"ann", frozenset()):
-        with pytest.raises(ConfigError, match="a client's id"):
-            summed(path, [strange, "b"])
+    for strange in (True, 1.0, "ann ", b"ann", frozenset(), Twin("ann"), torch.tensor(1)):
+        for call in (summed, chosen, aggregator):
+            with pytest.raises(ConfigError, match="a client's id"):
+                call(path, [strange, ("b",), "c"])
+    with pytest.raises(ConfigError, match="each name once, got client 'ann' again"):
+        securefl.SecureAggregator(PLAN, [], Repeated(ann=RECORD), ledger=path)
+    with aggregator(path, [1, "ann", "new"]) as own:
+        assert own.ledger.epsilon("new", "server") == 0 < own.ledger.epsilon(np.str_("ann"), "server")
     assert len(spent(path)) == 4
+
+
+@every("name", [":memory:", "file::memory:", "file:zz?mode=memory"])
+def test_a_ledger_that_sqlite_keeps_in_memory_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack: a sum leaves, and its charge dies with the call."""
+    monkeypatch.chdir(tmp_path)
+    for path in (name, Path(name)):
+        for call in (summed, chosen, aggregator, spent):
+            with pytest.raises(ConfigError, match=r"the path of a file, got .*Name a file, such as ledger"):
+                call(path)  # type: ignore[operator]
+    assert not list(tmp_path.iterdir())
 
 
 def test_draws_are_of_the_callers_ids(tmp_path: Path) -> None:

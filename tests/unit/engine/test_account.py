@@ -118,7 +118,7 @@ def test_a_server_on_its_books_counts_the_orders_of_one_that_was_killed() -> Non
     algorithm, plan = composed(of)
     specs = {one.spec.name: one.spec for one in algorithm.contributions}
     (name,) = specs
-    with Ledger(":memory:", replace(plan, budget=0.0).terms()) as books:
+    with Ledger(None, replace(plan, budget=0.0).terms()) as books:
         Account(plan, specs, CLIENTS, books).query([name], (0, 1, 2), HERE, initial=False)
         again = Account(plan, specs, CLIENTS, books)
         again.query([name], (0, 1, 3), HERE, initial=False)

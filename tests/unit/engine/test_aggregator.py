@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from math import inf, isinf
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,26 @@ def test_another_thread_is_refused_before_anything_is_asked(tmp_path: Path) -> N
         assert aggregator.query(query()).survivors == EVERYBODY
     with pytest.raises(LocalProtocolError, match="until it is closed"):
         aggregator.ledger.worst("server")
+
+
+def test_a_fork_is_refused_and_makes_one_of_its_own_on_the_same_ledger(tmp_path: Path) -> None:
+    """The attack: forks share session and round, so the ledger has one row for the answers of all of them."""
+
+    def forked() -> None:
+        for call in (partial(aggregator.query, query()), aggregator.close):
+            with pytest.raises(LocalProtocolError, match=r"each thread and process.*SecureAggregator"):
+                call()
+        with opened(OPEN, tmp_path) as own:
+            assert own.query(query()).survivors == EVERYBODY
+
+    with opened(OPEN, tmp_path) as aggregator:
+        child = get_context("fork").Process(target=forked)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+        assert len(aggregator.ledger.rows()) == CLIENTS
+        assert aggregator.query(query()).survivors == EVERYBODY
+        assert len(aggregator.ledger.rows()) == 2 * CLIENTS
 
 
 def test_each_thread_has_an_aggregator_of_its_own_on_one_ledger(tmp_path: Path) -> None:

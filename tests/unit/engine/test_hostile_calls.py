@@ -65,7 +65,7 @@ def engine(plan: Plan, own: Any = None, gives: Any = GIVES) -> tuple[InProcess, 
     """All clients as one party, and their engine, in the session."""
     scores = scheme_of(plan.scores, parameters="strong", asks=9, clients=CLIENTS)
     rng = lambda number, client, query: np.random.default_rng(0)  # noqa: E731
-    ledger = Ledger(":memory:", plan.terms())
+    ledger = Ledger(None, plan.terms())
     whole = simulated(plan, gives, ledger, own or records(), rng=rng, scores=scores)
     whole._enter(SESSION)
     (party,) = whole._clients
@@ -168,7 +168,7 @@ def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> Non
     )
     plan = replace(OPEN, unit="record", adjacency="add-remove", non_private=())
     gives, journal = [ClientFunction(trained, lambda context: Value(clear=np.ones(1)))], Journal()
-    ledger = Ledger(":memory:", plan.terms())
+    ledger = Ledger(None, plan.terms())
     sent = []
     for initial in (0, 1, 0):
         whole, _ = engine(plan, gives=gives)

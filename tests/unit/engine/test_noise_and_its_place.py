@@ -109,7 +109,7 @@ def trained(told: Order, model: Broadcast = MODEL, at: Header = PLACE) -> dict[s
     party = ClientParty(
         PLAN,
         list(map(training, NAMES)),
-        Ledger(":memory:", PLAN.terms()),
+        Ledger(None, PLAN.terms()),
         journal,
         records,
         rng=lambda *_: np.random.default_rng(0),

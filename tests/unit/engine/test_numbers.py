@@ -56,7 +56,7 @@ class Attacked:
     def __init__(self, plan: Plan = PLAN, ledger: Ledger | None = None, spec: ValueSpec = STEP) -> None:
         self.seen: Seen = []
         self.noise: list[Source | None] = []
-        self.ledger = ledger or Ledger(":memory:", plan.terms())
+        self.ledger = ledger or Ledger(None, plan.terms())
         gives = [ClientFunction(spec, self._compute), ClientFunction(LOSS, self._compute)]
         records = {0: (np.ones((3, 2)), np.zeros(3))}
         whole = simulated(plan, gives, self.ledger, [records[0]], rng=partial(client_stream, 5))
@@ -216,7 +216,7 @@ def test_hidden_sums_of_two_numbers_are_two_questions() -> None:
 
     plan = hidden(PLAN, 4, min_cohort_size=4, corrupt=0.25)
     records = [(np.ones((2, 2)), np.zeros(2))] * 4
-    gives, ledger = [ClientFunction(STEP, compute)], Ledger(":memory:", plan.terms())
+    gives, ledger = [ClientFunction(STEP, compute)], Ledger(None, plan.terms())
     whole = simulated(plan, gives, ledger, records, rng=partial(client_stream, 1), journal=Journal())
 
     def total(stage: int, number: int, at: int = 1) -> float | None:

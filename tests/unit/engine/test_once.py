@@ -284,7 +284,7 @@ def masked() -> Any:
     return simulated(
         plan,
         [ClientFunction(spec, lambda context: Value(clear=np.ones(3)))],
-        Ledger(":memory:", plan.terms()),
+        Ledger(None, plan.terms()),
         [(np.ones((1, 2)), np.zeros(1))] * 4,
         rng=lambda number, client, query: np.random.default_rng(0),
     )

@@ -51,7 +51,7 @@ from securefl.storage.own_record import OwnRecord
 
 
 def engine(plan: Plan, own: Any = None, compute: Any = None) -> tuple[InProcess, Ledger]:
-    ledger = Ledger(":memory:", plan.terms())
+    ledger = Ledger(None, plan.terms())
     contributions = [given() if compute is None else given(compute)]
     rng = lambda number, client, query: np.random.default_rng(0)  # noqa: E731
     return simulated(plan, contributions, ledger, own or records(), rng=rng), ledger
@@ -368,7 +368,7 @@ def test_records_that_change_between_waves_are_not_summed(what: str) -> None:
         return Value(clear=np.full(SIZE, float(context.x.sum())))
 
     two = ValueSpec(name="loss", reduction="none", reveals="it")
-    ledger = Ledger(":memory:", replace(MASKED, non_private=("own", "loss")).terms())
+    ledger = Ledger(None, replace(MASKED, non_private=("own", "loss")).terms())
     plan = replace(MASKED, non_private=("own", "loss"))
     contributions = [
         ClientFunction(SENDS, compute),

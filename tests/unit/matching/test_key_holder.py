@@ -128,7 +128,7 @@ def test_a_score_is_charged_before_it_is_read_and_once(monkeypatch: pytest.Monke
     place, charged = Place(), list[int]()
     scores = place.match(place.sealed("a", 1), place.sealed("b", 2))
     read = Reader.read
-    with Ledger(":memory:", TERMS) as ledger:
+    with Ledger(None, TERMS) as ledger:
 
         def noted(self: Reader, request: bytes, label: str) -> Any:
             charged.append(len(ledger.rows()))
@@ -150,7 +150,7 @@ def test_a_score_that_the_ledger_refuses_is_not_read(monkeypatch: pytest.MonkeyP
     scores = place.match(place.sealed("a"))
     monkeypatch.setattr(Reader, "read", lambda self, request, label: read.append(label))
     terms = replace(TERMS, budget=1.0, adversaries=(KEY_HOLDER,))
-    with Ledger(":memory:", terms) as ledger, pytest.raises(BudgetExceeded):
+    with Ledger(None, terms) as ledger, pytest.raises(BudgetExceeded):
         place.keys.reveal(scores, place.server.public, ledger=ledger)
     assert read == []
 

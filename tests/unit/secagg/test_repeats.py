@@ -129,7 +129,7 @@ class Restarted:
 
 def encoded(agreed: Agreement, messages: list[Any]) -> list[bytes]:
     """The bytes on the wire, through a ledger of their own."""
-    with Ledger(":memory:", TERMS) as ledger:
+    with Ledger(None, TERMS) as ledger:
         for message in messages:
             for one in getattr(message, "releases", ()):
                 assert not ledger.reserve([(one.key, one.charge)])

@@ -213,7 +213,7 @@ def test_a_refused_list_ends_it_so_that_no_server_tries_until_one_passes() -> No
     agreed, one, _ = sparse()
     state, quorum, _ = one.at(Quorum)
     lie = forged(quorum, strangers(state, quorum))
-    with Ledger(":memory:", TERMS) as ledger:
+    with Ledger(None, TERMS) as ledger:
         driver = Driver({client_name(0): one.inner}, agreed.header, Host(agreed, ledger))
         driver._states[client_name(0)] = state
         for message in (lie, quorum, lie, quorum):

@@ -67,7 +67,7 @@ def observed(plan: Plan, clients: int, spec: ValueSpec = OWN, lost: int = 0) -> 
         return Value(clear=VECTORS[context.client])
 
     records = [(np.ones((count, 1)), np.zeros(count)) for count in COUNTS[:clients]]
-    ledger = Ledger(":memory:", plan.terms())
+    ledger = Ledger(None, plan.terms())
     engine = simulated(
         plan, [ClientFunction(spec, compute)], ledger, records, rng=lambda *_: np.random.default_rng(0)
     )

@@ -50,7 +50,7 @@ def summed(how: str, cohorts: list[tuple[int, ...]]) -> list[Any]:
     own = plan(how)
     records = [(np.ones((k + 1, 1)), np.zeros(k + 1)) for k in range(CLIENTS)]
     given_one = ClientFunction(OWN, lambda context: Value(clear=np.full(2, float(context.client))))
-    ledger = Ledger(":memory:", own.terms())
+    ledger = Ledger(None, own.terms())
     engine = simulated(own, [given_one], ledger, records, rng=lambda *_: np.random.default_rng(0))
     found = []
     with mock.patch.object(server, "require_allowed"), mock.patch.object(server, "require_batches"):

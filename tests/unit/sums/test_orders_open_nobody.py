@@ -130,7 +130,7 @@ class InOneProcess:
     def __post_init__(self) -> None:
         plan = self.attack.plan(self.how)
         records = [(np.ones((k + 2, 1)), np.zeros(k + 2)) for k in EVERYBODY]
-        self.ledger = Ledger(":memory:", plan.terms())
+        self.ledger = Ledger(None, plan.terms())
         own = [ClientFunction(self.attack.spec, compute)]
         self._engine = simulated(plan, own, self.ledger, records, rng=lambda *_: np.random.default_rng(0))
         self.server = self._engine.server

@@ -141,7 +141,7 @@ def summed(how: Any, spec: ValueSpec) -> list[float]:
     )
     gives = [ClientFunction(spec, lambda context: Value(clear=AT_THE_BOUND))]
     records = [(np.ones((2, 1)), np.zeros(2))] * len(DRAWS)
-    with Ledger(":memory:", plan.terms()) as ledger:
+    with Ledger(None, plan.terms()) as ledger:
         engine = simulated(plan, gives, ledger, records, rng=lambda *_: np.random.default_rng(0))
         answers, _ = engine.query(query, Header(bytes(32), 1, 0, 0))
     assert answers.survivors == query.cohort

@@ -41,7 +41,7 @@ def test_an_app_that_hides_its_state_in_a_file_is_read_and_its_card_said_so(tmp_
         return Value(clear=np.full(SIZE, 0.0 if file.exists() else float(len(context.x))))
 
     plan = replace(MASKED, max_rounds=3, min_cohort_size=3)
-    book = Ledger(":memory:", plan.terms())
+    book = Ledger(None, plan.terms())
     engine = simulated(plan, [given(compute)], book, records(), rng=lambda *_: np.random.default_rng(0))
     sums = (Sum(SENDS, SIZE),)
     for number, cohort, sent in ((1, range(VICTIM), -1.0), (2, range(CLIENTS), 1.0)):
