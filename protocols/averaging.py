@@ -9,9 +9,12 @@ The plan says how sums are hidden and where noise is added. This module does not
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
+from operator import index
 from typing import Any, Literal
 
 import numpy as np
@@ -35,7 +38,7 @@ from securefl.algorithm import (
     sample_without_replacement,
 )
 from securefl.core.ranges import Fraction, Range, Ranged
-from securefl.errors import ConfigError
+from securefl.errors import ConfigError, SecureFLError
 from securefl.protocols.contributions import COUNT, Count, Sampling, Size
 from securefl.protocols.parts import Part, ServerUpdate
 from securefl.training import Learnt, Problem
@@ -226,7 +229,7 @@ class Averaging:
     """Federated averaging over `fraction` of the clients a round (McMahan et al. 2017).
 
     Raises nothing when it is made. `round` raises ConfigError for fixed batches and a selection that draws
-    clients one by one.
+    clients one by one, and for a selection that fails or returns no draws.
 
     >>> import numpy as np
     >>> from securefl.protocols.averaging import Averaging
@@ -290,7 +293,14 @@ class Averaging:
                 f"got {type(self.selection).__name__}, which draws clients. Take a protocol that selects "
                 "uniformly, such as fedavg."
             )
-        cohort, state = yield from self.selection.choose(state, population, count, number, rng)
+        try:
+            chosen, state = yield from self.selection.choose(state, population, count, number, rng)
+        except SecureFLError:
+            raise
+        except Exception as error:  # a person's own code: it can raise any error
+            told = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"Expected {_named(self.selection)} to draw a cohort, got {told}.") from error
+        cohort = _drawn(chosen, population.clients, self.selection)
         due = tuple(per_client for per_client in watch if per_client.spec.schedule.due(number))
         query = CohortQuery(
             cohort=tuple(sorted(cohort)),
@@ -357,6 +367,22 @@ class Averaging:
 
     def _watched(self) -> tuple[str, ...]:
         return tuple(s.spec.name for s in self.contributions if s.spec.reduction == "none")
+
+
+def _named(selection: Selection) -> str:
+    return type(selection).__qualname__
+
+
+def _drawn(chosen: Any, clients: int, selection: Selection) -> Cohort:
+    """The chosen clients in Python's integers. A person's own selection may give numpy's, or what is none."""
+    with suppress(AttributeError, TypeError):
+        found = {index(client): index(draws) for client, draws in chosen.items()}
+        if all(0 <= client < clients and draws >= 1 for client, draws in found.items()):
+            return found
+    raise ConfigError(
+        f"Expected a draw of {_named(selection)} as a mapping of clients' numbers, from 0 to {clients - 1}, "
+        f"to how often each was drawn, such as {{0: 1, 2: 1}}, got {reprlib.repr(chosen)}."
+    )
 
 
 def _learn(state: State, answers: Answers) -> State:

@@ -113,10 +113,11 @@ def select_by_profile(
         raise ConfigError(f"Expected max_releases of 1 or more, got {max_releases}.")
     if ledger is not None and delta is None:
         raise ConfigError("Expected `delta` with a ledger, since it is one of the ledger's terms.")
-    if budget is not None:
-        number("budget", budget)
-        if ledger is None:
-            raise ConfigError("Expected `ledger` with `budget`: without a ledger charges do not add up.")
+    for what, given_number in {"delta": delta, "budget": budget}.items():
+        if given_number is not None:
+            number(what, given_number)
+    if budget is not None and ledger is None:
+        raise ConfigError("Expected `ledger` with `budget`: without a ledger charges do not add up.")
     options = Options(bounds=bounds or Bounds(weight=1024), anchor=anchor)
     spec = ValueSpec(
         name=_NAME,

@@ -46,6 +46,7 @@ def encrypt(
 ) -> None:
     """Encrypt a profile (or a baseline) to the key holder, and seal it to the evaluator.
 
+    The name of the profile's file, without its ending, is the label of its score: each client needs another.
     All clients and the baseline's owner must give the same --variant, --params, --anchor and bounds. With
     --variant mean-only the evaluator can read the variances. Under --params pads or pads-128 a file is
     scored once: for another baseline, encrypt the profile again. With --declared it is scored with the

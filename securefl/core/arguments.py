@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import signature
 from numbers import Integral, Real
@@ -75,6 +75,8 @@ def _fits(value: object, hint: Any) -> bool:
         return any(_fits(value, one) for one in hint.__args__)
     if get_origin(hint) is Literal:
         return isinstance(value, str) and value in get_args(hint)
+    if get_origin(hint) is Mapping:
+        return isinstance(value, Mapping)
     if get_origin(hint) is Sequence:
         return isinstance(value, Sequence) and all(_fits(one, *get_args(hint)) for one in value)
     if hint in (int, float):

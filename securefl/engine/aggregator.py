@@ -30,6 +30,7 @@ from securefl.accounting.shared import Allotment, SharedLedger, shared_terms
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ByDraws, CohortQuery, Value
+from securefl.core.arguments import checked
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.logs import logger
 from securefl.core.messages import client_name
@@ -99,13 +100,15 @@ class SecureAggregator:
             the protocol sees it.
 
     Raises:
-        ConfigError: the plan can never release a value, no cohort could open a sum of it, two values have
-            one name, or two ids look alike; then no ledger is opened. Also if a ledger has other terms or an
-            id that looks like one of these, or the shared ledger has other records.
+        ConfigError: an argument of another type; the plan can never release a value, no cohort could open a
+            sum of it, two values have one name, or two ids look alike; then no ledger is opened. Also if a
+            ledger has other terms or an id that looks like one of these, or the shared ledger has other
+            records.
         DataError: the ledger is damaged, or of other holders.
         BudgetExceeded: the shared ledger's budget does not bear the plan.
     """
 
+    @checked
     def __init__(
         self,
         plan: Plan,

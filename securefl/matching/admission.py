@@ -94,10 +94,11 @@ def _comes_twice(candidates: Sequence[Candidate]) -> Reason:
         alike = there[folded(one.label)]
         if len(alike) == 1:
             return None
-        if len(set(alike)) == 1:
-            return f"Expected each label once, got {len(alike)} of it; encrypt under others."
         told = " and ".join(map(repr, sorted(set(alike))))
-        return f"Expected labels that differ by more than case, got {told}; encrypt under others."
+        return (
+            f"Expected labels that differ by more than case, got {told} of {len(alike)} profiles. A label "
+            "is the name of the profile's file: rename the file (label= in Python), and encrypt it again."
+        )
 
     return reason
 

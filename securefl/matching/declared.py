@@ -87,6 +87,7 @@ class Declaration:
             anchor: the public anchor, to compare. None: the declared one is taken.
 
         Raises:
+            ConfigError: `spread` is no spread of `Bounds`.
             DataError: a declaration of another session or evaluator, one that the evaluator did not sign, or
                 one without a digest, of a larger spread, or with another anchor.
         """

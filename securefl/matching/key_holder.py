@@ -138,7 +138,7 @@ class KeyHolder:
             The scores by label, the reasons of refusals, and an error bound.
 
         Raises:
-            ConfigError: an argument of another type.
+            ConfigError: an argument of another type, or a `spread` that is none of `Bounds`.
             DataError: scores of another session, evaluator or form, or of a larger spread.
             PrivacyError: the ledger refuses a charge.
         """

@@ -139,9 +139,10 @@ class Options:
             anchor: the public anchor that the party has. None: it knows none, and takes the declared one.
 
         Raises:
+            ConfigError: `spread` is no spread of `Bounds`.
             DataError: a larger spread, or another anchor.
         """
-        most, found = Bounds().spread if spread is None else spread, self.bounds.spread
+        most, found = (Bounds() if spread is None else Bounds(spread=spread)).spread, self.bounds.spread
         if found > most:
             raise DataError(
                 f"Expected a declared baseline of a spread up to {most:g}, got {found:g}: one weight may "
@@ -304,7 +305,7 @@ class Options:
                 f"to {FLAGS['variance_high']} {high:g}, got {made.clipped} that lie outside the declared "
                 "bounds."
             )
-        if (needed := self._weight_of(made)) > most:
+        if not (needed := self._weight_of(made)) <= most:
             return f"Expected a baseline of weights up to {FLAGS['weight']} {most:g}, got {needed:.4g}."
         weights = made.split(self.variant).hidden
         spread, largest = spread_of(weights), self.bounds.largest_spread(len(weights))

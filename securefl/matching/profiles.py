@@ -128,7 +128,7 @@ class Bounds:
         for name, value in vars(self).items():
             object.__setattr__(self, name, float(value))  # 16 and 16.0 are one declaration
         values = tuple(vars(self).values())
-        if self.spread < 1:
+        if not self.spread >= 1:
             raise ConfigError(f"Expected a spread from 1, that of weights of one size, got {self.spread}.")
         if not all(np.isfinite(values)) or min(values) <= 0 or self.variance_low > self.variance_high:
             raise ConfigError(

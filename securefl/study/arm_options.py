@@ -8,6 +8,7 @@ the arm's keys. Its code is loaded when an algorithm is built, and not when the 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, is_dataclass
@@ -95,9 +96,14 @@ def kind_of(protocol: Any, where: str, home: Path | None, namer: Namer, brought:
     protocol: the key of the arm; "" if the table has none. Then the protocol is the one from Python.
 
     Returns the class of an installed protocol's options, or `OwnProtocol` without its keys; None behind a key
-    that is no text. Raises ConfigError for an unknown protocol.
+    that is no text. Raises ConfigError for an unknown protocol, and for a text from Python.
     """
     brought = brought if protocol == "" else None
+    if isinstance(brought, str):
+        raise ConfigError(
+            f"[{where}] Expected `protocol=` as a dataclass with `build`, or as a function, got the text "
+            f"{brought!r}. Write `protocol = {json.dumps(brought)}` in the arm."
+        )
     if brought is not None:
         kind = brought if hasattr(brought, "__qualname__") else type(brought)
         protocol = f"{kind.__module__}:{kind.__qualname__}"

@@ -36,6 +36,9 @@ from securefl.training.networks import digest_of
 from securefl.training.own_models import OwnModel, model_points, profiled_layer, section_of
 from securefl.training.vector import load_vector
 
+_MOST_SHOWN = 4000
+"""The most letters of a table's columns that a message suggests."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsSection:
@@ -148,6 +151,8 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
             return found.astype(np.int64 if reads_text else np.float32)
         if schema is None:
             lines = "\n".join(f"{key_of(str(name))} = {{}}" for name in frame.columns)
+            if len(lines) > _MOST_SHOWN:
+                lines = f"{lines[:_MOST_SHOWN]}…"
             raise DataError(
                 f"{where}: expected the columns that the model reads, in the order of its inputs, in {path}, "
                 f"got none. All parties need the same ones:\n\n[data.columns]\n{lines}\n\n"

@@ -77,6 +77,8 @@ def test_a_ledger_lets_as_many_scores_out_as_were_declared(tmp_path: Path) -> No
         ({"alpha": np.nan}, "a finite alpha"),
         ({"alpha": 1e308}, "a finite alpha"),
         ({"alpha": "1"}, "`alpha` as a number"),
+        ({"delta": "x"}, "`delta` as a number"),
+        ({"parameters": ["x"]}, "`parameters` as str"),
         ({"bounds": 3}, "`bounds` as Bounds or None"),
         ({"scores": "clear"}, "'ckks' or 'pads'"),
         ({"of": {}}, "a count from 1 to 0"),

@@ -393,3 +393,24 @@ def test_the_log_says_once_that_state_of_a_loop_is_not_held(
             aggregator.query(query(spec=own))
     said = [one for one in caplog.messages if "update" in one and "state" in one]
     assert len(said) == (reads == "unknown" and trust == "active")
+
+
+@every(
+    "wrong",
+    [
+        {"plan": None},
+        {"records": None},
+        {"functions": ["x"]},
+        {"ledger": None},
+        {"parameters": ["x"]},
+        {"seed": "x"},
+    ],
+)
+def test_an_argument_of_another_type_is_refused_by_name(wrong: dict[str, Any], tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "plan": OPEN,
+        "functions": [ClientFunction(UPDATE, update)],
+        "records": records(),
+    }
+    with pytest.raises(ConfigError, match=f"Expected `{next(iter(wrong))}` as "):
+        SecureAggregator(**{**given, "ledger": tmp_path / "ledger.sqlite", **wrong})

@@ -270,6 +270,7 @@ def test_a_baseline_that_is_nearly_one_element_is_not_declared() -> None:
 # The evaluator's own word on the spread and the anchor ---------------------------------------------------
 
 VICTIM, LARGE = 3, 84
+NO_SPREADS: tuple[Any, ...] = (np.nan, np.inf, 0.5, "8")
 
 
 def sharp(spread: float) -> tuple[Options, Profile]:
@@ -289,6 +290,9 @@ def test_a_client_agrees_to_the_spread_itself() -> None:
     for agreed in (None, 9e5):
         with pytest.raises(DataError, match="--spread 1e"):
             declaration.checked(keys.public, server.public, spread=agreed)
+    for strange in NO_SPREADS:
+        with pytest.raises(ConfigError, match="spread"):
+            declaration.checked(keys.public, server.public, spread=strange)
     assert declaration.checked(keys.public, server.public, spread=1e6).bounds.spread == 1e6
 
 
@@ -302,6 +306,9 @@ def test_a_key_holder_agrees_to_the_spread_itself() -> None:
     for agreed in (None, 9e5):
         with pytest.raises(DataError, match="--spread 1e"):
             keys.reveal(scores, server.public, spread=agreed)
+    for strange in NO_SPREADS:
+        with pytest.raises(ConfigError, match="spread"):
+            keys.reveal(scores, server.public, spread=strange)
     assert set(keys.reveal(scores, server.public, spread=1e6).scores) == {"p"}
 
 

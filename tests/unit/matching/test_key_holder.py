@@ -74,7 +74,7 @@ def test_a_label_that_comes_twice_is_scored_for_neither() -> None:
     scores = place.match(place.sealed("a", 1), place.sealed("A", 2), place.sealed("b", 3))
     assert scores.labels == ["b"]
     assert [one.place for one in scores.refused] == [0, 1]
-    with pytest.raises(NothingLeft):
+    with pytest.raises(NothingLeft, match=r"got 'a' of 2 profiles.*rename the file"):
         place.match(place.sealed("a", 1), place.sealed("a", 2))
 
 

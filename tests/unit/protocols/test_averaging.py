@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 from support.tiny_problem import tiny_problem
 
 from securefl.algorithm.clients import ClientContext, Population, RoundResult, State, run_round
 from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, Sum, Total
-from securefl.core.errors import DataError
-from securefl.protocols.averaging import Averaging, weights
+from securefl.core.errors import ConfigError, DataError
+from securefl.protocols.averaging import Averaging, Selection, weights
 from securefl.protocols.baselines import ActiveFL, FedAdam, FedAvgRP
 from securefl.protocols.contributions import UPDATE, Loss, Size
 from securefl.protocols.fedavg import FedAvg
@@ -351,3 +353,31 @@ def test_who_has_retired_is_not_asked_for_its_numbers(problem: Problem) -> None:
     first = next(algorithm.round(algorithm.start(), population, 1, np.random.default_rng(0)))
     assert [question.spec.name for question in first.per_client] == ["size"]
     assert 1 not in first.cohort
+
+
+@dataclass(frozen=True)
+class Own(Selection):
+    """A person's own selection."""
+
+    chosen: Any
+
+    def draw(self, *_: Any) -> Any:
+        return self.chosen(3) if callable(self.chosen) else self.chosen
+
+
+def drawn_by_own(problem: Problem, chosen: Any) -> RoundResult:
+    averaging = Averaging(problem=problem, fraction=0.5, selection=Own(chosen))
+    return run_round(averaging, averaging.start(), ROSTER, 1, np.random.default_rng(0), Clients())
+
+
+def test_numpys_numbers_are_draws(problem: Problem) -> None:
+    drawn = drawn_by_own(problem, {k: np.int32(1) for k in np.arange(3)}).drawn
+    assert drawn == {0: 1, 1: 1, 2: 1}
+    assert {type(number) for pair in drawn.items() for number in pair} == {int}
+
+
+@every("chosen", [[0, 1, 2], None, {0.5: 1}, {CLIENTS: 1}, {-1: 1}, {0: 0}, {"a": 1}, lambda k: [][k]])
+def test_what_is_no_draw_is_refused_in_a_line(problem: Problem, chosen: Any) -> None:
+    with pytest.raises(ConfigError, match="Own") as caught:
+        drawn_by_own(problem, chosen)
+    assert ("IndexError" if callable(chosen) else "{0: 1, 2: 1}, got ") in str(caught.value)

@@ -164,6 +164,8 @@ def test_a_function_from_python_is_the_arms_protocol(tmp_path: Path) -> None:
     assert {cell.study.brought.protocol for cell in sweep.cells} == {slowest}
     with pytest.raises(ConfigError, match="pass `protocol=`"):
         parse(given)
+    with pytest.raises(ConfigError, match='Write `protocol = "fedavg"` in the arm'):
+        study_from(given, protocol="fedavg")
     with pytest.raises(ConfigError, match="an arm without `protocol`"):
         study_from(text(FEDAVG), protocol=slowest)
     with pytest.raises(ConfigError, match=r"study\.text"):

@@ -15,7 +15,7 @@ from support.every import every
 from securefl.core.errors import DataError
 from securefl.data.tables import LARGEST
 from securefl.storage.own_code import CALLER
-from securefl.training.from_files import array_of, records_of
+from securefl.training.from_files import array_of, model_of, records_of
 
 NUMBERS = np.arange(12.0).reshape(4, 3)
 
@@ -112,3 +112,13 @@ def test_other_content_is_refused_by_name_and_none_of_it_runs(what: str, tmp_pat
         array_of(tmp_path / name)
     assert str(refused.value).startswith(f"{tmp_path / name}: Expected ")
     assert said in str(refused.value)
+
+
+@every("name", ["long", "1"])
+def test_long_headers_are_shortened(name: str, tmp_path: Path) -> None:
+    path, model = tmp_path / "d.csv", tmp_path / "model.toml"
+    path.write_text(f"{name * (100_000 // len(name))}\n1\n")
+    model.write_text('[model]\nkind = "mlp"\n[weights]\noutputs = 2\n')
+    with pytest.raises(DataError, match="…") as refused:
+        model_of(model, CALLER).encode(records_of(str(path), CALLER), "d.csv")
+    assert len(str(refused.value)) < 5000
