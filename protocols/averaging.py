@@ -9,7 +9,6 @@ The plan says how sums are hidden and where noise is added. This module does not
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -299,7 +298,9 @@ class Averaging:
             raise
         except Exception as error:  # a person's own code: it can raise any error
             told = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"Expected {_named(self.selection)} to draw a cohort, got {told}.") from error
+            raise ConfigError(
+                f"Expected {_named(self.selection)} to draw a cohort, got {told}. Mend it."
+            ) from error
         cohort = _drawn(chosen, population.clients, self.selection)
         due = tuple(per_client for per_client in watch if per_client.spec.schedule.due(number))
         query = CohortQuery(
@@ -381,7 +382,7 @@ def _drawn(chosen: Any, clients: int, selection: Selection) -> Cohort:
             return found
     raise ConfigError(
         f"Expected a draw of {_named(selection)} as a mapping of clients' numbers, from 0 to {clients - 1}, "
-        f"to how often each was drawn, such as {{0: 1, 2: 1}}, got {reprlib.repr(chosen)}."
+        f"to how often each was drawn, such as {{0: 1, 2: 1}}, got {chosen!r:.100}."
     )
 
 

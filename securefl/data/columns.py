@@ -313,5 +313,5 @@ def require_name(name: Any, where: str) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Names for a message, the first twelve of them, and the first hundred letters of each."""
-    shown = ", ".join(repr(name if len(name) <= 100 else f"{name[:100]}…") for name in names[:12])
+    shown = ", ".join(map(repr, (name if len(name) <= 100 else f"{name[:100]}…" for name in names[:12])))
     return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")
