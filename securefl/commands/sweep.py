@@ -193,4 +193,6 @@ def _swept(
         )
     stopped = any(not own.learnt for told in alarming.values() for own in told)
     means = summary.groupby(["cell", "arm"])[["final_accuracy", "floor"]].mean()
-    end_told(alarming, not stopped and not (means["final_accuracy"] <= means["floor"]).all())
+    discreet = any(cell.study.tests_on_the_claimed for cell in found.cells)
+    drowned = not discreet and bool((means["final_accuracy"] <= means["floor"]).all())
+    end_told(alarming, not stopped and not drowned)

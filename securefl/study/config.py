@@ -21,7 +21,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.ranges import Count, Fraction, Range, Ranged, refused
 from securefl.core.reading import Mistakes, beneath, convert, near
 from securefl.core.text_safety import require_legible
-from securefl.data import Corruption
+from securefl.data import NAMES, Corruption
 from securefl.engine.network import Faults
 from securefl.storage import owned, processes
 from securefl.storage.files import folder_at, write
@@ -247,6 +247,14 @@ class Study:
     def claims(self) -> bool:
         """Whether a run of the study may claim a finite epsilon."""
         return self.dpsgd is not None or (self.privacy.epsilon or inf) < inf
+
+    @property
+    def tests_on_the_claimed(self) -> bool:
+        """Whether test records may be a share of a person's own, over which the study claims an epsilon.
+
+        None covers these, so no exit code depends on an accuracy then.
+        """
+        return self.claims and self.data.source not in NAMES
 
     @property
     def private(self) -> DPSGD | None:

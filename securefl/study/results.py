@@ -79,6 +79,7 @@ class Results:
     accounting: sentences on the runs that the epsilons cover: one alone, or all over the same records.
     price: what a finite epsilon cost in accuracy, in a sentence; empty if no arms tell.
     infinite_reason: for each arm, why its epsilon is infinite; empty if it is not.
+    discreet: whether `learnt` follows from no accuracy (`Study.tests_on_the_claimed`).
     """
 
     metrics: pd.DataFrame
@@ -96,11 +97,13 @@ class Results:
     accounting: str
     price: str
     infinite_reason: Mapping[str, str] = field(default_factory=dict)
+    discreet: bool = False
 
     @property
     def learnt(self) -> bool:
         """False if an arm stopped learning in the first half of its rounds, or no arm learnt anything."""
-        return all(alarm.learnt for alarm in self.alarms) and not all(arm.no_better for arm in self.summary)
+        drowned = not self.discreet and all(arm.no_better for arm in self.summary)
+        return all(alarm.learnt for alarm in self.alarms) and not drowned
 
 
 def collect(study: Study, runs: Sequence[ArmRun], observed: Sequence[Observed] = ()) -> Results:
@@ -123,6 +126,7 @@ def collect(study: Study, runs: Sequence[ArmRun], observed: Sequence[Observed] =
         runs[0].world.problem.kind,
         sentence(study),
         privacy_cost(summary, study.privacy.adversaries),
+        discreet=study.tests_on_the_claimed,
     )
 
 
