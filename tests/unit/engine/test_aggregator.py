@@ -401,7 +401,7 @@ def test_the_log_says_once_that_state_of_a_loop_is_not_held(
         {"plan": None},
         {"records": None},
         {"functions": ["x"]},
-        {"ledger": None},
+        {"ledger": 5},
         {"parameters": ["x"]},
         {"seed": "x"},
     ],
