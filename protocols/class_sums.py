@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import torch
-from dp_accounting.dp_event import DpEvent
+from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from torch import nn
 

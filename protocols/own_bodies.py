@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
+from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from torch import nn
 

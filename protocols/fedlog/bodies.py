@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from dp_accounting.dp_event import DpEvent
+from dp_accounting import DpEvent
 from torch import Tensor, nn
 
 from securefl.algorithm import ClientContext, ClientState, Device, Evaluation, Float32s, Floats, Schedule

@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import inf, isinf
 from typing import Final, Protocol
 
-from dp_accounting.dp_event import DpEvent
+from dp_accounting import DpEvent
 
 from securefl.accounting.alike import NOTHING, Counts
 from securefl.accounting.composition import filtered_epsilon, running_epsilon, within

@@ -19,11 +19,12 @@ from typing import Final
 
 import numpy as np
 from absl import logging
-from dp_accounting.dp_event import DpEvent
+from dp_accounting import DpEvent
 from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import brentq
+from scipy.signal import lfilter
 from scipy.special import log_ndtr
 
 from securefl.accounting.events import History, Key
@@ -339,8 +340,6 @@ def _convolved(
     with np.errstate(under="ignore"):
         masses = found * np.exp(np.minimum(log_whole - theta * np.arange(most, least - 1, -1), 700.0))
     # With P the mass of losses of x and above, delta(y) = e^(y - x) delta(x) + (1 - e^(y - x)) P, y below x.
-    from scipy.signal import lfilter  # late: sums without sampled steps need none of it
-
     above, less = infinite + np.cumsum(masses), math.exp(-interval)
     below, _ = lfilter([-math.expm1(-interval)], [1.0, -less], above, zi=[less * infinite])
     beyond = np.flatnonzero(below > delta)

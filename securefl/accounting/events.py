@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from dp_accounting.dp_event import (
+from dp_accounting import (
     ComposedDpEvent,
     DpEvent,
     GaussianDpEvent,

@@ -32,7 +32,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dp_accounting.dp_event import DpEvent
+from dp_accounting import DpEvent
 
 from securefl.accounting.chain import Head, rows_of
 from securefl.accounting.composition import filtered_epsilon

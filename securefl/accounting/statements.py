@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dp_accounting.dp_event import DpEvent
+from dp_accounting import DpEvent
 
 from securefl.accounting.chain import Head, rows_of, whole
 from securefl.accounting.composition import running_epsilon

@@ -22,7 +22,7 @@ from securefl.core.text_safety import require_legible
 from securefl.dp import clipping
 
 if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
+    from dp_accounting import DpEvent
 
 Floats = NDArray[np.float64]
 Float32s = NDArray[np.float32]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
+from dp_accounting import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from securefl.accounting.named import Id

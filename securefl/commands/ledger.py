@@ -157,7 +157,7 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
     {"event": "non_private"}
     {"repeat": r, "events": [...]}
     """
-    from dp_accounting.dp_event import DpEvent
+    from dp_accounting import DpEvent
 
     from securefl.accounting.composition import composable, compose, rdp_epsilon
     from securefl.accounting.events import History

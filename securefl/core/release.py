@@ -21,7 +21,7 @@ from securefl.core.sparse import sparse
 from securefl.core.text_safety import require_legible
 
 if TYPE_CHECKING:  # loading it takes seconds, and a command that only reads keys should not wait
-    from dp_accounting.dp_event import DpEvent
+    from dp_accounting import DpEvent
 
 Unit = Literal["record", "client"]
 Adjacency = Literal["add-remove", "replace-one", "zero-out"]

@@ -24,7 +24,6 @@ import gzip
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,10 +123,10 @@ def require_files(name: str, *, folder: Path | None = None) -> None:
 @cache
 def _pixels() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """A file of text, which is as slow to read as all else of a small study is to prepare."""
-    # As scikit-learn reads it, whose import takes longer than all else of a small study.
-    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
-    table = np.loadtxt(str(file), delimiter=",")
-    return table[:, :-1], table[:, -1].astype(np.int64)
+    from sklearn.datasets import load_digits  # takes a second to import, and no other data set needs it
+
+    pixels, labels = load_digits(return_X_y=True)
+    return pixels, labels.astype(np.int64)
 
 
 def _digits(rng: np.random.Generator, sides: Sides | None) -> Split:

@@ -20,7 +20,7 @@ from math import inf, sqrt
 from typing import Final
 
 import numpy as np
-from dp_accounting.dp_event import GaussianDpEvent
+from dp_accounting import GaussianDpEvent
 from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 from numpy.typing import NDArray
 from scipy import stats

@@ -12,7 +12,7 @@ from math import ceil, exp, floor, isfinite, log, log10, sqrt
 from typing import Literal
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent, GaussianDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent
 from scipy.optimize import brentq
 
 from securefl.accounting.composition import compose, running_epsilon

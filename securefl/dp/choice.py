@@ -28,14 +28,14 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Annotated, Literal
 
-from dp_accounting.dp_event import (
+from dp_accounting import (
     ComposedDpEvent,
     DpEvent,
     GaussianDpEvent,
     PoissonSampledDpEvent,
-    RepeatAndSelectDpEvent,
     SelfComposedDpEvent,
 )
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
 

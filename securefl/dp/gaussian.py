@@ -21,7 +21,7 @@ from functools import lru_cache
 from math import ceil, exp, isfinite, sqrt
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent, GaussianDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError

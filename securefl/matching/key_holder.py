@@ -173,7 +173,7 @@ class KeyHolder:
         if ledger is None:
             return reader.read(request, label).value
         # Who makes keys does not wait for the accountant.
-        from dp_accounting.dp_event import NonPrivateDpEvent, NoOpDpEvent
+        from dp_accounting import NonPrivateDpEvent, NoOpDpEvent
 
         # A score has no privacy noise, and only the key holder reads it.
         charge = Charge(server=NoOpDpEvent(), key_holder=NonPrivateDpEvent(), others=NoOpDpEvent())

@@ -9,7 +9,7 @@ from functools import cached_property
 from math import ceil, isinf
 from typing import Final
 
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent, NoOpDpEvent
+from dp_accounting import ComposedDpEvent, DpEvent, NoOpDpEvent
 
 from securefl.accounting.composition import compose, running_epsilon
 from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, History, dump_charge

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import ceil, sqrt
 from typing import ClassVar, Final
 
-from dp_accounting.dp_event import DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 
 from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER, Charge

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import ClassVar, Final
 
-from dp_accounting.dp_event import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
+from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec

@@ -11,7 +11,7 @@ from math import ceil, inf, isinf
 from pathlib import Path
 from typing import Any
 
-from dp_accounting.dp_event import DpEvent
+from dp_accounting import DpEvent
 
 from securefl.accounting.budget import most_rounds
 from securefl.accounting.composition import compose, within

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from math import inf, isfinite
 from typing import Annotated, Any, Final, Literal
 
-from dp_accounting.dp_event import DpEvent
+from dp_accounting import DpEvent
 
 from securefl.accounting.store import require_delta
 from securefl.algorithm.plan import NO_NOISE, Plan

@@ -8,7 +8,7 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
-from dp_accounting.dp_event import DpEvent
+from dp_accounting import DpEvent
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import History

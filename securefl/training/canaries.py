@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from dp_accounting.dp_event import DpEvent
+from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 from torch import nn

@@ -34,7 +34,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
-from dp_accounting.dp_event import DpEvent
+from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from dp_accounting.dp_event import DpEvent, GaussianDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize

@@ -100,12 +100,12 @@ def _area(share: Floats, targets: NDArray[Any], classes: NDArray[Any]) -> float:
 def _above(scores: Floats, own: NDArray[np.bool_]) -> float:
     """Of all pairs of an own record and another: the share whose own one scores higher. Equals are half.
 
-    It is the area under the ROC curve (Mann and Whitney). scikit-learn's and scipy's would be the only reason
-    to load these libraries in most runs.
+    It is the area under the ROC curve (Mann and Whitney). scikit-learn's would be the only reason to load
+    that library in most runs.
     """
-    import pandas as pd
+    from scipy.stats import rankdata
 
-    ranks, mine = pd.Series(scores).rank().to_numpy(), int(own.sum())
+    ranks, mine = rankdata(scores), int(own.sum())
     return float((ranks[own].sum() - mine * (mine + 1) / 2) / (mine * (len(own) - mine)))
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 
 import numpy as np
 import torch
-from dp_accounting.dp_event import DpEvent
+from dp_accounting import DpEvent
 from torch import Tensor
 
 from securefl.accounting.events import steps_event

@@ -20,10 +20,7 @@ from securefl.commands.main import Commands, cli
 from securefl.core.installed import entry_points
 from securefl.core.release import PARTIES
 
-SLOW = (
-    *("torch", "matplotlib", "dp_accounting.dp_event", "dp_accounting.pld", "scipy", "pandas"),
-    *("tenseal", "sklearn", "opacus", "jinja2"),
-)
+SLOW = ("torch", "matplotlib", "dp_accounting", "scipy", "pandas", "tenseal", "sklearn", "opacus", "jinja2")
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 HELP = """
 with click.Context(cli, info_name="securefl") as context:
@@ -33,7 +30,7 @@ with click.Context(cli, info_name="securefl") as context:
         with click.Context(command, info_name=name) as inner:
             command.get_help(inner)
 """
-ACCOUNTANT = ("dp_accounting.dp_event", "scipy")
+ACCOUNTANT = ("dp_accounting", "scipy")
 PUBLIC = "--public K/public.key --evaluator V/evaluator"
 
 
@@ -114,7 +111,7 @@ def done(loaded, code):
     # Libraries that a step may load are there before it, and the others as if nobody had loaded them.
     hidden = {name for name in slow if name not in loaded}
     for name in set(sys.modules) - before:
-        if name.partition(".")[0] in hidden or name in hidden:
+        if name.partition(".")[0] in hidden:
             del sys.modules[name]
     exec(code, globals())
     print("LOADED", *sorted(name for name in slow if name in sys.modules), flush=True)
