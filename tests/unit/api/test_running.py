@@ -24,6 +24,8 @@ from securefl.study.interruption import Interrupted
 from securefl.study.round_events import Round
 
 ONE = text(FEDAVG)
+SURE = text(FEDAVG, rounds=1).replace("learning_rate = 0.2", "learning_rate = 0.8")
+"""One round that teaches more than a constant answer, on any processor: otherwise a run warns."""
 TWO = text(FEDAVG, '[[arm]]\nname = "Own bodies"\nprotocol = "lg_fedavg"\n', rounds=3)
 
 
@@ -107,7 +109,7 @@ def test_a_text_names_files_of_the_working_folder(tmp_path: Path, monkeypatch: p
 
 
 def test_a_mapping_may_hold_what_toml_has_not(tmp_path: Path) -> None:
-    table = tomllib.loads(ONE)
+    table = tomllib.loads(SURE)
     table["study"]["seeds"] = (3,)
     table["study"]["rounds"] = torch.tensor(1).numpy()[()]
     assert len(securefl.run(table, out=tmp_path).metrics) == 1
@@ -142,7 +144,7 @@ def test_workers_are_checked(workers: Any, tmp_path: Path) -> None:
 
 def test_without_out_it_runs_where_the_command_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert securefl.run(text(FEDAVG, rounds=1)).folder == tmp_path / "runs" / "tiny"
+    assert securefl.run(SURE).folder == tmp_path / "runs" / "tiny"
 
 
 def test_it_leaves_threads_handlers_and_streams_as_they_were(

@@ -65,6 +65,7 @@ def test_help(typed: Typed) -> None:
 def test_a_run_and_what_is_read_of_it(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     study = text(FEDAVG.replace("FedAvg", NAME), rounds=1)
+    study = study.replace("learning_rate = 0.2", "learning_rate = 0.8")  # one round has to teach it something
     Path("ε.toml").write_text(study, encoding="utf-8")
     for encoding in ENCODINGS:
         name = SHOWN[encoding]

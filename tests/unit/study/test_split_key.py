@@ -220,7 +220,7 @@ def test_a_sweep_shares_its_key(tmp_path: Path, capfd: pytest.CaptureFixture[str
     path = tmp_path / "study.toml"
     path.write_text(sweep + '\n[sweep.grid]\n"local.learning_rate" = [0.1, 0.2]\n', encoding="utf-8")
     code, _, err = command(capfd, "sweep", path, "--out", tmp_path / "out", "--workers", "1")
-    assert code == ExitCode.UNLEARNT, err  # one round teaches it nothing
+    assert code in (ExitCode.DONE, ExitCode.UNLEARNT), err  # one round may teach it nothing
     keys = {kept.read_bytes() for kept in (tmp_path / "out").rglob(NAME)}
     assert len(keys) == 1
     assert len(list((tmp_path / "out").rglob(NAME))) == 3
