@@ -88,6 +88,8 @@ def features(
         if chosen.tokens is None:
             chosen.width(part.read(part.records[:1]).shape[1:])
     echo(outside(chosen.about, source), err=True)
+    for note in (note for part in parts for note in part.notes):
+        echo(note, err=True)
     for part in parts:
         _write(part, chosen, out.with_name(f"{out.stem}{part.ending}.npz"), records)
     for line in _toml(out, parts):
@@ -99,12 +101,13 @@ class FeatureSource:
     """Records to read in slices, so that a folder of images need not fit into memory.
 
     ending: of the file's name. records: arrays, files or texts. `read` makes of some what a network reads.
-    y: the targets (n, ...), or None.
+    y: the targets (n, ...), or None. notes: sentences on what reading loses.
     """
 
     records: Sequence[Any] | NDArray[Any]
     y: NDArray[Any] | None
     ending: str = ""
+    notes: Sequence[str] = ()
     read: Callable[[Any], Any] = lambda records: records
 
 
@@ -136,11 +139,12 @@ def _parts(source: str, text: str | None, target: str | None, size: int) -> list
 def _of_folder(folder: Path, size: int, ending: str = "") -> FeatureSource:
     import numpy as np
 
-    from securefl.data.images import images_in, read_images
+    from securefl.data.images import images_in, notes_on, read_images
 
     found = images_in(folder)
     return FeatureSource(
         records=found.files,
+        notes=notes_on(found.files),
         ending=ending,
         read=lambda files: read_images(files, size),
         y=None if found.labels is None else np.array(found.labels),

@@ -72,7 +72,7 @@ def predict(
 
     with one_thread(), ExitStack() as imports:
         trained = _loaded(model, own_model, own_network, Namer(trusted=trusted), imports)
-        records = read_records(table)
+        records = read_records(table, trained.about.records.csv)
         _require_network(network_of(table), trained.about.records, table)
         with bar("records", len(records)) as tell:
             try:

@@ -36,7 +36,7 @@ _SHOWN: Final = 8
 """How many categories an error lists."""
 _WORDS: Final = {**dict.fromkeys(("", "na", "n/a", "nan", "null", "none"), nan), "true": 1.0, "false": 0.0}
 """The numbers of texts in lower case. nan stands for an empty cell."""
-_NUMBER: Final = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)", re.ASCII)
+NUMBER: Final = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)", re.ASCII)
 """A number in lower case."""
 _WHOLE: Final = re.compile(r"(-?\d+)\.0+")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -235,7 +235,7 @@ def numbers_of(values: pd.Series[Any], cell: Cell) -> NDArray[np.float64]:
         found = np.array([_number_of(value) for value in values], np.float64)
     first = next(iter(values[np.isinf(found)]), "")
     remedy = "Correct the record, or turn it into columns of numbers."
-    if isinstance(first, str) and not _NUMBER.fullmatch(first.strip().lower()):
+    if isinstance(first, str) and not NUMBER.fullmatch(first.strip().lower()):
         line = f"categories = [{json.dumps(first[:40], ensure_ascii=False)}, ...]"
         remedy = (
             "If the column holds words, list all possible words in the study, from public knowledge of the "
@@ -253,7 +253,7 @@ def _number_of(value: Any) -> float:
     """The number in a cell, nan if the cell is empty, or inf if it holds something else."""
     if isinstance(value, str):
         text = value.strip().lower()
-        return float(text) if _NUMBER.fullmatch(text) else _WORDS.get(text, inf)
+        return float(text) if NUMBER.fullmatch(text) else _WORDS.get(text, inf)
     if _is_none(value):
         return nan
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import ceil, floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,15 +18,17 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import near
-from securefl.data.columns import Cell, key_of, names_of, numbers_of, words_of
-from securefl.data.layout import Arrays
-from securefl.data.tables import read_table
+from securefl.data.columns import NUMBER, Cell, key_of, names_of, numbers_of, words_of
+from securefl.data.layout import Arrays, Dialect
+from securefl.data.tables import LARGEST, PLAIN, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_WORDS: Final = 50
 """A column with more different words than this is proposed under `ignore`, not as categories."""
+_UNKNOWN: Final = ("-", "--", "?", ".", "missing", "unknown", "#n/a", "k.a.")
+"""Words in a column of numbers that are guessed to stand for an empty cell, in lower case."""
 MOST_LABELS: Final = 20
 """A target with more different whole numbers than this is proposed as a regression."""
 
@@ -37,18 +40,20 @@ def proposal(
 
     Raises DataError if the file cannot be read, and ConfigError if it lacks a named column.
     """
-    table = read_table(path, client_column)
-    section: dict[str, Any] = {"source": path.name}
+    table, said = _guessed(path, client_column)
+    section: dict[str, Any] = {"source": path.name, **said}
     records, clients = len(table.x if isinstance(table, Arrays) else table), 10
     if isinstance(table, Arrays):
         whole = table.y.dtype.kind in "iub"
         section["classes"] = int(table.y.max()) + 1 if whole and table.y.size else 0
         notes = [f"x has shape {table.x.shape}, y has shape {table.y.shape}."]
     else:
+        guess = "A guess from the file's text: `csv`. Look whether its cells are read as you would read them."
         if client_column is not None and client_column in table:
             clients = table[client_column].nunique()
         more, notes = _of_table(table, path, target, client_column)
         section |= more
+        notes = [guess, *notes] if said else notes
     each = float(f"{max(1, records / max(1, clients)):.2g}")
     notes.append(
         f"A finite epsilon needs a public number of a client's records too: public_num_examples = {each:.0f}"
@@ -56,6 +61,36 @@ def proposal(
     if client_column is not None:
         return section | {"client_column": client_column}, notes
     return section | {"clients": 10, "partition": {"kind": "iid"}}, [*notes, "Choose clients and partition."]
+
+
+def _guessed(path: Path, client_column: str | None) -> tuple[pd.DataFrame | Arrays, dict[str, Any]]:
+    """The records of a file, and how it is written: the key `csv` of [data] if it is no plain .csv."""
+    if path.suffix.lower() != ".csv" or not path.is_file() or path.stat().st_size > LARGEST:
+        return read_table(path, client_column), {}
+    content = path.read_bytes()
+    try:
+        text, encoding = content.decode(), PLAIN.encoding
+    except UnicodeDecodeError:
+        text, encoding = content.decode("cp1252", "replace"), "cp1252"
+    head = text.partition("\n")[0]
+    signs: tuple[Any, ...] = (",", ";", "\t", "|")
+    dialect = Dialect(delimiter=max(signs, key=head.count), encoding=encoding)
+    table: Any = read_table(path, client_column, dialect)
+    empty: set[str] = set()
+    for name in names_of(table, str(path)):
+        values = table[name].map(str.strip)
+        points = values if dialect.delimiter == "," else values.str.replace(",", ".")
+        known = points.map(lambda cell: bool(NUMBER.fullmatch(cell.lower())))
+        others = {*values[~known]} - {""}
+        if known.sum() > len(values) / 2 and (
+            not others or [word.lower() in _UNKNOWN for word in others] == [True]
+        ):
+            empty |= others
+            if (points != values).any():
+                dialect = replace(dialect, decimal=",")
+    dialect = replace(dialect, empty=tuple(sorted(empty)))
+    said = {key: own for key, own in vars(dialect).items() if own != vars(PLAIN)[key]}
+    return (read_table(path, client_column, dialect), {"csv": said}) if said else (table, {})
 
 
 def _of_table(

@@ -6,16 +6,21 @@ Pillow decodes an image only after its format, its bytes and its header's size w
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
 from securefl.core.text_safety import is_legible
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 _FORMATS: Final = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
@@ -70,17 +75,50 @@ def _files(folder: Path, inside: Sequence[Path]) -> tuple[Path, ...]:
 def read_images(files: Sequence[Path], size: int) -> NDArray[np.float32]:
     """Read images as float32 (n, 3, size, size) with values from 0 to 1, each scaled to a square of `size`.
 
+    An image is turned as its EXIF data say. Grey of 16 bits keeps its steps. See `notes_on` for what is lost.
+
     Raises DataError, which names the file, for other formats, damage, and sizes beyond MOST_BYTES or
     MOST_PIXELS.
     """
     found = np.empty((len(files), 3, size, size), np.float32)
     for place, path in enumerate(files):
-        found[place] = _pixels(path, size).transpose(2, 0, 1) / np.float32(255)
+        found[place] = _pixels(path, size)
     return found
 
 
-def _pixels(path: Path, size: int) -> NDArray[np.uint8]:
-    """The pixels of one image, uint8 (size, size, 3)."""
+def notes_on(files: Sequence[Path]) -> list[str]:
+    """A sentence for each kind of image of which `read_images` loses something. Only headers are read.
+
+    Raises errors as `read_images` does.
+    """
+    kinds: Counter[str] = Counter()
+    for path in files:
+        with _opened(path) as image:
+            if "A" in image.mode or "transparency" in image.info:
+                kinds["transparent: a pixel counts by its colour, also where it cannot be seen"] += 1
+            if image.mode == "CMYK":
+                kinds["for print (CMYK): its colours are converted without a profile"] += 1
+    return [f"{count:,} of {len(files):,} images, {kind}." for kind, count in kinds.items()]
+
+
+def _pixels(path: Path, size: int) -> NDArray[np.float32]:
+    """The pixels of one image from 0 to 1, float32 (3, size, size)."""
+    from PIL import Image, ImageOps
+
+    with _opened(path) as image:
+        whole = ImageOps.exif_transpose(image)
+        if whole.mode.startswith("I"):  # grey of 16 bits, which "RGB" would cut off at 255
+            whole, most = Image.fromarray(np.asarray(whole, np.float32)), 2**16 - 1
+        else:
+            whole, most = whole.convert("RGB"), 2**8 - 1
+        made = np.asarray(whole.resize((size, size), Image.Resampling.BILINEAR), np.float32)
+        colours = np.broadcast_to(made[..., None] if made.ndim == 2 else made, (size, size, 3))
+        return colours.transpose(2, 0, 1) / np.float32(most)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image]:
+    """An image whose format, bytes and size by its header are within bounds. Damage is a DataError."""
     from PIL import Image, UnidentifiedImageError
 
     if (length := path.stat().st_size) > MOST_BYTES:
@@ -91,8 +129,7 @@ def _pixels(path: Path, size: int) -> NDArray[np.uint8]:
             width, height = image.size
             if width * height > MOST_PIXELS:
                 raise DataError(f"{path}: expected at most {MOST_PIXELS:,} pixels, got {width} x {height}.")
-            made = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
-            return np.asarray(made, np.uint8)
+            yield image
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
         raise DataError(
             f"{path}: expected an image of {', '.join(_FORMATS)}, got: {str(error)[:200]}. Save it again."

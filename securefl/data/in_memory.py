@@ -34,12 +34,14 @@ class InMemory:
     """A caller's records, in portions.
 
     parts: the portions of the training records, each under a name for errors. test: the server's records, or
-    None. divided: whether each portion belongs to one client. network: the network that computed the features
-    in the records, if the files that were read name one; otherwise "".
+    None. test_name: a name of these for errors, or "". divided: whether each portion belongs to one client.
+    network: the network that computed the features in the records, if the files that were read name one;
+    otherwise "".
     """
 
     parts: Mapping[str, Portion]
     test: Portion | None = None
+    test_name: str = ""
     divided: bool = False
     network: str = ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from numpy.typing import NDArray
 
@@ -14,6 +14,39 @@ from securefl.data.columns import Column, Named, Word, listed, names_of, word_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_SIGNS: Final = ',;|\t"\r\n+-.0123456789'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How the text of a .csv becomes cells.
+
+    delimiter: the sign between two cells.
+    decimal: the sign before the fraction of a number. With "," a number with a point is unreadable, since the
+        point could stand between thousands.
+    encoding: the encoding of the text by Python's name, such as "cp1252". Signs have their ASCII bytes in it.
+    empty: the words for an empty cell, beside "", na, n/a, nan, null and none.
+
+    Raises ValueError if the encoding is unknown, or is one of several bytes such as UTF-16.
+    """
+
+    delimiter: Literal[",", ";", "|", "\t"] = ","
+    decimal: Literal[".", ","] = "."
+    encoding: str = "utf-8"
+    empty: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            plain = _SIGNS.encode(self.encoding) == _SIGNS.encode()
+        except (LookupError, UnicodeError):
+            plain = False
+        if not plain:
+            raise ValueError(
+                'Expected `encoding` with the digits and commas of ASCII, as "utf-8" and "cp1252" are, got '
+                f"{self.encoding[:80]!r}. Save the file as UTF-8."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +60,8 @@ class Layout:
     clients: the declared clients, with records or without. If it is empty, they are the clients that the
         records name.
     ignore: the columns that are left out. columns: the public declaration of each column.
+    csv: how a .csv is written.
+    label_map: for a client, the label for which each of its own codes stands. It has all codes of the client.
     """
 
     target: tuple[str, ...] = ()
@@ -35,6 +70,8 @@ class Layout:
     clients: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     columns: Mapping[str, Column] = field(default_factory=dict)
+    csv: Dialect = field(default_factory=Dialect)
+    label_map: Mapping[str, Mapping[str, Word]] = field(default_factory=dict)
 
     @property
     def count(self) -> int | None:

@@ -16,14 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.data.columns import CORRECT, Cell, Named, coded, listed, words_of
+from securefl.core.reading import near
+from securefl.data.columns import CORRECT, Cell, Named, coded, listed, word_of, words_of
 from securefl.data.dataset import Dataset, Split, finite_rows, labelled
 from securefl.data.in_memory import InMemory
 from securefl.data.layout import Arrays, Layout
 from securefl.data.networks import one_network
 from securefl.data.schema import Schema, of_layout
 from securefl.data.sides import Sides, parted
-from securefl.data.tables import files_in, read_table
+from securefl.data.tables import PLAIN, files_in, read_table
 
 if TYPE_CHECKING:
     from securefl.data.in_memory import Portion
@@ -72,10 +73,13 @@ def from_files(source: Path, test: Path | None, layout: Layout, *, lenient: bool
             f"Expected no client_column for {source}, a folder with a file for each client. Leave it out, "
             "and name the column under `ignore` if there is one."
         )
-    tested = None if test is None else read_table(test)
+    tested = None if test is None else read_table(test, dialect=layout.csv)
     files = files_in(source) if divided else [source]
     if test is not None:
         files = [path for path in files if not (path.exists() and path.samefile(test))]
+    kinds = {path.suffix.lower() for path in (*files, test) if path is not None}
+    if layout.csv != PLAIN and ".csv" not in kinds:
+        raise ConfigError(f"[data] Expected no `csv` for {source}, which is no .csv. Leave it out.")
     if not files:
         raise ConfigError(
             f"Expected a `test` file of other records than `source`, got {source} twice: the model "
@@ -83,11 +87,12 @@ def from_files(source: Path, test: Path | None, layout: Layout, *, lenient: bool
         )
     # An empty file is a client without records. An error would reveal that the client has none.
     full = [path for path in files if not (divided and _is_blank(path))] or files
-    read = {path: read_table(path, layout.client_column, lenient=lenient) for path in full}
+    read = {path: read_table(path, layout.client_column, layout.csv, lenient=lenient) for path in full}
     blank: Any = read[full[0]]  # a table, since all files are of one kind, if some are blank
     parts = {path.name: read[path] if path in read else blank.iloc[:0] for path in files}
     network = one_network(full if test is None else [*full, test])
-    return InMemory(parts=parts, test=tested, divided=divided, network=network)
+    name = "" if test is None else test.name
+    return InMemory(parts=parts, test=tested, test_name=name, divided=divided, network=network)
 
 
 def _is_blank(path: Path) -> bool:
@@ -131,6 +136,9 @@ def prepare(
             features = layout.features(part, where, features)
     if features is None:
         _require_no_columns(found.parts, layout)
+    tested = found.test_name or f"{name} (test)"
+    if known := tuple(found.parts) if found.divided else layout.clients:
+        _require_sites(layout, (*known, *([tested] if found.test is not None else [])))
     schema = of_layout(layout, features)
     parts = {
         where: _portion(part, layout, schema, where, name, lenient=claimed)
@@ -139,10 +147,9 @@ def prepare(
     }
     test = None
     if found.test is not None:
-        where = f"{name} (test)"
         if not isinstance(found.test, Arrays | Dataset):
-            layout.features(found.test, where, features or (), server=True)
-        test, _ = _portion(found.test, layout, schema, where, name, server=True)
+            layout.features(found.test, tested, features or (), server=True)
+        test, _ = _portion(found.test, layout, schema, tested, name, server=True)
     if not parts:
         # An error would reveal that no client has a record. If nothing tells their shape, it is one number.
         nothing = Arrays(x=np.empty((0, 1)), y=np.empty(0))
@@ -151,7 +158,7 @@ def prepare(
     whole, clients = _joined(parts, tuple(found.parts) if found.divided else (), layout, claimed)
     digest = _digest(whole)
     if test is not None:
-        _require_alike(test, whole, f"{name} (test)")
+        _require_alike(test, whole, tested)
         digest = hashlib.sha256(f"{digest} {_digest(test)}".encode()).hexdigest()
         split = Split(train=whole, test=test)
     else:
@@ -161,7 +168,7 @@ def prepare(
     doubts = list(_doubts(whole, split, clients, tested=share != 0))
     if doubts and not claimed:
         raise DataError(doubts[0])
-    notes = list(_notes(split.train, schema.columns or (), layout))
+    notes = [*_notes(split.train, schema.columns or (), layout), *_absent(split.train, clients, schema)]
     # By the names of the files alone: the note must not depend on what stands in them.
     if claimed and any(where.lower().endswith(".csv") for where in found.parts):
         notes.append(f"{name}: each line is a record of its own, so no cell holds a line break.")
@@ -237,22 +244,73 @@ def _portion(
         if not layout.count:
             targets = Schema(columns=schema.targets, shape=(len(schema.targets),))
             y = targets.encode(part, where, remedy=CORRECT, lenient=lenient)
-    if layout.count:
-        y = coded(words_of(y), layout.labels, Cell(where, target, _LABEL, lenient))
     if whose:
         if clients is None:
             raise DataError(
                 f"{where}: expected the client of each record as {whose!r}, which client_column names, got "
                 "none. Leave client_column out, or bring it."
             )
-        words = words_of(clients)
-        Cell(where, whose, lenient=lenient).refuse(words == "", words, "the client of the record", "Add it.")
+        words = _clients_of(clients, Cell(where, whose, lenient=lenient))
+        if not (lenient or layout.clients):
+            _require_sites(layout, sorted(set(words)))
+    if layout.count:
+        sites = np.full(len(x), where, object) if words is None else words
+        labels = _labels_of(words_of(y), sites, layout)
+        y = coded(labels, layout.labels, Cell(where, target, _LABEL, lenient))
     if lenient:
         bad = ~(finite_rows(x) & labelled(y, layout.count or 0))
         if words is not None and not isinstance(part, Arrays):
             bad |= words == ""
         x[bad], y[bad] = nan, -1 if layout.count else nan
     return Dataset(name=name, x=x, y=y, classes=layout.count or 0, lenient=lenient), words
+
+
+def _clients_of(clients: Any, cell: Cell) -> NDArray[np.object_]:
+    """The client of each of n records by name, shape (n,), or "" if it is unknown.
+
+    Raises DataError if the reading is not lenient, and a client is missing, is written in two ways such as 7
+    and 7.0, or is a float so large that floats cannot tell it from the next whole number.
+    """
+    words = words_of(clients)
+    cell.refuse(words == "", words, "the client of the record", "Add it.")
+    values = list(clients)
+    floats = np.array([one if isinstance(one, float | np.floating) else 0 for one in values], np.float64)
+    rounded = np.abs(floats) >= 2**53
+    cell.refuse(rounded, words, "a client as text or as a whole number", "A float rounds so large a number.")
+    words[rounded] = ""
+    # Two equal numbers are one client. Two texts of one number may be two.
+    pairs = zip(values, words, strict=True)
+    texts = np.array([one.strip() if isinstance(one, str) else word for one, word in pairs], object)
+    first = dict(zip(words[::-1], texts[::-1], strict=True))
+    other = texts != np.array([first[word] for word in words], object)
+    cell.refuse(
+        other,
+        texts,
+        f"{first[words[other.argmax()]]!r} as before" if other.any() else "",
+        "Write a client alike everywhere, or give two clients two names.",
+    )
+    return words
+
+
+def _labels_of(
+    labels: NDArray[np.object_], sites: NDArray[np.object_], layout: Layout
+) -> NDArray[np.object_]:
+    """Translate labels (n,) by the codes of the clients that have their own. sites: the clients, (n,)."""
+    for site, codes in layout.label_map.items():
+        own = {word_of(code): word_of(label) for code, label in codes.items()}
+        at = sites == site
+        # All codes are listed. With a space before it a word is no label.
+        labels[at] = [own.get(label, f" {label}") for label in labels[at]]
+    return labels
+
+
+def _require_sites(layout: Layout, known: Sequence[str]) -> None:
+    """Raises ConfigError unless each client with codes of its own is one of the known ones."""
+    if strange := [site for site in layout.label_map if site not in known]:
+        raise ConfigError(
+            f"[data] Expected `label_map` for one of {listed(known)}, got {strange[0][:80]!r}"
+            f"{near(strange[0], known)}."
+        )
 
 
 def _of_arrays(
@@ -389,6 +447,23 @@ def _doubts(whole: Dataset, split: Split, clients: Sequence[str], *, tested: boo
                 f"{train.name}: expected targets that differ, got {len(values)} training records with the "
                 f"same target in place {place}. Check that `target` names the right column."
             )
+
+
+def _absent(train: Dataset, clients: Sequence[str], schema: Schema) -> Iterator[str]:
+    """A sentence about the clients that have no training record of some class."""
+    if train.groups is None or not train.classes:
+        return
+    used = train.usable
+    counts = np.zeros((len(clients) or int(train.groups.max(initial=0)) + 1, train.classes), np.int64)
+    np.add.at(counts, (train.groups[used], train.y[used]), 1)
+    if len(lacking := np.argwhere(counts == 0)):
+        client, label = lacking[0].tolist()
+        some = len({*lacking[:, 0].tolist()})
+        yield (
+            f"Without a training record of some class: {some} of {len(counts)} clients, such as "
+            f"{clients[client] if clients else str(client)!r} of "
+            f"{str(schema.classes(train.classes)[label])!r}."
+        )
 
 
 def _digest(whole: Dataset) -> str:

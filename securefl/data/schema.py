@@ -7,7 +7,7 @@ declarations and names alone: no statistic of records.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import convert, near
 from securefl.core.text_safety import is_legible
 from securefl.data.columns import Cell, Column, Named, Word, encoded, listed, names_of, require_name, word_of
-from securefl.data.layout import Layout
+from securefl.data.layout import Dialect, Layout
 from securefl.data.networks import NAMED, is_name
 from securefl.data.scaling import Scaling
 from securefl.data.tables import MOST_COLUMNS, frame_of_table
@@ -59,7 +59,7 @@ class Schema:
     empty for arrays. labels: the labels in the order of the classes, or empty if they are 0, 1, ... or if
     the targets are numbers. network: the network that computed the records elsewhere, "none", or "" if it is
     unknown. scaling: of the encoded records by public constants, or None. features: the network that computes
-    features of the encoded records, or None.
+    features of the encoded records, or None. csv: how a .csv of such records is written.
 
     Raises ValueError if the parts contradict each other.
     """
@@ -71,6 +71,7 @@ class Schema:
     network: str = ""
     scaling: Scaling | None = None
     features: Features | None = None
+    csv: Dialect = field(default_factory=Dialect)
 
     def __post_init__(self) -> None:
         if not self.shape or min(self.shape) < 1 or prod(self.shape) > MOST_VALUES:
@@ -103,13 +104,14 @@ class Schema:
             "network": self.network,
             "features": own and {"word": own.word, "name": own.name, "about": own.about},
             **({"scaling": {"mean": by.mean, "deviation": by.deviation}} if by else {}),
+            **({"csv": vars(self.csv)} if self.csv != Dialect() else {}),
         }
 
     @classmethod
     def parse(cls, table: Any) -> Schema:
         """The schema that `words` wrote. Raises ConfigError, which names the column, for anything else."""
-        # `scaling` is written where there is one alone: cards of before have no such key.
-        if not isinstance(table, dict) or {*table, "scaling"} != {one.name for one in fields(cls)}:
+        # These two are written where they say something alone: cards of before have no such keys.
+        if not isinstance(table, dict) or {*table, "scaling", "csv"} != {one.name for one in fields(cls)}:
             raise ConfigError(
                 "[records] Expected the keys columns, features, labels, network, shape and targets, got "
                 f"{', '.join(map(str, table))[:200] if isinstance(table, dict) else type(table).__name__}."
@@ -204,7 +206,7 @@ def of_layout(layout: Layout, features: Sequence[str] | None, shape: tuple[int, 
         return Schema(columns=None, shape=shape, labels=labels)
     columns, targets = layout.named(features), layout.named(layout.target)
     width = sum(len(one.values) for one in columns)
-    return Schema(columns=columns, shape=(width,), targets=targets, labels=labels)
+    return Schema(columns=columns, shape=(width,), targets=targets, labels=labels, csv=layout.csv)
 
 
 def frame_of(thing: object, where: str) -> pd.DataFrame | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import json
 import re
 import shlex
 import zipfile
@@ -19,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.data.columns import UNREADABLE
+from securefl.data.columns import NUMBER, UNREADABLE
 from securefl.data.digests import PINNED
-from securefl.data.layout import Arrays
+from securefl.data.layout import Arrays, Dialect
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,8 @@ _LINE_BREAKS: Final = re.compile(rb"\r\n|\n|\r")
 _FEATURES: Final = re.compile(r"(?P<data>\w+)-features(-test)?\.npz")
 MOST_COLUMNS: Final = 100_000
 MOST_FILES: Final = 100_000
+PLAIN: Final = Dialect()
+_SWAPPED: Final = str.maketrans(".,", ",.")
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -57,13 +60,14 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def read_table(
-    path: Path, client_column: str | None = None, *, lenient: bool = False
+    path: Path, client_column: str | None = None, dialect: Dialect = PLAIN, *, lenient: bool = False
 ) -> pd.DataFrame | Arrays:
     """Read a file: .csv (cells stay texts) and .parquet give a table, .npz and a pair of .npy give arrays.
 
     Args:
         path: The file.
         client_column: The array of a .npz that names the client of each record.
+        dialect: How a .csv is written.
         lenient: Whether a damaged row is a record of `UNREADABLE` cells, and no error. A finite epsilon needs
             it, since an error would reveal a record. Each line of a .csv is then a row of its own: no cell
             holds a line break. The schema of a .parquet then states the width of each column of lists.
@@ -75,7 +79,7 @@ def read_table(
         DataError: The file is missing, too large or damaged.
         ConfigError: The file's ending or name is not supported.
     """
-    if (table := _table(path, lenient)) is not None:
+    if (table := _table(path, dialect, lenient)) is not None:
         return table
     if path.suffix.lower() == ".npz":
         found = _npz(path, [name for name in ("x", "y", client_column) if name])
@@ -93,12 +97,12 @@ def read_table(
     return Arrays(x=_npy(path), y=_npy(_other(path, "y")))
 
 
-def read_records(path: Path) -> pd.DataFrame | NDArray[Any]:
+def read_records(path: Path, dialect: Dialect = PLAIN) -> pd.DataFrame | NDArray[Any]:
     """Read records without targets, to predict them: a table of .csv or .parquet, `x` of a .npz, or a .npy.
 
-    Raises errors as `read_table` does.
+    dialect: how a .csv is written. Raises errors as `read_table` does.
     """
-    if (table := _table(path)) is not None:
+    if (table := _table(path, dialect)) is not None:
         return table
     return _npy(path) if path.suffix.lower() == ".npy" else _npz(path, ["x"])["x"]
 
@@ -114,13 +118,18 @@ def targets_in(path: Path) -> NDArray[Any] | None:
     return _npy(beside) if beside != path and beside.is_file() else None
 
 
-def _table(path: Path, lenient: bool = False) -> pd.DataFrame | None:
+def _table(path: Path, dialect: Dialect, lenient: bool = False) -> pd.DataFrame | None:
     """The table in a .csv or .parquet, or None for a file of arrays."""
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"Expected a file of {', '.join(SUFFIXES)}, got {path}.")
     _require_file(path, _remedy(path))
-    read = {".csv": _csv, ".parquet": _parquet}.get(path.suffix.lower())
-    return None if read is None else read(path, lenient)
+    match path.suffix.lower():
+        case ".csv":
+            return _csv(path, dialect, lenient)
+        case ".parquet":
+            return _parquet(path, lenient)
+        case _:
+            return None
 
 
 def _require_file(path: Path, remedy: str) -> None:
@@ -155,49 +164,85 @@ def frame_of_table(thing: object) -> pd.DataFrame | None:
     return thing if isinstance(thing, pd.DataFrame) else None
 
 
-def _csv(path: Path, lenient: bool) -> pd.DataFrame:
+def _csv(path: Path, dialect: Dialect, lenient: bool) -> pd.DataFrame:
     import pandas as pd
 
-    lines = _each_line(path) if lenient else _strict_lines(path)
+    lines = _each_line(path, dialect) if lenient else _strict_lines(path, dialect)
     if (head := next(lines, None)) is None:
         raise DataError(f"{path}: expected a line of column names and records, got an empty file.")
     names = [cell.strip() for cell in head[1]]
     _require_columns(path, len(names))
-    if len(names) == 1 and any(sign in names[0] for sign in ";\t|"):
-        raise DataError(f"{path}: expected columns with commas between them, got {names[0][:80]!r}.")
+    if len(names) == 1 and (other := next((sign for sign in ",;\t|" if sign in names[0]), "")):
+        raise DataError(
+            f"{path}: expected columns with {dialect.delimiter!r} between them, got {names[0][:80]!r}. "
+            f"Declare in the study, under [data]: csv = {{ delimiter = {json.dumps(other)} }}"
+        )
     rows: list[list[Any]] = []
+    as_written = dialect.decimal == "." and not dialect.empty
     for line, cells in lines:
         if not lenient and len(cells) != len(names):
             raise DataError(
                 f"{path}, line {line}: expected {len(names)} cells, got {len(cells)}. Correct the line."
             )
-        rows.append(cells if len(cells) == len(names) else [UNREADABLE] * len(names))
+        row: list[Any] = cells if as_written else [_cell_of(cell, dialect) for cell in cells]
+        if not lenient and UNREADABLE in row:
+            at = row.index(UNREADABLE)
+            raise DataError(
+                f"{path}, line {line}, column {names[at]!r}: expected numbers with a decimal comma, got "
+                f'{cells[at][:80]!r}. Write them without points, or declare decimal = ".".'
+            )
+        rows.append(row if len(row) == len(names) else [UNREADABLE] * len(names))
     # Cells stay texts: a guessed type would depend on all records and could differ between clients.
     return pd.DataFrame(rows, columns=names, dtype=object)
 
 
-def _strict_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _cell_of(cell: str, dialect: Dialect) -> Any:
+    """A cell's text with a point before a fraction, "" for a word for empty cells, or `UNREADABLE`."""
+    text = cell.strip()
+    if text in dialect.empty:
+        return ""
+    if dialect.decimal == "." or not set(text) & set(".,"):
+        return cell
+    swapped = text.translate(_SWAPPED)
+    if NUMBER.fullmatch(swapped.lower()):
+        return swapped
+    return UNREADABLE if NUMBER.fullmatch(text.lower()) else cell
+
+
+def _strict_lines(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
     """The number of its last line, and the cells, of each row that is not empty. A fault is an error."""
+    encoding = dialect.encoding
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = csv.reader(file, strict=True)
+        with path.open(encoding=_marked(encoding), newline="") as file:
+            lines = csv.reader(file, strict=True, delimiter=dialect.delimiter)
             yield from ((lines.line_num, cells) for cells in lines if cells)
     except UnicodeDecodeError:
-        raise DataError(f"{path}: expected text in UTF-8, got other bytes. Save it as UTF-8.") from None
+        raise DataError(
+            f"{path}: expected text in {encoding.upper()}, got other bytes. Save it as UTF-8, or declare its "
+            'encoding in the study, under [data]: csv = { encoding = "cp1252" }'
+        ) from None
     except csv.Error as error:
         raise DataError(f"{path}: expected a table of comma-separated values, got: {error}.") from None
 
 
-def _each_line(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _marked(encoding: str) -> str:
+    """The encoding, by which the mark is no text that some programs write before UTF-8."""
+    return "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+
+
+def _each_line(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
     """The number and the cells of each line that is not empty, read by itself. A damaged line has no cells.
 
     A quote that is not closed would otherwise make one record of all that follow.
     """
-    content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    content = path.read_bytes()
+    if _marked(dialect.encoding) != dialect.encoding:
+        content = content.removeprefix(codecs.BOM_UTF8)
     for number, line in enumerate(_LINE_BREAKS.split(content), 1):
         if line:
             try:
-                yield number, next(csv.reader([line.decode()], strict=True))
+                text = line.decode(dialect.encoding)
+                yield number, next(csv.reader([text], strict=True, delimiter=dialect.delimiter))
             except (UnicodeDecodeError, csv.Error):
                 yield number, []
 

@@ -15,8 +15,8 @@ from securefl.core.installed import entry_points
 from securefl.core.ranges import Count, Decay, Range, Ranged, refused
 from securefl.core.reading import Mistakes, convert, near
 from securefl.data import NAMES, Partition, data_folder
-from securefl.data.columns import Column, Word, key_of
-from securefl.data.layout import Layout
+from securefl.data.columns import Column, Word, key_of, word_of
+from securefl.data.layout import Dialect, Layout
 from securefl.data.networks import NAMED, is_name
 from securefl.data.scaling import Scaling
 from securefl.storage.own_code import names_code
@@ -29,6 +29,8 @@ _OWN: Final = (
     "client_column",
     "ignore",
     "columns",
+    "csv",
+    "label_map",
     "test",
     "test_share",
     "network",
@@ -67,7 +69,9 @@ class DataSection(Ranged):
     target: the column to predict, or the columns of a regression. classes: the labels in order, or their
     number if they are 0, 1, and so on. 0 is a regression. client_column: the column that names the client of
     each record. ignore: the columns that are left out. columns: the public declaration of each column, by its
-    name, see `Column`.
+    name, see `Column`. csv: the `delimiter`, the `decimal` sign and the `encoding` of a .csv, and the words
+    for an `empty` cell, by default those of a plain one. label_map: for a client with codes of its own, the
+    label of each code; a client of a folder of files has the name of its file.
     test: a file with the server's records. test_share: the probability that a record becomes the server's, by
     default 0.3 if no test part is given. public_num_examples: the number of records that other parties assume
     for each client, if the true number is private. network: the name of the network that computed the
@@ -93,6 +97,8 @@ class DataSection(Ranged):
     client_column: str | None = None
     ignore: tuple[str, ...] = ()
     columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    csv: Dialect | None = None
+    label_map: Mapping[str, Mapping[str, Word]] = field(default_factory=dict, hash=False)
     test: str | None = None
     test_share: Annotated[float, Range("(0, 1)")] | None = None
     public_num_examples: Annotated[int, Range("[1, 2^31]")] | None = None
@@ -140,6 +146,15 @@ class DataSection(Ranged):
         for what, names in (("target", layout.target), ("ignore", layout.ignore)):
             if len(set(names)) < len(names):
                 yield f"Expected each column once under `{what}`, got {list(names)}."
+        for client, codes in self.label_map.items():
+            found = [word_of(label) for label in codes.values()]
+            if not found or len({*found}) < len(found) or {*found} - {*labels}:
+                yield (
+                    f"label_map.{key_of(client)}: Expected for each code another one of the labels in "
+                    f"`classes`, got {dict(codes)}."
+                )
+            if len({*map(word_of, codes)}) < len(codes):
+                yield f"label_map.{key_of(client)}: Expected each code once, got {list(codes)}."
         apart = [*layout.target, *layout.ignore, *([layout.client_column] if layout.client_column else [])]
         if twice := [name for name in apart if apart.count(name) > 1]:
             yield f"Expected column {twice[0]!r} as target, client or ignored, got several."
@@ -166,6 +181,8 @@ class DataSection(Ranged):
             clients=clients.words,
             ignore=self.ignore,
             columns=columns,
+            csv=self.csv or Dialect(),
+            label_map=self.label_map,
         )
 
     @cached_property

@@ -154,7 +154,8 @@ def records(study: Study, seed: int, sides: Sides) -> Read:
     if section.test is not None and (place is not None or study.brought.data is not None):
         if found.test is not None:
             raise ConfigError("[data] Expected `test` or records with a test part, got both. Leave it out.")
-        found = replace(found, test=read_table(path_of(section.test, study.home)))
+        path = path_of(section.test, study.home)
+        found = replace(found, test=read_table(path, dialect=section.layout.csv), test_name=path.name)
     # The records of clients that are set apart are the test part.
     share = 0.0 if section.test_clients else section.test_share
     made = prepare(found, section.layout, name=name, sides=sides, share=share, claimed=study.claims)

@@ -22,7 +22,7 @@ from securefl.study.packaged import text_of
 pytestmark = pytest.mark.docs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text(encoding="utf-8")
-TABLE, NET, STUDY, LOANS, PREDICTED, FEATURES, PIXELS, CALLS = re.findall(
+TABLE, NET, STUDY, LOANS, PREDICTED, SITES, FEATURES, PIXELS, CALLS = re.findall(
     r"^```(?:csv|py|toml)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE
 )
 
@@ -36,6 +36,26 @@ def test_the_study_runs(tmp_path: Path) -> None:
     here = world.build(study, 0)
     assert len(run(study, tmp_path / "out", here=here).records) == 1
     assert (here.problem.clients, here.problem.shape) == (3, (5,))
+
+
+def test_files_of_other_programs_are_read_as_written(tmp_path: Path) -> None:
+    (tmp_path / "sites").mkdir()
+    for name, labels in (("north", ("no", "yes")), ("south", (1, 2))):
+        rows = [f"{dose},5;{dose if dose % 4 else '?'};{labels[dose % 2]}" for dose in range(20)]
+        text = "\n".join(["größe;alter;ill", *rows])
+        (tmp_path / "sites" / f"{name}.csv").write_text(text, encoding="cp1252")
+    declared = SITES + "[data.columns]\nalter = { missing = 50 }\n[model]"
+    head, _, rest = STUDY.partition("[data]")
+    study = parse(
+        head
+        + declared
+        + rest.partition("[model]")[2]
+        .replace("net:Net", "mlp")
+        .replace("options = { width = 8 }", "hidden = [8]"),
+        home=tmp_path,
+    )
+    here = world.build(study, 0)
+    assert (here.problem.clients, here.problem.shape) == (2, (2,))
 
 
 def test_the_calls_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

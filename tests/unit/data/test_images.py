@@ -14,7 +14,7 @@ from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.data import images
-from securefl.data.images import images_in, read_images
+from securefl.data.images import images_in, notes_on, read_images
 
 
 def drawn(path: Path, colour: Any = (255, 0, 0), size: tuple[int, int] = (9, 6), mode: str = "RGB") -> Path:
@@ -78,6 +78,49 @@ def test_axes_are_height_and_width(tmp_path: Path) -> None:
     made = read_images([tmp_path / "a.png"], 10)
     assert made[0, 0, :, 0].max() == 0
     assert made[0, 0, :, 9].min() == 1
+
+
+def test_grey_of_16_bits_keeps_its_range(tmp_path: Path) -> None:
+    steps = np.repeat(np.array([[0, 300, 30_000, 65_535]], np.uint16), 4, 0)
+    Image.fromarray(steps).save(tmp_path / "a.png")
+    made = read_images([tmp_path / "a.png"], 4)
+    assert made[0, :, 0] == pytest.approx(np.tile(steps[0] / 65_535, (3, 1)), abs=1e-6)
+
+
+@every("turn", [3, 6, 8])
+def test_an_image_is_turned_as_its_camera_says(turn: int, tmp_path: Path) -> None:
+    """6 was taken with the camera on its side: what is stored on the left is seen on top."""
+    whole = Image.new("RGB", (16, 16))
+    whole.paste((255, 255, 255), (0, 0, 8, 16))
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    whole.save(tmp_path / "a.png", exif=exif)
+    made = read_images([tmp_path / "a.png"], 16)[0, 0]
+    bright = {3: made[:, 8:], 6: made[:8], 8: made[8:]}[turn]
+    assert bright.min() == 1
+    assert made.mean() == pytest.approx(0.5)
+
+
+def test_an_image_of_one_pixel_is_an_image(tmp_path: Path) -> None:
+    made = read_images([drawn(tmp_path / "a.png", (51, 0, 255), (1, 1))], 8)
+    assert made[0].min((1, 2)) == pytest.approx([0.2, 0, 1])
+    assert made[0].max((1, 2)) == pytest.approx([0.2, 0, 1])
+
+
+def test_what_reading_loses_is_told(tmp_path: Path) -> None:
+    files = [
+        drawn(tmp_path / "a.png", (255, 0, 51, 7), mode="RGBA"),
+        drawn(tmp_path / "b.png", (51, 7), mode="LA"),
+        drawn(tmp_path / "c.jpg", (0, 255, 0, 0), mode="CMYK"),
+        drawn(tmp_path / "d.png"),
+    ]
+    transparent, for_print = notes_on(files)
+    assert transparent.startswith("2 of 4 images, transparent")
+    assert for_print.startswith("1 of 4 images, for print (CMYK)")
+    assert notes_on(files[3:]) == []
+    (tmp_path / "e.png").write_bytes(bomb(20_000, 20_000))
+    with pytest.raises(DataError, match="expected"):
+        notes_on([tmp_path / "e.png"])
 
 
 @pytest.mark.filterwarnings("error")

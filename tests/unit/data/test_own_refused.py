@@ -164,7 +164,7 @@ BAD_FILES: dict[str, tuple[str, bytes, str]] = {
     "other bytes": ("a.csv", b"\xff\xfe\x00x", "UTF-8"),
     "long line": ("a.csv", b"a,b\n1,2\n1,2,3\n", "line 3: expected 2 cells, got 3"),
     "short line": ("a.csv", b"a,b\n1,2\n1\n", "line 3: expected 2 cells, got 1"),
-    "semicolons": ("a.csv", b"a;b\n1;2\n", "columns with commas"),
+    "semicolons": ("a.csv", b"a;b\n1;2\n", 'csv = { delimiter = ";" }'),
     "no parquet": ("a.parquet", b"PAR1 and more", "expected a Parquet file"),
     "no npz": ("a.npz", b"PK\x03\x04 and more", "expected arrays as .npz"),
     "pickle": ("a.npz", b"\x80\x04K\x01.", "expected arrays as .npz"),
