@@ -83,12 +83,7 @@ def sigma(
     # k Gaussians of sensitivity D are exactly one Gaussian of sensitivity sqrt(k) D. So the closed form
     # applies, without a search, and is fast at every epsilon.
     try:
-        from dp_accounting.gaussian_mechanism import get_sigma_gaussian  # late: it loads scipy's statistics
-
-        # at a huge epsilon the library's search begins at infinity or nan, and numpy warns of that
-        with np.errstate(divide="ignore", invalid="ignore"):
-            one = float(get_sigma_gaussian(epsilon, delta))
-        exact = one * sqrt(releases) * sensitivity * _UPWARD
+        exact = _of_one(epsilon, delta) * sqrt(releases) * sensitivity * _UPWARD
     except (ValueError, OverflowError):
         raise ConfigError(
             f"Expected an epsilon for which noise can be computed, got {epsilon:g}. Take a smaller one."
@@ -103,6 +98,15 @@ def sigma(
             f'epsilon {true:.4g}. Calibrate with method "exact".'
         )
     return asked
+
+
+@lru_cache(maxsize=1024)  # a study asks for the same guarantee again for each arm, round and figure
+def _of_one(epsilon: float, delta: float) -> float:
+    from dp_accounting.gaussian_mechanism import get_sigma_gaussian  # late: it loads scipy's statistics
+
+    # at a huge epsilon the library's search begins at infinity or nan, and numpy warns of that
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(get_sigma_gaussian(epsilon, delta))
 
 
 def paper_sigma(epsilon: float, delta: float, *, releases: int, sensitivity: float) -> float:

@@ -25,7 +25,9 @@ def csv_of(table: pd.DataFrame, comments: Sequence[str] = ()) -> str:
 
     comments: lines above the table, each behind `# `. `pandas.read_csv(path, comment="#")` skips them.
     """
-    safe = table.map(cell).rename(columns=cell)
+    # Of the other types no value is a text.
+    texts = table.select_dtypes(exclude=["bool", "int64", "float64"])
+    safe = table.assign(**texts.map(cell)).rename(columns=cell)
     head = "".join(f"# {comment(line)}\n" for line in comments)
     body = safe.to_csv(index=False)
     if head and "#" in body:

@@ -17,9 +17,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import EntryPoint, distributions, packages_distributions
 from importlib.util import find_spec
@@ -257,7 +258,7 @@ def _installed(module: str) -> Path | None:
     # The file comes first, since a list of all distributions takes long and most modules have no such file.
     if (file := _file_of(module)) is None:
         return None
-    names = packages_distributions().get(_top(module), [])
+    names = _distributions_of(tuple(sys.path)).get(_top(module), [])
     for found in distributions():
         if found.metadata["Name"] not in names:
             continue
@@ -268,6 +269,12 @@ def _installed(module: str) -> Path | None:
         if any(file.is_relative_to(root) for root in roots):
             return file
     return None
+
+
+@lru_cache(maxsize=8)
+def _distributions_of(path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """The distributions that bring each top-level name, read once for a search path: it takes 0.2 s."""
+    return packages_distributions()
 
 
 def _file_of(module: str) -> Path | None:

@@ -291,31 +291,23 @@ def abstentions(runs: Sequence[ArmRun]) -> pd.DataFrame:
     their numbers, counted for each seed. times: the number of pairs of client and round. told: the kind of
     facts that a client's silence depends on, by the classes of `core.abstaining`; empty for other parties.
     """
-    rows = [
-        (
-            *(run.arm.name, party if party in (SERVER, KEY_HOLDER) else "clients", what, reason),
-            *(told, NUMBER.sub("#", reason), (run.world.seed, party), (run.world.seed, number)),
-        )
-        for run in runs
-        for number, party, what, reason, told in _noted(run)
-    ]
-    noted = pd.DataFrame(rows, columns=["arm", "who", "what", "reason", "told", "like", "party", "round"])
-    found = (
-        noted.groupby(["arm", "who", "what", "like"], sort=False)
-        .agg(
-            reason=("reason", "first"),
-            clients=("party", "nunique"),
-            rounds=("round", "nunique"),
-            times=("round", "size"),
-            told=("told", "first"),
-        )
-        .reset_index()
-        .sort_values("times", ascending=False, kind="stable")
+    alike: dict[tuple[str, ...], list[tuple[str, int, int, str, str]]] = {}
+    for run in runs:
+        for number, party, what, reason, told in _noted(run):
+            who = party if party in (SERVER, KEY_HOLDER) else "clients"
+            place = (run.arm.name, who, what, NUMBER.sub("#", reason))
+            alike.setdefault(place, []).append((party, run.world.seed, number, reason, told))
+    rows = []
+    for (arm, who, what, _), own in alike.items():
+        _, _, _, reason, told = own[0]
+        clients = len({(seed, party) for party, seed, *_ in own}) if who == "clients" else 0
+        rounds = len({(seed, number) for _, seed, number, *_ in own})
+        rows.append((arm, who, what, reason, clients, rounds, len(own), told))
+    arms = [run.arm.name for run in runs]
+    rows.sort(key=lambda row: (arms.index(row[0]), -row[6]))
+    return pd.DataFrame(rows, columns=list(_ABSTENTIONS)).astype(
+        dict.fromkeys(("clients", "rounds", "times"), np.int64)  # of no row too
     )
-    found.loc[found["who"] != "clients", "clients"] = 0
-    places = {run.arm.name: place for place, run in reversed([*enumerate(runs)])}
-    found = found.sort_values("arm", key=lambda names: names.map(places), kind="stable")
-    return found[list(_ABSTENTIONS)].reset_index(drop=True)
 
 
 def _noted(run: ArmRun) -> Iterator[tuple[int, str, str, str, str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import Any, Final, Literal, Protocol
@@ -443,9 +444,7 @@ class ModelConfig(Architecture):
 
     def parameters(self, shape: tuple[int, ...], outputs: int) -> int:
         """The number of the model's parameters."""
-        # On the device "meta" tensors have shapes and no memory, so the size is known before it is allocated.
-        with torch.device("meta"):
-            return sum(entry.numel() for entry in self._made(shape, outputs).parameters())
+        return _count(self, shape, outputs)
 
     def _made(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if self.kind == "mlp":
@@ -472,3 +471,10 @@ class ModelConfig(Architecture):
                 return AddsCNN(channels, size, outputs, self.width or 1.0)
             case "shufflenet_v2":
                 return ShuffleNetV2(channels, outputs, self.width or 0.5)
+
+
+@lru_cache(maxsize=256)  # a study builds the same few models again and again, each a few times for its size
+def _count(config: ModelConfig, shape: tuple[int, ...], outputs: int) -> int:
+    # On the device "meta" tensors have shapes and no memory, so the size is known before it is allocated.
+    with torch.device("meta"):
+        return sum(entry.numel() for entry in config._made(shape, outputs).parameters())

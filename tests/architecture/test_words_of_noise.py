@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from support.sources import sources, tree
+from support.sources import nodes, sources
 
 from securefl.mechanisms.registry import OURS
 
@@ -31,11 +31,9 @@ ASKS_FOR_ONE = {"securefl/api/summing.py"}
 """A module that makes plans of one mechanism, and so imports it for its word."""
 
 
-def texts(module: ast.AST) -> Iterator[str]:
+def texts(source: str) -> Iterator[str]:
     """The words of a text in code. Docstrings are longer."""
-    yield from (
-        node.value for node in ast.walk(module) if isinstance(node, ast.Constant) if node.value in OURS
-    )
+    yield from (node.value for node in nodes(source) if isinstance(node, ast.Constant) if node.value in OURS)
 
 
 def names_noise(node: ast.AST) -> bool:
@@ -51,9 +49,8 @@ def violations(source: str, where: str) -> list[str]:
     """What of noise a module knows that it must not; `where` is its path inside the repository."""
     if where.startswith(HOME):
         return []
-    module = tree(source)
-    found = [f"the word {word!r}" for word in texts(module) if (word, where) not in OTHERWISE]
-    for node in ast.walk(module):
+    found = [f"the word {word!r}" for word in texts(source) if (word, where) not in OTHERWISE]
+    for node in nodes(source):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             if any(map(names_noise, sides)) and any(map(holds_text, sides)):
@@ -107,5 +104,5 @@ def test_the_rule_lets_prose_and_objects_be() -> None:
 
 def test_every_other_meaning_is_still_there() -> None:
     """A place of the list that has the word no longer would let it come back with another meaning."""
-    there = {(word, where) for where, source in sources().items() for word in texts(tree(source))}
+    there = {(word, where) for where, source in sources().items() for word in texts(source)}
     assert there >= set(OTHERWISE)

@@ -32,7 +32,7 @@ def drawn(rng: np.random.Generator, q: int, mean: float, low: float, high: float
 @every("variant", Variant)
 @every("q", [1, 10, 84, 512])
 @every("parameters", [STRONG, COMPACT])
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 2**32), spread=st.sampled_from([0.1, 3.0, 10.0]))
 def test_encrypted_equals_plain(
     parameters: Parameters, q: int, variant: Variant, seed: int, spread: float

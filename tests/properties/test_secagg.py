@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -28,22 +29,28 @@ FAULTS = st.builds(
 )
 
 
-@given(FAULTS, st.integers(2, 8), st.sampled_from(["active", "semi-honest"]), st.integers(0, 2**20))
-@settings(max_examples=80)
-def test_a_bad_network_gives_the_exact_sum_or_a_stated_abort(
-    faults: Faults, clients: int, mode: Any, seed: int
-) -> None:
-    agreed = agreement(clients, corrupt=0.0, dropout=0.4, mode=mode)
-    outcome = aggregate(agreed, faults=faults, seed=seed)
-    assert not outcome.traffic.rejected_from
-    match outcome.server:
-        case Summed(survivors=survivors):
-            assert len(survivors) >= agreed.parameters.least_survivors
-            assert_exact(agreed, outcome.server)
-        case Aborted(phase=phase, reason=reason, culprit=culprit):
-            assert phase in PHASES
-            assert reason
-            assert culprit is None
+def test_a_bad_network_gives_the_exact_sum_or_a_stated_abort() -> None:
+    """And often enough each of them."""
+    ended: Counter[type] = Counter()
+
+    @given(FAULTS, st.integers(2, 8), st.sampled_from(["active", "semi-honest"]), st.integers(0, 2**20))
+    @settings(max_examples=80, database=None)
+    def either(faults: Faults, clients: int, mode: Any, seed: int) -> None:
+        agreed = agreement(clients, corrupt=0.0, dropout=0.4, mode=mode)
+        outcome = aggregate(agreed, faults=faults, seed=seed)
+        assert not outcome.traffic.rejected_from
+        ended[type(outcome.server)] += 1
+        match outcome.server:
+            case Summed(survivors=survivors):
+                assert len(survivors) >= agreed.parameters.least_survivors
+                assert_exact(agreed, outcome.server)
+            case Aborted(phase=phase, reason=reason, culprit=culprit):
+                assert phase in PHASES
+                assert reason
+                assert culprit is None
+
+    either()
+    assert min(ended[Summed], ended[Aborted]) >= 10, ended
 
 
 @given(st.integers(0, 2**20), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from(["active", "semi-honest"]))
@@ -160,10 +167,3 @@ def test_two_attempts_at_one_question_open_one_sum(seed: int, mode: Any, lost: f
     for agreed, outcome in zip((first, second), outcomes, strict=True):
         if isinstance(outcome, Summed):
             assert_exact(agreed, outcome)
-
-
-def test_the_faults_above_give_sums_as_well_as_aborts() -> None:
-    agreed = agreement(8, corrupt=0.0, dropout=0.4)
-    faults = Faults(reorder=True, delay=0.1, duplicate=0.5, dropout=0.02, patience=8)
-    summed = [isinstance(aggregate(agreed, faults=faults, seed=seed).server, Summed) for seed in range(20)]
-    assert sum(summed) > 5

@@ -219,7 +219,8 @@ def _note_answers(seen: Seen, place: Place, question: Any, answers: Any) -> None
 
 
 def _without_pages(patch: pytest.MonkeyPatch) -> None:
-    """No report is drawn: it takes ten times as long as the run."""
+    """No report is drawn, and none advises on noise by public settings: they take longer than the run."""
+    patch.setattr("securefl.study.results.advice", lambda *args, **named: "")
     patch.setattr("securefl.study.run_report.write", lambda *args, **named: Path("report.html"))
     patch.setattr(
         logging.getLogger("securefl.api.running"), "disabled", True

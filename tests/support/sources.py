@@ -22,3 +22,9 @@ def sources() -> Mapping[str, str]:
 def tree(source: str) -> ast.Module:
     """The syntax tree of a text."""
     return ast.parse(source)
+
+
+@cache
+def nodes(source: str) -> tuple[ast.AST, ...]:
+    """All nodes of its syntax tree: several rules look at each of a quarter of a million."""
+    return tuple(ast.walk(tree(source)))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.every import every
 from support.hidden_plans import hidden
-from support.sources import sources, tree
+from support.sources import nodes, sources
 from support.tiny_orders import order
 
 from securefl.accounting.ledger import Ledger
@@ -251,7 +251,7 @@ def _importers() -> list[str]:
         where
         for where, text in sources().items()
         if "SimulationCache" in text
-        for node in ast.walk(tree(text))
+        for node in nodes(text)
         if isinstance(node, ast.ImportFrom) and any(alias.name == "SimulationCache" for alias in node.names)
     ]
 

@@ -46,8 +46,13 @@ def apart(one: np.ndarray, other: np.ndarray) -> bool:
     return bool(one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1])
 
 
-@every("scale", [1.0, 123456.0, 0.00012])
-@every(("down", "across", "width"), [(1, 1, WIDE), (1, 2, WIDE), (3, 1, NARROW), (2, 2, WIDE)])
+@every(
+    ("down", "across", "width", "scale"),
+    [
+        *((2, 2, WIDE, scale) for scale in (1.0, 123456.0, 0.00012)),
+        *((1, 1, WIDE, 123456.0), (1, 2, WIDE, 0.00012), (3, 1, NARROW, 1.0), (3, 1, NARROW, 123456.0)),
+    ],
+)
 def test_all_words_have_room(down: int, across: int, width: float, scale: float) -> None:
     figure = drawn(down, across, width, scale)
     panels, below = boxes(figure)

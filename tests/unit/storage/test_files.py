@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.every import every
-from support.sources import ROOT, sources, tree
+from support.sources import ROOT, nodes, sources
 
 from securefl.core.errors import DataError
 from securefl.storage import files
@@ -166,7 +166,7 @@ def test_every_table_for_a_spreadsheet_is_written_by_one_function() -> None:
     for where, text in {**sources(), **texts}.items():
         if not any(word in text for word in (*TABLE_WRITERS, "csv")):
             continue
-        for node in ast.walk(tree(text)):
+        for node in nodes(text):
             name = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
             if name in TABLE_WRITERS:
                 found.add((where, name))
@@ -179,7 +179,7 @@ def test_every_table_for_a_spreadsheet_is_written_by_one_function() -> None:
 def test_no_module_writes_files_by_another_way() -> None:
     found = set()
     for where, text in sources().items():
-        calls = (node for node in ast.walk(tree(text)) if isinstance(node, ast.Call))
+        calls = (node for node in nodes(text) if isinstance(node, ast.Call))
         found |= {(where, name) for name in map(writes, calls) if name is not None}
     assert found == IN_MEMORY
 
@@ -187,7 +187,7 @@ def test_no_module_writes_files_by_another_way() -> None:
 def test_no_module_makes_folders_by_another_way() -> None:
     found = set()
     for where, text in sources().items():
-        calls = (node.func for node in ast.walk(tree(text)) if isinstance(node, ast.Call))
+        calls = (node.func for node in nodes(text) if isinstance(node, ast.Call))
         names = (getattr(call, "attr", getattr(call, "id", "")) for call in calls)
         found |= {(where, name) for name in names if name in ("mkdir", "makedirs")}
     assert found == {("securefl/storage/files.py", "mkdir")}

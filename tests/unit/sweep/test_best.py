@@ -13,11 +13,12 @@ from support.every import every
 from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep
 
 from securefl.report.accuracy import MEASURES
+from securefl.report.style import legend
 from securefl.sweep.best import means
 from securefl.sweep.cells import parse_sweep
 from securefl.sweep.page import measure_of, render, shown_on_pages
 from securefl.sweep.tradeoff import Series, other_axes, results_table, series_of, summary_table
-from securefl.sweep.tradeoff_plots import drawings
+from securefl.sweep.tradeoff_plots import accuracy, drawings
 
 PANELS = f"""[sweep]
 panels = ["data.clients", "privacy.calibration"]
@@ -86,7 +87,8 @@ def test_a_legend_whose_labels_are_long_leaves_the_axes_their_place(tmp_path: Pa
     fill(swept, tmp_path)
     first = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))[0]
     long = [replace(first, number=n, look=n, line=f"{'a label with many words, ' * 6}{n}") for n in range(40)]
-    figure = drawings(long, legend=True)[0].figure
+    figure = accuracy(long, MEASURES["classification"]).figure
+    legend(figure)
     figure.draw_without_rendering()  # matplotlib warns if axes have no place, and a warning is an error
     assert figure.axes[0].get_window_extent().height > 200
 
@@ -131,7 +133,7 @@ def test_a_panel_that_nothing_ran_in_is_left_out(tmp_path: Path) -> None:
     swept = parse_sweep(NOISED + ARMS + PANELS)
     fill(swept, tmp_path, leave=3)
     series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
-    figure = drawings(series, legend=False, measure=MEASURES["classification"])[0].figure
+    figure = accuracy(series, MEASURES["classification"]).figure
     assert [axes.get_visible() for axes in figure.axes] == [True, True, True, False]
 
 
@@ -140,4 +142,4 @@ def test_without_panels_there_is_one(tmp_path: Path) -> None:
     fill(swept, tmp_path)
     series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
     assert {own.panel for own in series} == {()}
-    assert len(drawings(series, legend=True)[0].figure.axes) == 1
+    assert len(accuracy(series, MEASURES["classification"]).figure.axes) == 1

@@ -14,10 +14,11 @@ import pytest
 from support.cheap_runs import unplotted
 from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep, two_lists
 
+from securefl.report.accuracy import MEASURES
 from securefl.sweep import page as sweep_page
 from securefl.sweep.cells import Sweep
 from securefl.sweep.tradeoff import Point, results_table, series_of, summary_table
-from securefl.sweep.tradeoff_plots import draw, drawings, worn_by
+from securefl.sweep.tradeoff_plots import accuracy, draw, drawings, worn_by
 
 EVIL = "<script>alert('x')</script>"
 
@@ -53,11 +54,12 @@ def page(found: Sweep, out: Path, failed: Mapping[str, str] | None = None, *, pl
 def test_figures_are_those_there_is_data_for(swept: Sweep, tmp_path: Path) -> None:
     fill(swept, tmp_path)
     series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
-    names = [d.name for d in drawings(series, legend=True)]
+    made = drawings(series, legend=True)
+    names = [d.name for d in made]
     assert names == ["accuracy_epsilon", "rounds_epsilon", "accuracy_bytes"]
     endless = [own for own in series if own.endless]
     assert [d.name for d in drawings(endless, legend=True)] == ["accuracy_bytes"]
-    axes = drawings(series, legend=False)[0].figure.axes[0]
+    axes = made[0].figure.axes[0]
     assert axes.get_xscale() == "log"
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.9", "3.6", "∞"], "the true epsilons"
     ticks = axes.get_xticks()
@@ -144,7 +146,7 @@ def test_the_page_warns_and_says_whose_accuracy_it_is(swept: Sweep, tmp_path: Pa
 def test_two_seeds_are_points_and_bands_end_where_accuracy_does(swept: Sweep, tmp_path: Path) -> None:
     fill(swept, tmp_path, seeds=2)
     series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
-    axes = drawings(series, legend=False)[0].figure.axes[0]
+    axes = accuracy(series, MEASURES["classification"]).figure.axes[0]
     own = [line for line in axes.lines if str(line.get_gid()).startswith("series-0-line-")]
     assert [line.get_marker() for line in own[1:3]] == [".", "."]
     assert not axes.collections, "neither bands nor bars"

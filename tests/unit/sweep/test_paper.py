@@ -46,12 +46,18 @@ def noised(folder: Path, **more: object) -> Path:
     return finished(sweep(EPSILONS, study=NOISED + ONE), folder, seeds=6, **more)
 
 
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep that is only read."""
+    return noised(tmp_path_factory.mktemp("swept") / "a")
+
+
 def texts(figure: Figure) -> list[Text]:
     return [own for own in figure.findobj(Text) if own.get_visible() and own.get_text()]  # type: ignore[attr-defined]
 
 
-def test_a_sweep_is_a_line_with_ticks_at_its_epsilons(tmp_path: Path) -> None:
-    figure = securefl.figure(noised(tmp_path / "a"))
+def test_a_sweep_is_a_line_with_ticks_at_its_epsilons(swept: Path) -> None:
+    figure = securefl.figure(swept)
     (axes,) = figure.axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.9", "3.6", "∞"], "the true epsilons"
     assert figure.get_figwidth() == 3.3
@@ -60,13 +66,13 @@ def test_a_sweep_is_a_line_with_ticks_at_its_epsilons(tmp_path: Path) -> None:
     mean, half = student([0.2 + 0.01 * seed for seed in range(1, 7)])
     heights = band.get_paths()[0].vertices[:, 1]
     assert heights.min() == pytest.approx(mean - half), "the interval that the table prints"
-    table = numbers(gather([tmp_path / "a"]).series)
+    table = numbers(gather([swept]).series)
     assert table["half_width"].iloc[0] == pytest.approx(half)
 
 
-def test_units_are_side_by_side_and_a_run_without_noise_is_a_line_across(tmp_path: Path) -> None:
+def test_units_are_side_by_side_and_a_run_without_noise_is_a_line_across(swept: Path, tmp_path: Path) -> None:
     folders = [
-        noised(tmp_path / "record"),
+        swept,
         finished(per_client(), tmp_path / "client", seeds=6),
         plain_run(tmp_path / "plain", [0.8, 0.81, 0.82, 0.83, 0.84]),
     ]
@@ -85,9 +91,8 @@ def test_units_are_side_by_side_and_a_run_without_noise_is_a_line_across(tmp_pat
     assert named == ["unit", "unit, no noise", "one constant answer"]
 
 
-def test_runs_of_several_epsilons_are_one_line(tmp_path: Path) -> None:
+def test_runs_of_several_epsilons_are_one_line(swept: Path) -> None:
     """Somebody who ran each epsilon by itself gets the figure of a sweep."""
-    swept = noised(tmp_path / "a")
     alone, together = gather(sorted((swept / "cells").iterdir())), gather([swept])
     assert [own.label for own in (*alone.series, *alone.unprotected)] == ["unit", "unit, no noise"]
     assert numbers(alone.series).equals(numbers(together.series).iloc[:2])
@@ -111,13 +116,20 @@ def test_a_setting_that_was_swept_has_a_line_for_each_value(tmp_path: Path) -> N
     assert {len(point.values) for point in series.points("final_accuracy")} == {6}, "seeds are one line"
 
 
-@every("width", [3.3, 2.5, 7.0])
-def test_text_is_readable_and_does_not_overlap(tmp_path: Path, width: float) -> None:
+def test_text_is_readable_and_does_not_overlap(tmp_path: Path) -> None:
     grid = '"privacy.epsilon" = [0.25, 0.5, 1.0, 1.1, 2.0, 4.0, 8.0, 16.0, inf]'
     long = NOISED + ARMS.replace('"unit"', '"a method with a name of some words"')
-    first = finished(sweep(grid, *LISTS, study=long), tmp_path / "a", seeds=5)
-    with pytest.warns(UserWarning, match="no finite epsilon"):
-        figure = securefl.figure(first, finished(per_client(), tmp_path / "b", seeds=5), width=width)
+    folders = (
+        finished(sweep(grid, *LISTS, study=long), tmp_path / "a", seeds=5),
+        finished(per_client(), tmp_path / "b", seeds=5),
+    )
+    for width in (3.3, 2.5, 7.0):
+        with pytest.warns(UserWarning, match="no finite epsilon"):
+            figure = securefl.figure(*folders, width=width)
+        require_readable(figure)
+
+
+def require_readable(figure: Figure) -> None:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     assert min(text.get_fontsize() for text in texts(figure)) >= 7
@@ -132,9 +144,10 @@ def test_text_is_readable_and_does_not_overlap(tmp_path: Path, width: float) -> 
 
 
 @every(("ending", "begin"), [("pdf", b"%PDF-"), ("svg", b"<?xml"), ("png", b"\x89PNG")])
-def test_each_format_is_written_and_has_no_date(tmp_path: Path, ending: str, begin: bytes) -> None:
-    swept, out = noised(tmp_path / "a"), tmp_path / f"f.{ending}"
-    written = []
+def test_each_format_is_written_and_has_no_date(
+    swept: Path, tmp_path: Path, ending: str, begin: bytes
+) -> None:
+    out, written = tmp_path / f"f.{ending}", []
     for _ in range(2):
         told = CliRunner().invoke(cli, ["figure", str(swept), "-o", str(out), "--width", "84mm"])
         assert told.exit_code == 0, told.output
@@ -144,13 +157,13 @@ def test_each_format_is_written_and_has_no_date(tmp_path: Path, ending: str, beg
     assert ending != "pdf" or b"/Type3" not in written[0]
 
 
-def test_a_style_of_ones_own_has_its_fonts_and_colours(tmp_path: Path) -> None:
+def test_a_style_of_ones_own_has_its_fonts_and_colours(swept: Path, tmp_path: Path) -> None:
     style = tmp_path / "own.mplstyle"
     style.write_text(
         "font.size : 9.5  # larger\nfont.family: serif\n\naxes.prop_cycle: cycler('color', ['00ff00', 'k'])\n"
         'lines.linewidth: 3\ngrid.color: "#123456"\n'
     )
-    figure = securefl.figure(noised(tmp_path / "a"), style=style)
+    figure = securefl.figure(swept, style=style)
     (axes,) = figure.axes
     (line,) = [own for own in axes.lines if own.get_label() == "unit"]
     assert line.get_color() == "#00ff00"
@@ -204,8 +217,8 @@ def test_widths_are_in_inches() -> None:
     assert [inches(own) for own in (3.3, "3.3in", "25.4mm", "2.54cm")] == pytest.approx([3.3, 3.3, 1, 1])
 
 
-def test_a_table_has_a_row_for_each_method_and_its_intervals(tmp_path: Path) -> None:
-    found = gather([noised(tmp_path / "a"), plain_run(tmp_path / "plain", [0.8, 0.9])])
+def test_a_table_has_a_row_for_each_method_and_its_intervals(swept: Path, tmp_path: Path) -> None:
+    found = gather([swept, plain_run(tmp_path / "plain", [0.8, 0.9])])
     every_series = [*found.series, *found.unprotected]
     mean, half = student([0.2 + 0.01 * seed for seed in range(1, 7)])
     lines = as_markdown(every_series).splitlines()
@@ -288,29 +301,28 @@ def test_cells_that_failed_are_named(tmp_path: Path) -> None:
         gather([noised(tmp_path / "b", leave=3)])
 
 
-def test_an_arm_that_diverged_is_named(tmp_path: Path) -> None:
-    runs = [noised(tmp_path / "a"), plain_run(tmp_path / "b", [0.5, math.nan], arm="lost")]
+def test_an_arm_that_diverged_is_named(swept: Path, tmp_path: Path) -> None:
+    runs = [swept, plain_run(tmp_path / "b", [0.5, math.nan], arm="lost")]
     (note,) = gather(runs).notes
     assert note == "lost, no noise: 1 of 2 runs have no final accuracy: their models diverged."
 
 
-def test_a_seed_that_is_there_twice_is_refused(tmp_path: Path) -> None:
-    swept = noised(tmp_path / "a")
+def test_a_seed_that_is_there_twice_is_refused(swept: Path, tmp_path: Path) -> None:
     again = noised(tmp_path / "b")
     for folders in ([swept, again], [swept, swept]):
         with pytest.raises(ConfigError, match=r"Expected each seed of an arm once .* too narrow"):
             gather(folders)
 
 
-def test_personal_accuracies_are_shown_on_demand_alone(tmp_path: Path) -> None:
-    swept = noised(tmp_path / "a", personal=True)
+def test_personal_accuracies_are_shown_on_demand_alone(swept: Path, tmp_path: Path) -> None:
+    personal = noised(tmp_path / "a", personal=True)
     with pytest.raises(ConfigError, match=r"Expected an accuracy to show, got none\. .* --private"):
-        gather([swept])
+        gather([personal])
     out = tmp_path / "f.svg"
-    told = CliRunner().invoke(cli, ["figure", str(swept), "-o", str(out), "--private"])
+    told = CliRunner().invoke(cli, ["figure", str(personal), "-o", str(out), "--private"])
     assert told.exit_code == 0, told.output
     assert "Not for publication" in out.read_text()
-    assert "Not for publication" not in _svg(noised(tmp_path / "b"), tmp_path)
+    assert "Not for publication" not in _svg(swept, tmp_path)
 
 
 def _svg(swept: Path, folder: Path) -> str:

@@ -17,6 +17,7 @@ from support.every import every
 from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep, two_lists
 
 from securefl.core.errors import DataError
+from securefl.report.accuracy import MEASURES
 from securefl.sweep.best import headline
 from securefl.sweep.cells import Sweep, parse_sweep
 from securefl.sweep.page import render
@@ -33,7 +34,7 @@ from securefl.sweep.tradeoff import (
     summary_table,
     with_levels,
 )
-from securefl.sweep.tradeoff_plots import drawings
+from securefl.sweep.tradeoff_plots import accuracy, drawings
 
 
 @pytest.fixture
@@ -253,7 +254,7 @@ def test_epsilon_of_training_is_the_axis_though_none_was_asked_for(tmp_path: Pat
     assert [own.label for own in series] == ["unit", "bounded"], "noise is no series of its own"
     places = [point.at for point in series[0].points("final_accuracy")]
     assert places == pytest.approx([0.424, 2.0, 12.2], abs=1e-5)
-    first = drawings(series, legend=False)[0]
+    first = accuracy(series, MEASURES["classification"])
     assert first.title == "Accuracy against the true epsilon"
     assert first.figure.axes[0].get_xlabel().startswith("true epsilon per record")
     ticks = [tick.get_text() for tick in first.figure.axes[0].get_xticklabels()]
@@ -306,6 +307,7 @@ def test_a_caption_speaks_of_no_infinite_epsilon_where_there_is_none() -> None:
     finite = Series(number=0, label="a", values={}, rows=rows, panel=(), line="a", look=0)
     endless = replace(finite, number=1, label="b", line="b", look=1, rows=rows.assign(epsilon_true=np.inf))
     without = replace(finite, rows=rows.assign(asked=[1.0, np.inf], epsilon_true=[1.0, np.inf]))
-    said = [drawings(own, legend=False)[0].caption for own in ([finite], [without], [finite, endless])]
+    groups = ([finite], [without], [finite, endless])
+    said = [accuracy(own, MEASURES["classification"]).caption for own in groups]
     assert ["On the right: no finite epsilon" in own for own in said] == [False, True, True]
     assert ["Open marks" in own for own in said] == [False, False, True]
