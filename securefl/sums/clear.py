@@ -23,14 +23,14 @@ class Running:
     """
 
     numbers: NDArray[np.int32] | NDArray[np.int64]
-    sensitivity_on_grid: int = 0
+    reach: int = 0
 
     def having(self, numbers: NDArray[np.int32], largest: int) -> Running:
         """The sum with these numbers added, none larger than `largest` in magnitude."""
-        sensitivity_on_grid = self.sensitivity_on_grid + largest
-        wide = self.numbers if sensitivity_on_grid <= _MOST else self.numbers.astype(np.int64, copy=False)
+        reach = self.reach + largest
+        wide = self.numbers if reach <= _MOST else self.numbers.astype(np.int64, copy=False)
         # A new array, never in place: if another vector of the client is refused, this state stays valid.
-        return Running(wide + numbers, sensitivity_on_grid)
+        return Running(wide + numbers, reach)
 
 
 Totals = Mapping[str, Running]
