@@ -10,9 +10,9 @@ from typing import Final, Protocol
 
 from dp_accounting import DpEvent
 
-from securefl.accounting.alike import NOTHING, Counts
 from securefl.accounting.composition import filtered_epsilon, running_epsilon, within
 from securefl.accounting.events import NO_COST, NON_PRIVATE, History, dump_charge, load_charge
+from securefl.accounting.grouped_counts import NOTHING, Counts
 from securefl.accounting.store import Terms
 from securefl.core.errors import BudgetExceeded, ConfigError
 from securefl.core.release import PARTIES, Charge

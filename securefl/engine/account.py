@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from securefl.accounting.alike import Counts, GroupedCounts
 from securefl.accounting.budget import Budget
 from securefl.accounting.events import dump_charge
-from securefl.accounting.ledger import Asked as Order
-from securefl.accounting.ledger import Ledger
+from securefl.accounting.grouped_counts import Counts, GroupedCounts
+from securefl.accounting.ledger import DeclaredQuery, Ledger
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.messages import client_name
@@ -75,7 +74,7 @@ class Account:
             (
                 ReleaseKey(client_name(k), at.session, at.round, at.stage, at.attempt, name),
                 self.charge(name, initial=initial),
-                Order(initial=int(initial)),
+                DeclaredQuery(initial=int(initial)),
             )
             for name, initial, clients in asked
             for k in clients

@@ -6,7 +6,7 @@ cipher, and play one turn (`turn`) in an exchange:
 client       `conceal`              conceals the hidden part of a value, by the name of the query
 server       `questions`            declares the weights; the public part, which the calls state
              `admit`                the gate: checks sealed bytes before any native library reads them
-             `score`, then `Asked`  slow work, which ends in one request, and in the numbers `Found`
+             `score`                slow work, which ends in one `KeyHolderRequest`, and in numbers `Found`
 key holder   `machine`              opens that request
 
 What a cipher does differently are the methods of `LinearScheme` that its two kinds have (`pads.Pads`,
@@ -86,7 +86,7 @@ Found = Mapping[Place, float]
 
 
 @dataclass(frozen=True)
-class Asked:
+class KeyHolderRequest:
     """A request to the key holder.
 
     Attributes:
@@ -343,7 +343,7 @@ class Scoring:
         return self.scheme.admit(sealed, self.terms, self.key, sender)
 
     def score(self, sent: tuple[Sent, ...]) -> RequestAnswers:
-        """The work order that ends in an `Asked`, or in an empty `Found` if nothing is to open."""
+        """The work order that ends in a `KeyHolderRequest`, or in an empty `Found` if nothing is to open."""
         return RequestAnswers(self, sent)
 
     def arrived(self, one: Sent) -> Arrived:
@@ -364,7 +364,7 @@ class RequestAnswers:
     part: Scoring
     sent: tuple[Sent, ...]
 
-    def run(self) -> Asked | Found:
+    def run(self) -> KeyHolderRequest | Found:
         arrived: list[tuple[Sent, Arrived]] = []
         for one in self.sent:
             with blaming(self.part.report):
@@ -387,7 +387,7 @@ class RequestAnswers:
         items = tuple(
             self.part.servers[name].request([own for _, own in listed]) for name, listed in requested
         )
-        return Asked(items, partial(AddAnswers, self.part, tuple(requested)))
+        return KeyHolderRequest(items, partial(AddAnswers, self.part, tuple(requested)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from support.hidden_studies import HIDDEN
 from support.private_studies import noised_fedprof
 from support.tiny_study import composed, plain, run, study, text, with_privacy
 
-from securefl.accounting.filed import ReleaseTable
 from securefl.accounting.ledger import Ledger
+from securefl.accounting.release_table import ReleaseTable
 from securefl.core.messages import client_name
 from securefl.core.wire import Header
 from securefl.engine.account import Account

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.accounting.alike import GroupedCounts
+from securefl.accounting.grouped_counts import GroupedCounts
 
 ITEMS = [("update", "a"), ("update", "b"), ("loss", "a")]
 
