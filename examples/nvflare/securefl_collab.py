@@ -11,8 +11,8 @@ from typing import Any
 
 from nvflare.collab import collab
 
-DEADLINE = 300.0
-"""Seconds that a wave may take, training included."""
+DEADLINE, ENTERING = 300.0, 10.0
+"""Seconds that a wave may take, training included, and a wave of requests to enter."""
 
 
 @collab.publish
@@ -112,12 +112,13 @@ def averaged(engine: Any, model: Any, number: int) -> Any:
     return (model + mean.update).astype(np.float32)
 
 
-def exchange(sites: Mapping[str, Any], requests: Mapping[str, bytes]) -> dict[str, bytes]:
+def exchange(sites: Mapping[str, Any], requests: Mapping[str, bytes], entering: bool) -> dict[str, bytes]:
     """Give each party its request. Returns the replies that came in time, by party."""
     asked = {name: data for name, data in requests.items() if name in sites}
     # One call for each: a call of NVFlare's to a group gives all of it the same arguments.
     with ThreadPoolExecutor(max(1, len(asked))) as pool:
-        calls = {name: pool.submit(sites[name](timeout=DEADLINE).relay, data) for name, data in asked.items()}
+        seconds = ENTERING if entering else DEADLINE
+        calls = {name: pool.submit(sites[name](timeout=seconds).relay, data) for name, data in asked.items()}
         replies = {name: call.result() for name, call in calls.items()}
     # A call that failed returns its exception.
     return {name: reply for name, reply in replies.items() if isinstance(reply, bytes) and reply}

@@ -210,7 +210,7 @@ def run_deployed(
 
     >>> from pathlib import Path
     >>> from securefl.deployment import run_deployed
-    >>> run_deployed(Path("no-such-party"), Path("run"), lambda requests: {})
+    >>> run_deployed(Path("no-such-party"), Path("run"), lambda requests, entering: {})
     Traceback (most recent call last):
     securefl.core.errors.ConfigError: Expected a party's folder, got no-such-party, which has no party.toml.
     Make one: securefl party init.
@@ -218,8 +218,8 @@ def run_deployed(
     Args:
         folder: the server's folder. `securefl party init --server` makes it; its roster must be pinned.
         out: the run folder.
-        exchange: takes a request for each party by name, and returns the replies that came in time. See
-            `deployment.transport`.
+        exchange: takes a request for each party by name, and returns the replies that came in time
+            (`SendAndReceive`).
         tell: called with (arm, seed, record) for every finished round, those of an earlier run included.
         fresh: called with the same for rounds that finish in this call.
         stop: asked between rounds and while parties are awaited; it raises `Interrupted` if a request to

@@ -75,7 +75,7 @@ def session(
             start(name)
             stack.callback(lambda name=name: parties[name].close())
 
-        def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
+        def exchange(sent: Mapping[str, bytes], entering: bool) -> dict[str, bytes]:
             return {
                 name: parties[name].handle(Computing(results.get(name, lambda: computed(ONE))), data)  # type: ignore[arg-type]
                 for name, data in sent.items()
