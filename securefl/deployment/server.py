@@ -193,12 +193,11 @@ class _Line(Connection):
         user: its number, from the kernel.
         idle: the time since which it has no request, or None while it has one.
         held: bytes of its request that arrived and are not answered.
-        ended: whether this side has ended it.
     """
 
     def __init__(self, connection: socket.socket, user: int, most: int, patience: float) -> None:
         super().__init__(connection, most=most, patience=patience)
-        self.user, self.held, self.ended = user, 0, False
+        self.user, self.held = user, 0
         self.idle: float | None = monotonic()
 
     @property
@@ -211,15 +210,6 @@ class _Line(Connection):
         self.ended = True
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-
-    def query(self, envelope: bytes, *, seconds: float) -> bytes:
-        """In the party's thread: send an envelope, and wait for the answer on this connection."""
-        self.send(envelope)
-        answer = self.receive(wait=seconds)
-        if answer is None:
-            side = " on this side" if self.ended else ""
-            raise refusal(f"Expected an answer, got the end of the connection{side}.")
-        return answer
 
 
 class _Server:
