@@ -17,9 +17,9 @@ from securefl.commands.main import cli
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import SERVER
-from securefl.deployment.local import UpdateParty
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.status import status
+from securefl.deployment.update_party import UpdateParty
 from securefl.deployment.updates import Updates
 from securefl.engine.attendance import Absence
 

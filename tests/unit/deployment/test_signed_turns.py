@@ -291,7 +291,7 @@ def test_a_party_leaves_its_session_after_an_error_of_its_own(monkeypatch: pytes
         raise DataError("The disk is full.")
 
     with monkeypatch.context() as at:
-        at.setattr(sessions, "handled", broken)
+        at.setattr(sessions, "answer_turn", broken)
         assert party.answer(deployment.transport.signed(VICTIM, far(deployment))) == REFUSED
     ledger = deployment.files[VICTIM].ledger
     before = ledger.head
