@@ -60,7 +60,7 @@ from securefl.storage.database import Database
 __all__ = ["DeclaredQuery", "Head", "Ledger", "Terms", "now"]
 
 
-class Ledger(Budget):
+class Ledger(Budget[str]):
     """The releases of all data holders in one SQLite file; safe under two processes and kill -9.
 
     Args:
@@ -353,6 +353,10 @@ class Ledger(Budget):
         where = "session = ? AND round = ? AND reserved > ? ORDER BY reserved"
         query = f"SELECT reserved, holder, stage, attempt, name, initial FROM releases WHERE {where}"
         return self._db.rows(query, (session, number, after))
+
+    def charges(self) -> list[tuple[int, str, str, str]]:
+        """Return (round, holder, name, charge) in order of reservation."""
+        return self._db.rows("SELECT round, holder, name, charge FROM releases ORDER BY reserved")
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return (holder, session, round, stage, attempt, name, charge, state, at) in order of reservation.

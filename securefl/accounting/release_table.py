@@ -49,7 +49,7 @@ class ReleaseTable:
         self._at: int | None = None
 
     def counted(self, holder: str) -> Counts:
-        return self._now().of(holder)
+        return self._now().counted(holder)
 
     def histories(self) -> Iterable[Counts]:
         return self._now().histories()

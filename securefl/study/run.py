@@ -95,7 +95,7 @@ def run_arm(
                 records.append(record)
                 tell(record)
             stop.check()
-    return ArmRun(arm, world, records)
+        return ArmRun(arm, world, records, saved.ledger.charges())
 
 
 class RoundRunner:
