@@ -140,7 +140,7 @@ class Server:
             per_client.spec.name: self._number(per_client, by_name[per_client.spec.name], client)
             for per_client in self.query.per_client
         }
-        summed = {question.spec.name: by_name[question.spec.name] for question in self._sums}
+        summed = {wanted.spec.name: by_name[wanted.spec.name] for wanted in self._sums}
         sums = clear.added(state.sums, self._sums, summed, sender, self.whole)
         return Collecting(sums, state.numbers.having(client, numbers))
 
@@ -282,8 +282,8 @@ def clear_orders_of(query: CohortQuery) -> Mapping[int, Order]:
 
 def _names(query: CohortQuery) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the numbers of each client, and of the sums."""
-    per_client = tuple(question.spec.name for question in query.per_client)
-    return per_client, tuple(question.spec.name for question in query.sums)
+    per_client = tuple(wanted.spec.name for wanted in query.per_client)
+    return per_client, tuple(wanted.spec.name for wanted in query.sums)
 
 
 def _drawn(query: CohortQuery) -> Mapping[int, int]:
