@@ -205,7 +205,8 @@ class PadFiles:
                 raise refusal(str(error), name) from None
             if not hmac.compare_digest(tag, item[KEY : KEY + TAG]):
                 raise refusal(
-                    f"Expected a message that its client made for us, this server and {name!r}, got another.",
+                    f"Expected a message that its client made for us, this server and {name!r}, got one for "
+                    "others, or a changed one. Have it made again.",
                     name,
                 )
             end = len(item) - terms.word_bytes

@@ -137,7 +137,10 @@ class PublicQueries:
         if not self.distinct:
             raise CryptoError("Expected each query once, got one twice.")
         if len(self.weights) != len(self.names) or any(len(one) != DIGEST for one in self.weights):
-            raise CryptoError("Expected the digest of each query's weights, got another number of them.")
+            raise CryptoError(
+                f"Expected a digest of {DIGEST} bytes for each of {len(self.names)} queries, got "
+                f"{len(self.weights)}, or some of another length."
+            )
         return dict(zip(self.names, self.weights, strict=True))
 
     def bound_to(self, weights: Iterable[bytes]) -> PublicQueries:
@@ -519,7 +522,7 @@ class OpeningMachine:
         # Repeating a request spends nothing: one is opened, and its reply is kept.
         if state.request not in (None, message):
             raise RemoteProtocolError(
-                "Expected one request, got another: one is opened.", sender=sender, phase="opening"
+                "Expected one request, got a second one: one is opened.", sender=sender, phase="opening"
             )
         if state.request is None:
             return Step(Ready(message), need=Need(OpenItems(self.open_, message.items, self.report)))

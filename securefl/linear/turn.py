@@ -151,7 +151,7 @@ def wrong_weights(values: Floats, bounds: LinearBounds, slack: Callable[[float],
         own, room = values[at : at + run.count], slack(max(abs(run.low), abs(run.high)))
         if not ((own >= run.low - room) & (own <= run.high + room)).all():
             last = at + run.count - 1
-            return f"Expected weights {at} to {last} from {run.low:g} to {run.high:g}, got others."
+            return f"Expected weights {at} to {last} from {run.low:g} to {run.high:g}, got some outside."
         at += run.count
     return None
 
@@ -367,7 +367,9 @@ class QueryKeyHolder(Guarded):
         if name in self._answered:
             before, reply = self._answered[name]
             if before != found:
-                raise refusal(f"Expected the first request of {name!r} again, got another.", sender)
+                raise refusal(
+                    f"Expected the first request of {name!r} again, got a second one: one is opened.", sender
+                )
             return reply
         weights, query = told_weights(head[INDEX:], terms, name, self._answerer.key, sender=sender)
         if len({one[: terms.name_bytes] for one in entries}) < len(entries):

@@ -183,7 +183,10 @@ class AddingPart:
         if [(one.name, one.form, one.numbers.size) for one in delivered] != [
             (name, "encrypted", 0) for name in names
         ]:
-            raise CryptoError(f"Expected an encrypted vector for each of {names}, got others.")
+            raise CryptoError(
+                f"Expected an encrypted vector for each of {names}, got {len(delivered)} values of other "
+                "names, forms or sizes: they are not in the sum."
+            )
         digest = input_digest([one.sealed for one in delivered])
         return digest, signed_input(agreed, member, digest)
 
