@@ -16,11 +16,12 @@ from securefl.core.errors import ConfigError
 from securefl.core.logs import to_stderr
 from securefl.core.messages import client_name
 from securefl.core.release import PARTIES, SERVER
+from securefl.core.text_safety import some
 from securefl.deployment import keys, plan_file
 from securefl.deployment import spending as spendings
 from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.folder import STUDY
-from securefl.deployment.gathering import AT_ONCE, Patience, some
+from securefl.deployment.gathering import AT_ONCE, Patience
 from securefl.deployment.party_setup import changed_plan, work_of
 from securefl.deployment.pinning import pinned_of
 from securefl.deployment.plan_file import PlanFile
@@ -141,7 +142,7 @@ class OwnMachines:
             why: sorted({k for record in records for k in record[key]})
             for key, why in (("retired", Absence.OVER_BUDGET), ("proven_cheaters", Absence.CHEATED))
         }
-        told = [f"{some(map(client_name, who))} ({why.value})" for why, who in out.items() if who]
+        told = [f"{some([*map(client_name, who)])} ({why.value})" for why, who in out.items() if who]
         return [
             f"Ended after round {number} of {rounds}: no later round can open a sum, which needs "
             f"{self._fewest} of {context.world.problem.clients} clients. Out: {', '.join(told)}. Go on with "
