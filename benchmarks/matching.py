@@ -132,13 +132,13 @@ class CheckedOpenings(OneTurn):
     def concealed(self, number: int, own: MeanVariance) -> bytes:
         def sealed() -> bytes:
             made = self.client.encrypt(self.split(own).hidden)
-            return signed(self.declared.question(self.key), made, str(number), self.signing)
+            return signed(self.declared.public(self.key), made, str(number), self.signing)
 
         made: bytes = self.tally.spend("client", sealed)
         return made
 
     def arrived(self, number: int, message: bytes) -> Any:
-        name, public, asked = str(number), self.signing.public, self.declared.question(self.key)
+        name, public, asked = str(number), self.signing.public, self.declared.public(self.key)
 
         def taken() -> Any:
             came = checked.admit(message, self.terms, self.key, sender="client")

@@ -15,8 +15,7 @@ import signal
 import sys
 from pathlib import Path
 
-from securefl.deployment import keys, roster
-from securefl.deployment.local import UpdateParty
+from securefl.deployment import UpdateParty, keys, roster
 from securefl.deployment.server import served
 from securefl.flower import AppTerms
 

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from terms import PLAN, UPDATES
 
-from securefl.deployment import keys, roster
-from securefl.deployment.local import UpdateParty
+from securefl.deployment import UpdateParty, keys, roster
 from securefl.deployment.server import served
 
 SESSIONS = 1

@@ -11,15 +11,14 @@ from typing import Any
 
 from nvflare.collab import collab
 
-DEADLINE = 300.0
-"""Seconds that a wave may take, training included."""
+DEADLINE, ENTERING = 300.0, 10.0
+"""Seconds that a wave may take, training included, and a wave of requests to enter."""
 
 
 @collab.publish
 def relay(request: bytes) -> bytes:
     """The reply of the party beside this site; empty for none. The party may order the site to train."""
-    from securefl.deployment.computing import answered
-    from securefl.deployment.connection import reached
+    from securefl.deployment import send
     from securefl.errors import RemoteProtocolError
 
     folder = Path(collab.get_app_prop("folder"))
@@ -27,22 +26,10 @@ def relay(request: bytes) -> bytes:
     records = folder / "records" / f"{collab.site_name}.npz"
     # NVFlare sends the text of an exception to the server, and no such text leaves here.
     try:
-        with reached(socket, timeout=DEADLINE) as line:
-            return answered(partial(given, line), request, partial(computed, records))
+        return send(socket, request, timeout=DEADLINE, compute=partial(computed, records))
     except RemoteProtocolError as error:
         print(f"{collab.site_name}: no answer: {error}")
         return b""
-
-
-def given(line: Any, frame: bytes) -> bytes:
-    """Give the party a frame, and return its answer on the same connection."""
-    from securefl.errors import RemoteProtocolError
-
-    line.send(frame)
-    reply: bytes | None = line.receive()
-    if reply is None:
-        raise RemoteProtocolError("Expected a reply, got the connection's end.", sender="party")
-    return reply
 
 
 def computed(records: Path, order: Any) -> Any:
@@ -50,7 +37,7 @@ def computed(records: Path, order: Any) -> Any:
     import numpy as np
     from task import trained
 
-    from securefl.deployment.computing import Computed
+    from securefl.deployment.messages import Computed
 
     try:
         model, loss, count = trained(order.broadcast, records)
@@ -112,12 +99,13 @@ def averaged(engine: Any, model: Any, number: int) -> Any:
     return (model + mean.update).astype(np.float32)
 
 
-def exchange(sites: Mapping[str, Any], requests: Mapping[str, bytes]) -> dict[str, bytes]:
+def exchange(sites: Mapping[str, Any], requests: Mapping[str, bytes], entering: bool) -> dict[str, bytes]:
     """Give each party its request. Returns the replies that came in time, by party."""
     asked = {name: data for name, data in requests.items() if name in sites}
     # One call for each: a call of NVFlare's to a group gives all of it the same arguments.
     with ThreadPoolExecutor(max(1, len(asked))) as pool:
-        calls = {name: pool.submit(sites[name](timeout=DEADLINE).relay, data) for name, data in asked.items()}
+        seconds = ENTERING if entering else DEADLINE
+        calls = {name: pool.submit(sites[name](timeout=seconds).relay, data) for name, data in asked.items()}
         replies = {name: call.result() for name, call in calls.items()}
     # A call that failed returns its exception.
     return {name: reply for name, reply in replies.items() if isinstance(reply, bytes) and reply}

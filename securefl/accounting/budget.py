@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import inf, isinf
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from dp_accounting import DpEvent
 
-from securefl.accounting.alike import NOTHING, Counts
 from securefl.accounting.composition import filtered_epsilon, running_epsilon, within
 from securefl.accounting.events import NO_COST, NON_PRIVATE, History, dump_charge, load_charge
+from securefl.accounting.grouped_counts import NOTHING, Counts
 from securefl.accounting.store import Terms
 from securefl.core.errors import BudgetExceeded, ConfigError
 from securefl.core.release import PARTIES, Charge
@@ -31,10 +31,14 @@ _WITHOUT_BUDGET: Final = (
 )
 
 
-class Releases(Protocol):
+H = TypeVar("H")
+H_contra = TypeVar("H_contra", contravariant=True)
+
+
+class Releases(Protocol[H_contra]):
     """A source of counts of releases: a ledger's file, or the public part of a run."""
 
-    def counted(self, holder: str) -> Counts:
+    def counted(self, holder: H_contra) -> Counts:
         """Return the number of releases of one holder, by name and charge."""
         ...
 
@@ -43,10 +47,12 @@ class Releases(Protocol):
         ...
 
 
-class Budget:
+class Budget(Generic[H]):
     """The spent and the remaining budget of data holders. Holders of equal history share one composition."""
 
-    def __init__(self, releases: Releases, terms: Terms, allotted: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, releases: Releases[H], terms: Terms, allotted: Mapping[str, int] | None = None
+    ) -> None:
         """Start a budget.
 
         Args:
@@ -58,8 +64,13 @@ class Budget:
         self.terms = terms
         self._releases, self._allotted = releases, allotted
 
-    def epsilon(self, holder: str, party: str) -> float:
-        """Return the epsilon that this holder has spent against `party`, at the ledger's delta."""
+    def epsilon(self, holder: H, party: str) -> float:
+        """Return the epsilon that this holder has spent against `party`, at the ledger's delta.
+
+        It is 0 for a holder without a release, since nothing of it left. Simulations ask for clients that
+        never answered, or that were refused. A ledger of ids that a person types knows its clients, and
+        refuses others (`named_ledger.NamedLedger`).
+        """
         return _epsilon(self._releases.counted(holder), party, self.terms.delta)
 
     def worst(self, party: str) -> float:
@@ -67,7 +78,7 @@ class Budget:
         return max(_epsilon(own, party, self.terms.delta) for own in (NOTHING, *self._releases.histories()))
 
     def refusal(
-        self, holder: str, wants: Sequence[tuple[str, Charge]], linear: Mapping[str, int] | None = None
+        self, holder: H, wants: Sequence[tuple[str, Charge]], linear: Mapping[str, int] | None = None
     ) -> BudgetExceeded | None:
         """Return why budget or schedule refuse these (name, charge) pairs, or None if they allow them.
 
@@ -87,12 +98,12 @@ class Budget:
             )
         return None
 
-    def rounds_left(self, holder: str, round_: Sequence[Charge], *, most: int = 10_000) -> int:
+    def rounds_left(self, holder: H, round_: Sequence[Charge], *, most: int = 10_000) -> int:
         """Return how many more rounds of these charges the holder's budget allows; at most `most`."""
         return most_rounds(lambda rounds: not any(self._beyond(holder, round_, rounds)), most)
 
     def _overrun(
-        self, holder: str, wants: Sequence[tuple[str, str]], linear: Mapping[str, int] | None
+        self, holder: H, wants: Sequence[tuple[str, str]], linear: Mapping[str, int] | None
     ) -> BudgetExceeded | None:
         """Return why these releases are too many by one of the three agreed numbers, or None."""
         counted = self._releases.counted(holder)
@@ -135,7 +146,7 @@ class Budget:
         return None
 
     def _beyond(
-        self, holder: str, charges: Sequence[Charge], rounds: int = 1
+        self, holder: H, charges: Sequence[Charge], rounds: int = 1
     ) -> Iterator[tuple[str, Counter[DpEvent], Counter[DpEvent]]]:
         """Yield each adversary whose budget does not bear these charges, with the events before and after."""
         # Charges differ by party, so each party is checked on its own. The party with the largest epsilon so

@@ -46,10 +46,10 @@ def rows_of(db: sqlite3.Connection) -> Callable[[str], list[tuple[Any, ...]]]:
     return lambda query: db.execute(query).fetchall()
 
 
-def first(rows: Rows) -> Head:
-    """Return the first link, which covers the ledger's identity and terms."""
+def first(rows: Rows, kind: str = "ledger") -> Head:
+    """Return the first link, which covers the terms of a ledger of this kind and its identity."""
     terms = rows("SELECT name, value FROM terms ORDER BY name")
-    return Head(0, seal("ledger", *(text for row in terms for text in row)))
+    return Head(0, seal(kind, *(text for row in terms for text in row)))
 
 
 def head(rows: Rows) -> Head:

@@ -49,18 +49,18 @@ from numpy.typing import NDArray
 from securefl.accounting.budget import Budget
 from securefl.accounting.chain import Head, head, move, replay
 from securefl.accounting.events import NO_COST, NON_PRIVATE, dump_charge
-from securefl.accounting.filed import Asked, ReleaseTable, by_holder
 from securefl.accounting.note import HeadNote
+from securefl.accounting.release_table import DeclaredQuery, ReleaseTable, by_holder
 from securefl.accounting.store import IDENTITY, KEY, KIND, Terms, connect, now, row_of
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
 from securefl.core.release import _LEDGER_ONLY, Charge, Permit, Release, ReleaseKey
 from securefl.core.wire import Header, encode
 from securefl.storage.database import Database
 
-__all__ = ["Asked", "Head", "Ledger", "Terms", "now"]
+__all__ = ["DeclaredQuery", "Head", "Ledger", "Terms", "now"]
 
 
-class Ledger(Budget):
+class Ledger(Budget[str]):
     """The releases of all data holders in one SQLite file; safe under two processes and kill -9.
 
     Args:
@@ -171,7 +171,7 @@ class Ledger(Budget):
     def reserve(
         self,
         wants: Sequence[tuple[ReleaseKey, Charge]],
-        asked: Mapping[ReleaseKey, Asked] | None = None,
+        asked: Mapping[ReleaseKey, DeclaredQuery] | None = None,
     ) -> Mapping[str, BudgetExceeded]:
         """Reserve a batch of charges. For each holder it reserves all its charges, or none.
 
@@ -207,10 +207,10 @@ class Ledger(Budget):
                     refused[holder] = refusal
                     continue
                 for key, charge in charges:
-                    self._insert(key, charge, which.get(key, Asked()))
+                    self._insert(key, charge, which.get(key, DeclaredQuery()))
         return refused
 
-    def book(self, wants: Iterable[tuple[ReleaseKey, Charge, Asked]]) -> None:
+    def book(self, wants: Iterable[tuple[ReleaseKey, Charge, DeclaredQuery]]) -> None:
         """Reserve charges that other ledgers decide about, such as those of a server's orders to clients.
 
         No budget refuses them: what is not written here would be missing in what the server counts. A key
@@ -235,7 +235,7 @@ class Ledger(Budget):
             )
         return row is not None
 
-    def _insert(self, key: ReleaseKey, charge: Charge, asked: Asked) -> None:
+    def _insert(self, key: ReleaseKey, charge: Charge, asked: DeclaredQuery) -> None:
         parts = (*row_of(key), dump_charge(charge), asked.initial, asked.number, self._clock())
         link = self._link = self._newest().then(*parts)
         # `_stands` ran before this batch was written. The table's UNIQUE refuses a key that occurs twice.
@@ -353,6 +353,10 @@ class Ledger(Budget):
         where = "session = ? AND round = ? AND reserved > ? ORDER BY reserved"
         query = f"SELECT reserved, holder, stage, attempt, name, initial FROM releases WHERE {where}"
         return self._db.rows(query, (session, number, after))
+
+    def charges(self) -> list[tuple[int, str, str, str]]:
+        """Return (round, holder, name, charge) in order of reservation."""
+        return self._db.rows("SELECT round, holder, name, charge FROM releases ORDER BY reserved")
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return (holder, session, round, stage, attempt, name, charge, state, at) in order of reservation.

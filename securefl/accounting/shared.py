@@ -26,21 +26,20 @@ import math
 import secrets
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from dp_accounting import DpEvent
 
-from securefl.accounting.chain import Head, rows_of
+from securefl.accounting.chain import Head, Rows, first, rows_of
 from securefl.accounting.composition import filtered_epsilon
 from securefl.accounting.events import History, load_charge
 from securefl.accounting.note import HeadNote, noted
 from securefl.accounting.store import IDENTITY, Terms, lasting, now, read_terms, require_terms, write_terms
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
-from securefl.storage.database import Damaged, Database, Kind, decoding, explaining, is_empty, require, seal
+from securefl.storage.database import Damaged, Database, Kind, decoding, explaining, is_empty, require
 from securefl.storage.read_only import read
 
 KIND = Kind(
@@ -295,30 +294,21 @@ def _stored(
     return SharedRuns(terms=read_terms(stored), entries=_entries(rows, before)), stored
 
 
-_Rows = Callable[[str], Iterable[tuple[Any, ...]]]
-
-
-def _terms_of(rows: _Rows) -> dict[str, str]:
+def _terms_of(rows: Rows) -> dict[str, str]:
     found: dict[str, str] = dict(rows("SELECT name, value FROM terms"))
     if found.keys() != {IDENTITY, _SALT, _RECORDS, *Terms.__dataclass_fields__}:
         raise Damaged("its terms are missing")
     return found
 
 
-def _first(rows: _Rows) -> Head:
-    """Return the link before the first run. It covers the ledger's identity, terms and records."""
-    terms = rows("SELECT name, value FROM terms ORDER BY name")
-    return Head(0, seal("shared ledger", *(text for row in terms for text in row)))
-
-
-def _head(rows: _Rows) -> Head:
+def _head(rows: Rows) -> Head:
     newest = list(rows("SELECT number, link FROM runs ORDER BY number DESC LIMIT 1"))
-    return Head(*newest[0]) if newest else _first(rows)
+    return Head(*newest[0]) if newest else first(rows, KIND.name)
 
 
-def _entries(rows: _Rows, before: Head | None) -> tuple[Allotment, ...]:
+def _entries(rows: Rows, before: Head | None) -> tuple[Allotment, ...]:
     """Return all runs after a check of their chain, which must pass through the head `before`."""
-    link, found = _first(rows), []
+    link, found = first(rows, KIND.name), []
     passed = before is None or before == link
     for number, run, what, charges, at, digest in rows(_COLUMNS):
         link = link.then(run, what, charges, at)

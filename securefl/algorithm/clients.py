@@ -344,9 +344,9 @@ def run_round(
     turn = algorithm.round(state, population, number, rng)
     stage = 0
     try:
-        question = next(turn)
+        asked = next(turn)
         # `send` raises StopIteration with the generator's result. That ends the loop.
         while True:
-            question, stage = turn.send(query(question, stage)), stage + 1
+            asked, stage = turn.send(query(asked, stage)), stage + 1
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]  # a generator's result is untyped here

@@ -439,14 +439,14 @@ class CohortQuery:
         """The specs of all values that this query asks for."""
         return (*(s.spec for s in self.sums), *(e.spec for e in self.per_client))
 
-    def total(self, question: Sum, integers: NDArray[Any], survivors: Sequence[int]) -> Total:
+    def total(self, wanted: Sum, integers: NDArray[Any], survivors: Sequence[int]) -> Total:
         """The answer to one sum, from the grid integers of these survivors."""
         weight = float(len(survivors))
         if isinstance(self.weights, ByDraws):
-            weight = self.weights.whole_weight(survivors, question.spec)
+            weight = self.weights.whole_weight(survivors, wanted.spec)
         elif self.weights is not None:
             weight = np.nan  # each client used its own n_k, which the server does not know
-        return Total(np.multiply(integers, question.spec.grid.step, dtype=np.float64), weight)
+        return Total(np.multiply(integers, wanted.spec.grid.step, dtype=np.float64), weight)
 
 
 @dataclass(frozen=True)

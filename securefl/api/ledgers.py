@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefl.accounting.named import Id
+from securefl.accounting.named_ledger import Id
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery, Value, ValueSpec

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from securefl.accounting.named import Id
+from securefl.accounting.named_ledger import Id
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import PerClient, Schedule, Value, ValueSpec
 from securefl.api.arguments import number, whole

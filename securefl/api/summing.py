@@ -11,7 +11,7 @@ import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
-from securefl.accounting.named import Id
+from securefl.accounting.named_ledger import Id
 from securefl.algorithm.plan import NO_NOISE, Plan
 from securefl.algorithm.queries import Sum, Value, ValueSpec
 from securefl.api.arguments import number, whole

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securefl.accounting.named import Id
+from securefl.accounting.named_ledger import Id
 from securefl.core.errors import ConfigError, DataError
 
 Named = Mapping[Any, Any] | Sequence[Any]

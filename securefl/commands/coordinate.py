@@ -174,7 +174,7 @@ def coordinate(
             trusted=trusted,
         )
         # All rounds are on record: nobody is asked, and what was said is not said again.
-        return deployed(lambda requests: {}, say=lambda line: None, stop=stop)
+        return deployed(lambda requests, entering: {}, say=lambda line: None, stop=stop)
 
     options = {"--parties": parties, "--flower": flower, "--wait": seconds, "--deadline": deadline}
     again = _again(folder, home, options, sockets)

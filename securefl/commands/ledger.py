@@ -160,9 +160,9 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
     from dp_accounting import DpEvent
 
     from securefl.accounting.composition import composable, compose, rdp_epsilon
+    from securefl.accounting.event_list import LARGEST_EVENTS, count_events
     from securefl.accounting.events import History
     from securefl.accounting.figures import plain
-    from securefl.accounting.listed import LARGEST_EVENTS, count_events
     from securefl.accounting.store import require_delta
 
     require_delta(delta)

@@ -1,9 +1,9 @@
-"""Text safety: checks against invisible or look-alike names, and against formulas in CSV cells."""
+"""Text safety: checks against invisible or look-alike names, long lists, and formulas in CSV cells."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 from unicodedata import normalize
@@ -72,6 +72,12 @@ def excerpt(text: str) -> str:
     """Return a text from a file or a peer as it is if it is legible and short, else its length in words."""
     fits = len(text) <= _LONGEST and is_legible(text)
     return text if fits else f"a text of {len(text):,} characters"
+
+
+def some(names: Sequence[str], most: int = 8) -> str:
+    """Return the first of these names for a message, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def cell(value: object) -> object:

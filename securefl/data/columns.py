@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
-from securefl.core.text_safety import is_legible
+from securefl.core.text_safety import is_legible, some
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -313,5 +313,4 @@ def require_name(name: Any, where: str) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Names for a message, the first twelve of them, and the first hundred letters of each."""
-    shown = ", ".join(map(repr, (name if len(name) <= 100 else f"{name[:100]}…" for name in names[:12])))
-    return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    return some([*map(repr, (name if len(name) <= 100 else f"{name[:100]}…" for name in names))], 12)

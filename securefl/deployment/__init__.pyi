@@ -9,4 +9,5 @@ from securefl.deployment.roster import PinnedRoster as PinnedRoster
 from securefl.deployment.server import serve as serve
 from securefl.deployment.sockets import SocketExchange as SocketExchange
 from securefl.deployment.transport import SendAndReceive as SendAndReceive
+from securefl.deployment.update_party import UpdateParty as UpdateParty
 from securefl.deployment.updates import Updates as Updates

@@ -6,8 +6,9 @@
       |------ Computed ------------------->|   the model, its metrics and the number of examples
       |<----- reply -----------------------|   protected: clipped, noised, hidden, charged
 
-Both use the same connection. The party charges its ledger before it sends `Compute`. The result comes from
-foreign code, and is checked before it is protected. A relay that has no result says `Refused`.
+Both use the same connection; `connection.send` is the relay's side. The party charges its ledger before it
+sends `Compute`. The result comes from foreign code, and is checked before it is protected. A relay that has
+no result says `Refused`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from securefl.core.errors import DataError, RemoteProtocolError
-from securefl.deployment.messages import (
-    REFUSED,
-    Compute,
-    Computed,
-    Refused,
-    decode_envelope,
-    encode_envelope,
-)
+from securefl.deployment.messages import Compute, Computed, Refused, decode_envelope, encode_envelope
 
 Query = Callable[[bytes], bytes]
 """Gives the other end of a connection an envelope, and returns its answer on the same connection."""
@@ -58,27 +52,8 @@ class Outside:
         except (OSError, RemoteProtocolError) as error:
             raise DataError(f"Expected a result of the app, got none ({error}): it abstains.") from None
         if isinstance(found, Refused):
-            raise DataError("Expected a result of the app, and it failed: it abstains. Its own log says why.")
+            raise DataError(
+                "Expected a result of the app, got none: it failed, or its relay has none. The party "
+                "abstains. Its own log says why."
+            )
         return found
-
-
-def answered(query: Query, request: bytes, compute: Callable[[Compute], Computed | None]) -> bytes:
-    """The relay's side: give the party a request, compute for it if it asks, and return its reply.
-
-    Args:
-        query: gives the party an envelope and returns its next one, always on the same connection.
-        compute: returns None if there is no result; the party is told no reason.
-    """
-    reply = query(request)
-    while (order := _order(reply)) is not None:
-        result = compute(order)
-        reply = query(REFUSED if result is None else encode_envelope(result))
-    return reply
-
-
-def _order(reply: bytes) -> Compute | None:
-    """The order to compute that these bytes are, or None for a reply, which the relay does not read."""
-    try:
-        return decode_envelope(reply, Compute, sender="party")
-    except RemoteProtocolError:
-        return None

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.framing import Connection, PeerSilent, refusal
+from securefl.deployment.messages import REFUSED, Compute, Computed, decode_envelope, encode_envelope
 from securefl.deployment.peers import owner_of, peer_of, require_platform
 
 _FULL = 0.05
@@ -93,8 +94,15 @@ def _nobody(path: Path, error: OSError) -> Exception:
     return PeerSilent(f"Expected a party at {path}, got: {error}. Start it: securefl party serve.")
 
 
-def send(path: Path | str, request: bytes, *, timeout: float, user: int | None = None) -> bytes:
-    """Send a request to the party at `path`, and return its reply.
+def send(
+    path: Path | str,
+    request: bytes,
+    *,
+    timeout: float,
+    user: int | None = None,
+    compute: Callable[[Compute], Computed | None] = lambda order: None,
+) -> bytes:
+    """Send a request to the party at `path`, compute for it if it orders that, and return its reply.
 
         >>> from securefl.deployment import send
         >>> from securefl.errors import RemoteProtocolError
@@ -107,8 +115,10 @@ def send(path: Path | str, request: bytes, *, timeout: float, user: int | None =
     Args:
         path: of the party's socket.
         request: the bytes of an envelope.
-        timeout: seconds for connecting, sending and receiving together.
+        timeout: seconds for connecting, sending, computing and receiving together.
         user: the number of the party's user; by default the owner of the socket.
+        compute: gives the result of an order, or None if there is none. The party is told no reason. By
+            default there is no app here, and the party abstains.
 
     Returns:
         The bytes of the reply.
@@ -118,8 +128,16 @@ def send(path: Path | str, request: bytes, *, timeout: float, user: int | None =
             it, the party refuses this user, or it does not reply in time.
     """
     with reached(path, timeout=timeout, user=user) as line:
-        line.send(request)
-        reply = line.receive()
-    if reply is None:
-        raise PeerSilent(f"Expected a reply from the party at {path}, got the end of the connection.")
+        reply = line.query(request)
+        while (order := _order(reply)) is not None:
+            result = compute(order)
+            reply = line.query(REFUSED if result is None else encode_envelope(result))
     return reply
+
+
+def _order(reply: bytes) -> Compute | None:
+    """The order to compute that these bytes are, or None for a reply, which the relay does not read."""
+    try:
+        return decode_envelope(reply, Compute, sender="party")
+    except RemoteProtocolError:
+        return None

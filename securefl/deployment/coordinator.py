@@ -16,11 +16,12 @@ from securefl.core.errors import ConfigError
 from securefl.core.logs import to_stderr
 from securefl.core.messages import client_name
 from securefl.core.release import PARTIES, SERVER
+from securefl.core.text_safety import some
 from securefl.deployment import keys, plan_file
 from securefl.deployment import spending as spendings
 from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.folder import STUDY
-from securefl.deployment.gathering import AT_ONCE, Patience, some
+from securefl.deployment.gathering import AT_ONCE, Patience
 from securefl.deployment.party_setup import changed_plan, work_of
 from securefl.deployment.pinning import pinned_of
 from securefl.deployment.plan_file import PlanFile
@@ -141,7 +142,7 @@ class OwnMachines:
             why: sorted({k for record in records for k in record[key]})
             for key, why in (("retired", Absence.OVER_BUDGET), ("proven_cheaters", Absence.CHEATED))
         }
-        told = [f"{some(map(client_name, who))} ({why.value})" for why, who in out.items() if who]
+        told = [f"{some([*map(client_name, who)])} ({why.value})" for why, who in out.items() if who]
         return [
             f"Ended after round {number} of {rounds}: no later round can open a sum, which needs "
             f"{self._fewest} of {context.world.problem.clients} clients. Out: {', '.join(told)}. Go on with "
@@ -210,7 +211,7 @@ def run_deployed(
 
     >>> from pathlib import Path
     >>> from securefl.deployment import run_deployed
-    >>> run_deployed(Path("no-such-party"), Path("run"), lambda requests: {})
+    >>> run_deployed(Path("no-such-party"), Path("run"), lambda requests, entering: {})
     Traceback (most recent call last):
     securefl.core.errors.ConfigError: Expected a party's folder, got no-such-party, which has no party.toml.
     Make one: securefl party init.
@@ -218,8 +219,8 @@ def run_deployed(
     Args:
         folder: the server's folder. `securefl party init --server` makes it; its roster must be pinned.
         out: the run folder.
-        exchange: takes a request for each party by name, and returns the replies that came in time. See
-            `deployment.transport`.
+        exchange: takes a request for each party by name, and returns the replies that came in time
+            (`SendAndReceive`).
         tell: called with (arm, seed, record) for every finished round, those of an earlier run included.
         fresh: called with the same for rounds that finish in this call.
         stop: asked between rounds and while parties are awaited; it raises `Interrupted` if a request to

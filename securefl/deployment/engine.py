@@ -66,12 +66,13 @@ class RemoteEngine:
 
         >>> import tempfile, securefl
         >>> from pathlib import Path
-        >>> from securefl.deployment import RemoteEngine, LocalDeployment, Updates, send
+        >>> from securefl.deployment import LocalDeployment, RemoteEngine, SocketExchange, Updates
         >>> plan, own = securefl.Plan(delta=1e-5, non_private=("update",), max_rounds=1), Updates()
         >>> d = Path(tempfile.mkdtemp())
         >>> with LocalDeployment(plan, own, clients=2, folder=d) as house:
-        ...     reach = lambda sent: {n: send(house.where(n), data, timeout=9) for n, data in sent.items()}
-        ...     engine = RemoteEngine(house.server, own.spec(), own.digest, reach)
+        ...     paths = {name: house.where(name) for name in house.pinned.clients}
+        ...     exchange = SocketExchange(paths, deadline=9.0)
+        ...     engine = RemoteEngine(house.server, own.spec(), own.digest, exchange)
         ...     engine.enter()
         ...     sorted(engine.missing)
         []
@@ -80,7 +81,7 @@ class RemoteEngine:
         side: of this server.
         contributions: the specs of the values that clients may be asked for, by name.
         work: digest of the parties' computation, 32 bytes (see `messages.Enter`).
-        exchange: gives parties requests, and returns the replies that came in time.
+        exchange: gives parties requests, and returns the replies that came in time (`SendAndReceive`).
         server: of the same plan, such as one that goes on with a run; by default a new one.
         nonce: 32 bytes that no session had before; by default from the operating system.
         patience: how `away` waits for parties.

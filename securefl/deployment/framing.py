@@ -51,12 +51,15 @@ class Connection:
         most: the longest frame.
         patience: seconds for one frame, from its first byte.
         until: the time by which all traffic on this connection must end, by `time.monotonic`.
+
+    Attributes:
+        ended: whether this side has ended it.
     """
 
     def __init__(
         self, connection: socket.socket, *, most: int = MOST, patience: float = PATIENCE, until: float = inf
     ) -> None:
-        self._connection = connection
+        self._connection, self.ended = connection, False
         self._most, self._patience, self._until = most, patience, until
 
     def send(self, envelope: bytes) -> None:
@@ -91,6 +94,15 @@ class Connection:
             return self._exactly(length, until, hold)
         except OSError as error:
             raise _lost(error) from None
+
+    def query(self, envelope: bytes, *, seconds: float | None = None) -> bytes:
+        """Send a frame, and return the next one of the other side. seconds: until that one begins."""
+        self.send(envelope)
+        answer = self.receive(wait=seconds)
+        if answer is None:
+            side = " on this side" if self.ended else ""
+            raise PeerSilent(f"Expected an answer, got the end of the connection{side}.")
+        return answer
 
     def _exactly(self, count: int, until: float, hold: Callable[[int], None]) -> bytes:
         came = bytearray()

@@ -7,7 +7,7 @@ reason. Finished rounds are kept, and the next start goes on with the same round
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Final
@@ -15,14 +15,13 @@ from typing import Final
 from securefl.core.errors import SecureFLError
 from securefl.core.logs import logger
 from securefl.core.release import KEY_HOLDER
+from securefl.core.text_safety import some
 from securefl.deployment.transport import RemoteTransport
 from securefl.engine.attendance import Absence
 from securefl.study.interruption import Stop
 
 _POLL: Final = 1.0
 """Seconds between two requests to enter."""
-_NAMED: Final = 8
-"""The number of parties that a line names."""
 _log = logger(__name__)
 
 
@@ -164,10 +163,3 @@ class Gathering:
             "silent parties. A party that refuses has another plan or roster, or keys of before a rotation, "
             "or no session without noise left; its owner reads which in `securefl party status`. Then go on."
         )
-
-
-def some(names: Iterable[str]) -> str:
-    """The first of these names, and how many more there are."""
-    names = list(names)
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

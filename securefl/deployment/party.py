@@ -6,7 +6,7 @@
     Enter, after a restart        takes part from the round after the newest one in ledger or journal
     Enter, of an earlier session  refuses it as a replay
     Enter, of one too many        refuses it (`session_cap`), and stays in its session
-    SignedTurn                    handles it once, if the pinned server signed it for this party and visit
+    SignedTurn                    answers it once, if the pinned server signed it for this party and visit
 
 A signature is checked before a turn is decoded, so that only the pinned server can move the party's machines.
 The reply to every refused request is one constant envelope. The reason is in the diary, for the owner. The
@@ -62,7 +62,7 @@ class _Visit:
 
     Attributes:
         visit: 16 bytes, which the server signs with each turn.
-        next: the number of the next turn. A turn below it was handled, or came too late.
+        next: the number of the next turn. A turn below it was answered, or came too late.
     """
 
     party: Party
@@ -144,26 +144,22 @@ class PartySession:
 
         After an error that is not the server's fault, the party leaves its session, as after a restart.
         """
-        reply = self._answered(request)
-        self._note()
-        return reply
-
-    def _answered(self, request: bytes) -> bytes:
         try:
             found = decode_envelope(request, Enter, SignedTurn, sender=SERVER)
-            if isinstance(found, Enter):
-                return encode_envelope(self._enter(found))
-            return encode_envelope(self._turn(found))
+            own = self._enter(found) if isinstance(found, Enter) else self._answer_turn(found)
+            reply = encode_envelope(own)
         except RemoteProtocolError as error:
-            return self._refused(error)
+            reply = self._refused(error)
         except SecureFLError as error:
             # The server did not cause this error. A machine may have stopped halfway through a step, so the
             # party leaves the session.
             self._visit = None
-            return self._refused(error)
+            reply = self._refused(error)
         except BaseException:
             self._visit = None
             raise
+        self._note()
+        return reply
 
     def prepare(self) -> bool:
         """Work beforehand for the next answer, for some milliseconds. Returns whether more is to be done."""
@@ -177,8 +173,8 @@ class PartySession:
 
     # Turns --------------------------------------------------------------------------------------------
 
-    def _turn(self, signed: SignedTurn) -> TurnReply:
-        """Handle a turn. Nothing changes unless the pinned server signed it for this place."""
+    def _answer_turn(self, signed: SignedTurn) -> TurnReply:
+        """The reply to a turn. Nothing changes unless the pinned server signed it for this place."""
         if (here := self._visit) is None:
             raise by_server(
                 "Expected a session that was entered, got a message before any, or after a restart."
@@ -186,7 +182,7 @@ class PartySession:
         self._require_due(signed, here)
         here.next = signed.number + 1
         turn = decode_envelope(signed.turn, Turn, sender=SERVER)
-        reply = handled(here.party, turn)
+        reply = answer_turn(here.party, turn)
         for why in _noted(here.party):
             self.diary.refuse(why)
         self._keep(here.party)
@@ -275,7 +271,7 @@ def _digests(roster: bytes, work: bytes) -> Mapping[str, str]:
 # A turn -------------------------------------------------------------------------------------------------
 
 
-def handled(party: Party, turn: Turn) -> TurnReply:
+def answer_turn(party: Party, turn: Turn) -> TurnReply:
     """The reply of a party that stands for one name. RemoteProtocolError leaves it at its place."""
     (name,), key = party.names, b""
     out: list[Packet] = []

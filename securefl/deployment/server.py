@@ -52,7 +52,7 @@ class Relay(Protocol):
         ...
 
 
-Handle = Callable[[Relay, bytes], bytes]
+Answer = Callable[[Relay, bytes], bytes]
 """Makes the reply to a request that this relay brought."""
 
 
@@ -64,7 +64,7 @@ class Served:
     prepare: works beforehand for some milliseconds, after a reply was sent; returns whether to call it again.
     """
 
-    handle: Handle
+    answer: Answer
     tell: Callable[[str], None]
     prepare: Callable[[], bool] = lambda: False
 
@@ -193,12 +193,11 @@ class _Line(Connection):
         user: its number, from the kernel.
         idle: the time since which it has no request, or None while it has one.
         held: bytes of its request that arrived and are not answered.
-        ended: whether this side has ended it.
     """
 
     def __init__(self, connection: socket.socket, user: int, most: int, patience: float) -> None:
         super().__init__(connection, most=most, patience=patience)
-        self.user, self.held, self.ended = user, 0, False
+        self.user, self.held = user, 0
         self.idle: float | None = monotonic()
 
     @property
@@ -211,15 +210,6 @@ class _Line(Connection):
         self.ended = True
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-
-    def query(self, envelope: bytes, *, seconds: float) -> bytes:
-        """In the party's thread: send an envelope, and wait for the answer on this connection."""
-        self.send(envelope)
-        answer = self.receive(wait=seconds)
-        if answer is None:
-            side = " on this side" if self.ended else ""
-            raise refusal(f"Expected an answer, got the end of the connection{side}.")
-        return answer
 
 
 class _Server:
@@ -329,7 +319,7 @@ class _Server:
         """In the connection's thread: answer its requests until it ends."""
         with connection:
             try:
-                while self._answered(line):
+                while self._answer(line):
                     self._prepare_soon()
             except RemoteProtocolError as error:
                 if not line.ended:
@@ -345,7 +335,7 @@ class _Server:
                 with self._lock:
                     self._lines.discard(line)
 
-    def _answered(self, line: _Line) -> bool:
+    def _answer(self, line: _Line) -> bool:
         """Read a request, and send its reply. Returns whether there was one."""
         # A list that is emptied, so that the queue does not keep a dropped request in memory.
         requests = [line.receive(hold=lambda count: self._hold(line, count))]
@@ -367,7 +357,7 @@ class _Server:
         # The connection may have ended since its thread checked it.
         if line.gone or (request := requests.pop()) is None:
             raise refusal(_GONE)
-        return self._thread.party.handle(line, request)
+        return self._thread.party.answer(line, request)
 
     def _prepare_soon(self) -> None:
         # One piece waits in the party's thread at a time, so that a request waits for one at most.

@@ -56,15 +56,9 @@ class SocketExchange:
         self._deadline, self._entering = deadline, min(entering, deadline)
         self._say, self._told = say or _log.warning, dict[str, str]()
 
-    def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        """The replies to these requests, by party."""
-        return self._replies(requests, self._deadline)
-
-    def enter(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        """The replies to these requests to enter, by party."""
-        return self._replies(requests, self._entering)
-
-    def _replies(self, requests: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
+    def __call__(self, requests: Mapping[str, bytes], entering: bool = False) -> dict[str, bytes]:
+        """The replies to these requests, by party. entering: whether they are requests to enter."""
+        seconds = self._entering if entering else self._deadline
         known = [name for name in requests if name in self._sockets]
         if not known:
             return {}

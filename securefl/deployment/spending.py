@@ -21,6 +21,7 @@ from securefl.accounting.figures import plain, short
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.messages import client_name
+from securefl.core.text_safety import some
 from securefl.engine.account import Account
 from securefl.engine.attendance import Absence
 from securefl.report.tables import write_table
@@ -30,8 +31,6 @@ SPENDING: Final = "spending.csv"
 """The private table of a run folder with what the run asked of each client's ledger."""
 _UNREACHED = (Absence.SILENT.value, Absence.REFUSED.value)
 """Reasons of clients that may not have got an order."""
-_NAMED = 6
-"""The number of clients of one sentence that are named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +108,7 @@ def sentences(found: Sequence[Spent]) -> list[str]:
         alike.setdefault(key, []).append(client_name(one.client))
     lines = []
     for (asked, answered, counted, spent), names in alike.items():
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        who = ", ".join(names[:_NAMED]) + more
+        who = some(names)
         if not asked:
             lines.append(f"{who}: never asked; the ledger is asked for nothing.")
         elif counted == spent:

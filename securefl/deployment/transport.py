@@ -25,12 +25,11 @@ from securefl.deployment.messages import (
 from securefl.engine.attendance import Absence
 from securefl.engine.drive import Driver, Packet, Traffic
 
-SendAndReceive = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
+SendAndReceive = Callable[[Mapping[str, bytes], bool], Mapping[str, bytes]]
 """Sends each party its request, and returns the replies that came in time, by party. It sets the deadline.
 
-It may have a method `enter` of the same form, with a shorter deadline for requests to enter, which order no
-training. Without it a party that takes connections and never answers would hold up each round for the
-deadline of a whole training."""
+The second argument says whether the requests are to enter. They order no training, so a short deadline is
+enough. With that of a training, a party that takes connections and never answers would hold up each round."""
 
 
 class RemoteTransport:
@@ -80,7 +79,7 @@ class RemoteTransport:
         A restarted party gets the same request, and takes part from the next round on. For a party that is in
         the session already nothing changes: it tells its visit and its number again.
         """
-        replies = getattr(self._exchange, "enter", self._exchange)(dict.fromkeys(names, self._request))
+        replies = self._exchange(dict.fromkeys(names, self._request), True)
         rejected_from = {}
         for name in filter(replies.__contains__, names):
             try:
@@ -165,7 +164,7 @@ class RemoteTransport:
     def _wave(self, turns: Mapping[str, Turn]) -> tuple[dict[str, bytes], list[Packet]]:
         """Run one wave. Returns each party's reply on its key, and the packets that all parties sent."""
         asked = {name: self.signed(name, turn) for name, turn in turns.items() if name in self}
-        replies = self._exchange(asked) if asked else {}
+        replies = self._exchange(asked, False) if asked else {}
         said: dict[str, bytes] = {}
         out: list[Packet] = []
         for name in turns:

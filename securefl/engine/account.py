@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from securefl.accounting.alike import Counts, GroupedCounts
 from securefl.accounting.budget import Budget
 from securefl.accounting.events import dump_charge
-from securefl.accounting.ledger import Asked as Order
-from securefl.accounting.ledger import Ledger
+from securefl.accounting.grouped_counts import Counts, GroupedCounts
+from securefl.accounting.ledger import DeclaredQuery, Ledger
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.messages import client_name
@@ -35,7 +34,8 @@ CountedQuery = tuple[str, bool, tuple[int, ...]]
 class Account:
     """Public charges of all clients under one plan.
 
-    books: the server's ledger in a deployment. None if the clients' ledger is in this process.
+    books: the server's ledger in a deployment. None if the clients' ledger is in this process. counts: of
+    the queries to each client, by value and charge.
     """
 
     def __init__(
@@ -47,17 +47,10 @@ class Account:
     ) -> None:
         self._plan, self._books, self._booked = plan, books, 0
         self._protected = {name: Protection(plan, spec) for name, spec in contributions.items()}
-        self._counts = GroupedCounts(range(clients))
-        self._budget = Budget(self, plan.terms())
+        self.counts = GroupedCounts(range(clients))
+        self._budget = Budget(self.counts, plan.terms())
         self._new: list[CountedQuery] = []
         self._refused: dict[tuple[tuple[str, ...], Counts], bool] = {}
-
-    def counted(self, holder: str) -> Counts:
-        """The number of queries to this client, by value and charge."""
-        return self._counts.of(int(holder))
-
-    def histories(self) -> Iterable[Counts]:
-        return self._counts.histories()
 
     def query(self, names: Sequence[str], clients: Sequence[int], at: Header, *, initial: bool) -> None:
         """Count a query for these values, before it is sent to these clients."""
@@ -75,7 +68,7 @@ class Account:
             (
                 ReleaseKey(client_name(k), at.session, at.round, at.stage, at.attempt, name),
                 self.charge(name, initial=initial),
-                Order(initial=int(initial)),
+                DeclaredQuery(initial=int(initial)),
             )
             for name, initial, clients in asked
             for k in clients
@@ -89,7 +82,7 @@ class Account:
         name, initial, clients = asked
         charge = dump_charge(self.charge(name, initial=initial))
         for client in clients:
-            self._counts.add(client, (name, charge))
+            self.counts.add(client, (name, charge))
 
     def charge(self, name: str, *, initial: bool) -> Charge:
         """The charge of one query for this value."""
@@ -98,15 +91,7 @@ class Account:
     def epsilon(self, client: int) -> float:
         """The largest epsilon of this client against an adversary of the plan."""
         parties = self._plan.adversaries
-        return max((self._budget.epsilon(str(client), party) for party in parties), default=0.0)
-
-    def epsilons(self, party: str) -> list[float]:
-        """The epsilon of each client against `party`, in ascending order."""
-        spent = (
-            (self._budget.epsilon(str(next(iter(clients))), party), len(clients))
-            for _, clients in self._counts.groups()  # clients with the same queries spent the same
-        )
-        return [epsilon for epsilon, count in sorted(spent) for _ in range(count)]
+        return max((self._budget.epsilon(client, party) for party in parties), default=0.0)
 
     def news(self) -> list[CountedQuery]:
         """The queries that were counted since the last call of this method, for the record of a round."""
@@ -129,11 +114,11 @@ class Account:
         ]
         names, retired, known = tuple(name for name, _ in wants), set[int](), self._refused
         self._refused = {}
-        for counts, clients in self._counts.groups():  # clients with the same queries retire together
+        for counts, clients in self.counts.groups():  # clients with the same queries retire together
             refused = known.get((names, counts))
             if refused is None:  # a history that is new since the last call
                 refused = self._spent(counts, names)
-                refused = refused or self._budget.refusal(str(next(iter(clients))), wants) is not None
+                refused = refused or self._budget.refusal(next(iter(clients)), wants) is not None
             self._refused[names, counts] = refused
             if refused:
                 retired |= clients

@@ -25,7 +25,7 @@ from threading import get_ident
 from typing import Any
 
 from securefl import linear, sums
-from securefl.accounting.named import NamedLedger, holder_of
+from securefl.accounting.named_ledger import NamedLedger, holder_of
 from securefl.accounting.shared import Allotment, SharedLedger, shared_terms
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan

@@ -23,7 +23,7 @@ from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.messages import Cohort, client_name
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit, decode, encode, message, peek
-from securefl.linear.scheme import Questions
+from securefl.linear.scheme import PublicQueries
 from securefl.sums.scheme import Attempt
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class QueryCall:
     """
 
     most: Limit
-    asked: Questions | None = None
+    asked: PublicQueries | None = None
     members: bytes = b""
     draws: tuple[int, ...] = ()
     key: bytes = b""
@@ -94,7 +94,7 @@ class QueryCall:
 
     @classmethod
     def of(
-        cls, most: Limit, asked: Questions | None, key: bytes = b"", cohort: Cohort | None = None
+        cls, most: Limit, asked: PublicQueries | None, key: bytes = b"", cohort: Cohort | None = None
     ) -> QueryCall:
         """The call for these encrypted numbers, under this key, and for hidden sums over this cohort."""
         if cohort is None:
@@ -157,8 +157,8 @@ class SumCall:
             draws=_if_many(weights.draws),
             whole=weights.whole,
             records=weights.records,
-            names=tuple(question.spec.name for question in attempt.sums),
-            lengths=tuple(question.size for question in attempt.sums),
+            names=tuple(wanted.spec.name for wanted in attempt.sums),
+            lengths=tuple(wanted.size for wanted in attempt.sums),
             initial=attempt.initial,
             number=attempt.number,
             again=attempt.again,

@@ -9,9 +9,9 @@ If numbers are encrypted, the server first calls the key holder for its public k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,7 +32,7 @@ from securefl.engine.drive import Driver
 from securefl.engine.exchange import Server, limits
 from securefl.engine.exchange.server import broadcast_of, cohort_of, order_of
 from securefl.engine.party.recorded import RecordedParty
-from securefl.linear.scheme import LinearScheme, LinearServer, Questions, Report, Scoring
+from securefl.linear.scheme import LinearScheme, LinearServer, Scoring
 from securefl.mechanisms.charges import Protection, fewest_contributions
 from securefl.mechanisms.registry import require_mechanism
 from securefl.mechanisms.totals import with_noise
@@ -59,52 +59,6 @@ class Transport(Protocol):
     def absent(self) -> Mapping[str, Absence]:
         """What the wire showed of a called party that gave no value. A party that is not named was silent."""
         ...
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The encryption of one query's numbers.
-
-    fits: whether the key holder gave a valid key. If not, the query asks only for `others`, the numbers that
-    travel unencrypted.
-    """
-
-    scoring: Scoring | None = None
-    asked: Questions | None = None
-    key: bytes = b""
-    fits: bool = True
-    others: tuple[PerClient, ...] = ()
-
-
-NO_SCORES = Scores()
-
-
-def begin(
-    side: LinearServer | None,
-    query: CohortQuery,
-    header: Header,
-    call: Callable[[Sequence[str], bytes], Mapping[str, bytes]],
-    report: Report,
-) -> Scores:
-    """The encryption of this query's numbers. The key holder is called first, for its key."""
-    concealed = {
-        per_client.spec.name: per_client.query
-        for per_client in query.per_client
-        if per_client.query is not None
-    }
-    if side is None or not concealed:
-        return NO_SCORES
-    asked, (told, _) = side.questions(concealed, len(query.cohort), header), limits(query, 0)
-    key = call([KEY_HOLDER], encode_call(header, QueryCall.of(told, asked))).get(KEY_HOLDER, b"")
-    try:
-        scoring = side.begin(asked, key, report)
-    except CryptoError:  # asking clients would spend their budgets, and no number could be opened
-        report(KEY_HOLDER, "It gave no key of its own, so no client was asked for a number.")
-        return Scores(
-            fits=False,
-            others=tuple(per_client for per_client in query.per_client if per_client.query is None),
-        )
-    return Scores(scoring, asked, key)
 
 
 class ServerParty(RecordedParty):
@@ -227,7 +181,7 @@ class ServerParty(RecordedParty):
     def _queried(self, query: CohortQuery, header: Header, transport: Transport) -> Answers:
         enough = max(
             self._plan.min_cohort_size or 1,
-            fewest_contributions(self._plan, len(query.cohort), [question.spec for question in query.sums]),
+            fewest_contributions(self._plan, len(query.cohort), [wanted.spec for wanted in query.sums]),
         )
         if query.sums and len(query.cohort) < enough:  # asking would spend budgets, and no sum could open
             self.log.report(SERVER, f"{len(query.cohort)} clients are left, a sum needs {enough}.")
@@ -237,28 +191,46 @@ class ServerParty(RecordedParty):
             # be lost too.
             try:
                 weights = Weights.of(order_of(query), cohort_of(query))
-                require_allowed(self._plan, [question.spec for question in query.sums], weights)
+                require_allowed(self._plan, [wanted.spec for wanted in query.sums], weights)
                 require_batches(self._plan, query.cohort, weights.draws)
             except ConfigError as error:
                 self.log.report(SERVER, str(error))
                 return no_answers(query)
-        scores = begin(self.scores, query, header, partial(self._call, transport), self.log.report)
-        asked = query if scores.fits else replace(query, per_client=scores.others)
+        asked, scoring = self._concealed(query, header, transport)
         if self._sums is None or not query.sums:
-            answers = self._exchange(asked, header, transport, scores)
+            answers = self._exchange(asked, header, transport, scoring)
         else:
-            answers = self._hidden(asked, header, transport, scores)
+            answers = self._hidden(asked, header, transport, scoring)
         answers = replace(answers, per_client={**no_answers(query).per_client, **answers.per_client})
         return with_noise(self._plan, self._record, query, self._with_enough_noise(query, answers), header)
+
+    def _concealed(
+        self, query: CohortQuery, header: Header, transport: Transport
+    ) -> tuple[CohortQuery, Scoring | None]:
+        """The query, and the scoring of its encrypted numbers. The key holder is called first, for its key.
+
+        Without a valid key the query asks only for the numbers that travel unencrypted.
+        """
+        concealed = {one.spec.name: one.query for one in query.per_client if one.query is not None}
+        if self.scores is None or not concealed:
+            return query, None
+        asked, (told, _) = self.scores.declare(concealed, len(query.cohort), header), limits(query, 0)
+        call = encode_call(header, QueryCall.of(told, asked))
+        key = self._call(transport, [KEY_HOLDER], call).get(KEY_HOLDER, b"")
+        try:
+            return query, self.scores.begin(asked, key, self.log.report)
+        except CryptoError:  # asking clients would spend their budgets, and no number could be opened
+            self.log.report(KEY_HOLDER, "It gave no key of its own, so no client was asked for a number.")
+            return replace(query, per_client=tuple(o for o in query.per_client if o.query is None)), None
 
     def _check(self, query: CohortQuery) -> None:
         """Raise LocalProtocolError unless the query's specs are the clients' own, and its clients exist.
 
         Noise, thresholds and grid follow from the query's specs, charges from the clients' specs.
         """
-        for reduction, questions in (("sum", query.sums), ("none", query.per_client)):
-            for question in questions:
-                spec = question.spec
+        for reduction, part in (("sum", query.sums), ("none", query.per_client)):
+            for wanted in part:
+                spec = wanted.spec
                 if self._contributions.get(spec.name) != spec or spec.reduction != reduction:
                     raise LocalProtocolError(
                         f"Expected a spec that clients contribute, got another of {spec.name!r} "
@@ -281,14 +253,13 @@ class ServerParty(RecordedParty):
         query: CohortQuery,
         header: Header,
         transport: Transport,
-        scores: Scores,
+        scoring: Scoring | None = None,
         *,
         hidden: bool = False,
         again: int = 0,
     ) -> Answers:
-        scoring = scores.scoring
         told, contribution = limits(query, 0 if scoring is None else scoring.sealed_bytes)
-        sums = [question.spec for question in query.sums]
+        sums = [wanted.spec for wanted in query.sums]
         machine = Server(
             query=query,
             header=header,
@@ -300,7 +271,8 @@ class ServerParty(RecordedParty):
         )
         now = [s.spec.name for s in (() if hidden else query.sums)] + [e.spec.name for e in query.per_client]
         self.account.query(now, query.cohort, header, initial=query.initial > 0)
-        call = QueryCall.of(told, scores.asked, scores.key, cohort_of(query) if hidden else None)
+        asked, key = (None, b"") if scoring is None else (scoring.asked, scoring.reply)
+        call = QueryCall.of(told, asked, key, cohort_of(query) if hidden else None)
         self._call(transport, [client_name(k) for k in query.cohort], encode_call(header, call))
         answers: Answers | None = self._run(machine, header, transport)
         return no_answers(query) if answers is None else answers
@@ -314,27 +286,29 @@ class ServerParty(RecordedParty):
 
     # Hidden sums --------------------------------------------------------------------------------------
 
-    def _hidden(self, query: CohortQuery, header: Header, transport: Transport, scores: Scores) -> Answers:
+    def _hidden(
+        self, query: CohortQuery, header: Header, transport: Transport, scoring: Scoring | None
+    ) -> Answers:
         """Run the exchange of orders and numbers, then attempts at the hidden sums.
 
         If an attempt ends before any client has signed, it is repeated while retries are left. If it ends
         later, only a query with noise is asked again, with fresh noise and a fresh charge. A query without
         noise then has no sum.
         """
-        per_client, again = self._exchange(query, header, transport, scores, hidden=True).per_client, 0
+        per_client, again = self._exchange(query, header, transport, scoring, hidden=True).per_client, 0
         while True:
             order = order_of(query, again=again)
             told = task(header, order, broadcast_of(query))
             found, header, final = self._attempts(query, header, order, told, transport)
             if found is not None:
                 return replace(found, per_client=per_client)
-            anew = final and all(Protection(self._plan, question.spec).noised for question in query.sums)
+            anew = final and all(Protection(self._plan, wanted.spec).noised for wanted in query.sums)
             if not anew or not self.retries_left:
                 return replace(no_answers(query), per_client=per_client)
             self.retries_left -= 1
             again, header = again + 1, _next(header)
             query = replace(query, per_client=())
-            self._exchange(query, header, transport, NO_SCORES, hidden=True, again=again)
+            self._exchange(query, header, transport, hidden=True, again=again)
 
     def _attempts(
         self, query: CohortQuery, header: Header, order: Order, told: bytes, transport: Transport
@@ -394,7 +368,7 @@ class ServerParty(RecordedParty):
 
     def _with_enough_noise(self, query: CohortQuery, answers: Answers) -> Answers:
         """The answers. If too few clients contributed their share of the noise, the sums are left out."""
-        promised = (Protection(self._plan, question.spec).mechanism for question in query.sums)
+        promised = (Protection(self._plan, wanted.spec).mechanism for wanted in query.sums)
         enough = max((one.min_contributions(len(query.cohort)) for one in promised), default=0)
         if len(answers.survivors) >= enough:
             return answers

@@ -86,14 +86,23 @@ class GridExchange:
         names = list(self._known.values())
         return {name: node for node, name in self._known.items() if names.count(name) == 1}
 
-    def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Send each party its request. Returns the replies that came in time, by party."""
-        return self._replies(requests, self._deadline)
+    def __call__(self, requests: Mapping[str, bytes], entering: bool = False) -> dict[str, bytes]:
+        """Send each party its request. Returns the replies that came in time, by party.
 
-    def enter(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        """The same for requests to enter, with their own deadline, after a look for their parties' nodes."""
-        self.look(requests)
-        return self._replies(requests, self._entering)
+        entering: whether they are requests to enter. Then it first looks for the parties' nodes.
+        """
+        if entering:
+            self.look(requests)
+        nodes = self.nodes
+        posted = {name: (nodes[name], wrapped(data)) for name, data in requests.items() if name in nodes}
+        replies: dict[str, bytes] = {}
+        came = self._asked(FRAME, posted, self._entering if entering else self._deadline)
+        for name, content in came.items():
+            try:
+                replies[name] = unwrapped(content, sender=name)
+            except RemoteProtocolError as error:
+                _log.warning("%s: %s", name, error)
+        return replies
 
     def look(self, names: Collection[str], patience: float = 0.0) -> dict[str, int]:
         """Look for the nodes of these parties, until all have one or the patience of some seconds is over.
@@ -178,17 +187,6 @@ class GridExchange:
                 break
         for name in waiting.values():
             _log.warning("%s: no answer within %g s", name, deadline)
-        return replies
-
-    def _replies(self, requests: Mapping[str, bytes], deadline: float) -> dict[str, bytes]:
-        nodes = self.nodes
-        posted = {name: (nodes[name], wrapped(data)) for name, data in requests.items() if name in nodes}
-        replies: dict[str, bytes] = {}
-        for name, content in self._asked(FRAME, posted, deadline).items():
-            try:
-                replies[name] = unwrapped(content, sender=name)
-            except RemoteProtocolError as error:
-                _log.warning("%s: %s", name, error)
         return replies
 
 

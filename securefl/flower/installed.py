@@ -94,7 +94,7 @@ def serve_node(
         ready()
         last = monotonic()
         while not stop():
-            if node.turn():
+            if node.answer():
                 last = monotonic()
             else:
                 sleep(pause(monotonic() - last))
@@ -134,7 +134,7 @@ class Node:
         self._node, self._receive, self._send, _, _, self._pull, self._push, self._confirm = link
         self._context: Context | None = None
 
-    def turn(self) -> bool:
+    def answer(self) -> bool:
         """Answer one message if there is one. Returns whether there was one."""
         came = self._receive()
         if came is None:

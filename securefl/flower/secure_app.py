@@ -16,6 +16,7 @@ import stat
 import tempfile
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,10 +24,9 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 
-from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
-from securefl.deployment.computing import answered
-from securefl.deployment.connection import reached
+from securefl.deployment.connection import send
 from securefl.deployment.messages import Compute, Computed
 from securefl.deployment.peers import user_of
 from securefl.flower.exchange import SIMULATION, counted, relay
@@ -158,7 +158,9 @@ class _SecureApp(ClientApp):
         if message.metadata.message_type == SIMULATION and _partition(context) is not None:
             return Message(counted(int(context.node_config["num-partitions"])), reply_to=message)
         name, path, user = self._party(context)
-        return relay(message, name, lambda request: self._asked(path, user, request, message, context))
+        compute = partial(self._computed, message, context)
+        ask = partial(send, path, timeout=message.metadata.ttl, user=user, compute=compute)
+        return relay(message, name, ask)
 
     def _party(self, context: Context) -> tuple[str, Path, int]:
         try:
@@ -169,19 +171,7 @@ class _SecureApp(ClientApp):
             _log.warning("Expected a party beside this node: %s", error)
             return "", Path(os.devnull), os.getuid()
 
-    def _asked(self, path: Path, user: int, request: bytes, message: Message, context: Context) -> bytes:
-        with reached(path, timeout=message.metadata.ttl, user=user) as line:
-
-            def query(frame: bytes) -> bytes:
-                line.send(frame)
-                reply = line.receive()
-                if reply is None:
-                    raise RemoteProtocolError("Expected a reply, got the connection's end.", sender="party")
-                return reply
-
-            return answered(query, request, lambda compute: self._computed(compute, message, context))
-
-    def _computed(self, compute: Compute, message: Message, context: Context) -> Computed | None:
+    def _computed(self, message: Message, context: Context, compute: Compute) -> Computed | None:
         """The inner app's result, or None after an error. The reason is only in this node's log."""
         try:
             task = Task.decoded(compute.task)

@@ -56,7 +56,7 @@ from securefl.core.signing import AgreementKey, SigningKey
 from securefl.linear import words
 from securefl.linear.pad_terms import KEY, SECRET, SEED, PadTerms
 from securefl.linear.pads import admit, mask, noise_of, pad_and_rest, rounded
-from securefl.linear.turn import SALT, Declared, ScoreQuestion, clear_part, refusal
+from securefl.linear.turn import SALT, Declared, PublicQuery, clear_part, refusal
 from securefl.linear.words import Words
 
 TAG: Final = 16
@@ -183,20 +183,20 @@ class PadFiles:
         return masked.fresh.raw + tag + words.packed(delta) + _word(whole - own, terms)
 
     def opening(
-        self, agreement: AgreementKey, weights: Words | None, question: ScoreQuestion, item: bytes, name: str
+        self, agreement: AgreementKey, weights: Words | None, query: PublicQuery, item: bytes, name: str
     ) -> Opening:
         """The key holder's part: how to open an item to the word <x, v> + n + c.
 
         Args:
             agreement: the key that the client agreed with.
-            weights, question: as `turn.told_weights` returns them; of dealt pads None, and a digest b"".
+            weights, query: as `turn.told_weights` returns them; of dealt pads None, and a digest b"".
             item: `item_bytes` bytes.
             name: under which the client made its message, also for refusals.
 
         The function raises RemoteProtocolError for a fresh key of small order, or a message that was made for
         other terms, another name, other weights or another key.
         """
-        terms, told, fresh = self.terms, question.told, PublicKey(item[:KEY])
+        terms, told, fresh = self.terms, query.told, PublicKey(item[:KEY])
 
         def opened() -> bytes:
             try:
@@ -205,7 +205,8 @@ class PadFiles:
                 raise refusal(str(error), name) from None
             if not hmac.compare_digest(tag, item[KEY : KEY + TAG]):
                 raise refusal(
-                    f"Expected a message that its client made for us, this server and {name!r}, got another.",
+                    f"Expected a message that its client made for us, this server and {name!r}, got one for "
+                    "others, or a changed one. Have it made again.",
                     name,
                 )
             end = len(item) - terms.word_bytes

@@ -21,7 +21,7 @@ from securefl.linear.checked import admit, product_of, share_of, signed, verifie
 from securefl.linear.checks import Checks
 from securefl.linear.encryptor import Encryptor
 from securefl.linear.pad_terms import KEY
-from securefl.linear.turn import SALT, Declared, ScoreQuestion, refusal
+from securefl.linear.turn import SALT, Declared, PublicQuery, refusal
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +55,9 @@ class CheckedFiles:
     def message(self, hidden: Floats, name: str, told: bytes, signing: SigningKey | None) -> bytes:
         """The client's part: its message. Errors as for `Encryptor.encrypt`."""
         assert signing is not None
-        question = ScoreQuestion(terms=self.terms, name=name, told=told, key=self.key.session)
+        query = PublicQuery(terms=self.terms, name=name, told=told, key=self.key.session)
         ciphertext, own = Encryptor(self.key, self.terms.terms).encrypt(hidden), signing.public.raw
-        whole = signed(question, ciphertext, own.hex(), signing)
+        whole = signed(query, ciphertext, own.hex(), signing)
         return whole[:-SIGNATURE_BYTES] + own + whole[-SIGNATURE_BYTES:]
 
     def item(self, declared: Declared, raw: bytes, clear: Floats, name: str) -> bytes:
@@ -70,7 +70,7 @@ class CheckedFiles:
             name: the client's label, also for refusals.
 
         Raises:
-            RemoteProtocolError: names a client whose message or signature is not for this question, or whose
+            RemoteProtocolError: names a client whose message or signature is not for this query, or whose
                 score could wrap.
         """
         checks, p = self.terms, self.terms.terms.parameters
@@ -79,9 +79,9 @@ class CheckedFiles:
         constant, end = constant_of(declared, clear, name), checks.terms.ciphertext_bytes
         public = PublicKey(raw[end : end + KEY])
         came = admit(raw[:end] + raw[end + KEY :], checks, self.key.session, sender=name)
-        question = ScoreQuestion(terms=checks, name=name, told=declared.told, key=self.key.session)
+        query = PublicQuery(terms=checks, name=name, told=declared.told, key=self.key.session)
         try:
-            own = product_of(came, declared, question, public.raw.hex(), public, sender=name)
+            own = product_of(came, declared, query, public.raw.hex(), public, sender=name)
         except RemoteProtocolError as error:
             what = f"Expected a message that its client signed for this match: {error}"
             raise refusal(what, name, "checks") from None
@@ -91,7 +91,7 @@ class CheckedFiles:
     def opening(
         self,
         factors: Sequence[Residues],
-        question: ScoreQuestion,
+        query: PublicQuery,
         known: Callable[[PublicKey, str], None],
         rng: random.Random,
         item: bytes,
@@ -101,21 +101,21 @@ class CheckedFiles:
 
         Args:
             factors: the weights times the key (`checked.key_factors`).
-            question: as `turn.told_weights` returns it.
+            query: as `turn.told_weights` returns it.
             known: raises RemoteProtocolError for the key of a client that was not given.
             rng: of the flooding.
             item: `item_bytes` bytes.
             name: the client's label, also for refusals.
 
         Raises:
-            RemoteProtocolError: the client did not sign it for this question.
+            RemoteProtocolError: the client did not sign it for this query.
         """
         checks, p = self.terms, self.terms.terms.parameters
         at, end = KEY + SIGNATURE_BYTES, KEY + SIGNATURE_BYTES + self.terms.answer_bytes
         public = PublicKey(item[:KEY])
         known(public, name)
         own = gate.unpack_integer(item[at:end], p.modulus, sender=name)
-        asked = ScoreQuestion(terms=checks, name=name, told=question.told, key=question.key)
+        asked = PublicQuery(terms=checks, name=name, told=query.told, key=query.key)
         said, parts = verified(asked, public.raw.hex(), public, item[KEY:at], item[end:], sender=name)
 
         def opened() -> bytes:

@@ -49,15 +49,15 @@ from securefl.linear.checks import NUMBER, Checks, Coefficients, hash_of
 from securefl.linear.encryptor import Encryptor, admitted
 from securefl.linear.scheme import LinearScheme, Report, Sent
 from securefl.linear.terms import LinearTerms, flooded
-from securefl.linear.turn import Answer, Declared, ScoreQuestion
+from securefl.linear.turn import Answer, Declared, PublicQuery
 from securefl.storage.own_record import PartyKeys
 
 # The client -----------------------------------------------------------------------------------------
 
 
-def statement(question: ScoreQuestion, client: str, h1: bytes) -> bytes:
+def statement(query: PublicQuery, client: str, h1: bytes) -> bytes:
     """The bytes that a client signs. client: its name in the roster."""
-    own = (question.key, question.terms.digest, question.name.encode(), question.told)
+    own = (query.key, query.terms.digest, query.name.encode(), query.told)
     return prefix("checked/statement") + fields(*own, client.encode(), h1)
 
 
@@ -68,16 +68,16 @@ def c1_of(ciphertext: bytes, checks: Checks) -> bytes:
     return b"".join(ciphertext[at : at + size] for at in starts)
 
 
-def signed(question: ScoreQuestion, ciphertext: bytes, client: str, own: SigningKey) -> bytes:
+def signed(query: PublicQuery, ciphertext: bytes, client: str, own: SigningKey) -> bytes:
     """The client's message: its ciphertext, and its signature.
 
     Args:
-        question: the query.
+        query: of the exchange.
         ciphertext: as `Encryptor.encrypt` returns it.
         client: its own name in the roster.
         own: the key that the roster has of this client.
     """
-    said = statement(question, client, hash_of(c1_of(ciphertext, question.terms)))
+    said = statement(query, client, hash_of(c1_of(ciphertext, query.terms)))
     return ciphertext + own.sign(said).raw
 
 
@@ -107,19 +107,19 @@ def admit(message: bytes, checks: Checks, key: bytes, *, sender: str) -> Encrypt
 def product_of(
     message: Encrypted,
     declared: Declared,
-    question: ScoreQuestion,
+    query: PublicQuery,
     client: str,
     public: PublicKey,
     *,
     check: Verify = verify,
     sender: str,
 ) -> int:
-    """(V c0)_0 of a message that its client signed for this question.
+    """(V c0)_0 of a message that its client signed for this query.
 
     Args:
         message: as `admit` returns it.
         declared: the weights.
-        question: under the key holder's key.
+        query: under the key holder's key.
         client, public: the client's name and key in the roster.
         check: checks a signature.
         sender: the name for refusals.
@@ -128,10 +128,10 @@ def product_of(
         RemoteProtocolError: names the client whose signature is not of this message, place and digest.
     """
     try:
-        check(public, Signature(message.signature), statement(question, client, hash_of(message.c1)))
+        check(public, Signature(message.signature), statement(query, client, hash_of(message.c1)))
     except CryptoError as error:
         raise _refusal(str(error), sender) from None
-    return _coefficient(declared.factors, message.c0, question.terms.terms.parameters)
+    return _coefficient(declared.factors, message.c0, query.terms.terms.parameters)
 
 
 def _coefficient(factors: Sequence[Residues], halves: Sequence[Residues], p: Parameters) -> int:
@@ -147,7 +147,7 @@ def _coefficient(factors: Sequence[Residues], halves: Sequence[Residues], p: Par
 
 
 def verified(
-    question: ScoreQuestion,
+    query: PublicQuery,
     client: str,
     public: PublicKey,
     signature: bytes,
@@ -158,14 +158,14 @@ def verified(
 ) -> tuple[bytes, list[Residues]]:
     """The statement that a client signed, and its c1 as polynomials in NTT form.
 
-    Raises RemoteProtocolError(sender) if the client did not sign it for this question, or if it is no c1.
+    Raises RemoteProtocolError(sender) if the client did not sign it for this query, or if it is no c1.
     """
-    said = statement(question, client, hash_of(c1))
+    said = statement(query, client, hash_of(c1))
     try:
         check(public, Signature(signature), said)
     except CryptoError as error:
         raise _refusal(f"{client}: {error}", sender) from None
-    terms, p = question.terms.terms, question.terms.terms.parameters
+    terms, p = query.terms.terms, query.terms.terms.parameters
     size = len(c1) // terms.ciphertexts
     parts = [
         gate.unpack(c1[at : at + size], 1, p.primes, p.poly_modulus_degree, sender=sender)[0]
@@ -217,29 +217,27 @@ class CheckedAnswerer(Guarded):
         self._member, self._openings, self._report, self._verify = member, openings, report, check
         self._rng = rng or random.SystemRandom()
 
-    def begin(self, question: ScoreQuestion, weights: Coefficients) -> Answer:
-        factors = key_factors(weights, self._keys, question.terms)
+    def begin(self, query: PublicQuery, weights: Coefficients) -> Answer:
+        factors = key_factors(weights, self._keys, query.terms)
 
         def answer(entry: bytes, sender: str) -> bytes:
             try:
-                return self._share(question, factors, entry, sender)
+                return self._share(query, factors, entry, sender)
             except RemoteProtocolError as error:
                 self._report(error.sender, str(error))
-                return b"\xff" * int(question.terms.answer_bytes)
+                return b"\xff" * int(query.terms.answer_bytes)
 
         return answer
 
-    def _share(
-        self, question: ScoreQuestion, factors: Sequence[Residues], entry: bytes, sender: str
-    ) -> bytes:
-        terms, at = question.terms.terms, NUMBER + SIGNATURE_BYTES
+    def _share(self, query: PublicQuery, factors: Sequence[Residues], entry: bytes, sender: str) -> bytes:
+        terms, at = query.terms.terms, NUMBER + SIGNATURE_BYTES
         number = int.from_bytes(entry[:NUMBER], "little")
         try:
             client, public = self._member(number)
         except CryptoError as error:
             raise _refusal(f"Client {number}: {error}", sender) from None
         said, parts = verified(
-            question, client, public, entry[NUMBER:at], entry[at:], check=self._verify, sender=sender
+            query, client, public, entry[NUMBER:at], entry[at:], check=self._verify, sender=sender
         )
 
         def reply() -> bytes:
@@ -312,9 +310,9 @@ class CheckedCkks(LinearScheme):
     def entry(
         self, declared: Declared, key: CheckedKey, one: Sent, directory: Directory
     ) -> tuple[bytes, int]:
-        message, question, name = one.message, declared.question(key.name), one.sender
+        message, query, name = one.message, declared.public(key.name), one.sender
         public = directory.roster([name]).members[0].identity
-        own = product_of(message, declared, question, name, public, check=directory.verify, sender=name)
+        own = product_of(message, declared, query, name, public, check=directory.verify, sender=name)
         return u32(one.client) + message.signature + message.c1, own
 
 
@@ -338,8 +336,8 @@ class SignedEncryption:
 
     encryptor: Encryptor
 
-    def conceal(self, question: ScoreQuestion, own: Identity, hidden: Floats) -> bytes:
-        return signed(question, self.encryptor.encrypt(hidden), own.name, own.signing)
+    def conceal(self, query: PublicQuery, own: Identity, hidden: Floats) -> bytes:
+        return signed(query, self.encryptor.encrypt(hidden), own.name, own.signing)
 
     def prepare(self) -> bool:
         return self.encryptor.prepare()

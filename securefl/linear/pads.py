@@ -41,7 +41,7 @@ from securefl.he.parameters import STRONG
 from securefl.linear import words
 from securefl.linear.pad_terms import COVER, KEY, PLACE, SECRET, PadTerms
 from securefl.linear.scheme import LinearScheme, Report, Sent
-from securefl.linear.turn import Answer, Declared, ScoreQuestion, refusal
+from securefl.linear.turn import Answer, Declared, PublicQuery, refusal
 from securefl.linear.words import Words
 from securefl.storage.own_record import PartyKeys
 
@@ -153,14 +153,14 @@ class PadAnswerer:
     agreement: AgreementKey
     key: ClassVar[bytes] = b""
 
-    def begin(self, question: ScoreQuestion, weights: Words) -> Answer:
-        terms = question.terms
+    def begin(self, query: PublicQuery, weights: Words) -> Answer:
+        terms = query.terms
         most, modulus = COVER * words.total(weights), 2**terms.word_bits
 
         def answer(entry: bytes, sender: str) -> bytes:
             own, fresh = self.agreement, PublicKey(entry)
             try:
-                pad, secret = pad_and_rest(own, fresh, fresh, terms, question.name, question.told)
+                pad, secret = pad_and_rest(own, fresh, fresh, terms, query.name, query.told)
             except CryptoError as error:  # a weak fresh key
                 raise refusal(str(error), sender) from None
             found: int = (words.product(pad, weights) - noise_of(secret, most)) % modulus
@@ -222,8 +222,8 @@ class PadKey:
     def concealer(self, terms: PadTerms) -> PadKey:
         return self
 
-    def conceal(self, question: ScoreQuestion, own: Identity | None, hidden: Floats) -> bytes:
-        return mask(hidden, question.terms, question.name, question.told, self.agreement)
+    def conceal(self, query: PublicQuery, own: Identity | None, hidden: Floats) -> bytes:
+        return mask(hidden, query.terms, query.name, query.told, self.agreement)
 
     def prepare(self) -> bool:
         return False  # a pad binds its query's place: nothing of it is known before the call

@@ -4,9 +4,9 @@ A scheme has a side for each party, which keeps that party's keys of a session. 
 cipher, and play one turn (`turn`) in an exchange:
 
 client       `conceal`              conceals the hidden part of a value, by the name of the query
-server       `questions`            declares the weights; the public part, which the calls state
+server       `declare`              declares the weights; the public part, which the calls state
              `admit`                the gate: checks sealed bytes before any native library reads them
-             `score`, then `Asked`  slow work, which ends in one request, and in the numbers `Found`
+             `score`                slow work, which ends in one `KeyHolderRequest`, and in numbers `Found`
 key holder   `machine`              opens that request
 
 What a cipher does differently are the methods of `LinearScheme` that its two kinds have (`pads.Pads`,
@@ -35,9 +35,9 @@ from securefl.linear.turn import (
     Answerer,
     Arrived,
     Declared,
+    PublicQuery,
     QueryKeyHolder,
     QueryServer,
-    ScoreQuestion,
 )
 from securefl.storage.own_record import PartyKeys
 
@@ -86,7 +86,7 @@ Found = Mapping[Place, float]
 
 
 @dataclass(frozen=True)
-class Asked:
+class KeyHolderRequest:
     """A request to the key holder.
 
     Attributes:
@@ -100,7 +100,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Questions:
+class PublicQueries:
     """The public part of one exchange of scores.
 
     Attributes:
@@ -116,7 +116,7 @@ class Questions:
     weights: tuple[bytes, ...] = ()
 
     @classmethod
-    def of(cls, queries: Queries, cohort: int) -> Questions:
+    def of(cls, queries: Queries, cohort: int) -> PublicQueries:
         """The public part of these queries. Raises LocalProtocolError for queries of several bounds."""
         # A dictionary keeps the order of the distinct bounds. A call names one set of bounds, and so one key.
         first, *others = {query.bounds: None for query in queries.values()}
@@ -137,11 +137,14 @@ class Questions:
         if not self.distinct:
             raise CryptoError("Expected each query once, got one twice.")
         if len(self.weights) != len(self.names) or any(len(one) != DIGEST for one in self.weights):
-            raise CryptoError("Expected the digest of each query's weights, got another number of them.")
+            raise CryptoError(
+                f"Expected a digest of {DIGEST} bytes for each of {len(self.names)} queries, got "
+                f"{len(self.weights)}, or some of another length."
+            )
         return dict(zip(self.names, self.weights, strict=True))
 
-    def bound_to(self, weights: Iterable[bytes]) -> Questions:
-        """The same questions, with a digest of each query's weights."""
+    def bound_to(self, weights: Iterable[bytes]) -> PublicQueries:
+        """The same queries, with a digest of each query's weights."""
         return replace(self, weights=tuple(weights))
 
 
@@ -220,7 +223,7 @@ class LinearClients:
         self._latest: Any = None
 
     def conceal(
-        self, asked: Questions, header: Header, key: bytes, clients: Sequence[str]
+        self, asked: PublicQueries, header: Header, key: bytes, clients: Sequence[str]
     ) -> Mapping[str, Mapping[str, ConcealVector]]:
         """The functions that conceal a client's part of a value, by name of the client and of the query.
 
@@ -234,14 +237,13 @@ class LinearClients:
             public = scheme.pinned(self._directory, terms, key)
             known = self._known[purpose] = key, public.name, public.concealer(terms)
         _, name_of_key, self._latest = known
-        questions = [
-            ScoreQuestion(terms=terms, name=name, told=told, key=name_of_key)
-            for name, told in digests.items()
+        queries = [
+            PublicQuery(terms=terms, name=name, told=told, key=name_of_key) for name, told in digests.items()
         ]
 
         def of(own: Identity | None) -> Mapping[str, ConcealVector]:
             conceal = self._latest.conceal
-            return {one.name: ConcealVector(asked.bounds, partial(conceal, one, own)) for one in questions}
+            return {one.name: ConcealVector(asked.bounds, partial(conceal, one, own)) for one in queries}
 
         if not scheme.signs:
             return dict.fromkeys(clients, of(None))
@@ -266,19 +268,19 @@ class LinearServer:
         self._declared: dict[str, Declared] = {}
         self._sealed: dict[LinearBounds, int] = {}
 
-    def questions(self, queries: Queries, cohort: int, header: Header) -> Questions:
+    def declare(self, queries: Queries, cohort: int, header: Header) -> PublicQueries:
         """The public part of one exchange, as the calls state it. It comes before `begin`.
 
         Raises LocalProtocolError for queries of several bounds, and ConfigError for weights outside them.
         """
-        asked = Questions.of(queries, cohort)
+        asked = PublicQueries.of(queries, cohort)
         terms = self._scheme.terms(asked.bounds, header)
         self._sealed[asked.bounds] = terms.message_bytes
         self._declared = {name: Declared.of(queries[name], terms, name) for name in asked.names}
         return asked.bound_to(one.told for one in self._declared.values())
 
-    def begin(self, asked: Questions, key: bytes, report: Report) -> Scoring:
-        """The server's part of the exchange of these questions. Raises CryptoError as for `conceal`."""
+    def begin(self, asked: PublicQueries, key: bytes, report: Report) -> Scoring:
+        """The server's part of the exchange of these queries. Raises CryptoError as for `conceal`."""
         directory, terms = self._own.directory, next(iter(self._declared.values())).terms
         public = self._scheme.pinned(directory, terms, key)
         servers = {
@@ -290,7 +292,8 @@ class LinearServer:
             terms=terms,
             key=public,
             servers=servers,
-            cohort=asked.cohort,
+            asked=asked,
+            reply=key,
             directory=directory,
             report=report,
         )
@@ -308,14 +311,16 @@ class LinearServer:
 class Scoring:
     """The server's part of one exchange of scores, for its machine.
 
-    key: the key holder's. servers: by the names of the concealed values.
+    key: the key holder's, and reply: its bytes, which clients get. servers: by the names of the concealed
+    values. asked: what the calls state.
     """
 
     scheme: LinearScheme
     terms: Any
     key: Any
     servers: Mapping[str, QueryServer]
-    cohort: int
+    asked: PublicQueries
+    reply: bytes
     directory: Directory
     report: Report
 
@@ -332,7 +337,7 @@ class Scoring:
     def replies(self) -> Limit:
         """The limit of the key holder's replies."""
         tag = len(self.terms.reply_tag(self.key.name))
-        each = tag + self.terms.answer_bytes * self.cohort + 8
+        each = tag + self.terms.answer_bytes * self.asked.cohort + 8
         return Limit(each * len(self.servers) + OVERHEAD, len(self.servers))
 
     def admit(self, sender: str, sealed: bytes) -> Any:
@@ -343,14 +348,8 @@ class Scoring:
         return self.scheme.admit(sealed, self.terms, self.key, sender)
 
     def score(self, sent: tuple[Sent, ...]) -> RequestAnswers:
-        """The work order that ends in an `Asked`, or in an empty `Found` if nothing is to open."""
+        """The work order that ends in a `KeyHolderRequest`, or in an empty `Found` if nothing is to open."""
         return RequestAnswers(self, sent)
-
-    def arrived(self, one: Sent) -> Arrived:
-        declared = self.servers[one.name].declared
-        return declared.arrived(
-            *self.scheme.entry(declared, self.key, one, self.directory), one.clear, one.sender
-        )
 
 
 Requested = tuple[str, tuple[tuple[Sent, Arrived], ...]]
@@ -364,11 +363,14 @@ class RequestAnswers:
     part: Scoring
     sent: tuple[Sent, ...]
 
-    def run(self) -> Asked | Found:
+    def run(self) -> KeyHolderRequest | Found:
         arrived: list[tuple[Sent, Arrived]] = []
+        part = self.part
         for one in self.sent:
-            with blaming(self.part.report):
-                arrived.append((one, self.part.arrived(one)))
+            with blaming(part.report):
+                declared = part.servers[one.name].declared
+                entry, own_integer = part.scheme.entry(declared, part.key, one, part.directory)
+                arrived.append((one, declared.arrived(entry, own_integer, one.clear, one.sender)))
         # Before requests are made, since the key holder refuses a whole request that has an entry twice. One
         # of the two copied it, and the server cannot tell which.
         uses = Counter(own.short for _, own in arrived)
@@ -387,7 +389,7 @@ class RequestAnswers:
         items = tuple(
             self.part.servers[name].request([own for _, own in listed]) for name, listed in requested
         )
-        return Asked(items, partial(AddAnswers, self.part, tuple(requested)))
+        return KeyHolderRequest(items, partial(AddAnswers, self.part, tuple(requested)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -438,7 +440,7 @@ class LinearKeyHolder:
         self._scheme, self._own, self._report = scheme, own, report
         self._known: dict[bytes, tuple[Answerer, bytes]] = {}
 
-    def machine(self, asked: Questions, header: Header) -> tuple[OpeningMachine, bytes]:
+    def machine(self, asked: PublicQueries, header: Header) -> tuple[OpeningMachine, bytes]:
         """The machine of one exchange, and the public key. Raises ConfigError if no key fits."""
         if not asked.distinct:
             raise ConfigError("Expected each query once, got one twice.")
@@ -520,7 +522,7 @@ class OpeningMachine:
         # Repeating a request spends nothing: one is opened, and its reply is kept.
         if state.request not in (None, message):
             raise RemoteProtocolError(
-                "Expected one request, got another: one is opened.", sender=sender, phase="opening"
+                "Expected one request, got a second one: one is opened.", sender=sender, phase="opening"
             )
         if state.request is None:
             return Step(Ready(message), need=Need(OpenItems(self.open_, message.items, self.report)))

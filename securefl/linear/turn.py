@@ -121,7 +121,7 @@ def framed(terms: Terms, body: bytes) -> bytes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreQuestion:
+class PublicQuery:
     """One query of an exchange, as clients and key holder know it.
 
     Attributes:
@@ -151,7 +151,7 @@ def wrong_weights(values: Floats, bounds: LinearBounds, slack: Callable[[float],
         own, room = values[at : at + run.count], slack(max(abs(run.low), abs(run.high)))
         if not ((own >= run.low - room) & (own <= run.high + room)).all():
             last = at + run.count - 1
-            return f"Expected weights {at} to {last} from {run.low:g} to {run.high:g}, got others."
+            return f"Expected weights {at} to {last} from {run.low:g} to {run.high:g}, got some outside."
         at += run.count
     return None
 
@@ -217,9 +217,9 @@ class Declared(Guarded):
         told, error = commitment(terms, name, chosen, packed), terms.error_of(query, weights)
         return cls(terms, name, query, told, chosen + packed, terms.factors(weights), error)
 
-    def question(self, key: bytes) -> ScoreQuestion:
+    def public(self, key: bytes) -> PublicQuery:
         """What clients and key holder know of it, under the key of this name."""
-        return ScoreQuestion(terms=self.terms, name=self.name, told=self.told, key=key)
+        return PublicQuery(terms=self.terms, name=self.name, told=self.told, key=key)
 
     def arrived(self, entry: bytes, own: int, clear: Floats, sender: str) -> Arrived:
         """A client's message: what the request has for it, the server's integer, and its plaintext part.
@@ -302,7 +302,7 @@ class Answerer(Protocol):
     @property
     def key(self) -> bytes: ...
 
-    def begin(self, question: ScoreQuestion, weights: Any) -> Answer:
+    def begin(self, query: PublicQuery, weights: Any) -> Answer:
         """The function that answers the entries of a request. Its RemoteProtocolError refuses all of them."""
         ...
 
@@ -367,21 +367,21 @@ class QueryKeyHolder(Guarded):
         if name in self._answered:
             before, reply = self._answered[name]
             if before != found:
-                raise refusal(f"Expected the first request of {name!r} again, got another.", sender)
+                raise refusal(
+                    f"Expected the first request of {name!r} again, got a second one: one is opened.", sender
+                )
             return reply
-        weights, question = told_weights(head[INDEX:], terms, name, self._answerer.key, sender=sender)
+        weights, query = told_weights(head[INDEX:], terms, name, self._answerer.key, sender=sender)
         if len({one[: terms.name_bytes] for one in entries}) < len(entries):
             raise refusal("Expected each client once, got one twice.", sender)
-        answer = self._answerer.begin(question, weights)
+        answer = self._answerer.begin(query, weights)
         reply = terms.reply_tag(self._answerer.key) + b"".join(answer(one, sender) for one in entries)
         self._answered[name] = found, reply
         return reply
 
 
-def told_weights(
-    head: bytes, terms: Terms, name: str, key: bytes, *, sender: str
-) -> tuple[Any, ScoreQuestion]:
-    """The weights in a head that came, and the question that they answer.
+def told_weights(head: bytes, terms: Terms, name: str, key: bytes, *, sender: str) -> tuple[Any, PublicQuery]:
+    """The weights in a head that came, and the query that they answer.
 
     Raises RemoteProtocolError(sender) if no query inside the bounds has them.
     """
@@ -392,7 +392,7 @@ def told_weights(
     # Computed from the weights that came, never taken from the request: a digest that the request stated
     # could be that of other weights.
     told = commitment(terms, name, salt, sent)
-    return weights, ScoreQuestion(terms=terms, name=name, told=told, key=key)
+    return weights, PublicQuery(terms=terms, name=name, told=told, key=key)
 
 
 def centred(value: int, modulus: int) -> int:

@@ -19,7 +19,7 @@ from securefl.linear.addressed_checked import CheckedFiles
 from securefl.linear.checked import key_factors
 from securefl.linear.encrypted import Opener
 from securefl.linear.pad_terms import KEY
-from securefl.linear.turn import Score, ScoreQuestion, read_score, told_weights
+from securefl.linear.turn import PublicQuery, Score, read_score, told_weights
 from securefl.matching.clients import ClientPublic
 from securefl.matching.keys import SETS, EvaluatorPublic, pads_key
 from securefl.matching.matchers import requests_context
@@ -62,14 +62,14 @@ class Reader:
         body, agreement = scores.body[:-SIGNATURE_BYTES], pads_key(signing)
         opening: Callable[[bytes, str], Opening]
         if isinstance(files, PadFiles):
-            items, weights, question = _opened(body, agreement, scores, files, b"")
-            opening = partial(files.opening, agreement, weights, question)
+            items, weights, query = _opened(body, agreement, scores, files, b"")
+            opening = partial(files.opening, agreement, weights, query)
         else:
             pair = KeyPair(files.key, secrets[SETS.index(files.key.parameters)])
             if isinstance(files, CheckedFiles):
-                items, weights, question = _opened(body, agreement, scores, files, pair.public.session)
+                items, weights, query = _opened(body, agreement, scores, files, pair.public.session)
                 factors, known = key_factors(weights, pair, files.terms), partial(_require_known, clients)
-                opening = partial(files.opening, factors, question, known, random.SystemRandom())
+                opening = partial(files.opening, factors, query, known, random.SystemRandom())
             else:
                 items = _split(body, len(scores.labels), files.item_bytes)
                 opening = Opener(pair, files.terms, evaluator.signing, openings=openings).opening
@@ -101,23 +101,23 @@ class Reader:
 
 def _opened(
     body: bytes, agreement: AgreementKey, scores: Scores, files: PadFiles | CheckedFiles, key: bytes
-) -> tuple[tuple[bytes, ...], Any, ScoreQuestion]:
+) -> tuple[tuple[bytes, ...], Any, PublicQuery]:
     """The items in a sealed body, and the told weights before them. None of dealt pads."""
     try:
         plain = unseal(agreement, body, requests_context(scores.header))
         items = _split(plain[files.head_bytes :], len(scores.labels), files.item_bytes)
         if not files.head_bytes:
-            return items, None, ScoreQuestion(terms=files.terms, name=QUERY, told=b"")
+            return items, None, PublicQuery(terms=files.terms, name=QUERY, told=b"")
         head = plain[: files.head_bytes]
-        weights, question = told_weights(head, files.terms, QUERY, key, sender="evaluator")
+        weights, query = told_weights(head, files.terms, QUERY, key, sender="evaluator")
     except (CryptoError, RemoteProtocolError) as error:
         raise DataError(f"{error} Have the profiles matched again.") from None
-    if question.told.hex() != scores.header["declared"]:
+    if query.told.hex() != scores.header["declared"]:
         raise DataError(
             "Expected the weights that were declared to the clients, got others. Have the profiles "
             "matched again."
         )
-    return items, weights, question
+    return items, weights, query
 
 
 def _split(plain: bytes, count: int, size: int) -> tuple[bytes, ...]:

@@ -22,17 +22,17 @@ def with_noise(plan: Plan, record: OwnRecord, ask: CohortQuery, answers: Answers
     if not answers.totals:  # nothing was opened
         return answers
     totals = dict(answers.totals)
-    for question in ask.sums:
-        mechanism, total = Protection(plan, question.spec).mechanism, totals[question.spec.name]
+    for wanted in ask.sums:
+        mechanism, total = Protection(plan, wanted.spec).mechanism, totals[wanted.spec.name]
         if mechanism.total_by != SERVER:
             continue
-        drawn = mechanism.total_noise(SERVER, question.size, [_source(record, question, total, header)])
+        drawn = mechanism.total_noise(SERVER, wanted.size, [_source(record, wanted, total, header)])
         assert drawn is not None
-        totals[question.spec.name] = replace(total, value=total.value + drawn * question.spec.grid.step)
+        totals[wanted.spec.name] = replace(total, value=total.value + drawn * wanted.spec.grid.step)
     return replace(answers, totals=totals)
 
 
-def _source(record: OwnRecord, question: Sum, total: Total, header: Header) -> Source:
+def _source(record: OwnRecord, wanted: Sum, total: Total, header: Header) -> Source:
     """The randomness of the server's noise on a total. It is the same if the round is run again.
 
     Fresh noise on the same total would be a second release of it. Another total, or one at another place,
@@ -43,6 +43,6 @@ def _source(record: OwnRecord, question: Sum, total: Total, header: Header) -> S
         raise LocalProtocolError(
             f"Expected a round that is not over, got {header.round}: rounds go up. Query in a later round."
         )
-    name = question.spec.name.encode()
+    name = wanted.spec.name.encode()
     of = hashlib.sha256(total.value.tobytes()).digest()
     return Source(derived(secret, b"central|" + fields(u32(*header.place()), name, of)))

@@ -44,7 +44,7 @@ DEADLINE: Final = "deadline"
 Handler = Callable[..., Step[Any]]
 """The reaction to an event: a function of the party or its agreement, the state, and the event itself."""
 
-Asked = type[Any] | Act
+WorkOrder = type[Any] | Act
 """Slow or guarded work: the class of its order, or the act of a `RecordAct`."""
 Event = type[Any] | Act | Literal["begin", "deadline"]
 """A message, the host's answer to an order, the beginning, or a deadline."""
@@ -77,7 +77,7 @@ class Row:
     follows: type[Any] | None = None
     spec: tuple[type[Any], type[Any] | str] | None = None
     before: type[Any] | None = None
-    asks: Asked | None = None
+    asks: WorkOrder | None = None
     result: str | None = None
 
     @property

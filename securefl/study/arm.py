@@ -75,11 +75,15 @@ def is_personal(records: Sequence[Mapping[str, Any]]) -> bool:
 
 @dataclass(frozen=True)
 class ArmRun:
-    """A finished arm under one seed, and the records of all its rounds (see `run.RoundRunner`)."""
+    """A finished arm under one seed.
+
+    records: of all its rounds (see `run.RoundRunner`). charges: of its ledger (see `Ledger.charges`).
+    """
 
     arm: Arm
     world: World
     records: list[dict[str, Any]]
+    charges: list[tuple[int, str, str, str]]
 
     @property
     def personal(self) -> bool:

@@ -95,7 +95,7 @@ def run_arm(
                 records.append(record)
                 tell(record)
             stop.check()
-    return ArmRun(arm, world, records)
+        return ArmRun(arm, world, records, saved.ledger.charges())
 
 
 class RoundRunner:
@@ -148,10 +148,10 @@ class RoundRunner:
         network = Network(study.network, rng=stream(world.seed, "network", number))
         self._logs, self._seen = [], []
 
-        def query(question: CohortQuery, stage: int) -> Answers:
+        def query(asked: CohortQuery, stage: int) -> Answers:
             header = Header(self._session, number, 0, stage)
-            answers, log = self._engine.query(question, header, network)
-            self._logs.append((question, log))
+            answers, log = self._engine.query(asked, header, network)
+            self._logs.append((asked, log))
             self._seen.append(self._engine.server.seen)
             return answers
 
@@ -259,7 +259,7 @@ class RoundRunner:
         Real bytes all count as communication. With a preset's constant model size, a profile counts beside
         it, and an exchange without a model counts its real bytes.
         """
-        sent = [question.spec for question in query.sums]
+        sent = [wanted.spec for wanted in query.sums]
         world = self._world
         # A second query of a round has no model: its clients have already trained.
         trains = len(query.broadcast) > 0 and any(

@@ -23,14 +23,14 @@ class Running:
     """
 
     numbers: NDArray[np.int32] | NDArray[np.int64]
-    sensitivity_on_grid: int = 0
+    reach: int = 0
 
     def having(self, numbers: NDArray[np.int32], largest: int) -> Running:
         """The sum with these numbers added, none larger than `largest` in magnitude."""
-        sensitivity_on_grid = self.sensitivity_on_grid + largest
-        wide = self.numbers if sensitivity_on_grid <= _MOST else self.numbers.astype(np.int64, copy=False)
+        reach = self.reach + largest
+        wide = self.numbers if reach <= _MOST else self.numbers.astype(np.int64, copy=False)
         # A new array, never in place: if another vector of the client is refused, this state stays valid.
-        return Running(wide + numbers, sensitivity_on_grid)
+        return Running(wide + numbers, reach)
 
 
 Totals = Mapping[str, Running]
@@ -40,7 +40,7 @@ _MOST: Final = 2**31 - 1
 
 def nothing(asked: Sequence[Sum]) -> Totals:
     """Empty running sums, before any client's vector."""
-    return {question.spec.name: Running(np.zeros(question.size, np.int32)) for question in asked}
+    return {wanted.spec.name: Running(np.zeros(wanted.size, np.int32)) for wanted in asked}
 
 
 def added(
@@ -66,10 +66,10 @@ def added(
         RemoteProtocolError: a vector outside its grid, of another size or in another form.
     """
     return {
-        question.spec.name: totals[question.spec.name].having(
-            *_checked(question, came[question.spec.name], sender, question.spec.name in whole)
+        wanted.spec.name: totals[wanted.spec.name].having(
+            *_checked(wanted, came[wanted.spec.name], sender, wanted.spec.name in whole)
         )
-        for question in asked
+        for wanted in asked
     }
 
 
@@ -78,14 +78,13 @@ def answers(
 ) -> dict[str, Total]:
     """The answer to each sum of a query."""
     return {
-        question.spec.name: ask.total(question, totals[question.spec.name].numbers, survivors)
-        for question in asked
+        wanted.spec.name: ask.total(wanted, totals[wanted.spec.name].numbers, survivors) for wanted in asked
     }
 
 
-def _checked(question: Sum, came: Delivered, sender: str, whole: bool) -> tuple[NDArray[Any], int]:
+def _checked(wanted: Sum, came: Delivered, sender: str, whole: bool) -> tuple[NDArray[Any], int]:
     """The vector, and its largest magnitude."""
-    form = "sparse" if question.spec.packed and not whole else "open"
+    form = "sparse" if wanted.spec.packed and not whole else "open"
     if came.form != form or (form == "open" and came.sealed) or (form == "sparse" and came.numbers.size):
         raise RemoteProtocolError(
             f"Expected a sum in form {form!r}, got a value in form {came.form!r}.",
@@ -95,7 +94,7 @@ def _checked(question: Sum, came: Delivered, sender: str, whole: bool) -> tuple[
     numbers = came.numbers
     if form == "sparse":
         try:
-            numbers = dense(came.sealed, question.size)
+            numbers = dense(came.sealed, wanted.size)
         except ValueError as bad:
             raise RemoteProtocolError(str(bad), sender=sender, phase="contribution") from None
-    return numbers, question.spec.grid.check(numbers, question.size, sender)
+    return numbers, wanted.spec.grid.check(numbers, wanted.size, sender)

@@ -287,7 +287,9 @@ class OpenedServer:
         number = self.agreement.roster.numbers.get(sender)
         if number is None:
             raise RemoteProtocolError(
-                "Expected a client of the cohort, got another.", sender=sender, phase=_CONTRIBUTION
+                f"Expected a client of the cohort, got {sender}: it is in no sum of this attempt.",
+                sender=sender,
+                phase=_CONTRIBUTION,
             )
         # Late and repeated inputs are ignored, not refused: honest clients and networks cause them too.
         if not isinstance(state, Adding) or number in state.inputs:
@@ -344,7 +346,10 @@ class OpenedServer:
         known = tuple(member for member in state.request.members if member in bad)
         # Only once: a key holder that names members repeatedly would choose the set.
         if state.named is not None or bad != known:
-            raise self._refusal("Expected members of our request, ascending, once, without pads, got others.")
+            raise self._refusal(
+                f"Expected members of our request, ascending and named once, got {len(bad)} of another kind, "
+                "or a second time: no sum opens."
+            )
         left = len(state.request.members) - len(known)
         if left < self.least:
             return self._closed(f"Expected at least {self.least} contributions, got {left} that open.", known)
@@ -519,7 +524,7 @@ class OpenedKeyHolder:
             return self._say(state, state.named[1])
         if state.request is not None and message != state.request:
             raise self._refused(
-                "Expected the same request as before, got another: only one total of a sum is opened."
+                "Expected the same request as before, got a second one: only one total of a sum is opened."
             )
         if state.reply is not None:
             return self._say(state, state.reply)
@@ -527,7 +532,10 @@ class OpenedKeyHolder:
             return Step(state)
         # Exactly without the named members: a server could use one bad box to leave out any client.
         if state.named is not None and message != state.named[0].without(state.named[2]):
-            raise self._refused("Expected the request without the members that were named, got another.")
+            raise self._refused(
+                f"Expected the request without the {len(state.named[2])} members that were named, got "
+                f"{len(message.members)} members. Leave out the named ones alone."
+            )
         # Before the record: a refused request must not use up the sum's one opening.
         self._require_quorum(message)
         state = replace(state, request=message)
@@ -544,10 +552,11 @@ class OpenedKeyHolder:
         members, count = request.members, len(request.members)
         if {len(request.inputs), len(request.signatures)} != {count} or len(request.task) != 32:
             raise self._refused(
-                "Expected a digest and a signature for each member, and a task of 32 bytes, got others."
+                f"Expected a digest and a signature for each of {count} members, and a task of 32 bytes, got "
+                f"{len(request.inputs)}, {len(request.signatures)} and {len(request.task)} bytes."
             )
         if not self.part.complete(self.agreement, request):
-            raise self._refused(f"Expected boxes of {count} members, one a vector, got others.")
+            raise self._refused(f"Expected boxes of {count} members, one a vector, got too few or too many.")
         # Ascending numbers are distinct, so no member counts twice.
         if any(low >= high for low, high in pairwise(members)) or count < self.least:
             raise self._refused(f"Expected at least {self.least} ascending members, got {members}.")

@@ -100,18 +100,18 @@ class Attempt:
     @property
     def spec(self) -> tuple[ValueSpec, ...]:
         """The specs of the summed values."""
-        return tuple(question.spec for question in self.sums)
+        return tuple(wanted.spec for wanted in self.sums)
 
     def vectors(self, room: Callable[[ValueSpec], int] = lambda spec: 0) -> tuple[Vector, ...]:
         """The sums as vectors. The modulus has room for the whole cohort, plus `room`."""
-        return tuple(self._vector(question, room(question.spec)) for question in self.sums)
+        return tuple(self._vector(wanted, room(wanted.spec)) for wanted in self.sums)
 
-    def _vector(self, question: Sum, room: int) -> Vector:
-        spec = question.spec
+    def _vector(self, wanted: Sum, room: int) -> Vector:
+        spec = wanted.spec
         most = self._sum_bound(spec) + room
         return Vector(
             name=spec.name,
-            length=question.size,
+            length=wanted.size,
             # Enough bits for the sum over the whole cohort and its sign. With fewer, the sum could wrap
             # modulo 2^bits unnoticed. The packing needs at least 8 bits.
             bits=max(8, most.bit_length() + 1),

@@ -80,7 +80,10 @@ def section_of(section: Any) -> Section:
     """The section as TOML has it, by default with one empty entry. Raises ConfigError for an invalid one."""
     found = convert(Section, section, "sweep")
     if not {"grid", "list"} & {*section} or not found.list:
-        raise ConfigError("Expected a table [sweep.grid] or tables [[sweep.list]], got others.")
+        raise ConfigError(
+            "Expected a table [sweep.grid] or tables [[sweep.list]], got neither. Add [sweep.grid], with a "
+            "list of values for each key that is varied."
+        )
     for key, values in found.grid.items():
         _dotted(key, values, "[sweep.grid]")
         if not isinstance(values, list) or not values:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import convert
+from securefl.core.text_safety import some
 from securefl.data.files import cache_folder
 from securefl.data.schema import frame_of
 from securefl.storage.own_code import names_code
@@ -392,9 +393,11 @@ def _fill(model: nn.Module, tensors: Tensors, path: Path, *, whole: bool) -> Non
     entries = {name: entry for name, entry in model.state_dict().items() if entry.is_floating_point()}
     said = f"Expected a model that fits {path}"
     if strange := [name for name in tensors if name not in entries]:
-        raise ConfigError(f"{said}, got one without {_some(strange)}. Give the class that was trained.")
+        raise ConfigError(f"{said}, got one without {some(strange, 3)}. Give the class that was trained.")
     if whole and (missing := [name for name in entries if name not in tensors]):
-        raise ConfigError(f"{said}, got one that also has {_some(missing)}. Give the class that was trained.")
+        raise ConfigError(
+            f"{said}, got one that also has {some(missing, 3)}. Give the class that was trained."
+        )
     for name, entry in entries.items():
         values = tensors.get(name)
         if values is None:
@@ -405,10 +408,6 @@ def _fill(model: nn.Module, tensors: Tensors, path: Path, *, whole: bool) -> Non
                 "Give the class that was trained."
             )
         entry.copy_(torch.from_numpy(values))
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _array(x: object) -> NDArray[Any]:

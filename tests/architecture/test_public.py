@@ -33,10 +33,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 _PARTS = "parts of a deployment that no face names"
 _RUN = "a look inside a run: studies and sweeps have no face"
 PRIVATE = {
-    "securefl.deployment.computing": _PARTS,
-    "securefl.deployment.connection": _PARTS,
+    "securefl.deployment.messages": _PARTS,
     "securefl.deployment.updates": _PARTS,
-    "securefl.deployment.local": _PARTS,
     "securefl.deployment.server": _PARTS,
     "securefl.core.release": _PARTS,
     "securefl.storage.journal": _PARTS,

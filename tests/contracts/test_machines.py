@@ -38,7 +38,7 @@ from securefl.core.messages import (
 from securefl.core.release import Delivered
 from securefl.core.wire import Header, Limit
 from securefl.engine.exchange import Client, Server
-from securefl.linear.scheme import Asked, OpeningMachine
+from securefl.linear.scheme import KeyHolderRequest, OpeningMachine
 from securefl.matching.profiles import Bounds, ProfileQuery, Variant
 from securefl.sums.encrypted.messages import EncryptedInput, SumRequest
 from securefl.sums.encrypted.scheme import (
@@ -344,7 +344,7 @@ def then(items: tuple[bytes, ...]) -> str:
     return "work"
 
 
-ASKED = Asked((b"a", b"b"), then)
+ASKED = KeyHolderRequest((b"a", b"b"), then)
 SCORING: Any = SimpleNamespace(
     names=frozenset({"profile"}),
     replies=Limit(999, 9),

@@ -57,7 +57,7 @@ def test_rounds_over_parties_and_a_relay_of_separate_users(root: Path) -> None:
         parties, (relay, stranger, outsider, own, other) = pipes[:4], pipes[4:]
         assert [party.recv() for party in parties] == list(PARTIES)
 
-        def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
+        def exchange(sent: Mapping[str, bytes], entering: bool) -> dict[str, bytes]:
             said = {name: asked(relay, sockets[name], data) for name, data in sent.items()}
             return {name: reply for name, reply in said.items() if isinstance(reply, bytes)}
 

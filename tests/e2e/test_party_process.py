@@ -79,7 +79,7 @@ class Exchange:
         self.seen: list[bytes] = []
         self.dies: dict[int, Started] = {}
 
-    def __call__(self, sent: Mapping[str, bytes]) -> dict[str, bytes]:
+    def __call__(self, sent: Mapping[str, bytes], entering: bool = False) -> dict[str, bytes]:
         said = self.here.exchange(sent)
         if self.apart in sent:
             self.seen.append(sent[self.apart])

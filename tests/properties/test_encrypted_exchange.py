@@ -38,7 +38,7 @@ from securefl.engine.observer import Log
 from securefl.he import gate
 from securefl.he.parameters import STRONG
 from securefl.linear.registry import scheme_of
-from securefl.linear.scheme import LinearScheme, Questions
+from securefl.linear.scheme import LinearScheme, PublicQueries
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 CLIENTS, LENGTH = 4, 3
@@ -289,9 +289,9 @@ def test_pads_of_another_place_are_refused_at_the_gate(at: str) -> None:
     other = {"session": b"\x01" * 32, "round": 4, "stage": 3, "attempt": 2}[at]
     there = replace(here, **{at: other})  # type: ignore[arg-type]
     parties, quiet = session(range(CLIENTS)), lambda sender, why: None
-    key = way.key_holder(parties.key_holder, quiet).machine(Questions.of(asks, CLIENTS), here)[1]
+    key = way.key_holder(parties.key_holder, quiet).machine(PublicQueries.of(asks, CLIENTS), here)[1]
     server, clients = way.server(parties.server), way.clients(parties.directory, lambda names: [])
-    asked = server.questions(asks, CLIENTS, here)
+    asked = server.declare(asks, CLIENTS, here)
     begun = server.begin(asked, key, quiet)
     name = "client-0000"
     good, stale = (clients.conceal(asked, place, key, [name])[name]["profile"] for place in (here, there))
@@ -460,4 +460,4 @@ def test_questions_of_two_kinds_are_refused_in_one_exchange() -> None:
         "b": linear_query(BASELINE, ANCHOR, BOUNDS, Variant.MEAN_ONLY),
     }
     with pytest.raises(LocalProtocolError, match="one set of bounds"):
-        Questions.of(both, CLIENTS)
+        PublicQueries.of(both, CLIENTS)

@@ -38,7 +38,7 @@ class AnyBounds:
 
 @dataclass(frozen=True, kw_only=True)
 class AnyQuestions:
-    """The bytes of `Questions`."""
+    """The bytes of `PublicQueries`."""
 
     names: tuple[str, ...] = ("p",)
     bounds: AnyBounds = field(default_factory=AnyBounds)

@@ -16,9 +16,9 @@ from securefl.algorithm.queries import CohortQuery, Sum
 from securefl.core.agreement import Identity
 from securefl.core.release import SERVER
 from securefl.deployment.engine import RemoteEngine, ServerSide
-from securefl.deployment.local import UpdateParty
 from securefl.deployment.messages import REFUSED, Compute, Computed, decode_envelope, encode_envelope
 from securefl.deployment.roster import PinnedRoster
+from securefl.deployment.update_party import UpdateParty
 from securefl.deployment.updates import UPDATE, Updates, as_public
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
@@ -75,9 +75,9 @@ def session(
             start(name)
             stack.callback(lambda name=name: parties[name].close())
 
-        def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
+        def exchange(sent: Mapping[str, bytes], entering: bool) -> dict[str, bytes]:
             return {
-                name: parties[name].handle(Computing(results.get(name, lambda: computed(ONE))), data)  # type: ignore[arg-type]
+                name: parties[name].answer(Computing(results.get(name, lambda: computed(ONE))), data)  # type: ignore[arg-type]
                 for name, data in sent.items()
             }
 

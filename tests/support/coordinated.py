@@ -73,7 +73,7 @@ class Federation:
             del self.up[name]
             self._stacks.pop(name).close()
 
-    def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+    def exchange(self, requests: Mapping[str, bytes], entering: bool = False) -> dict[str, bytes]:
         self.before(requests)
         return {name: self.up[name](data) for name, data in requests.items() if name in self.up}
 

@@ -14,29 +14,29 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from securefl.deployment.server import Handle, PartyThread, Served, listening, serve
+from securefl.deployment.server import Answer, PartyThread, Served, listening, serve
 
 OWN = frozenset({os.getuid()})
 
 
 def serving(
-    listener: socket.socket, handle: Handle, told: list[str], opening: Any = nullcontext, **rules: Any
+    listener: socket.socket, answer: Answer, told: list[str], opening: Any = nullcontext, **rules: Any
 ) -> None:
     """opening: of the party, in its own thread."""
-    with PartyThread(lambda: opening(Served(handle, told.append))) as thread:
+    with PartyThread(lambda: opening(Served(answer, told.append))) as thread:
         serve(listener, thread, **{"allow": OWN, "most": 2**20, "patience": 5.0, **rules})
 
 
 @contextmanager
 def served(
-    folder: Path, handle: Handle, *, make: Callable[[socket.socket], Any] | None = None, **rules: Any
+    folder: Path, answer: Answer, *, make: Callable[[socket.socket], Any] | None = None, **rules: Any
 ) -> Iterator[tuple[Path, list[str]]]:
     """A party, and what its owner is told. make: of the listener."""
     told: list[str] = []
     path = folder / "run" / "party.sock"
     with listening(path) as listener:
         own = make(listener) if make else listener
-        thread = Thread(target=serving, args=(own, handle, told), kwargs=rules)
+        thread = Thread(target=serving, args=(own, answer, told), kwargs=rules)
         thread.start()
         try:
             yield path, told

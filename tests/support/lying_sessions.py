@@ -68,8 +68,8 @@ class Place(Federation):
         self.entered = own.enter()
         return own
 
-    def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        said = super().exchange(requests)
+    def exchange(self, requests: Mapping[str, bytes], entering: bool = False) -> dict[str, bytes]:
+        said = super().exchange(requests, entering)
         return {} if self.lost else said
 
     def close(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,7 @@ from securefl.deployment import folder, keys, pinning, plan_file
 from securefl.deployment.messages import Enter
 from securefl.deployment.party_setup import PartyStudy
 from securefl.deployment.roster import line_of, parse
-from securefl.deployment.transport import RemoteTransport
+from securefl.deployment.transport import RemoteTransport, SendAndReceive
 from securefl.engine.server import ServerParty
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
@@ -90,7 +89,7 @@ class Asking:
     """The server of enrolled folders: it plays rounds with parties over an exchange."""
 
     root: Path
-    exchange: Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
+    exchange: SendAndReceive
     study: str = CLEAR
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 

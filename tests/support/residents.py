@@ -117,7 +117,7 @@ class Deployment:
             enrolled={name: own},
         )
 
-    def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+    def exchange(self, requests: Mapping[str, bytes], entering: bool = False) -> dict[str, bytes]:
         self.said += requests.items()
         said = {name: self.lost(name, self.residents[name].answer(data)) for name, data in requests.items()}
         return {name: reply for name, reply in said.items() if reply is not None}

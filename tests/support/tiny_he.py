@@ -123,7 +123,7 @@ def by_ckks(
 ) -> Arrived:
     """A client's signed ciphertext as the server takes it."""
     came = checked.admit(message, declared.terms, key, sender=client)
-    own = checked.product_of(came, declared, declared.question(key), client, public, sender=client)
+    own = checked.product_of(came, declared, declared.public(key), client, public, sender=client)
     return declared.arrived(u32(number) + came.signature + came.c1, own, clear, client)
 
 
@@ -140,7 +140,7 @@ class Checked:
         self.client = Encryptor(self.pair.public, terms)
 
     def message(self, hidden: Floats) -> bytes:
-        question = self.declared.question(self.pair.public.session)
+        question = self.declared.public(self.pair.public.session)
         return checked.signed(question, self.client.encrypt(hidden), "ann", self.signing)
 
     def arrived(self, message: bytes, clear: Floats = NOTHING) -> Arrived:

@@ -32,7 +32,7 @@ from securefl.linear import checked
 from securefl.linear.checks import Checks
 from securefl.linear.terms import LinearTerms
 from securefl.linear.turn import SALT as SALT_BYTES
-from securefl.linear.turn import Declared, QueryKeyHolder, QueryServer, ScoreQuestion, commitment
+from securefl.linear.turn import Declared, PublicQuery, QueryKeyHolder, QueryServer, commitment
 from securefl.matching.profiles import Variant
 
 FILE = Path(__file__).parent / "checked" / "checked.json"
@@ -101,7 +101,7 @@ def holder(report: Callable[[str, str], None] = fail) -> QueryKeyHolder:
 def message(number: int, told: bytes) -> bytes:
     tag = gate.tag("ciphertext", PAIR.public.session, TERMS.digest())
     ciphertext = tag + half(f"c0 {number}") + half(f"c1 {number}")
-    question = ScoreQuestion(terms=CHECKS, key=PAIR.public.session, name=NAME, told=told)
+    question = PublicQuery(terms=CHECKS, key=PAIR.public.session, name=NAME, told=told)
     return checked.signed(question, ciphertext, client(number), CLIENTS[number])
 
 

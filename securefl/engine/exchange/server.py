@@ -27,7 +27,7 @@ from securefl.core.release import KEY_HOLDER, Delivered
 from securefl.core.sparse import most_bytes
 from securefl.core.text_safety import excerpt
 from securefl.core.wire import Header, Limit
-from securefl.linear.scheme import Asked, Found, Scoring, Sent
+from securefl.linear.scheme import Found, KeyHolderRequest, Scoring, Sent
 from securefl.sums import clear
 
 
@@ -51,7 +51,7 @@ class Asking:
     """Waiting for the key holder. `again`: how often the request is still repeated if the reply is late."""
 
     collected: Collecting
-    asked: Asked
+    asked: KeyHolderRequest
     request: OpenRequest
     again: int = 2
 
@@ -140,7 +140,7 @@ class Server:
             per_client.spec.name: self._number(per_client, by_name[per_client.spec.name], client)
             for per_client in self.query.per_client
         }
-        summed = {question.spec.name: by_name[question.spec.name] for question in self._sums}
+        summed = {wanted.spec.name: by_name[wanted.spec.name] for wanted in self._sums}
         sums = clear.added(state.sums, self._sums, summed, sender, self.whole)
         return Collecting(sums, state.numbers.having(client, numbers))
 
@@ -186,10 +186,10 @@ class Server:
             return Step(Working(state), need=Need(self.scoring.score(sent)))
         return self._closed(state, {})
 
-    def provide(self, state: ServerState, answer: Asked | Found) -> Step[ServerState]:
+    def provide(self, state: ServerState, answer: KeyHolderRequest | Found) -> Step[ServerState]:
         if not isinstance(state, Working):
             return Step(state)
-        if not isinstance(answer, Asked):
+        if not isinstance(answer, KeyHolderRequest):
             return self._closed(state.collected, answer)
         request = OpenRequest(items=answer.items)
         return Step(Asking(state.collected, answer, request), out=(Outgoing((KEY_HOLDER,), request),))
@@ -282,8 +282,8 @@ def clear_orders_of(query: CohortQuery) -> Mapping[int, Order]:
 
 def _names(query: CohortQuery) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the numbers of each client, and of the sums."""
-    per_client = tuple(question.spec.name for question in query.per_client)
-    return per_client, tuple(question.spec.name for question in query.sums)
+    per_client = tuple(wanted.spec.name for wanted in query.per_client)
+    return per_client, tuple(wanted.spec.name for wanted in query.sums)
 
 
 def _drawn(query: CohortQuery) -> Mapping[int, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 
-from securefl.accounting.ledger import Asked, Ledger
+from securefl.accounting.ledger import DeclaredQuery, Ledger
 from securefl.algorithm.clients import Contribution
 from securefl.algorithm.plan import CLEAR, Plan
 from securefl.algorithm.queries import Value, ValueSpec, draw_weight
@@ -195,7 +195,7 @@ class Contributing:
         at = task.header
         return ReleaseKey(self._holder_of(task.client), at.session, at.round, at.stage, at.attempt, name)
 
-    def _asked(self, task: Contribute, name: str) -> Asked:
+    def _asked(self, task: Contribute, name: str) -> DeclaredQuery:
         """Which of the declared queries this is, and how many like it the ledger allows.
 
         The ledger limits initial queries only if they cost less than the same query in a round, so if the
@@ -208,7 +208,7 @@ class Contributing:
             most = spec.schedule.extra
         elif order.initial and spec.training is not None:
             most = spec.schedule.initial
-        return Asked(
+        return DeclaredQuery(
             initial=order.initial,
             number=order.number,
             most=most,

@@ -88,7 +88,7 @@ class KeyHolderParty(RecordedParty):
                 f"Expected a call for a hidden sum over at most {call.ordered} clients, got one for "
                 f"{len(call.called)} under a plan with sum = {self._plan.sum!r}."
             )
-        specs = [question.spec for question in sums]
+        specs = [wanted.spec for wanted in sums]
         require_agreed(self._plan, specs)
         require_allowed(self._plan, specs, call.weights)
         require_batches(self._plan, call.called, call.weights.draws)

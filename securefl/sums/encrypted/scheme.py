@@ -108,10 +108,10 @@ def _all_terms(attempt: Attempt) -> dict[str, SumTerms]:
     return {s.spec.name: _terms(s, len(attempt.cohort), attempt.header) for s in attempt.sums}
 
 
-def _terms(question: Sum, clients: int, header: Header) -> SumTerms:
+def _terms(wanted: Sum, clients: int, header: Header) -> SumTerms:
     return SumTerms(
-        length=question.size,
-        bound=question.spec.grid.limit,
+        length=wanted.size,
+        bound=wanted.spec.grid.limit,
         clients=clients,
         parameters=STRONG,
         # The key's openings, not this sum's: the flooding must cover all that the key opens.
@@ -121,7 +121,7 @@ def _terms(question: Sum, clients: int, header: Header) -> SumTerms:
             round=header.round,
             attempt=header.attempt,
             stage=str(header.stage),
-            name=question.spec.name,
+            name=wanted.spec.name,
         ),
     )
 
@@ -183,7 +183,10 @@ class AddingPart:
         if [(one.name, one.form, one.numbers.size) for one in delivered] != [
             (name, "encrypted", 0) for name in names
         ]:
-            raise CryptoError(f"Expected an encrypted vector for each of {names}, got others.")
+            raise CryptoError(
+                f"Expected an encrypted vector for each of {names}, got {len(delivered)} values of other "
+                "names, forms or sizes: they are not in the sum."
+            )
         digest = input_digest([one.sealed for one in delivered])
         return digest, signed_input(agreed, member, digest)
 

@@ -148,10 +148,16 @@ class UnpaddingPart:
         delivered: tuple[Delivered, ...] = came
         names = [vector.name for vector in agreed.vectors]
         if [(one.name, one.form, one.sealed) for one in delivered] != [(n, "masked", b"") for n in names]:
-            raise CryptoError(f"Expected a padded vector for each of {names}, got others.")
+            raise CryptoError(
+                f"Expected a padded vector for each of {names}, got {len(delivered)} values of other "
+                "names or forms: they are not in the sum."
+            )
         boxes = [one.raw for one in said.boxes]
         if list(map(len, boxes)) != [BOX_BYTES] * len(names):
-            raise CryptoError(f"Expected {len(names)} boxes of {BOX_BYTES} bytes each, got others.")
+            raise CryptoError(
+                f"Expected {len(names)} boxes of {BOX_BYTES} bytes each, got {len(boxes)} of "
+                f"{sum(map(len, boxes))} bytes: the client is not in the sum."
+            )
         digest = vectors_digest([one.numbers for one in delivered])
         return digest, signed_input(agreed, member, digest, boxes_digest(boxes))
 
@@ -182,7 +188,10 @@ class UnpaddingPart:
         try:
             pads = pads_of(agreed, unseal(self.key, reply.pads, asked))
         except CryptoError:
-            raise CryptoError("Expected sums of pads, sealed to us for our request, got others.") from None
+            raise CryptoError(
+                "Expected sums of pads, sealed to us for our request, got bytes that do not open to them: "
+                "the reply is to another request, or was changed."
+            ) from None
         return TakePads(agreed, tuple(kept[member].vectors for member in request.members), tuple(pads))
 
 

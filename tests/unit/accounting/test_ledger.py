@@ -23,7 +23,7 @@ from support.tiny_orders import order
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import NO_COST, NON_PRIVATE, steps_event
-from securefl.accounting.ledger import Asked, Ledger, Terms
+from securefl.accounting.ledger import DeclaredQuery, Ledger, Terms
 from securefl.core.errors import (
     BudgetExceeded,
     ConfigError,
@@ -361,7 +361,7 @@ _CHILDREN = """
 import os, random, signal, sys, time, traceback
 import numpy as np
 from securefl.accounting.figures import brief
-from securefl.accounting.ledger import Asked, Ledger, Terms
+from securefl.accounting.ledger import DeclaredQuery, Ledger, Terms
 from securefl.core.messages import ContributionMessage
 from securefl.accounting.events import NON_PRIVATE
 from securefl.core.release import Release, ReleaseKey
@@ -563,9 +563,9 @@ def test_near_the_budget_the_exact_figure_decides(path: Path) -> None:
 @pytest.mark.parametrize("charge", [GAUSSIAN, NON_PRIVATE, NO_COST])
 def test_releases_of_a_linear_query_are_counted_noised_or_not(path: Path, charge: Charge) -> None:
     """Over rounds, attempts, sessions and restarts. Other holders and names count apart, and a retry once."""
-    most = Asked(max_releases=3)
+    most = DeclaredQuery(max_releases=3)
 
-    def reserved(ledger: Ledger, *keys: ReleaseKey, asked: Asked = most) -> set[str]:
+    def reserved(ledger: Ledger, *keys: ReleaseKey, asked: DeclaredQuery = most) -> set[str]:
         return set(ledger.reserve([(one, charge) for one in keys], dict.fromkeys(keys, asked)))
 
     first, attempt = key(), replace(key(), attempt=1)
@@ -582,9 +582,11 @@ def test_releases_of_a_linear_query_are_counted_noised_or_not(path: Path, charge
         assert "expected at most 3 releases of 'update' on this ledger, got 1 more after 3" in str(why)
         assert "Declare more (`max_releases`)" in str(why)
         assert reserved(ledger, key("b", 2), key(number=2, name="other")) == set()
-        assert reserved(ledger, both[0], asked=Asked(max_releases=4)) == set()
-        assert reserved(ledger, both[1], asked=Asked(max_releases=4)) == {"a"}
-        assert reserved(ledger, both[1], asked=Asked()) == set(), "what answers no query has no number"
+        assert reserved(ledger, both[0], asked=DeclaredQuery(max_releases=4)) == set()
+        assert reserved(ledger, both[1], asked=DeclaredQuery(max_releases=4)) == {"a"}
+        assert reserved(ledger, both[1], asked=DeclaredQuery()) == set(), (
+            "what answers no query has no number"
+        )
 
 
 @pytest.mark.parametrize("adversaries", [(OTHERS, SERVER), (SERVER, OTHERS), (KEY_HOLDER, OTHERS, SERVER)])
@@ -620,7 +622,7 @@ def test_a_wave_that_was_rolled_back_counts_for_nobody(ledger: Ledger) -> None:
     assert ledger.epsilon("b", SERVER) == 0
     with pytest.raises(LocalProtocolError):
         ledger.reserve([(key("b"), GAUSSIAN), (key("b"), GAUSSIAN)])
-    ledger.book([(key("c"), GAUSSIAN, Asked())])  # which no budget looks at
+    ledger.book([(key("c"), GAUSSIAN, DeclaredQuery())])  # which no budget looks at
     assert ledger.epsilon("b", SERVER) == 0
     assert ledger.epsilon("c", SERVER) == ledger.epsilon("a", SERVER) > 0
 
@@ -628,15 +630,15 @@ def test_a_wave_that_was_rolled_back_counts_for_nobody(ledger: Ledger) -> None:
 def test_two_stages_of_a_round_are_two_queries(ledger: Ledger) -> None:
     """Two models under one number would use one stream. Two numbers at one stage would pass as a retry."""
 
-    def reserved(stage: int, asked: Asked, attempt: int = 0) -> bool:
+    def reserved(stage: int, asked: DeclaredQuery, attempt: int = 0) -> bool:
         own = replace(key(), stage=stage, attempt=attempt)
         return not ledger.reserve([(own, GAUSSIAN)], {own: asked})
 
-    assert reserved(0, Asked())
-    assert reserved(0, Asked(), attempt=1), "a retry"
-    assert not reserved(1, Asked())
-    assert not reserved(0, Asked(number=1), attempt=2)
-    assert reserved(1, Asked(number=1))
+    assert reserved(0, DeclaredQuery())
+    assert reserved(0, DeclaredQuery(), attempt=1), "a retry"
+    assert not reserved(1, DeclaredQuery())
+    assert not reserved(0, DeclaredQuery(number=1), attempt=2)
+    assert reserved(1, DeclaredQuery(number=1))
     assert len(ledger.rows()) == 3
 
 
@@ -646,7 +648,7 @@ def test_declared_queries_end(path: Path, initial: bool) -> None:
 
     def reserved(ledger: Ledger, number: int, session: bytes = SESSION, attempt: int = 0) -> bool:
         own = ReleaseKey("a", session, number, 0, attempt, "update")
-        asked = Asked(initial=number, most=2) if initial else Asked(number=1, most=2)
+        asked = DeclaredQuery(initial=number, most=2) if initial else DeclaredQuery(number=1, most=2)
         return not ledger.reserve([(own, GAUSSIAN)], {own: asked})
 
     with Ledger(path, TERMS) as ledger:
@@ -718,9 +720,9 @@ def test_a_counter_that_cannot_be_written_is_no_counter(path: Path) -> None:
 
 def test_values_of_a_wave_do_not_use_up_each_others_queries(ledger: Ledger) -> None:
     asked = {
-        key(): Asked(number=1, most=1, max_releases=1),
-        key(number=2, name="other"): Asked(number=2, most=2, max_releases=2),
-        key(number=3, name="other"): Asked(number=2, most=2, max_releases=2),
+        key(): DeclaredQuery(number=1, most=1, max_releases=1),
+        key(number=2, name="other"): DeclaredQuery(number=2, most=2, max_releases=2),
+        key(number=3, name="other"): DeclaredQuery(number=2, most=2, max_releases=2),
     }
     assert ledger.reserve([(one, GAUSSIAN) for one in asked], asked) == {}
 

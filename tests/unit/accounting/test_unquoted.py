@@ -16,7 +16,7 @@ from support.every import every
 from securefl.accounting.chain import replay
 from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.accounting.named import NamedLedger
+from securefl.accounting.named_ledger import NamedLedger
 from securefl.accounting.shared import Allotment, SharedLedger, is_shared, runs_of, shared_terms
 from securefl.accounting.statements import identity_of, statement
 from securefl.algorithm.clients import State

@@ -16,8 +16,8 @@ from support.every import every
 
 import securefl
 from securefl.accounting.events import NON_PRIVATE
-from securefl.accounting.ledger import Asked, Ledger
-from securefl.accounting.named import NamedLedger
+from securefl.accounting.ledger import DeclaredQuery, Ledger
+from securefl.accounting.named_ledger import NamedLedger
 from securefl.algorithm import ByDraws, ClientFunction, CohortQuery, Sum, Value, ValueSpec
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
 from securefl.core.release import ReleaseKey
@@ -223,7 +223,7 @@ def test_a_ledger_of_other_terms_or_holders_is_refused(tmp_path: Path) -> None:
             aggregator(path, unit=unit, adjacency=adjacency)
     with closing(Ledger(of_study, OWN_TERMS)) as ledger:
         key = ReleaseKey("client-0001", bytes(32), 1, 0, 0, "update")
-        ledger.book([(key, NON_PRIVATE, Asked())])
+        ledger.book([(key, NON_PRIVATE, DeclaredQuery())])
     for call in (summed, chosen, aggregator):
         with pytest.raises(DataError, match="other holders"):
             call(of_study)

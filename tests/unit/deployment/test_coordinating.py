@@ -150,7 +150,7 @@ def killed(own: Federation, wave: int) -> None:
     """A coordinator of the run that is killed at this wave."""
     waves = [0]
 
-    def exchange(requests: Mapping[str, bytes]) -> dict[str, bytes]:
+    def exchange(requests: Mapping[str, bytes], entering: bool) -> dict[str, bytes]:
         replies, waves[0] = own.exchange(requests), waves[0] + 1
         if waves[0] == wave:
             raise KeyboardInterrupt
@@ -215,16 +215,11 @@ class Hanging:
         self._own, self._name = own, name
         self.hung: list[str] = []
 
-    def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        return self._within(3600.0, requests)
-
-    def enter(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        return self._within(10.0, requests)
-
-    def _within(self, seconds: float, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+    def __call__(self, requests: Mapping[str, bytes], entering: bool) -> dict[str, bytes]:
+        assert all(is_enter(data) == entering for data in requests.values())
         if self._name in requests:
-            self.hung.append("enter" if is_enter(requests[self._name]) else "turn")
-            self._own.clock.now += seconds
+            self.hung.append("enter" if entering else "turn")
+            self._own.clock.now += 10.0 if entering else 3600.0
         return self._own.exchange({n: data for n, data in requests.items() if n != self._name})
 
 
@@ -250,7 +245,7 @@ def test_a_socket_that_takes_a_request_to_enter_and_never_answers(tmp_path: Path
     path.parent.mkdir(mode=0o750)
     with listening(path):  # nobody accepts: the kernel takes the connection and the request
         exchange = SocketExchange({"client-0000": path}, deadline=3600.0, entering=0.2)
-        assert exchange.enter({"client-0000": b"a request"}) == {}
+        assert exchange({"client-0000": b"a request"}, entering=True) == {}
 
 
 def test_why_a_socket_is_not_used_is_said_once_and_a_silent_party_is_only_silent(tmp_path: Path) -> None:
@@ -267,7 +262,7 @@ def test_why_a_socket_is_not_used_is_said_once_and_a_silent_party_is_only_silent
         assert said == [], "one hangs, the other one does not run"
         open_to_all.parent.chmod(0o777)  # another user could have put a socket there
         assert exchange(requests) == {}
-        assert exchange.enter(requests) == {}
+        assert exchange(requests, entering=True) == {}
     (line,) = said
     assert line.startswith("client-0000: ")
     assert f"chmod go-w {open_to_all.parent}" in line

@@ -77,7 +77,7 @@ def serving(root: Path) -> Iterator[Asking]:
     with folders.opened(root / ME) as party:
         session = party.session()
 
-        def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
+        def exchange(sent: Mapping[str, bytes], entering: bool) -> dict[str, bytes]:
             if ME not in sent:
                 return {}
             own = {ME: session.answer(sent[ME])}
@@ -152,7 +152,7 @@ def test_on_a_disk_that_fills_in_the_middle_of_a_round_the_sum_goes_on_without_i
         sessions = {name: party.session() for name, party in parties.items()}
         file = parties[ME].files.diary._db
 
-        def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
+        def exchange(sent: Mapping[str, bytes], entering: bool) -> dict[str, bytes]:
             replies = {name: sessions[name].answer(own) for name, own in sent.items() if name in sessions}
             refused.extend(name for name, reply in replies.items() if reply == REFUSED)
             return replies

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +48,11 @@ def serving(root: Path, study: str = CLEAR, **options: str) -> Iterator[Asking]:
         for name in sorted(set(names(made(study))) - {SERVER}):
             party = stack.enter_context(folders.opened(root / name, **options))
             answers[name] = party.session().answer
-        yield Asking(root, lambda sent: {name: answers[name](data) for name, data in sent.items()}, study)
+
+        def exchange(sent: Mapping[str, bytes], entering: bool) -> dict[str, bytes]:
+            return {name: answers[name](data) for name, data in sent.items()}
+
+        yield Asking(root, exchange, study)
 
 
 def played(root: Path, study: str = CLEAR, rounds: int = 1) -> Asking:

@@ -208,7 +208,7 @@ def test_what_the_owner_cannot_be_told_ends_nothing(tmp_path: Path, caplog: pyte
         raise OSError("No space left on device")
 
     party = Served(lambda relay, request: request, full)
-    with served(tmp_path, party.handle, opening=lambda _: nullcontext(party), most=9) as (path, _):
+    with served(tmp_path, party.answer, opening=lambda _: nullcontext(party), most=9) as (path, _):
         with suppress(RemoteProtocolError):
             send(path, b"x" * 99, timeout=5)
         assert send(path, b"ab", timeout=5) == b"ab"
@@ -298,7 +298,7 @@ def test_a_failure_to_prepare_ends_nothing(tmp_path: Path, caplog: pytest.LogCap
         raise MemoryError
 
     party = Served(lambda relay, request: request, print, prepare)
-    with served(tmp_path, party.handle, opening=lambda _: nullcontext(party)) as (path, _):
+    with served(tmp_path, party.answer, opening=lambda _: nullcontext(party)) as (path, _):
         for request in (b"one", b"two"):
             assert send(path, request, timeout=5) == request
     assert "preparing an answer failed" in caplog.text

@@ -17,9 +17,9 @@ from securefl.commands.main import cli
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import SERVER
-from securefl.deployment.local import UpdateParty
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.status import status
+from securefl.deployment.update_party import UpdateParty
 from securefl.deployment.updates import Updates
 from securefl.engine.attendance import Absence
 
@@ -115,12 +115,12 @@ def test_the_server_learns_no_more_of_one_reason_than_of_another(tmp_path: Path)
 def test_an_apps_session_counts_its_clients_charges_like_a_studys(tmp_path: Path) -> None:
     with session(tmp_path, {"client-0001": lambda: None}) as ask:
         account = ask.engine.server.account  # type: ignore[attr-defined]
-        assert account.epsilons(SERVER) == [0, 0, 0]
+        assert [account.epsilon(k) for k in range(3)] == [0, 0, 0]
         ask(1)
         ask(2)
         # Counted, also for the client without a value: the server cannot know what its ledger counts.
-        assert [sum(n for _, n in account.counted(k)) for k in "012"] == [2, 2, 2]
-        assert account.epsilons(SERVER) == [np.inf] * 3
+        assert [sum(n for _, n in account.counts.counted(k)) for k in range(3)] == [2, 2, 2]
+        assert [account.epsilon(k) for k in range(3)] == [np.inf] * 3
 
 
 def test_a_restarted_party_of_an_app_misses_a_round_and_enters_before_the_next(tmp_path: Path) -> None:

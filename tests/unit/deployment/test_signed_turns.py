@@ -257,7 +257,7 @@ def test_the_text_that_is_signed_is_this() -> None:
 def test_a_server_without_lasting_keys_cannot_begin() -> None:
     side = ServerSide(plan=CLEAR, pinned=begun().pinned, record=OwnRecord(SERVER, Journal()))
     with pytest.raises(ConfigError, match="enrolled keys"):
-        RemoteEngine(side, {}, TODAY, lambda sent: {})
+        RemoteEngine(side, {}, TODAY, lambda sent, entering: {})
 
 
 def test_a_party_that_has_not_entered_gets_no_turn() -> None:
@@ -274,7 +274,7 @@ def test_a_party_that_has_not_entered_gets_no_turn() -> None:
 def test_a_reply_that_is_no_visit_enters_nobody() -> None:
     deployment = Deployment(CLEAR)
     replies = {OTHER: b"x", VICTIM: REFUSED}
-    transport = RemoteTransport(lambda sent: replies, deployment.request(TODAY), TODAY, STRANGER)
+    transport = RemoteTransport(lambda sent, entering: replies, deployment.request(TODAY), TODAY, STRANGER)
     names = [VICTIM, OTHER, "client-0003"]
     assert set(transport.enter(names)) == {VICTIM, OTHER}
     assert not any(name in transport for name in names)
@@ -291,7 +291,7 @@ def test_a_party_leaves_its_session_after_an_error_of_its_own(monkeypatch: pytes
         raise DataError("The disk is full.")
 
     with monkeypatch.context() as at:
-        at.setattr(sessions, "handled", broken)
+        at.setattr(sessions, "answer_turn", broken)
         assert party.answer(deployment.transport.signed(VICTIM, far(deployment))) == REFUSED
     ledger = deployment.files[VICTIM].ledger
     before = ledger.head

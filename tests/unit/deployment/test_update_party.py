@@ -17,11 +17,12 @@ from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER, ReleaseKey
 from securefl.deployment.connection import send
-from securefl.deployment.local import LocalDeployment, UpdateParty
+from securefl.deployment.local import LocalDeployment
 from securefl.deployment.messages import REFUSED, Enter, Entered, decode_envelope, encode_envelope
 from securefl.deployment.plan_file import require_sessions
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.status import status
+from securefl.deployment.update_party import UpdateParty
 from securefl.deployment.updates import Updates
 from securefl.storage.counter import Counter
 
@@ -43,7 +44,7 @@ def party(root: Path, name: str = CLIENT, folder: str = "", **more: int) -> Upda
 
 def entered(own: UpdateParty) -> None:
     request = Enter.of(PLAN, "s", UPDATES.digest, PINNED, secrets.token_bytes(32), KEYS[SERVER])
-    reply = own.handle(None, encode_envelope(request))  # type: ignore[arg-type]
+    reply = own.answer(None, encode_envelope(request))  # type: ignore[arg-type]
     assert decode_envelope(reply, Entered, sender="it").number == 0
 
 

@@ -44,7 +44,7 @@ def played(
     deployment.enter(bytes(32))
     exchange = deployment.exchange
 
-    def counted(requests: Mapping[str, bytes]) -> dict[str, bytes]:
+    def counted(requests: Mapping[str, bytes], entering: bool) -> dict[str, bytes]:
         waves[0] += 1
         return exchange(requests)
 

@@ -12,8 +12,8 @@ from support.hidden_studies import HIDDEN
 from support.private_studies import noised_fedprof
 from support.tiny_study import composed, plain, run, study, text, with_privacy
 
-from securefl.accounting.filed import ReleaseTable
 from securefl.accounting.ledger import Ledger
+from securefl.accounting.release_table import ReleaseTable
 from securefl.core.messages import client_name
 from securefl.core.wire import Header
 from securefl.engine.account import Account
@@ -63,7 +63,7 @@ def never_below(of: Study, folder: Path, records: list[dict[str, Any]]) -> None:
         filed = {k: anew.counted(client_name(k)) for k in range(of.data.clients)}
     assert any(filed.values())
     for client, own in filed.items():
-        counted = dict(account.counted(str(client)))
+        counted = dict(account.counts.counted(client))
         for release, times in own:
             assert counted.get(release, 0) >= times, (client, release)
 
@@ -109,8 +109,8 @@ def test_a_restored_account_counts_the_same() -> None:
     first.query([name], (2,), HERE, initial=True)
     again.restore([*rounds, first.news()])
     for client in map(str, range(of.data.clients)):
-        assert dict(again.counted(client)) == dict(first.counted(client))
-    assert [sum(n for _, n in again.counted(str(client))) for client in range(3)] == [1, 2, 3]
+        assert dict(again.counts.counted(client)) == dict(first.counts.counted(client))
+    assert [sum(n for _, n in again.counts.counted(client)) for client in range(3)] == [1, 2, 3]
 
 
 def test_a_server_on_its_books_counts_the_orders_of_one_that_was_killed() -> None:
@@ -128,4 +128,4 @@ def test_a_server_on_its_books_counts_the_orders_of_one_that_was_killed() -> Non
         assert again.news() == [(name, False, (0,)), (name, True, (1,))]
         filed = ReleaseTable(books._db, lambda: books.head)
         for client in range(CLIENTS):
-            assert again.counted(str(client)) == filed.counted(client_name(client))
+            assert again.counts.counted(client) == filed.counted(client_name(client))

@@ -33,7 +33,7 @@ from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.linear import scheme
 from securefl.linear.registry import scheme_of
-from securefl.linear.scheme import Questions
+from securefl.linear.scheme import PublicQueries
 from securefl.matching.profiles import Anchor, Bounds, Variant, linear_query
 from securefl.storage.journal import Journal
 from securefl.sums.encrypted import scheme as encrypted
@@ -192,7 +192,7 @@ def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> Non
 
 def scores(length: int = LENGTH, variant: str = "full", key: bytes = b"", **changes: Any) -> QueryCall:
     bounds = Bounds().linear(length, Variant(variant))
-    kind = Questions(("profile",), replace(bounds, **changes.pop("bounds", {})), CLIENTS, (bytes(32),))
+    kind = PublicQueries(("profile",), replace(bounds, **changes.pop("bounds", {})), CLIENTS, (bytes(32),))
     return QueryCall.of(Limit(10**6, 10**4), replace(kind, **changes), key)
 
 

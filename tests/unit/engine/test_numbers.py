@@ -15,7 +15,7 @@ from support.hidden_plans import hidden
 from support.tiny_orders import order
 
 from securefl.accounting.events import steps_event
-from securefl.accounting.ledger import Asked, Ledger
+from securefl.accounting.ledger import DeclaredQuery, Ledger
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Sum, Value, ValueSpec
@@ -129,7 +129,7 @@ def test_further_asks_are_counted_over_a_restart_and_anew_in_another_session(tmp
     assert not two.answers(place(3), "loss", number=1)
     key = ReleaseKey("client-0000", b"\x01" * 32, 1, 0, 0, "loss")
     charge = Protection(PLAN, LOSS).charge()
-    assert two.ledger.reserve([(key, charge)], {key: Asked(number=1, most=3)}) == {}
+    assert two.ledger.reserve([(key, charge)], {key: DeclaredQuery(number=1, most=3)}) == {}
 
 
 @every("number", [-1, 3, 4])

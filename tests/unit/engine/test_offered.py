@@ -14,7 +14,7 @@ from support.hidden_plans import hidden
 from support.noises import reach
 
 from securefl.accounting.events import NO_COST, steps_event
-from securefl.accounting.ledger import Asked, Ledger, Terms
+from securefl.accounting.ledger import DeclaredQuery, Ledger, Terms
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Sum, Value, ValueSpec
@@ -130,7 +130,7 @@ def test_a_retry_is_the_same_introduction_and_a_wave_counts_together(tmp_path: P
     def key(attempt: int, stage: int = 0, holder: str = "a") -> ReleaseKey:
         return ReleaseKey(holder, b"s" * 32, 1, stage, attempt, "step")
 
-    first, second = (Asked(initial=number, most=1) for number in (1, 2))
+    first, second = (DeclaredQuery(initial=number, most=1) for number in (1, 2))
     terms = Terms(unit="record", adjacency="add-remove", delta=1e-5)
     with Ledger(tmp_path / "l.sqlite", terms) as ledger:
         for attempt in (0, 1):

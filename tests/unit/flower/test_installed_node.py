@@ -99,9 +99,9 @@ def counting() -> ClientApp:
 
 def played(link: SuperLink) -> list[bool]:
     node = Node(counting(), link.link(), {"party": "client-0000"}, {})
-    turns = [node.turn()]
+    turns = [node.answer()]
     while turns[-1]:
-        turns.append(node.turn())
+        turns.append(node.answer())
     return turns
 
 

@@ -327,13 +327,11 @@ def test_a_wrapped_app_takes_its_own_user_unless_it_is_told_another(
 ) -> None:
     asked: list[object] = []
 
-    @contextmanager
-    def reached(path: Path, **given: Any) -> Iterator[Any]:
+    def send(path: Path, request: bytes, **given: Any) -> bytes:
         asked.append((path.name, given["user"]))
         raise RemoteProtocolError("nobody", sender="party")
-        yield
 
-    monkeypatch.setattr("securefl.flower.secure_app.reached", reached)
+    monkeypatch.setattr("securefl.flower.secure_app.send", send)
     app = secure(ClientApp(), beside=lambda context: ("client-0000", passing / "s"))
     message = Message(content=wrapped(b"a frame"), dst_node_id=1, message_type=exchange.FRAME, ttl=1.0)
     for config in (

@@ -449,8 +449,8 @@ def test_neither_of_two_nodes_that_name_one_party_gets_its_request() -> None:
     grid = GridDouble({10: node(10, "client-0000"), 11: node(11, "client-0001"), 66: node(66, "client-0001")})
     exchange = GridExchange(grid, deadline=60, say=said.append, clock=grid.clock, pause=grid.pause)
     requests = {name: b"to " + name.encode() for name in ("client-0000", "client-0001")}
-    assert exchange.enter(requests) == exchange(requests) == {"client-0000": b"said to client-0000"}
+    assert exchange(requests, True) == exchange(requests) == {"client-0000": b"said to client-0000"}
     assert asked == [10, 10]
     assert len(said) == 1
     grid.nodes = {k: one for k, one in grid.nodes.items() if k != 11}
-    assert exchange.enter(requests)["client-0001"] == b"said to client-0001", "the other one was stopped"
+    assert exchange(requests, True)["client-0001"] == b"said to client-0001", "the other one was stopped"

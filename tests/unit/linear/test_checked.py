@@ -33,9 +33,9 @@ from securefl.linear.terms import LinearTerms
 from securefl.linear.turn import (
     Arrived,
     Declared,
+    PublicQuery,
     QueryKeyHolder,
     QueryServer,
-    ScoreQuestion,
     commitment,
     framed,
 )
@@ -106,8 +106,8 @@ class Parties:
     def report(self, sender: str, why: str) -> None:
         self.told.append((sender, why))
 
-    def question(self, declared: Declared | None = None) -> ScoreQuestion:
-        return (declared or self.declared).question(self.pair.public.session)
+    def public(self, declared: Declared | None = None) -> PublicQuery:
+        return (declared or self.declared).public(self.pair.public.session)
 
     def arrived(self, message: bytes, number: int) -> Arrived:
         return by_ckks(self.declared, self.pair.public.session, message, number, *member(number))
@@ -126,11 +126,11 @@ class Parties:
         split = features(own, self.anchor, BOUNDS).split(self.variant)
         return Encryptor(self.pair.public, self.terms).encrypt(split.hidden)
 
-    def message(self, number: int, own: MeanVariance, question: ScoreQuestion | None = None) -> bytes:
-        asked = question or self.question()
+    def message(self, number: int, own: MeanVariance, question: PublicQuery | None = None) -> bytes:
+        asked = question or self.public()
         return signed(asked, self.ciphertext(own), client(number), CLIENTS[number])
 
-    def entry(self, number: int, question: ScoreQuestion | None = None) -> Entry:
+    def entry(self, number: int, question: PublicQuery | None = None) -> Entry:
         """An honest client's entry."""
         message = self.message(number, profile(number, self.q), question)
         return Entry(number, message[-SIGNATURE_BYTES:], c1_of(message[:-SIGNATURE_BYTES], self.checks))
@@ -183,7 +183,7 @@ def test_a_share_has_the_flooding_of_an_opening_without_checks(parameters: Param
     entry, found = parties.entry(0), []
     whole = u32(0) + entry.signature + entry.c1
     answerer = CheckedAnswerer(parties.pair, member, Openings(), parties.report, rng=parties.rng)
-    answer = answerer.begin(parties.question(), weights)
+    answer = answerer.begin(parties.public(), weights)
     for _ in range(400):
         answerer._openings = Openings()  # or one statement has one share
         found.append(int.from_bytes(answer(whole, "server"), "little"))
@@ -265,15 +265,15 @@ def other_salt(parties: Parties) -> bytes:
 
 def other_place(parties: Parties) -> bytes:
     there = Checks(terms=parties.terms, context=b"there")
-    return parties.request([parties.entry(0, replace(parties.question(), terms=there))])
+    return parties.request([parties.entry(0, replace(parties.public(), terms=there))])
 
 
 def other_question(parties: Parties) -> bytes:
-    return parties.request([parties.entry(0, replace(parties.question(), name="another"))])
+    return parties.request([parties.entry(0, replace(parties.public(), name="another"))])
 
 
 def other_key(parties: Parties) -> bytes:
-    return parties.request([parties.entry(0, replace(parties.question(), key=bytes(32)))])
+    return parties.request([parties.entry(0, replace(parties.public(), key=bytes(32)))])
 
 
 def unsigned(parties: Parties) -> bytes:
@@ -282,13 +282,13 @@ def unsigned(parties: Parties) -> bytes:
 
 def signed_by_the_server(parties: Parties) -> bytes:
     entry = replace(parties.entry(0), c1=junk(parties))
-    said = statement(parties.question(), client(0), hash_of(entry.c1))
+    said = statement(parties.public(), client(0), hash_of(entry.c1))
     return parties.request([replace(entry, signature=SERVER.sign(said).raw)])
 
 
 def signed_by_no_member(parties: Parties) -> bytes:
     entry = replace(parties.entry(0), number=len(CLIENTS), c1=junk(parties))
-    said = statement(parties.question(), client(len(CLIENTS)), hash_of(entry.c1))
+    said = statement(parties.public(), client(len(CLIENTS)), hash_of(entry.c1))
     return parties.request([replace(entry, signature=SigningKey.generate().sign(said).raw)])
 
 
@@ -360,7 +360,7 @@ def test_of_two_digests_for_one_query_one_is_opened() -> None:
         parties.checks,
         NAME,
     )
-    entries = [parties.entry(0), parties.entry(1, parties.question(other))]
+    entries = [parties.entry(0), parties.entry(1, parties.public(other))]
     found = parties.open(parties.request(entries))
     assert [share is None for share in found] == [False, True]
     with pytest.raises(RemoteProtocolError, match="first request"):
@@ -420,7 +420,7 @@ def test_weights_of_no_baseline_are_refused(weights: Callable[[Parties], Declare
     """Though the server declared them, and the client signed their digest."""
     parties = Parties()
     declared = weights(parties)
-    entry = parties.entry(0, parties.question(declared))
+    entry = parties.entry(0, parties.public(declared))
     with pytest.raises(RemoteProtocolError, match=said):
         parties.open(parties.request([entry], declared))
     assert parties.openings.opened == 0
@@ -464,7 +464,7 @@ def test_the_server_finds_what_the_key_holder_would_refuse() -> None:
 
 def colluding(parties: Parties, entry: Entry, c1: bytes) -> Entry:
     """An entry whose client signs any c1 that the server wants."""
-    said = statement(parties.question(), client(entry.number), hash_of(c1))
+    said = statement(parties.public(), client(entry.number), hash_of(c1))
     return replace(entry, c1=c1, signature=CLIENTS[entry.number].sign(said).raw)
 
 
@@ -555,7 +555,7 @@ def test_a_key_holder_with_a_key_of_its_own_making_gets_nothing_that_confirms_a_
         return gate.pack(np.array(rows, dtype=np.uint64)[None], p.primes)
 
     assert c0_with(own) == sent[:half], "the key holder can compute what it does not get"
-    question = parties.declared.question(public.session)
+    question = parties.declared.public(public.session)
     server = QueryServer(parties.declared, 0, SERVER, public.session)
     requests = []
     for guess in (own, other):
@@ -618,7 +618,7 @@ def test_a_query_that_is_nearly_one_entry_is_refused_under_ckks_too(parameters: 
     sharp = replace(sharp, terms=checks, told=told)
     server, key = QueryServer(sharp, 0, SERVER, pair.public.session), pair.public.session
     ciphertext = Encryptor(pair.public, checks.terms).encrypt(flat / 2)
-    message = signed(sharp.question(key), ciphertext, client(0), CLIENTS[0])
+    message = signed(sharp.public(key), ciphertext, client(0), CLIENTS[0])
     answerer = CheckedAnswerer(pair, member, Openings(), lambda sender, why: None)
     holder = QueryKeyHolder(checks, (NAME,), 1, SERVER.public, answerer)
     with pytest.raises(RemoteProtocolError, match="nearly that one entry"):

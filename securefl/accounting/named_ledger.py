@@ -14,8 +14,8 @@ from unicodedata import normalize
 
 import numpy as np
 
-from securefl.accounting.filed import Asked
 from securefl.accounting.ledger import Ledger
+from securefl.accounting.release_table import DeclaredQuery
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
 from securefl.core.release import Charge, ReleaseKey
 from securefl.core.text_safety import require_distinct, require_legible
@@ -85,7 +85,7 @@ class NamedLedger(Ledger):
     def reserve(
         self,
         wants: Sequence[tuple[ReleaseKey, Charge]],
-        asked: Mapping[ReleaseKey, Asked] | None = None,
+        asked: Mapping[ReleaseKey, DeclaredQuery] | None = None,
     ) -> Mapping[str, BudgetExceeded]:
         """As `Ledger.reserve`. Raises ConfigError too if a new holder looks like a known one."""
         # In one transaction, so that two processes that begin at once cannot both write one of two such ids.

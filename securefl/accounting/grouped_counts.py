@@ -29,13 +29,13 @@ class GroupedCounts(Generic[H]):
         if everybody := set(holders):
             self._groups[NOTHING] = everybody
 
-    def of(self, holder: H) -> Counts:
+    def counted(self, holder: H) -> Counts:
         """Return the counts of this holder."""
         return self._of.get(holder, NOTHING)
 
     def add(self, holder: H, item: Item, times: int = 1) -> None:
         """Count a release of this holder `times` more."""
-        before = self.of(holder)
+        before = self.counted(holder)
         counts = dict(before)
         counts[item] = counts.get(item, 0) + times
         self._of[holder] = after = frozenset(counts.items())

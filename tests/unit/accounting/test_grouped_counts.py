@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.accounting.alike import GroupedCounts
+from securefl.accounting.grouped_counts import GroupedCounts
 
 ITEMS = [("update", "a"), ("update", "b"), ("loss", "a")]
 
@@ -20,7 +20,7 @@ def test_groups_are_those_of_a_plain_count(counted: list[tuple[int, tuple[str, s
         plain[holder][item] += times
     expected: dict[frozenset[tuple[tuple[str, str], int]], set[int]] = {}
     for holder, counts in plain.items():
-        assert dict(alike.of(holder)) == counts
+        assert dict(alike.counted(holder)) == counts
         expected.setdefault(frozenset(counts.items()), set()).add(holder)
     assert dict(alike.groups()) == expected
     assert set(alike.histories()) == expected.keys()
@@ -37,6 +37,6 @@ def test_a_thousand_rounds_leave_few_histories() -> None:
 
 def test_a_stranger_has_no_counts_and_no_group() -> None:
     alike: GroupedCounts[str] = GroupedCounts()
-    assert (alike.of("x"), list(alike.groups())) == (frozenset(), [])
+    assert (alike.counted("x"), list(alike.groups())) == (frozenset(), [])
     alike.add("x", ITEMS[0])
     assert len(list(alike.groups())) == 1

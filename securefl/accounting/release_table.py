@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from securefl.accounting.alike import Counts, GroupedCounts
 from securefl.accounting.chain import Head
+from securefl.accounting.grouped_counts import Counts, GroupedCounts
 from securefl.core.errors import BudgetExceeded
 from securefl.core.release import ReleaseKey
 from securefl.storage.database import Database
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class DeclaredQuery:
     """The declared query that a release answers.
 
     Attributes:
@@ -49,7 +49,7 @@ class ReleaseTable:
         self._at: int | None = None
 
     def counted(self, holder: str) -> Counts:
-        return self._now().of(holder)
+        return self._now().counted(holder)
 
     def histories(self) -> Iterable[Counts]:
         return self._now().histories()
@@ -79,7 +79,7 @@ class ReleaseTable:
             self._at = at
         return self._counts
 
-    def misasked(self, which: Mapping[ReleaseKey, Asked]) -> BudgetExceeded | None:
+    def misasked(self, which: Mapping[ReleaseKey, DeclaredQuery]) -> BudgetExceeded | None:
         """Return why a query does not follow the declaration, or None if all queries do."""
         for key, asked in which.items():
             refusal = self._misplaced(key, asked, which) or self._used_up(key, asked, which)
@@ -88,7 +88,7 @@ class ReleaseTable:
         return None
 
     def _misplaced(
-        self, key: ReleaseKey, asked: Asked, which: Mapping[ReleaseKey, Asked]
+        self, key: ReleaseKey, asked: DeclaredQuery, which: Mapping[ReleaseKey, DeclaredQuery]
     ) -> BudgetExceeded | None:
         """Return a refusal unless each query of a value in a round has one stage, and each stage one query.
 
@@ -117,7 +117,7 @@ class ReleaseTable:
         return None
 
     def _used_up(
-        self, key: ReleaseKey, asked: Asked, which: Mapping[ReleaseKey, Asked]
+        self, key: ReleaseKey, asked: DeclaredQuery, which: Mapping[ReleaseKey, DeclaredQuery]
     ) -> BudgetExceeded | None:
         """Return a refusal if initial or extra queries exceed the declared number. A retry is not counted."""
         if asked.most is None:
