@@ -97,7 +97,7 @@ CONTENT = {
     "empty": ("d.npy", b"", "got an empty file"),
     "objects": ("d.npy", objects(), "got other content: objects, which only a pickle can hold"),
     "a pickle": ("d.npy", pickle.dumps(Opened()), "got other content"),
-    "an archive": ("d.npy", b"PK\x03\x04" + bytes(200), "got other content"),
+    "an archive": ("d.npy", b"PK\x03\x04" + bytes(200), "got an archive. Give it the ending .npz"),
     "words": ("d.npy", npy(np.array(["a", "b"])), "Expected an array of numbers, got one of type <U1"),
     "cut": ("d.npy", npy(NUMBERS)[:-1], "the file is damaged or cut"),
     "cut in its header": ("d.npy", npy(NUMBERS)[:30], "got other content"),
