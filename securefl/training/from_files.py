@@ -157,7 +157,9 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
                 "A column of words needs `categories`, and other numbers than from 0 to 1 a `range`, as in a "
                 "study."
             )
-        return schema.encode(frame, where)
+        return schema.encode(
+            frame, where, remedy=f"Declare it under [data.columns] of {path}, or correct it."
+        )
 
     reads_text = getattr(section, "reads_text", False)
     return ModelFile(

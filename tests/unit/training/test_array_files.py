@@ -114,6 +114,22 @@ def test_other_content_is_refused_by_name_and_none_of_it_runs(what: str, tmp_pat
     assert said in str(refused.value)
 
 
+def test_a_record_beyond_a_models_columns_names_the_file_that_declares_them(tmp_path: Path) -> None:
+    """The model of a TOML may be untrained: its rule is the file's."""
+    path, model = tmp_path / "d.csv", tmp_path / "model.toml"
+    path.write_text("job\nnurse\n")
+    declared = (
+        '[model]\nkind = "mlp"\n[weights]\noutputs = 2\n[data.columns]\njob = { categories = ["smith"] }\n'
+    )
+    model.write_text(declared)
+    with pytest.raises(DataError, match="nurse") as refused:
+        model_of(model, CALLER).encode(records_of(str(path), CALLER), "d.csv")
+    assert f"Declare it under [data.columns] of {model}" in str(refused.value)
+    assert "trained" not in str(refused.value)
+    model.write_text(declared.replace('"smith"', '"smith", "nurse"'))
+    assert model_of(model, CALLER).encode(records_of(str(path), CALLER), "d.csv").tolist() == [[0.0, 1.0]]
+
+
 @every("name", ["long", "1"])
 def test_long_headers_are_shortened(name: str, tmp_path: Path) -> None:
     path, model = tmp_path / "d.csv", tmp_path / "model.toml"
