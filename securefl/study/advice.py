@@ -99,8 +99,8 @@ def _changes(study: Study, arm: Arm, problem: Problem, now: float) -> Iterator[t
         rate = 2 * problem.local.learning_rate
         yield f"learning_rate = {rate:g}, the less the shorter updates are", (now / 2, now)
     if arm.protocol != "heads":
-        bound = " and a `client_bound`" if study.privacy.unit == "client" else ""
-        change = f'protocol = "heads"{bound} on frozen features, which sends once'
+        also = " and a `client_bound`" if study.privacy.unit == "client" else ""
+        change = f'protocol = "heads"{also} on frozen features, which sends once'
         yield change, (_ratio(study, arm, problem, True),)
 
 

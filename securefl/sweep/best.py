@@ -64,7 +64,7 @@ def arms_of(sweep: Sweep, summary: pd.DataFrame) -> list[ArmSummary]:
     for (cell, arm), own in summary.groupby(["cell", "arm"], sort=False):
         made.append(
             ArmSummary(
-                name=f"{names[cell]}: {arm}" if several else names[cell],
+                name=f"{names[str(cell)]}: {arm}" if several else names[str(cell)],
                 protocol=own["protocol"].iloc[0],
                 aggregation="",
                 final_accuracy=own["final_accuracy"].mean(skipna=False),
