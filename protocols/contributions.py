@@ -185,8 +185,8 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
     """The update from the broadcast to the trained values (d,).
 
     Under the problem's bound it is scaled down and rounded to integers of the grid. If training diverges, a
-    client under a bound sends 0, since silence would tell of its records. Without a bound this raises the
-    DataError of the training that failed.
+    client under a bound sends 0, since silence would tell of its records, and its owner is told (`blank`).
+    Without a bound this raises the DataError of the training that failed.
     """
     bound = problem.local.update_bound
     if bound is None:
@@ -196,13 +196,15 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
         # Otherwise its relative error is at most 2^-24.
         with np.errstate(over="ignore"):  # the grid refuses infinite values
             return Value(clear=shared - broadcast)
-    step = np.zeros(len(broadcast))
-    if not isinstance(shared, DataError):
+    step, why = np.zeros(len(broadcast)), ""
+    if isinstance(shared, DataError):
+        why = str(shared)
+    else:
         step += shared
         step -= broadcast
     if not np.isfinite(step).all():
-        step = np.zeros(len(broadcast))
-    return Value.summed(step[None], _grid(problem, bound), bound)
+        step, why = np.zeros(len(broadcast)), "Expected a finite update, got one that diverged."
+    return replace(Value.summed(step[None], _grid(problem, bound), bound), blank=why)
 
 
 class FromTraining:

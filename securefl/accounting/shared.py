@@ -36,6 +36,7 @@ from dp_accounting import DpEvent
 from securefl.accounting.chain import Head, Rows, first, rows_of
 from securefl.accounting.composition import filtered_epsilon
 from securefl.accounting.events import History, load_charge
+from securefl.accounting.figures import counted
 from securefl.accounting.note import HeadNote, noted
 from securefl.accounting.store import IDENTITY, Terms, lasting, now, read_terms, require_terms, write_terms
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
@@ -120,10 +121,11 @@ class SharedRuns:
         for party in self.terms.adversaries if new else ():
             after = self.epsilon(party, new)
             if not after <= self.budget:
+                held, wanted = counted(len(self.entries), "run"), counted(len(new), "run")
                 return BudgetExceeded(
                     f"Expected runs within the budget {self.budget:g} of the shared ledger, beside "
-                    f"{_runs(len(self.entries))} over the same records, got {_runs(len(new))} that would "
-                    f"raise epsilon against the {party} from {self.epsilon(party):.4g} to {after:.4g}. "
+                    f"{held} over the same records, got {wanted} that would raise epsilon against the "
+                    f"{party} from {self.epsilon(party):.4g} to {after:.4g}. "
                     "Nothing was released. Choose a smaller `epsilon`, a larger `noise_multiplier`, fewer "
                     "arms, seeds or cells, or other people's records with a ledger of their own."
                 )
@@ -132,10 +134,6 @@ class SharedRuns:
     @cached_property
     def _by_run(self) -> Mapping[str, Allotment]:
         return {entry.run: entry for entry in self.entries}
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'' if count == 1 else 's'}"
 
 
 def shared_terms(terms: Terms) -> Terms:

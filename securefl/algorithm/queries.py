@@ -224,6 +224,8 @@ class Value:
         after_noise: makes the value from the integers times the grid's step. It runs after noise was added,
             if the plan adds any, so it is post-processing.
         clipped, floored: the number of entries that were clipped into public bounds. No server learns them.
+        blank: why it is the value of a client without records, such as training that diverged, or "". It is
+            noted for the client's owner alone, and is no part of what is sent.
 
     Raises:
         LocalProtocolError: both integers and floats, integers that are not int64 (d,) or have no finite step
@@ -238,6 +240,7 @@ class Value:
     after_noise: Callable[[Floats], Value] | None = None
     clipped: int = 0
     floored: int = 0
+    blank: str = ""
 
     def __post_init__(self) -> None:
         if self.integers is None:

@@ -177,15 +177,15 @@ def run_sweep(
         claim(folder, found)
         stack.enter_context(scriptless())
         stack.enter_context(stop)
-        summary, failed = run_and_write(found, folder, workers, console, stop)
+        told, summary, failed = run_and_write(found, folder, workers, console, stop)
     if failed:
         what = "; ".join(f"{name}: {error}" for name, error in failed.items())
         count = f"{len(failed)} of {len(found.cells)} cells failed"
-        told = f"{count}: {what.rstrip('.')}. The same call tries again."
+        why = f"{count}: {what.rstrip('.')}. The same call tries again."
         if len(failed) == len(found.cells):
-            raise SecureFLError(told)
-        warnings.warn(told, RuntimeWarning, stacklevel=2)
-    _warn_unlearnt(alarms_of(found, folder))
-    metrics = tradeoff.results_table(found, folder)
+            raise SecureFLError(why)
+        warnings.warn(why, RuntimeWarning, stacklevel=2)
+    _warn_unlearnt(alarms_of(told))
+    metrics = tradeoff.results_table(found, told)
     apart = PrivateSweep(metrics, summary, failed, private_page(folder.absolute() / _PAGE))
     return SweepRun(found, folder.absolute(), public(metrics), public(summary), apart)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from securefl.accounting.named_ledger import Id
 from securefl.core.errors import ConfigError, DataError
+from securefl.data.in_memory import array_of
 
 Named = Mapping[Any, Any] | Sequence[Any]
 
@@ -66,11 +67,11 @@ def _numbers(name: Id, value: ArrayLike) -> NDArray[np.float64]:
     if isinstance(value, np.ma.MaskedArray):
         raise DataError(f"Expected numbers of {name}, got a masked array. Fill it, or leave the client out.")
     try:
-        found = np.asarray(value)
-        if found.dtype.kind not in "fiub":
-            raise ValueError(f"values of type {found.dtype}")
-    except (ValueError, TypeError, RuntimeError) as error:
+        found = array_of(value, f"{name}")
+    except DataError as error:
         raise DataError(f"Expected numbers of {name}, got others ({error}).") from None
+    if found.dtype.kind not in "fiub":
+        raise DataError(f"Expected numbers of {name}, got values of type {found.dtype}. Cast them.")
     found = found.astype(np.float64)
     if not np.isfinite(found).all():
         raise DataError(f"Expected finite numbers of {name}, got NaN or infinity. Leave it out, or fix it.")

@@ -128,7 +128,7 @@ def _schedule(
 def _of_training(
     epsilon: float | None, noise_multiplier: float | None, delta: float, rate: float, steps: int, rounds: int
 ) -> Found:
-    from securefl.accounting.figures import plain
+    from securefl.accounting.figures import counted, plain
     from securefl.dp import calibration
 
     noise = noise_multiplier or calibration.training_noise(
@@ -151,8 +151,8 @@ def _of_training(
     return found, (
         f"noise multiplier {noise:.5g}  (epsilon {by_round[rounds]:.4f} at delta {delta:g}, per record added "
         "or removed)",
-        f"{steps * rounds:,} steps at sampling rate {rate:g}: {steps} in each of {rounds} "
-        f"round{'' if rounds == 1 else 's'}; epsilon {told}",
+        f"{steps * rounds:,} steps at sampling rate {rate:g}: {steps} in each of {counted(rounds, 'round')}; "
+        f"epsilon {told}",
         f"[dpsgd] sampling_rate = {rate:g}, steps = {steps}, and noise_multiplier = {noise:.5g} or the "
         "epsilon that it may cost",
     )

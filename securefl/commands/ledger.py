@@ -98,7 +98,7 @@ def runs(path: Path, as_json: bool) -> None:
     reservation, its study, arm and seed, and the epsilon of all runs up to it. A run is charged once, for
     all releases that it may make.
     """
-    from securefl.accounting.figures import plain, short
+    from securefl.accounting.figures import counted, plain, short
     from securefl.accounting.shared import SharedRuns, is_shared, runs_of
     from securefl.core.release import PARTIES
 
@@ -131,7 +131,7 @@ def runs(path: Path, as_json: bool) -> None:
         echo(f"{excerpt(entry.at)}  {excerpt(entry.what)}: epsilon {told}")
     count, whom = len(found.entries), " and the ".join(terms.adversaries)
     echo(
-        f"{count} run{'' if count == 1 else 's'}; a budget of epsilon {found.budget:g} at delta "
+        f"{counted(count, 'run')}; a budget of epsilon {found.budget:g} at delta "
         f"{terms.delta:g} per {terms.unit} ({terms.adjacency}) holds over all of them together, against "
         f"the {whom}."
     )

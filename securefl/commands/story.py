@@ -31,6 +31,7 @@ def tell_story(baseline: Path | None, profiles: Sequence[Path], chosen: Mapping[
     the matching; without --variant both are played, and without any flag CKKS too. Raises ConfigError for one
     of the two without the other, and for an output that is no page.
     """
+    from securefl.accounting.figures import counted
     from securefl.matching import story_page
     from securefl.matching.options import FLAGS, Options
     from securefl.matching.profile_file import read_profile
@@ -53,7 +54,7 @@ def tell_story(baseline: Path | None, profiles: Sequence[Path], chosen: Mapping[
         )
     else:
         own, base = {path.stem: read_profile(path) for path in profiles}, read_profile(baseline)
-        about = f"{len(own)} profile{'s' if len(own) > 1 else ''} and the baseline come from files."
+        about = f"{counted(len(own), 'profile')} and the baseline come from files."
         if len(own) < len(profiles):
             raise ConfigError(
                 "Expected profiles with file names of their own, got one name twice. Rename one."

@@ -152,8 +152,10 @@ def _swept(
     found: Sweep, out: Path, workers: int | None, on_ray: bool, console: Console, as_text: bool
 ) -> None:
     """Run the unfinished cells of a sweep in its folder, and print the results."""
+    from securefl.report.sentences import rows
     from securefl.study.alarms import Alarm
-    from securefl.sweep.best import answer, caveats, headline
+    from securefl.study.publication import PERSONAL, PERSONALLY_TESTED
+    from securefl.sweep.best import arms_of, caveats, headline
     from securefl.sweep.cells import CONFIG, claim
     from securefl.sweep.page import alarms_of
     from securefl.sweep.report import as_json
@@ -171,19 +173,20 @@ def _swept(
         line = f"Going on with the sweep in {out}: {done} of {len(found.cells)} cells are finished."
         say(console, line)
     with stoppable(console, go_on) as stop:
-        summary, failed = run_and_write(found, out, workers, console, stop, on_ray=on_ray)
+        told, summary, failed = run_and_write(found, out, workers, console, stop, on_ray=on_ray)
     if as_text:
-        echo_json(as_json(found, out, summary, failed), 2)
+        echo_json(as_json(found, out, told, summary, failed), 2)
     elif not summary.empty:
         echo(f"{len(found.cells) - len(failed)} of {len(found.cells)} cells are finished.")
-        series = series_of(found, summary)
-        for sentence in filter(None, (headline(series), *caveats(found))):
+        echo(headline(series_of(found, summary)))
+        echo_arms(*rows(arms_of(found, summary)))
+        if PERSONAL in set(summary["models"]):
+            echo(PERSONALLY_TESTED)
+        for sentence in caveats(found):
             echo(sentence)
-        if table := answer(series):
-            echo_arms(*table)
         echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
         echo_pages("Page", out / "sweep.html")
-    alarming = {cell: [Alarm(**own) for own in told] for cell, told in alarms_of(found, out).items()}
+    alarming = {cell: [Alarm(**own) for own in ones] for cell, ones in alarms_of(told).items()}
     if failed:
         warn(alarming)
         what = "; ".join(f"{name}: {error}" for name, error in failed.items())
@@ -191,7 +194,7 @@ def _swept(
             f"{len(failed)} of {len(found.cells)} cells failed: {what.rstrip('.')}. "
             f"To try them again: {go_on}"
         )
-    stopped = any(not own.learnt for told in alarming.values() for own in told)
+    stopped = any(not own.learnt for ones in alarming.values() for own in ones)
     means = summary.groupby(["cell", "arm"])[["final_accuracy", "floor"]].mean()
     discreet = any(cell.study.tests_on_the_claimed for cell in found.cells)
     drowned = not discreet and bool((means["final_accuracy"] <= means["floor"]).all())

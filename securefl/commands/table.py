@@ -18,7 +18,7 @@ Examples:  securefl table runs/sweep --latex > table.tex
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("folders", metavar="RUN|SWEEP...", nargs=-1, required=True, type=PATH)
-@click.option("--latex", "form", flag_value="latex", help="LaTeX, with rules of the package booktabs.")
+@click.option("--latex", "form", flag_value="latex", help="LaTeX, for the packages booktabs and graphicx.")
 @click.option("--markdown", "form", flag_value="markdown", default=True, help="Markdown, the default.")
 @click.option("--csv", "form", flag_value="csv", help="Numbers alone: a row for each method and epsilon.")
 @with_private

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -16,7 +16,7 @@ from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import echo, echo_json, echo_table
 from securefl.core.errors import ConfigError
 from securefl.core.lazy import loading
-from securefl.report.terminal import LONGEST, cut, draws, say
+from securefl.report.terminal import LONGEST, draws, say, shortened
 from securefl.storage.processes import MOST_WORKERS
 from securefl.study.packaged import text_of
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from securefl.study.interruption import Interruption
     from securefl.study.progress import Bars
     from securefl.study.round_events import Callback
+
+_NAME: Final = 16
+"""The fewest characters to which an arm's name is cut."""
 
 
 def find(study: str, trusted: Sequence[Path] = ()) -> Study:
@@ -231,7 +234,7 @@ def tell_end(found: results.Results, page: Path, as_json: bool) -> None:
 def warn(alarms: Mapping[str, Iterable[Alarm]]) -> None:
     """Print warnings on stderr, with `--json` too, and say for whom they are.
 
-    Those that differ in numbers alone are one, with a count. alarms: by the cell or part, "" for a run.
+    Those that differ in numbers alone are one. alarms: by the cell or part, "" for a run.
     """
     from securefl.study.alarms import once
     from securefl.study.publication import ON_TERMINAL
@@ -289,9 +292,10 @@ def echo_pages(what: str, page: Path) -> None:
 
 
 def echo_arms(head: Sequence[str], *rows: Sequence[str]) -> None:
-    """Print a line for each arm. A long name is cut, so that a line has at most `LONGEST` characters."""
+    """Print a line for each arm. Long names are cut, so that a line has at most `LONGEST` characters."""
     others = [max(len(row[place]) for row in (head, *rows)) + 2 for place in range(1, len(head))]
-    echo_table(head, [[cut(name, LONGEST - sum(others)), *cells] for name, *cells in rows])
+    names = shortened([name for name, *_ in rows], max(_NAME, LONGEST - sum(others)))
+    echo_table(head, [[name, *cells] for name, (_, *cells) in zip(names, rows, strict=True)])
 
 
 def timestamped(name: str) -> Path:

@@ -99,9 +99,13 @@ def _is_pair(thing: Any) -> bool:
 
 
 def array_of(thing: Any, where: str) -> NDArray[Any]:
-    """Convert an array of numpy or torch, or nested lists. Raises DataError for ragged or masked ones."""
+    """Convert an array of numpy or torch, or nested lists. Raises DataError for ragged or masked ones.
+
+    A tensor is detached. numpy has no bfloat16, so float32 takes its place, which holds each such number.
+    """
     if hasattr(thing, "detach"):
         thing = thing.detach().cpu()
+        thing = thing.float() if str(thing.dtype) == "torch.bfloat16" else thing
     try:
         found = np.asarray(thing)
     except (ValueError, TypeError, RuntimeError) as error:

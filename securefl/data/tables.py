@@ -13,6 +13,8 @@ import re
 import shlex
 import zipfile
 from collections.abc import Iterator, Sequence
+from io import BufferedReader
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +25,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.data.columns import NUMBER, UNREADABLE
 from securefl.data.digests import PINNED
 from securefl.data.layout import Arrays, Dialect
+from securefl.storage.inputs import opened, require_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +97,9 @@ def read_table(
             f"Expected a .npy of records with a name that ends in x, such as {path.stem}-x.npy, and their "
             f"targets beside it in {path.stem}-y.npy, got {path}. Rename them."
         )
-    return Arrays(x=_npy(path), y=_npy(_other(path, "y")))
+    targets = _other(path, "y")
+    _require_file(targets, "Records and targets come as a pair of .npy.")
+    return Arrays(x=npy(path), y=npy(targets))
 
 
 def read_records(path: Path, dialect: Dialect = PLAIN) -> pd.DataFrame | NDArray[Any]:
@@ -104,7 +109,7 @@ def read_records(path: Path, dialect: Dialect = PLAIN) -> pd.DataFrame | NDArray
     """
     if (table := _table(path, dialect)) is not None:
         return table
-    return _npy(path) if path.suffix.lower() == ".npy" else _npz(path, ["x"])["x"]
+    return npy(path) if path.suffix.lower() == ".npy" else _npz(path, ["x"])["x"]
 
 
 def targets_in(path: Path) -> NDArray[Any] | None:
@@ -115,7 +120,7 @@ def targets_in(path: Path) -> NDArray[Any] | None:
     if path.suffix.lower() == ".npz":
         return _npz(path, [], ["y"]).get("y")
     beside = _other(path, "y")
-    return _npy(beside) if beside != path and beside.is_file() else None
+    return npy(beside) if beside != path and beside.is_file() else None
 
 
 def _table(path: Path, dialect: Dialect, lenient: bool = False) -> pd.DataFrame | None:
@@ -366,15 +371,37 @@ def _is_targets(path: Path) -> bool:
     return ends and _other(path, "x").is_file()
 
 
-def _npy(path: Path) -> NDArray[Any]:
-    _require_file(path, "Records and targets come as a pair of .npy.")
-    try:
-        found: NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError) as error:
-        raise DataError(f"{path}: expected an array as .npy, without pickles, got: {error}.") from None
-    if not isinstance(found, np.ndarray):
-        found.close()
-        raise DataError(f"{path}: expected one array as .npy, got an archive. Give it the ending .npz.")
+def npy(path: Path) -> NDArray[Any]:
+    """Read the array of a .npy of at most `LARGEST` bytes.
+
+    Raises DataError, with the path, for other content and for anything but a regular file.
+    """
+    with opened(path) as source:
+        size = require_size(source, LARGEST)
+        if source.peek(2)[:2] == b"PK":
+            raise DataError("Expected an array as .npy, got an archive. Give it the ending .npz.")
+        try:
+            return _array(source, size)
+        except (ValueError, EOFError, SyntaxError, MemoryError) as error:
+            got = f"other content: {str(error)[:200]}" if size else "an empty file"
+            raise DataError(f"Expected an array as .npy, without pickles, got {got}.") from None
+
+
+def _array(source: BufferedReader, size: int) -> NDArray[Any]:
+    """The array of a .npy. Its header is checked against the file's size before memory is taken."""
+    version = np.lib.format.read_magic(source)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(source)
+    if dtype.hasobject:
+        raise ValueError("objects, which only a pickle can hold")
+    if source.tell() + prod(shape) * dtype.itemsize != size:
+        raise DataError(
+            f"Expected an array of {prod(shape) * dtype.itemsize:,} bytes behind the header, got "
+            f"{size - source.tell():,}: the file is damaged or cut. Get it again."
+        )
+    source.seek(0)
+    # Loading a pickle from a .npy would run its code.
+    found: NDArray[Any] = np.load(source, allow_pickle=False)
     return found
 
 

@@ -39,6 +39,7 @@ from securefl.core.streams import client_stream
 from securefl.core.text_safety import require_distinct
 from securefl.core.wire import Header
 from securefl.data.identity import digest_of_records
+from securefl.data.in_memory import array_of
 from securefl.engine.inprocess import simulated
 from securefl.engine.observer import Log
 from securefl.engine.party.computing import Records
@@ -126,6 +127,7 @@ class SecureAggregator:
             functions = [_by_id(function, clients) for function in functions]
         else:
             clients = tuple(range(len(records)))
+        records, people = _arrays(records), None if people is None else _arrays(people)
         holders = [holder_of(client) for client in clients]
         # An id of one of the other parties would have its place in the log.
         require_distinct((SERVER, KEY_HOLDER, *clients), "clients' ids")
@@ -243,6 +245,12 @@ class SecureAggregator:
             raise LocalProtocolError(
                 f"Expected a cohort among the clients {known}, got {client!r}. Name each as in `records`."
             ) from None
+
+
+def _arrays(records: Sequence[Records]) -> list[Records]:
+    """Records in which each tensor is an array, as in a study."""
+    made = [[array_of(one, "records") if hasattr(one, "detach") else one for one in own] for own in records]
+    return [(x, y) for x, y in made]
 
 
 def _by_id(function: ClientFunction, clients: Sequence[Any]) -> ClientFunction:

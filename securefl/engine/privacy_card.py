@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import floor, log10
 
 from securefl.accounting.events import NO_COST
+from securefl.accounting.figures import counted
 from securefl.algorithm.plan import CLEAR, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import KEY_HOLDER, SERVER
@@ -69,7 +70,7 @@ def _permitted(plan: Plan, spec: ValueSpec) -> Protection:
 def _score(plan: Plan, spec: ValueSpec) -> str:
     """What the server learns of a value that answers linear queries in encrypted form, and how often."""
     often = spec.schedule.most_releases(plan.max_rounds) or 1
-    times = f"at most {often} time{'' if often == 1 else 's'}"
+    times = f"at most {counted(often, 'time')}"
     # Without the bound, one query reads one entry.
     if spec.spread and not Protection(plan, spec).noised:
         one, all_ = (_percent(left_open(plan.scores, count)) for count in (1, often))

@@ -31,6 +31,10 @@ _COMMANDS: Final = str.maketrans(
     }
 )
 
+_NAME: Final = 26
+"""The longest name, in characters, that stands in one line beside its numbers."""
+_FITTED: Final = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+
 
 def escaped(text: str) -> str:
     """The text as LaTeX shows it, in one line."""
@@ -38,8 +42,13 @@ def escaped(text: str) -> str:
 
 
 def tabular(rows: Sequence[Sequence[str]]) -> str:
-    """A table in LaTeX with rules of the package booktabs. The first row is its head."""
-    head, *body = (" & ".join(map(escaped, row)) + r" \\" for row in rows)
-    columns = "l" + "r" * (len(rows[0]) - 1)
-    lines = (rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body)
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+    """A table in LaTeX for the packages booktabs and graphicx. The first row is its head.
+
+    Long names fold. A table that is still wider than its column is made smaller, to the column's width.
+    """
+    folds = max(len(row[0]) for row in rows) > _NAME
+    head, *body = (folds * r"\raggedright " + " & ".join(map(escaped, row)) + r" \\" for row in rows)
+    first = r"p{0.36\linewidth}" if folds else "l"
+    columns = first + "r" * (len(rows[0]) - 1)
+    lines = (_FITTED, rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body)
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}}", ""])

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from securefl.report import style
-from securefl.report.style import WIDE, Look, blank, checked, curve, legend, light_frame
+from securefl.report.style import WIDE, Look, blank, checked, curve, legend, letters, light_frame
+from securefl.report.terminal import shortened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +42,9 @@ def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
     panels = figure.subplots(rows, across, squeeze=False).flat
     for axes in [*panels][len(names) :]:
         axes.set_visible(False)
-    for axes, name in zip(figure.axes, names, strict=False):
+    # Two lines above a matrix have room.
+    titles = shortened([str(name) for name in names], 2 * max(16, letters(width / across) - 16))
+    for axes, name, title in zip(figure.axes, names, titles, strict=False):
         own = data[data["name"] == name]
         counts = own.pivot_table(index="true", columns="predicted", values="records", aggfunc="sum")
         matrix = counts.to_numpy(dtype=float)
@@ -56,7 +59,7 @@ def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
         style.whole_numbers(axes.yaxis)
         axes.set_xlabel("predicted class")
         axes.set_ylabel("class")
-        style.panel_title(axes, name, share=1 / across)
+        style.panel_title(axes, title, share=1 / across)
     figure.colorbar(image, ax=figure.axes, aspect=20 * rows, label="records of the class (%)")
     return figure
 

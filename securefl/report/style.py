@@ -27,6 +27,7 @@ from markupsafe import Markup
 
 from securefl.core.errors import DataError
 from securefl.core.lazy import loading
+from securefl.report.terminal import shortened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -269,9 +270,11 @@ def legend(figure: Figure) -> None:
     if not named:
         return
     room = letters(figure.get_figwidth(), "legend.fontsize")
-    # The line sample and the gap take 8 letters in each column. Labels that are folded stand in one.
-    across = max(1, min(4, room // (8 + max(map(len, named)))))
-    words = [fill(label, room - 16) for label in named]
+    # The line sample and the gap take 8 letters in each column. Labels that are folded, into about two lines,
+    # stand in one.
+    labels = shortened([*named], 2 * (room - 16))
+    across = max(1, min(4, room // (8 + max(map(len, labels)))))
+    words = [fill(label, room - 16) for label in labels]
     down = -(-sum(label.count("\n") + 1 for label in words) // across)
     figure.set_figheight(figure.get_figheight() + 0.021 * text_height("legend.fontsize") * down + 0.1)
     figure.legend([*named.values()], words, loc="outside lower center", ncols=across, frameon=False)

@@ -6,11 +6,12 @@ A pipe, a file or a notebook gets each line as it is, so that scripts read whole
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import textwrap
 from collections.abc import Sequence
 from importlib.util import find_spec
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import IO, TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ _GAP = 2
 """Spaces between the columns of a table."""
 _LEAST = 16
 """The narrowest that a folded column becomes. Below, a row's cells stand under each other."""
+
+_WORD: Final = re.compile(r"\d+|[^\W\d]+|\W+")
 
 LONGEST: Final = 100
 """The longest line of an arm, in characters."""
@@ -94,9 +97,51 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None)
 
 
 def cut(text: str, most: int) -> str:
-    """The text, or its two ends if it is longer than `most`: names often differ in their last letters."""
-    half = max(most, _LEAST) // 2
-    return text if len(text) <= 2 * half else f"{text[: half - 1]}…{text[-half:]}"
+    """The text, or its two ends with an ellipsis between them. most: its length, at least 1."""
+    head, tail = most // 2, (most - 1) // 2
+    return text if len(text) <= most else f"{text[:head]}…{text[len(text) - tail :]}"
+
+
+def shortened(names: Sequence[str], most: int) -> list[str]:
+    """The names with at most `most` characters: longer ones are cut where they are alike.
+
+    What differs stays, unless it is too long itself.
+    """
+    long = [name for name in dict.fromkeys(names) if len(name) > most]
+    if not long:
+        return [*names]
+    from difflib import SequenceMatcher
+
+    words = [_WORD.findall(name) for name in long]
+    alike = words[0]
+    for other in words[1:]:
+        blocks = SequenceMatcher(None, alike, other, autojunk=False).get_matching_blocks()
+        alike = [word for block in blocks for word in alike[block.a : block.a + block.size]]
+    between = [_between(own, alike) for own in words]
+    # Words that all have are one run up to the next word that only some have.
+    ends = [place for place in range(len(alike)) if not place or any(own[place] for own in between)]
+    runs = ["".join(alike[first:last]) for first, last in pairwise([*ends, len(alike)])]
+    over = max(map(len, long)) - most
+    for place in sorted(range(len(runs)), key=lambda place: -len(runs[place])):
+        left = cut(runs[place], max(1, len(runs[place]) - over))
+        over -= len(runs[place]) - len(left)
+        runs[place] = left
+    made = ("".join(own[at] + run for at, run in zip(ends, runs, strict=True)) + own[-1] for own in between)
+    short = {name: cut(whole, most) for name, whole in zip(long, made, strict=True)}
+    return [short.get(name, name) for name in names]
+
+
+def _between(words: Sequence[str], alike: Sequence[str]) -> list[str]:
+    """The text before each of these words of a name, which are in it in this order, and behind the last."""
+    found, left = [""], iter(alike)
+    wanted = next(left, None)
+    for word in words:
+        if word == wanted:
+            found.append("")
+            wanted = next(left, None)
+        else:
+            found[-1] += word
+    return found
 
 
 def _folded(row: Sequence[str], sizes: Sequence[int]) -> list[str]:

@@ -13,6 +13,7 @@ from math import inf, sqrt
 from typing import Final
 
 from securefl.accounting.composition import compose
+from securefl.accounting.figures import counted
 from securefl.algorithm.clients import specs_of
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
@@ -29,7 +30,7 @@ at an accuracy of 0.12 where the ratio is 0.64, at 0.22 where it is 0.34, and at
 
 
 def advice(study: Study, arm: Arm, problem: Problem, *, least: float = 0.0) -> str:
-    """What to change in a study whose arm learns nothing under noise, in two sentences.
+    """What to change in a study whose arm learns nothing under noise, in a few sentences.
 
     Empty without noise, and where the ratio of noise and signal is at most `least`.
     """
@@ -39,15 +40,19 @@ def advice(study: Study, arm: Arm, problem: Problem, *, least: float = 0.0) -> s
     now = _ratio(study, arm, problem)
     if not least < now < inf:
         return ""
-    told = [
-        f"{' to '.join(f'{100 * own / now:.0f} %' for own in found)} with {change}"
-        for change, found in _changes(study, arm, problem, now)
-        if found[0] < 1.005 * now
-    ]
-    return (
-        f"The noise of the whole run is {float(f'{now:.2g}'):,g} times as long as all that it covers could "
-        f"be. Estimated, there remain of it {'; '.join(told)}."
+    found = [(change, left) for change, left in _changes(study, arm, problem, now) if left[0] < 0.995 * now]
+    times = f"{float(f'{now:.2g}'):,g} times"
+    noise = f"The noise of the whole run is {times} as long as all that it covers could be."
+    more = "Ask for a larger epsilon, or have many more records or clients."
+    if not found:
+        return f"{noise} No change of clients, rounds, bounds or rates lowers it. {more}"
+    told = "; ".join(
+        f"{' to '.join(f'{100 * own / now:.0f} %' for own in left)} with {change}" for change, left in found
     )
+    said = f"{noise} Estimated, there remain of it {told}."
+    if now > DROWNED and all(left[0] > DROWNED for _, left in found):
+        said += f" None alone suffices: more than {DROWNED:g} times remain. Combine them. {more}"
+    return said
 
 
 def _with_target(study: Study, arm: Arm, problem: Problem) -> Study:
@@ -81,7 +86,7 @@ def _changes(study: Study, arm: Arm, problem: Problem, now: float) -> Iterator[t
         for count in (max(1, rounds // 4), 4 * rounds)
     }
     count = min(other, key=lambda one: round(other[one] / now, 2))
-    yield f"{count} round{'' if count == 1 else 's'}", (other[count],)
+    yield counted(count, "round"), (other[count],)
     trains = any(spec.training is not None for spec in specs_of(built(arm, problem)))
     if private is not None and trains:
         yield f"clip_norm = {private.clip_norm / 2:g}, the less the shorter gradients are", (now / 2, now)
@@ -94,7 +99,9 @@ def _changes(study: Study, arm: Arm, problem: Problem, now: float) -> Iterator[t
         rate = 2 * problem.local.learning_rate
         yield f"learning_rate = {rate:g}, the less the shorter updates are", (now / 2, now)
     if arm.protocol != "heads":
-        yield 'protocol = "heads" on frozen features, which sends once', (_ratio(study, arm, problem, True),)
+        also = " and a `client_bound`" if study.privacy.unit == "client" else ""
+        change = f'protocol = "heads"{also} on frozen features, which sends once'
+        yield change, (_ratio(study, arm, problem, True),)
 
 
 def _ratio(study: Study, arm: Arm, problem: Problem, as_head: bool = False) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import isfinite, isnan, nan
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from securefl.training.evaluation import constant_accuracy
 
 Records = Sequence[Mapping[str, Any]]
 NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+
+_NAMED: Final = 10
+"""The most arms or cells that one sentence names beside the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,7 @@ def alarms(runs: Sequence[ArmRun], advise: Callable[[ArmRun], str] = lambda run:
 
 
 def once(told: Iterable[tuple[str, str]]) -> list[str]:
-    """Sentences of which those that differ in numbers alone are one, with a count.
+    """Sentences of which those that differ in numbers alone are one, which names what the others are about.
 
     told: pairs of what a sentence is about, such as an arm, and the rest of it.
     """
@@ -75,8 +78,13 @@ def once(told: Iterable[tuple[str, str]]) -> list[str]:
         # Without the seeds, which stand before the colon.
         alike.setdefault(NUMBER.sub("#", rest.partition(": ")[2]), []).append((about, rest))
     return [
-        f"{about}{f' and {len(more)} more' if more else ''}{rest}" for (about, rest), *more in alike.values()
+        f"{about}{rest}{_likewise([name for name, _ in more])}" for (about, rest), *more in alike.values()
     ]
+
+
+def _likewise(others: Sequence[str]) -> str:
+    named = [*others[:_NAMED], *([f"{len(others) - _NAMED} more"] if len(others) > _NAMED else [])]
+    return f" Alike but for numbers: {'; '.join(named)}." if others else ""
 
 
 def _more(others: int, seeds: int) -> str:

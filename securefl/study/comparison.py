@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from securefl.accounting.figures import in_words, plain
+from securefl.accounting.figures import counted, in_words, plain
 from securefl.core.errors import ConfigError
 from securefl.core.release import PARTIES
 from securefl.data import NAMES
@@ -164,7 +164,7 @@ def _beside_the_first(series: pd.DataFrame, ended: pd.DataFrame, apart: str) -> 
     whys = [
         apart
         or f"{gaps[label].count()} paired seeds, of which {unequal[label]} differ, cannot give a p below "
-        f"{LEVEL} in {hopeful} test{'s' if hopeful > 1 else ''}; run {needed} seeds or more in both"
+        f"{LEVEL} in {counted(hopeful, 'test')}; run {needed} seeds or more in both"
         for label in others
         if label not in tested
     ]

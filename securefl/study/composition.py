@@ -95,16 +95,24 @@ def compositions(study: Study, world: World) -> dict[str, tuple[Algorithm, Plan]
     for arm in study.arms:
         with mistakes.noted():
             made[arm.name] = composition(study, arm, world)
+    with mistakes.noted(), placed(study, "[privacy]"):
+        _check_names(study, [made[arm.name][0] if arm.name in made else arm for arm in study.arms], world)
     mistakes.require_none()
-    names = sorted({sent.spec.name for algorithm, _ in made.values() for sent in algorithm.contributions})
-    with placed(study, "[privacy]"):
-        for name in study.privacy.non_private:
-            if name not in names:
-                raise ConfigError(
-                    f"Expected non_private among {', '.join(names)}, which the arms send, got {name!r}"
-                    f"{near(name, names)}."
-                )
     return made
+
+
+def _check_names(study: Study, arms: Sequence[Algorithm | Arm], world: World) -> None:
+    """Raises ConfigError for a name in `non_private` that no arm sends. arms: as they are, if refused."""
+    try:
+        sent = [specs_of(built(own, world.problem) if isinstance(own, Arm) else own) for own in arms]
+    except ConfigError:  # an arm with an error of its own, which is noted: what it would send is not known
+        return
+    names = sorted({spec.name for specs in sent for spec in specs})
+    if unknown := [name for name in study.privacy.non_private if name not in names]:
+        raise ConfigError(
+            f"Expected non_private among {', '.join(names)}, which the arms send, got {unknown[0]!r}"
+            f"{near(unknown[0], names)}."
+        )
 
 
 def _check_target(study: Study, plan: Plan, sent: Sequence[ValueSpec]) -> None:
@@ -156,16 +164,16 @@ def _check_budget(plan: Plan, sent: Sequence[ValueSpec]) -> None:
             cost = compose(first, plan.delta)
             raise ConfigError(
                 f"Expected round 1 to cost a client at most the budget {plan.budget:g} against the "
-                f"{party}, got epsilon {above(cost, plan.budget)}. Raise the budget, or add noise"
-                f"{_where_noise_is(sent)}."
+                f"{party}, got epsilon {above(cost, plan.budget)}. Write `epsilon = {plan.budget:g}` in "
+                f"{_where_noise_is(sent)}: the noise of all rounds follows from it."
             )
 
 
 def _where_noise_is(sent: Sequence[ValueSpec]) -> str:
-    """The section whose noise a refusal asks for, if values follow private training."""
+    """The section whose epsilon decides the noise."""
     if all(spec.training is None for spec in sent):
-        return ""
-    return " in [dpsgd]: with `epsilon` in place of `noise_multiplier` the noise follows from it"
+        return "[privacy]"
+    return "[dpsgd], in place of `noise_multiplier`"
 
 
 def _check_device(plan: Plan, sent: Sequence[ValueSpec], hardware: Hardware) -> None:

@@ -12,6 +12,8 @@ from typing import Final
 import pandas as pd
 
 from securefl.accounting.figures import SIGN, short
+from securefl.core.release import PARTIES
+from securefl.report.run_page import ArmSummary
 from securefl.report.significance import with_interval
 from securefl.study.accounted import sentence as accounted
 from securefl.sweep.cells import Sweep
@@ -54,6 +56,27 @@ def headline(series: Sequence[Series]) -> str:
     )
 
 
+def arms_of(sweep: Sweep, summary: pd.DataFrame) -> list[ArmSummary]:
+    """Each arm of each finished cell, for `sentences.rows`, which makes the table of a run too."""
+    names = {cell.folder: cell.name for cell in sweep.cells}
+    several = any(len(cell.study.arms) > 1 for cell in sweep.cells)
+    made = []
+    for (cell, arm), own in summary.groupby(["cell", "arm"], sort=False):
+        made.append(
+            ArmSummary(
+                name=f"{names[str(cell)]}: {arm}" if several else names[str(cell)],
+                protocol=own["protocol"].iloc[0],
+                aggregation="",
+                final_accuracy=own["final_accuracy"].mean(skipna=False),
+                by_seed=own["final_accuracy"].tolist(),
+                megabytes_up=own["bytes_up"].mean() / 1e6,
+                megabytes_down=own["bytes_down"].mean() / 1e6,
+                epsilon={party: own[f"epsilon_{party}"].max() for party in PARTIES},
+            )
+        )
+    return made
+
+
 def caveats(sweep: Sweep) -> list[str]:
     """Sentences on what the epsilons of a sweep cover and do not cover."""
     found = list(dict.fromkeys(accounted(cell.study) for cell in sweep.cells))
@@ -88,7 +111,7 @@ def means(series: Sequence[Series]) -> pd.DataFrame:
 
 
 def answer(series: Sequence[Series]) -> list[list[str]]:
-    """The table of the series that compare, for a terminal and for the page. Empty if nothing compares."""
+    """The table of the series that compare. Empty if nothing compares."""
     return [] if means(series).empty else table(comparable(series))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from securefl.accounting.figures import brief, plain
+from securefl.accounting.figures import brief, counted, plain
 from securefl.accounting.shared import Allotment, SharedRuns
 from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
@@ -145,7 +145,7 @@ def require_room(checked: Sequence[Checked], begun: Callable[[Cell], Mapping[str
 
 def lines(sweep: Sweep, checked: Sequence[Checked]) -> Iterator[str]:
     """A line for each cell that can run and each arm: epsilon by party."""
-    yield f"{sweep.name}: a sweep of {len(checked)} cells over {', '.join(sweep.keys)}"
+    yield f"{sweep.name}: a sweep of {counted(len(checked), 'cell')} over {', '.join(sweep.keys)}"
     yield "Epsilon is that of a client that takes part in every round, after the whole schedule."
     yield from caveats(sweep)
     yield from _shared(checked)
@@ -176,9 +176,10 @@ def _shared(checked: Sequence[Checked]) -> Iterator[str]:
             ledgers[path] = held, count + len(own.allotted)
     for path, (held, count) in ledgers.items():
         spent = _against({party: held.epsilon(party) for party in held.terms.adversaries})
+        stored, more = counted(len(held.entries), "run"), counted(count, "run")
         yield (
-            f"The ledger {path} holds {len(held.entries)} runs over these records: ε {spent}, of a budget of "
-            f"{held.budget:g}. These cells are {count} runs; those that are in the ledger cost nothing more."
+            f"The ledger {path} holds {stored} over these records: ε {spent}, of a budget of "
+            f"{held.budget:g}. These cells are {more}; those that are in the ledger cost nothing more."
         )
 
 
@@ -204,9 +205,9 @@ def seconds(checked: Sequence[Checked], forecasts: Sequence[Forecast], workers: 
 
 def last_line(checked: Sequence[Checked], forecasts: Sequence[Forecast], workers: int) -> str:
     """A sentence with the expected time of the sweep."""
-    taken, count = seconds(checked, forecasts, workers), min(workers, len(checked))
-    processes = f"{count} worker{'' if count == 1 else 's'}"
-    return f"About {duration(taken)} on this machine with {processes}, if all cells are as fast as that one."
+    taken = duration(seconds(checked, forecasts, workers))
+    count = counted(min(workers, len(checked)), "worker")
+    return f"About {taken} on this machine with {count}, if all cells are as fast as that one."
 
 
 def as_json(sweep: Sweep, checked: Sequence[Checked], taken: float | None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from securefl.study.finished import Finished, finished_run
 from securefl.study.folder import study_of
 from securefl.study.publication import public
 from securefl.sweep.cells import CONFIG, Cell, Sweep, parse_sweep
-from securefl.sweep.tradeoff import Series, series_of, summarised, with_settings
+from securefl.sweep.tradeoff import Series, series_of, summary_table, with_settings
 
 _APART: Final = ("data.source", "privacy.unit")
 """Keys whose values have panels of their own."""
@@ -91,7 +91,7 @@ def gather(folders: Sequence[Path], *, private: bool = False) -> Gathered:
     pooled = Sweep(name="", keys=tuple(keys), cells=tuple(cells), text="")
     told = [(cell, {"infinite_reason": run.infinite_reason}) for cell, run in zip(cells, runs, strict=True)]
     rounds = [with_settings(pooled, cell, run.metrics) for cell, run in zip(cells, runs, strict=True)]
-    summary = summarised(pooled, told, pd.concat(rounds, ignore_index=True))
+    summary = summary_table(pooled, told, pd.concat(rounds, ignore_index=True))
     summary = summary if private else public(summary)
     varied = _settings(summary, keys)
     pooled = replace(pooled, keys=tuple(varied), panels=tuple(key for key in _APART if key in varied))

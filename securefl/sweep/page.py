@@ -11,7 +11,6 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
@@ -28,7 +27,7 @@ from securefl.storage.texts import show
 from securefl.study import publication
 from securefl.sweep.best import answer, caveats, headline
 from securefl.sweep.cells import Sweep, in_force, short_names
-from securefl.sweep.run import facts_of
+from securefl.sweep.run import Facts
 from securefl.sweep.tradeoff import Series, filters
 from securefl.sweep.tradeoff_plots import Drawing, drawings, worn_by
 
@@ -66,7 +65,7 @@ class Card:
 
 def render(
     sweep: Sweep,
-    out: Path,
+    told: Facts,
     series: Sequence[Series],
     failed: Mapping[str, str],
     reproduce: str,
@@ -79,7 +78,7 @@ def render(
     failed: the errors of failed cells, by name. figures: see `shown_on_pages`. private: whether the page is
     for the person at this machine alone. Otherwise it has no warnings.
     """
-    alarms = alarms_of(sweep, out) if private else {}
+    alarms = alarms_of(told) if private else {}
     choices = filters(sweep, series)
     short = short_names(sweep.keys)
     return (
@@ -91,13 +90,13 @@ def render(
             seeds=sorted({int(seed) for own in series for seed in own.rows["seed"]}),
             swept={key: swept_values(sweep, key) for key in sweep.keys},
             failed=failed,
-            warnings={name: [own["text"] for own in told] for name, told in alarms.items()},
-            measure=measure_of(sweep, out).words,
+            warnings={name: [own["text"] for own in ones] for name, ones in alarms.items()},
+            measure=measure_of(told).words,
             notice=publication.notice("sweep.html", private=private),
             private=private,
             tested=run_page.TESTED,
             personal=publication.PERSONALLY_TESTED if any(own.personal for own in series) else "",
-            sentences=_outside(sweep, out),
+            sentences=_outside(told),
             caveats=caveats(sweep),
             choices={short.get(name, name): values for name, values in choices.items()},
             series=series,
@@ -107,7 +106,7 @@ def render(
             headline=headline(series),
             answer=answer(series),
             figures=figures,
-            cards=cards(sweep, out),
+            cards=cards(told),
             columns=_COLUMNS,
             swatch=lambda own: style.swatch(worn_by(own)),
             versions=versions(),
@@ -147,10 +146,9 @@ def shown_on_pages(
     ]
 
 
-def _outside(sweep: Sweep, out: Path) -> list[str]:
+def _outside(told: Facts) -> list[str]:
     """Sentences on data that no epsilon covers, from all finished cells."""
-    told = [sentence for _, own in facts_of(sweep, out) for sentence in own["outside"]]
-    return list(dict.fromkeys(told))
+    return list(dict.fromkeys(sentence for _, own in told for sentence in own["outside"]))
 
 
 def script_digest() -> str:
@@ -164,24 +162,24 @@ def swept_values(sweep: Sweep, key: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def cards(sweep: Sweep, out: Path) -> list[Card]:
+def cards(told: Facts) -> list[Card]:
     """The privacy cards of the finished cells. Cards that differ in finite epsilons alone are merged."""
     alike: dict[str, list[tuple[str, Any]]] = {}
-    for cell, own in facts_of(sweep, out):
+    for cell, own in told:
         # Without the size of finite epsilons: otherwise a sweep over epsilon would have a card for each cell.
         like = repr([{**row, "epsilon": says_infinite(row["epsilon"])} for row in own["card"]])
         alike.setdefault(like, []).append((cell.name, own["card"]))
     return [Card(first=name, rows=rows, others=len(more)) for (name, rows), *more in alike.values()]
 
 
-def alarms_of(sweep: Sweep, out: Path) -> dict[str, Sequence[Mapping[str, Any]]]:
+def alarms_of(told: Facts) -> dict[str, Sequence[Mapping[str, Any]]]:
     """The warnings of each finished cell that has some, by its name: `arm`, `text` and `learnt`."""
-    return {cell.name: own["alarms"] for cell, own in facts_of(sweep, out) if own["alarms"]}
+    return {cell.name: own["alarms"] for cell, own in told if own["alarms"]}
 
 
-def measure_of(sweep: Sweep, out: Path) -> Measure:
+def measure_of(told: Facts) -> Measure:
     """The measure of accuracy in all finished cells together."""
-    kinds = {own["kind"] for _, own in facts_of(sweep, out)} or {"classification"}
+    kinds = {own["kind"] for _, own in told} or {"classification"}
     return joint(MEASURES[kind] for kind in kinds)
 
 

@@ -84,5 +84,5 @@ def as_markdown(series: Sequence[Series]) -> str:
 
 
 def as_latex(series: Sequence[Series]) -> str:
-    """The table of methods by epsilon in LaTeX, for the package booktabs."""
+    """The table of methods by epsilon in LaTeX, for the packages booktabs and graphicx."""
     return tabular(table(series))

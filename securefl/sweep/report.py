@@ -19,15 +19,16 @@ from securefl.sweep import tradeoff, tradeoff_plots
 from securefl.sweep.best import caveats, headline
 from securefl.sweep.cells import CONFIG, Sweep
 from securefl.sweep.page import Shown, alarms_of, measure_of, render, shown_on_pages
+from securefl.sweep.run import Facts
 
 
-def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:
+def write(sweep: Sweep, out: Path, told: Facts, failed: Mapping[str, str]) -> pd.DataFrame:
     """Write tables, plots and both pages of the finished cells.
 
     Returns the summary table, which may be empty.
     """
-    results = tradeoff.results_table(sweep, out)
-    summary = tradeoff.summary_table(sweep, out, results)
+    results = tradeoff.results_table(sweep, told)
+    summary = tradeoff.summary_table(sweep, told, results)
     if summary.empty:
         return summary
     private = private_folder(out)
@@ -36,15 +37,16 @@ def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:
         write_csv(private / f"{name}.csv", table, [NOTICE])
     # Tables come first: they are complete even if drawing fails.
     page = out / "sweep.html"
-    drawn = _written(page, sweep, public(summary), {}, private=False)
+    drawn = _written(page, sweep, told, public(summary), {}, private=False)
     personal = PERSONAL in set(summary["models"])
-    _written(page, sweep, summary, failed, private=True, figures=None if personal else drawn)
+    _written(page, sweep, told, summary, failed, private=True, figures=None if personal else drawn)
     return summary
 
 
 def _written(
     page: Path,
     sweep: Sweep,
+    told: Facts,
     summary: pd.DataFrame,
     failed: Mapping[str, str],
     *,
@@ -57,7 +59,7 @@ def _written(
     """
     out = page.parent
     series, others = tradeoff.series_of(sweep, summary), tradeoff.other_axes(sweep, summary)
-    measure = measure_of(sweep, out)
+    measure = measure_of(told)
     if figures is None:
         for drawing in tradeoff_plots.drawings(series, legend=True, measure=measure, others=others):
             plots = subfolder((private_folder(out) if private else out) / "plots")
@@ -65,12 +67,14 @@ def _written(
         figures = shown_on_pages(series, others, measure)
     reproduce = f"securefl sweep {out / CONFIG} --out {out}-again"
     path = private_page(page) if private else page
-    text = render(sweep, out, series, failed, reproduce, figures, private=private)
+    text = render(sweep, told, series, failed, reproduce, figures, private=private)
     write_file(path, text)
     return figures
 
 
-def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str, str]) -> dict[str, Any]:
+def as_json(
+    sweep: Sweep, out: Path, told: Facts, summary: pd.DataFrame, failed: Mapping[str, str]
+) -> dict[str, Any]:
     """The summary for scripts. An infinite epsilon is the text "inf", and an unknown value is null.
 
     `private` has the parts that no epsilon covers: warnings, errors, and accuracies of personal models.
@@ -78,7 +82,7 @@ def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str,
     page = None if summary.empty else str(out / "sweep.html")
     return {
         "cells": len(sweep.cells),
-        "accuracy": measure_of(sweep, out).words,
+        "accuracy": measure_of(told).words,
         "tested": TESTED,
         "answer": _answer(sweep, public(summary)),
         "accounting": caveats(sweep),
@@ -89,7 +93,7 @@ def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str,
             "page": page and str(private_page(Path(page))),
             "answer": _answer(sweep, summary),
             "failed": dict(failed),
-            "warnings": alarms_of(sweep, out),
+            "warnings": alarms_of(told),
             "summary": _rows(summary),
         },
     }

@@ -36,6 +36,8 @@ _KILLED = "its worker process was ended from outside; if memory ran out, take fe
 _NO_PROCESS = (
     "The system refused to start a process for a cell. Finished rounds are kept: run the same command again."
 )
+Facts = Sequence[tuple[Cell, Mapping[str, Any]]]
+"""Finished cells, each with its facts (see `facts`)."""
 
 
 class Watch(Protocol):
@@ -78,7 +80,7 @@ def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
     return {**dict(zip(_TOLD, own, strict=True)), "metrics": metrics}
 
 
-def facts_of(sweep: Sweep, out: Path) -> list[tuple[Cell, Mapping[str, Any]]]:
+def facts_of(sweep: Sweep, out: Path) -> Facts:
     """The finished cells, each with its facts."""
     homes = ((cell, sweep.home(out, cell)) for cell in sweep.cells)
     return [(cell, facts(folder, cell)) for cell, folder in homes if finished(folder)]

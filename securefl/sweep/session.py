@@ -15,13 +15,13 @@ from securefl.storage.processes import processors
 from securefl.study.accounted import begun
 from securefl.study.config import Brought
 from securefl.study.interruption import Interruption, Stop
-from securefl.study.own_code import told
+from securefl.study.own_code import told as code_in_words
 from securefl.study.progress import BarGroup
 from securefl.sweep.cells import Cell, Sweep
 from securefl.sweep.check import check, require_all, require_room
 from securefl.sweep.on_ray import run_on_ray
 from securefl.sweep.report import write
-from securefl.sweep.run import Watch, finished, run_cell, run_cells, share_key
+from securefl.sweep.run import Facts, Watch, facts_of, finished, run_cell, run_cells, share_key
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,7 +56,7 @@ class Bars(BarGroup):
 
 def own_code(sweep: Sweep) -> list[str]:
     """A line for each piece of a person's own code that the cells run."""
-    return list(dict.fromkeys(line for cell in sweep.cells for line in told(cell.study)))
+    return list(dict.fromkeys(line for cell in sweep.cells for line in code_in_words(cell.study)))
 
 
 def require_runnable(sweep: Sweep, out: Path, console: Console) -> None:
@@ -83,12 +83,12 @@ def run_and_write(
     stop: Interruption,
     *,
     on_ray: bool = False,
-) -> tuple[pd.DataFrame, Mapping[str, str]]:
+) -> tuple[Facts, pd.DataFrame, Mapping[str, str]]:
     """Run the unfinished cells of a sweep, with progress on the console, and write tables, plots and page.
 
-    workers: by default as many as processors. on_ray: whether cells run on a Ray cluster. Returns the summary
-    table, which may be empty, and the errors of the cells that failed, by name. The caller has locked and
-    claimed the folder. Raises Interrupted after a request to stop.
+    workers: by default as many as processors. on_ray: whether cells run on a Ray cluster. Returns the
+    finished cells with their facts, the summary table, which may be empty, and the errors of the cells that
+    failed, by name. The caller has locked and claimed the folder. Raises Interrupted after a request to stop.
     """
     done = sum(finished(sweep.home(out, cell)) for cell in sweep.cells)
     left = max(1, len(sweep.cells) - done)
@@ -103,7 +103,8 @@ def run_and_write(
             failed = run_cells(sweep, out, workers=workers, watch=bars, stop=stop)
     # A signal waits until the report is written: half-written tables beside finished cells would mislead.
     with stop.finishing("the report"):
-        return write(sweep, out, failed), failed
+        told = facts_of(sweep, out)
+        return told, write(sweep, out, told, failed), failed
 
 
 def _run_here(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> Mapping[str, str]:

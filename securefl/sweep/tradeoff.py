@@ -9,7 +9,6 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf, log10
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from securefl.core.text_safety import uncell
 from securefl.report.significance import student
 from securefl.storage.texts import show
 from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, setting_in_words, short_names
-from securefl.sweep.run import facts_of
+from securefl.sweep.run import Facts
 
 _APART = 100_000
 """Between the numbers of series over two axes: more than a sweep has series."""
@@ -109,13 +108,13 @@ def holds(series: Sequence[Series]) -> str:
     return "" if held or unit is None else f" per {unit} at delta {delta:g}"
 
 
-def results_table(sweep: Sweep, out: Path) -> pd.DataFrame:
+def results_table(sweep: Sweep, told: Facts) -> pd.DataFrame:
     """Every row of the metrics of every finished cell.
 
     Columns: cell, one per swept key (its dotted path), arm, protocol, seed, round, and those of
     `results.Results.metrics`.
     """
-    tables = [with_settings(sweep, cell, _metrics(own["metrics"])) for cell, own in facts_of(sweep, out)]
+    tables = [with_settings(sweep, cell, _metrics(own["metrics"])) for cell, own in told]
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
@@ -145,15 +144,8 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float) else show(value)
 
 
-def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFrame:
-    """A row per finished cell, arm and seed, see `summarised`."""
-    return summarised(sweep, facts_of(sweep, out), results)
-
-
-def summarised(
-    sweep: Sweep, told: Sequence[tuple[Cell, Mapping[str, Any]]], results: pd.DataFrame
-) -> pd.DataFrame:
-    """A row per cell, arm and seed. told: the cells, each with the `infinite_reason` of its arms.
+def summary_table(sweep: Sweep, told: Facts, results: pd.DataFrame) -> pd.DataFrame:
+    """A row per cell, arm and seed. told: of each cell's facts, `infinite_reason` alone is read.
 
     Columns: cell, arm, seed, one per swept key, protocol, models (of the accuracies, "global" or "personal"),
     target, asked (the epsilon that the noise is calibrated for; if noise was given instead, the true one, inf

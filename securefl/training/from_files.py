@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from io import BufferedReader
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from securefl.data.columns import Named, key_of, listed
 from securefl.data.in_memory import array_of as array
 from securefl.data.layout import Arrays
 from securefl.data.schema import Schema, frame_of
-from securefl.data.tables import LARGEST, read_records
+from securefl.data.tables import LARGEST, npy, read_records
 from securefl.storage.inputs import opened, require_size, shown
 from securefl.storage.own_code import Namer, importable, located, names_code
 from securefl.storage.own_code import load as load_code
@@ -159,7 +157,9 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
                 "A column of words needs `categories`, and other numbers than from 0 to 1 a `range`, as in a "
                 "study."
             )
-        return schema.encode(frame, where)
+        return schema.encode(
+            frame, where, remedy=f"Declare it under [data.columns] of {path}, or correct it."
+        )
 
     reads_text = getattr(section, "reads_text", False)
     return ModelFile(
@@ -220,38 +220,10 @@ def _bare(found: Any) -> object:
 
 
 def array_of(path: Path) -> NDArray[Any]:
-    """Read numbers from a .npy of at most `LARGEST` bytes.
-
-    Raises DataError, with the path, for other content and for anything but a regular file.
-    """
-    with opened(path) as source:
-        size = require_size(source, LARGEST)
-        if not source.peek(1):
-            raise DataError("Expected numbers as .npy, got an empty file.")
-        try:
-            found = _array(source, size)
-        except (ValueError, EOFError, SyntaxError) as error:
-            raise DataError(f"Expected numbers as .npy, got other content: {str(error)[:200]}.") from None
-        if found.dtype.kind not in "fiu":
-            raise DataError(f"Expected an array of numbers, got one of type {found.dtype}.")
-    return found
-
-
-def _array(source: BufferedReader, size: int) -> NDArray[Any]:
-    """The array of a .npy. Its header is checked against the file's size before memory is taken."""
-    version = np.lib.format.read_magic(source)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(source)
-    if dtype.hasobject:
-        raise ValueError("objects, which only a pickle can hold")
-    if source.tell() + prod(shape) * dtype.itemsize != size:
-        raise DataError(
-            f"Expected an array of {prod(shape) * dtype.itemsize:,} bytes behind the header, got "
-            f"{size - source.tell():,}: the file is damaged or cut. Get it again."
-        )
-    source.seek(0)
-    # Loading a pickle from a .npy would run its code.
-    found: NDArray[Any] = np.load(source, allow_pickle=False)
+    """Read numbers from a .npy (`tables.npy`). Raises DataError, with the path, for other content too."""
+    found = npy(path)
+    if found.dtype.kind not in "fiu":
+        raise DataError(f"{shown(path)}: Expected an array of numbers, got one of type {found.dtype}.")
     return found
 
 

@@ -236,6 +236,7 @@ def test_what_one_cell_learnt_nothing_of_is_told_of_the_sweep(tmp_path: Path) ->
     )
     again = swept(toml, out)
     assert again.exit_code == ExitCode.UNLEARNT, "what is finished is told again"
+    assert "\nlearning_rate = 1e+30  " in again.stdout, "each cell has a line"
 
 
 @pytest.mark.usefixtures("forked_cells")
@@ -250,10 +251,11 @@ def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path, monkeypatch: py
     assert message.startswith("1 of 3 cells failed: clients = 5000: [data] Expected clients <= ")
     assert message.endswith(f"securefl sweep {tmp_path / 'out' / 'sweep.toml'} --out {tmp_path / 'out'}")
     lines = result.stderr.splitlines()
-    both = "Warning: clients = 6: FedAvg and 1 more: nobody answered"
-    assert any(line.startswith(both) for line in lines), (
-        "a failure does not hide what went wrong in the others"
-    )
+    first = "Warning: clients = 6: FedAvg: nobody answered"
+    assert any(
+        line.startswith(first) and line.endswith("Alike but for numbers: clients = 4: FedAvg.")
+        for line in lines
+    ), "a failure does not hide what went wrong in the others"
     assert sum("finished" in line for line in lines) == 2
     assert any(line.endswith(": finished") and "clients = 4" in line for line in lines)
     assert set(pd.read_csv(tmp_path / "out" / "results.csv")["data.clients"]) == {4, 6}

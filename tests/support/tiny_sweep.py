@@ -18,7 +18,8 @@ from securefl.storage.private_folder import NOTICE, RUN, note_format, private_fo
 from securefl.study.config import Study, parse
 from securefl.study.publication import public
 from securefl.sweep.cells import Sweep, claim, parse_sweep
-from securefl.sweep.run import finish
+from securefl.sweep.run import facts_of, finish
+from securefl.sweep.tradeoff import results_table, summary_table
 from support.tiny_study import text
 
 NOISED = (
@@ -44,6 +45,12 @@ def sweep(grid: str = "", *lists: str, study: str = NOISED + ARMS) -> Sweep:
 def two_lists() -> Sweep:
     """Three epsilons under two calibrations."""
     return sweep(EPSILONS, *LISTS, study=NOISED.replace("target = 0.2", "target = 0.25") + ARMS)
+
+
+def summary_of(found: Sweep, out: Path) -> pd.DataFrame:
+    """The summary of the cells that are finished in a folder."""
+    told = facts_of(found, out)
+    return summary_table(found, told, results_table(found, told))
 
 
 def row(arm: str, seed: int, number: int, accuracy: float, epsilon: Mapping[str, float]) -> dict[str, Any]:

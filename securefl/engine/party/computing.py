@@ -279,12 +279,13 @@ class Computing:
         return Source(derived(secret, which + told + name.encode()))
 
     def _counted(self, client: int, value: Value) -> Value:
-        """Return the value, and count for the log how many entries were moved into public bounds.
-
-        If the value is made after noise, the count is taken after noise too.
+        """Return the value, and note in the log how many entries were moved into public bounds, and whether
+        it is blank. If the value is made after noise, the note is taken after noise too.
         """
         if value.clipped or value.floored:
             self._log.moved[client_name(client)] = (value.clipped, value.floored)
+        if value.blank:
+            self._log.blank[client_name(client)] = value.blank
         if (then := value.after_noise) is None:
             return value
         return replace(value, after_noise=lambda noised: self._counted(client, then(noised)))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from support.every import every
 
@@ -222,3 +223,14 @@ def test_two_names_of_one_person_are_refused_in_one_call_and_over_calls(tmp_path
     terms = securefl.Plan(delta=1e-5, max_rounds=1, unit="client", adjacency="zero-out").terms()
     with Ledger(tmp_path / "ledger", terms) as ledger:
         assert len(ledger.rows()) == 2, "nothing was charged by the call that was refused"
+
+
+def test_tensors_are_taken_with_a_gradient_and_of_less_precision() -> None:
+    """A model's parameters as they are: detached, and bfloat16 as float32, which holds each such number."""
+    layer = torch.nn.Linear(2, 1, bias=False)
+    rows = [layer.weight.detach() * 0 + at for at in (0.5, 1.0, 2.0)]
+    given = {"ann": torch.nn.Parameter(rows[0]), "bob": rows[1].to(torch.bfloat16), "eve": rows[2].numpy()}
+    trust: dict[str, Any] = {"corrupt": 0.0, "min_honest": 2, "max_client_weight": 0.5}
+    assert securefl.masked_sum(given, bound=4.0, **trust).total.round(6).tolist() == [[3.5, 3.5]]
+    with pytest.raises(DataError, match="eve"):
+        securefl.masked_sum({**given, "eve": [rows[1].to(torch.bfloat16)] * 2}, bound=4.0, **trust)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from support.every import every
 from support.hidden_plans import hidden
@@ -71,6 +72,13 @@ def test_the_sum_is_that_of_the_loop_s_own_values(tmp_path: Path, how: Any) -> N
     assert answers.survivors == (0, 1, 2, 4)
     assert np.abs(answers.totals["update"].value - expected).max() <= 4 * UPDATE.grid.step
     assert answers.totals["update"].weight == 4
+
+
+def test_tensors_are_records_as_arrays_are(tmp_path: Path) -> None:
+    given = [(torch.tensor(x, requires_grad=True), torch.tensor(y)) for x, y in records()]
+    with SecureAggregator(OPEN, [ClientFunction(UPDATE, update)], given, ledger=tmp_path / "l") as aggregator:
+        total = aggregator.query(query()).totals["update"].value
+    assert np.abs(total - sum(x.sum(0) for x, _ in records())).max() <= 5 * UPDATE.grid.step
 
 
 def test_the_charge_is_in_the_file_before_the_value_is_computed(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from support.every import every
 
 from securefl.report import terminal
-from securefl.report.terminal import columns_of, cut, say, table, wrapped
+from securefl.report.terminal import columns_of, cut, say, shortened, table, wrapped
 
 SENTENCE = (
     "With full aggregation FedProf needed 27 rounds; go on with: securefl run runs/demo/study.toml --out x"
@@ -54,8 +54,24 @@ def test_a_table_that_fits() -> None:
 
 def test_a_long_name_keeps_its_two_ends() -> None:
     assert cut("a" * 30, 30) == "a" * 30
-    assert cut(f"{'a' * 30} 1", 20) == f"{'a' * 9}…{'a' * 8} 1"
-    assert len(cut("a" * 99, -5)) == 16, "some of a name is left"
+    assert cut(f"{'a' * 30} 1", 20) == f"{'a' * 10}…{'a' * 7} 1"
+    assert cut("a" * 99, 1) == "…"
+
+
+@pytest.mark.parametrize("most", [16, 40, 90])
+def test_names_are_cut_where_they_are_alike(most: int) -> None:
+    """Forty names that differ in their middle, and in two places, stay forty names."""
+    names = [
+        f"Averaging of {'private ' * 5}updates at rate {at // 8} with {'a long tail of ' * 4}words {at % 8}"
+        for at in range(40)
+    ]
+    cut_names = shortened([*names, "FedLog"], most)
+    assert len(set(cut_names)) == 41
+    assert max(map(len, cut_names)) <= most
+    assert cut_names[-1] == "FedLog"
+    assert all(str(at // 8) in name and name.endswith(str(at % 8)) for at, name in enumerate(cut_names[:-1]))
+    assert shortened(names, 200) == names
+    assert shortened(["x" * 30], 10) == ["xxxxx…xxxx"]
 
 
 def test_a_table_folds_its_widest_column() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from support.every import every
+from support.private_studies import client_level
 from support.tiny_study import FEDAVG, study, text, world
 
 from securefl.commands.exit_codes import ExitCode
@@ -22,6 +23,8 @@ from securefl.storage.private_folder import private_page
 from securefl.study import results, run_report
 from securefl.study.alarms import alarms, once
 from securefl.study.arm import ArmRun
+from securefl.study.config import Study, parse
+from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.training.evaluation import constant_accuracy
 
@@ -123,9 +126,30 @@ def test_clients_that_never_answer_or_diverge_are_named(here: World) -> None:
     assert "client-0005 in 2 of 2 rounds, ..." in alarms([run(here, *many)])[0].text
 
 
+SHARED = {"sum": '"masked"', "noise": '"distributed"', "dropout": "0.2", "corrupt": "0.0", "min_honest": "2"}
+
+
+@every("of", [client_level(rounds=1), client_level(rounds=1, **SHARED)])
+def test_a_client_that_diverges_under_an_epsilon_is_told_to_its_owner(of: Study, tmp_path: Path) -> None:
+    """It answers as one without records, since silence would tell of them: the server sees no difference."""
+    diverging = parse(of.text.replace("learning_rate = 0.2", "learning_rate = 1e30"))
+    played = run_arm(diverging, diverging.arms[0], world(diverging), tmp_path, lambda *_: None)
+    assert [len(record["answered"]) for record in played.records] == [6]
+    assert all("diverged" in why for record in played.records for why in record["without_records"].values())
+    assert [len(record["without_records"]) for record in played.records] == [6]
+    (told, *_) = alarms([played])
+    assert "6 of 6 clients diverged or never answered: client-0000 in 1 of 1 round" in told.text
+    (row,) = results.abstentions([played]).to_dict("records")
+    assert (row["what"], row["clients"], row["rounds"], row["times"]) == ("blank", 6, 1, 6)
+
+
 def test_sentences_that_differ_in_numbers_alone_are_one() -> None:
     told = [("A", " (seed 1): 1 of 2 rounds."), ("B", ": 12 of 30 rounds."), ("C", ": never.")]
-    assert once(told) == ["A and 1 more (seed 1): 1 of 2 rounds.", "C: never."]
+    said = "A (seed 1): 1 of 2 rounds. Alike but for numbers: B."
+    assert once(told) == [said, "C: never."]
+    many = once((f"epsilon = {at}: A", f": {at} rounds.") for at in range(14))
+    assert len(many) == 1
+    assert many[0].endswith("; epsilon = 10: A; 3 more."), "cells are named by their noise"
     assert once([]) == []
 
 
@@ -242,7 +266,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
 def test_a_run_in_which_all_diverged_ends_with_its_own_exit_code(ended: tuple[Path, Result]) -> None:
     out, result = ended
     assert result.exit_code == ExitCode.UNLEARNT == 4
-    assert result.stderr.count("Warning: FedAvg and 1 more: nobody answered in any of 2 rounds") == 1
+    assert result.stderr.count("nobody answered in any of 2 rounds") == 1
     assert result.stderr.count("Warning: ") == 1
     assert "got a training that diverged. Lower the learning rate" in result.stderr
     page = (out / "private" / "report.html").read_text()
@@ -258,7 +282,8 @@ def test_its_report_ends_alike(ended: tuple[Path, Result], tmp_path: Path) -> No
     out, _ = ended
     again = CliRunner().invoke(report, [str(out), "--out", str(tmp_path / "pages"), "--json"])
     assert again.exit_code == ExitCode.UNLEARNT
-    assert "Warning: FedAvg and 1 more: nobody answered" in again.stderr
+    assert "Warning: FedAvg: nobody answered" in again.stderr
+    assert "Alike but for numbers: LG." in again.stderr
     assert len(json.loads(again.stdout)["private"]["warnings"]) == 2, "stdout is JSON alone"
 
 

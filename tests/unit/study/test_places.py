@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from support.every import every
-from support.tiny_study import FEDAVG, FEDPROF, text, with_privacy
+from support.private_studies import AVERAGING, client_level, private
+from support.tiny_study import FEDAVG, FEDPROF, study, text, with_privacy
 
 from securefl.core.errors import ConfigError
 from securefl.study import world
-from securefl.study.composition import composition
-from securefl.study.config import read
+from securefl.study.composition import composition, compositions
+from securefl.study.config import parse, read
 from securefl.study.own_code import told
 from securefl.study.session import run_study
 
@@ -84,6 +85,28 @@ def test_an_unknown_name_in_unprotected_is_the_files_too(tmp_path: Path) -> None
         ConfigError, match=re.escape(f"{path}: [privacy] Expected non_private among count, update")
     ):
         run_study(read(path), tmp_path / "run", lambda *_: None)
+
+
+def test_an_unknown_name_is_told_with_the_mistakes_of_arms() -> None:
+    wrong = study(FEDAVG, FEDAVG.replace('"FedAvg"', '"bare"'), non_private='["weights"]')
+    with pytest.raises(ConfigError) as caught:
+        compositions(wrong, world.build(wrong, 3))
+    *arms, last = str(caught.value).split("\n")
+    assert [line.partition(":")[0] for line in arms] == ["[privacy], for FedAvg", "[privacy], for bare"]
+    assert last.startswith("[privacy] Expected non_private among count, update, which the arms send, got")
+
+
+def test_a_budget_below_one_round_names_the_epsilon_that_mends_it() -> None:
+    for refused_one, key in (
+        (client_level(epsilon="8.0", budget="2.0"), "epsilon = 8.0"),
+        (private("fedavg", AVERAGING["fedavg"], budget="0.5"), "noise_multiplier = 1.2"),
+    ):
+        with pytest.raises(ConfigError, match="Expected round 1 to cost") as caught:
+            compositions(refused_one, world.build(refused_one, 3))
+        remedy = re.search(r"Write `(epsilon = [\d.]+)` in", str(caught.value))
+        assert remedy is not None
+        mended = parse(refused_one.text.replace(key, remedy[1]))
+        assert compositions(mended, world.build(mended, 3))
 
 
 @every(

@@ -8,16 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from support.cheap_runs import unplotted
 from support.every import every
-from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep
+from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, summary_of, sweep
 
+from securefl.commands.telling import echo_arms
 from securefl.report.accuracy import MEASURES
+from securefl.report.sentences import rows
 from securefl.report.style import legend
-from securefl.sweep.best import means
+from securefl.sweep.best import arms_of, means
 from securefl.sweep.cells import parse_sweep
 from securefl.sweep.page import measure_of, render, shown_on_pages
-from securefl.sweep.tradeoff import Series, other_axes, results_table, series_of, summary_table
+from securefl.sweep.run import facts_of
+from securefl.sweep.tradeoff import Series, other_axes, series_of
 from securefl.sweep.tradeoff_plots import accuracy, drawings
 
 PANELS = f"""[sweep]
@@ -77,6 +81,26 @@ def test_what_cannot_be_compared_is_not(other: Series) -> None:
     assert means([]).empty
 
 
+def test_each_arm_of_each_cell_has_a_line_of_the_table_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swept = sweep(
+        f'"data.clients" = [5, 6]\n{EPSILONS}',
+        study=NOISED + ARMS.replace('"unit"', f'"unit {"and long " * 9}norm"'),
+    )
+    fill(swept, tmp_path, leave=1)
+    head, *rest = rows(arms_of(swept, summary_of(swept, tmp_path)))
+    assert head == ["arm", "accuracy", "MB", "ε server", "ε key-holder", "ε others"]
+    assert len(rest) == 2 * (len(swept.cells) - 1)
+    names = [name for name, *_ in rest]
+    assert names[1] == f"{swept.cells[0].name}: bounded"
+    assert [row[5] for row in rest[::2]] == ["0.45", "1.8", "∞", "0.45", "1.8"]
+    echo_arms(head, *rest)
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert len({line[:50] for line in lines}) == len(rest), "what differs stays"
+
+
 def test_a_setting_that_an_arm_is_missing_in_is_unknown() -> None:
     found = means([line("a", {1.0: 0.5, 2.0: 0.6}), line("b", {1.0: 0.4})])
     assert found.isna().to_numpy().tolist() == [[False, False], [False, True]]
@@ -85,7 +109,7 @@ def test_a_setting_that_an_arm_is_missing_in_is_unknown() -> None:
 def test_a_legend_whose_labels_are_long_leaves_the_axes_their_place(tmp_path: Path) -> None:
     swept = sweep(EPSILONS)
     fill(swept, tmp_path)
-    first = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))[0]
+    first = series_of(swept, summary_of(swept, tmp_path))[0]
     long = [replace(first, number=n, look=n, line=f"{'a label with many words, ' * 6}{n}") for n in range(40)]
     figure = accuracy(long, MEASURES["classification"]).figure
     legend(figure)
@@ -96,7 +120,7 @@ def test_a_legend_whose_labels_are_long_leaves_the_axes_their_place(tmp_path: Pa
 def test_a_key_with_one_value_for_each_line_is_no_axis(tmp_path: Path) -> None:
     swept = parse_sweep(NOISED + ARMS + PANELS)
     fill(swept, tmp_path)
-    summary = summary_table(swept, tmp_path, results_table(swept, tmp_path))
+    summary = summary_of(swept, tmp_path)
     assert [own[0].axis for own in other_axes(swept, summary)] == ["data.clients"]
     paired = (summary["data.clients"] == 5) == (summary["arm"] == "unit")
     assert not other_axes(swept, summary[paired])
@@ -105,7 +129,7 @@ def test_a_key_with_one_value_for_each_line_is_no_axis(tmp_path: Path) -> None:
 def test_each_panel_has_its_axes_and_an_arm_one_look(tmp_path: Path) -> None:
     swept = parse_sweep(NOISED + ARMS + PANELS)
     fill(swept, tmp_path)
-    series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
+    series = series_of(swept, summary_of(swept, tmp_path))
     assert {own.panel for own in series} == {
         (clients, words)
         for clients in ("5 clients", "6 clients")
@@ -124,15 +148,15 @@ def test_each_panel_has_its_axes_and_an_arm_one_look(tmp_path: Path) -> None:
     assert named == ["unit", "bounded", "one constant answer"]
     assert len(last.figure.axes) == 4
     with unplotted():
-        figures = shown_on_pages(series, (), measure_of(swept, tmp_path))
-    page = render(swept, tmp_path, series, {}, "securefl sweep x", figures)
+        figures = shown_on_pages(series, (), measure_of(facts_of(swept, tmp_path)))
+    page = render(swept, facts_of(swept, tmp_path), series, {}, "securefl sweep x", figures)
     assert page.count("</svg>unit</li>") == 3, "an arm once in each legend"
 
 
 def test_a_panel_that_nothing_ran_in_is_left_out(tmp_path: Path) -> None:
     swept = parse_sweep(NOISED + ARMS + PANELS)
     fill(swept, tmp_path, leave=3)
-    series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
+    series = series_of(swept, summary_of(swept, tmp_path))
     figure = accuracy(series, MEASURES["classification"]).figure
     assert [axes.get_visible() for axes in figure.axes] == [True, True, True, False]
 
@@ -140,6 +164,6 @@ def test_a_panel_that_nothing_ran_in_is_left_out(tmp_path: Path) -> None:
 def test_without_panels_there_is_one(tmp_path: Path) -> None:
     swept = sweep(EPSILONS)
     fill(swept, tmp_path)
-    series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
+    series = series_of(swept, summary_of(swept, tmp_path))
     assert {own.panel for own in series} == {()}
     assert len(accuracy(series, MEASURES["classification"]).figure.axes) == 1

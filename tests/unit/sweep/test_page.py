@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cheap_runs import unplotted
-from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep, two_lists
+from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, summary_of, sweep, two_lists
 
 from securefl.report.accuracy import MEASURES
 from securefl.sweep import page as sweep_page
 from securefl.sweep.cells import Sweep
-from securefl.sweep.tradeoff import Point, results_table, series_of, summary_table
+from securefl.sweep.run import facts_of
+from securefl.sweep.tradeoff import Point, series_of
 from securefl.sweep.tradeoff_plots import accuracy, draw, drawings, worn_by
 
 EVIL = "<script>alert('x')</script>"
@@ -45,15 +46,15 @@ class Page(HTMLParser):
 
 
 def page(found: Sweep, out: Path, failed: Mapping[str, str] | None = None, *, plots: Any = unplotted) -> str:
-    series = series_of(found, summary_table(found, out, results_table(found, out)))
+    series = series_of(found, summary_of(found, out))
     with plots():
-        figures = sweep_page.shown_on_pages(series, (), sweep_page.measure_of(found, out))
-    return sweep_page.render(found, out, series, failed or {}, "securefl sweep x", figures)
+        figures = sweep_page.shown_on_pages(series, (), sweep_page.measure_of(facts_of(found, out)))
+    return sweep_page.render(found, facts_of(found, out), series, failed or {}, "securefl sweep x", figures)
 
 
 def test_figures_are_those_there_is_data_for(swept: Sweep, tmp_path: Path) -> None:
     fill(swept, tmp_path)
-    series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
+    series = series_of(swept, summary_of(swept, tmp_path))
     made = drawings(series, legend=True)
     names = [d.name for d in made]
     assert names == ["accuracy_epsilon", "rounds_epsilon", "accuracy_bytes"]
@@ -145,7 +146,7 @@ def test_the_page_warns_and_says_whose_accuracy_it_is(swept: Sweep, tmp_path: Pa
 
 def test_two_seeds_are_points_and_bands_end_where_accuracy_does(swept: Sweep, tmp_path: Path) -> None:
     fill(swept, tmp_path, seeds=2)
-    series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
+    series = series_of(swept, summary_of(swept, tmp_path))
     axes = accuracy(series, MEASURES["classification"]).figure.axes[0]
     own = [line for line in axes.lines if str(line.get_gid()).startswith("series-0-line-")]
     assert [line.get_marker() for line in own[1:3]] == [".", "."]

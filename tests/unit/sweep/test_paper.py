@@ -6,8 +6,11 @@ import io
 import json
 import math
 import os
+import re
+import shutil
+import subprocess
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -23,12 +26,13 @@ import securefl
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.report.latex import tabular
-from securefl.report.paper import inches, styled
+from securefl.report.paper import inches, styled, write_figure
 from securefl.report.significance import student
 from securefl.report.style import look
+from securefl.study.privacy_statement import as_latex as statement_in_latex
 from securefl.sweep.cells import Sweep, claim, parse_sweep
 from securefl.sweep.gathered import gather
-from securefl.sweep.paper import as_csv, as_latex, as_markdown, numbers
+from securefl.sweep.paper import as_csv, as_latex, as_markdown, drawn, numbers
 
 
 @pytest.fixture
@@ -245,7 +249,58 @@ def test_names_reach_latex_as_text() -> None:
         r"\textbackslash{}input\{x\} \& 5 \% of \$a\_b\$ \#1 \textasciitilde{}\textasciicircum{} & 0.5 \\"
         in shown
     )
-    assert shown.startswith("\\begin{tabular}{lr}\n\\toprule\n & 1 \\\\\n\\midrule\n")
+    assert "\n\\begin{tabular}{p{0.36\\linewidth}r}\n\\toprule\n\\raggedright  & 1 \\\\\n\\midrule\n" in shown
+    assert "\n\\begin{tabular}{lr}\n\\toprule\n & 1 \\\\\n" in tabular([["", "1"], ["a", "0.5"]])
+
+
+EVIL = '\\input{x} & 5 % of $a_b$ #1 ~^ <|> " ε δ σ ∞ ± ≤ − – ‡ \u202f ŷ [x] é'
+"""Each character that LaTeX reads as a command, and each that our texts have beside ASCII."""
+
+
+def paper(folder: Path) -> Path:
+    """A paper of two pages: the parts that commands write, in columns of 3.3 inches."""
+    named = sweep(EPSILONS, *LISTS, study=NOISED + ARMS.replace('"unit"', json.dumps(EVIL[:40])))
+    found = gather([finished(named, folder / "sweep", seeds=6)])
+    told = statement_in_latex({EVIL: {"Unit": [EVIL], "Not covered": ["words " * 300]}, "b": {"Unit": ["c"]}})
+    write_figure(folder / "figure.pdf", drawn(found, width=3.3))
+    (folder / "paper.tex").write_text(
+        "\\documentclass[twocolumn]{article}\n\\usepackage{booktabs,graphicx}\n\\usepackage[utf8]{inputenc}\n"
+        "\\setlength{\\textwidth}{6.85in}\\setlength{\\columnsep}{0.25in}\\setlength{\\oddsidemargin}{-0.2in}\n"
+        f"\\begin{{document}}\n{told}\\begin{{table}}[t]\n{as_latex(found.series)}\\caption{{A sweep.}}\n"
+        f"\\end{{table}}\n{tabular([['a long ' * 8, *'12'], [EVIL, '3', '4']])}\n"
+        "\\newpage\n\\noindent\\includegraphics{figure.pdf}\n\\end{document}\n",
+        encoding="utf-8",
+    )
+    return folder / "paper.tex"
+
+
+def test_the_parts_of_a_paper_nest(tmp_path: Path) -> None:
+    bare = re.sub(r"\\\\|\\[{}]|\\[%&#_$]", "", paper(tmp_path).read_text(encoding="utf-8"))
+    opened: list[str] = []
+    for what, name in re.findall(r"\\(begin|end)\{(\w+)\}", bare):
+        if what == "begin":
+            opened.append(name)
+        else:
+            assert opened.pop() == name
+    assert not opened
+    depth = list(accumulate({"{": 1, "}": -1}.get(char, 0) for char in bare))
+    assert min(depth) == depth[-1] == 0
+
+
+@pytest.mark.docs
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex here")
+def test_a_paper_of_two_pages_compiles_without_a_line_beyond_its_column(tmp_path: Path) -> None:
+    order = [
+        "pdflatex",
+        "-no-shell-escape",
+        "-interaction=nonstopmode",
+        "-halt-on-error",
+        paper(tmp_path).name,
+    ]
+    done = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "(2 pages" in done.stdout
+    assert "Overfull" not in done.stdout
 
 
 def _without_seeds(run: Path) -> None:

@@ -20,7 +20,7 @@ from securefl.study.publication import PERSONALLY_TESTED, notice
 from securefl.sweep import page, tradeoff_plots
 from securefl.sweep.cells import Sweep
 from securefl.sweep.report import as_json, write
-from securefl.sweep.run import FACTS, METRICS
+from securefl.sweep.run import FACTS, METRICS, facts_of
 
 pytestmark = pytest.mark.usefixtures("blank_plots")
 
@@ -32,7 +32,7 @@ ALARMS = [{"arm": "unit", "text": MARK, "learnt": True}]
 def written(out: Path, *, personal: bool) -> Sweep:
     found = sweep(EPSILONS)
     fill(found, out, alarms=ALARMS, personal=personal)
-    write(found, out, {"a cell": MARK})
+    write(found, out, facts_of(found, out), {"a cell": MARK})
     return found
 
 
@@ -109,7 +109,7 @@ def test_no_private_figure_reaches_a_file_outside(
         fill(own, out, alarms=ALARMS if name == "place-1" else (), personal=personal)
         if name == "place-2":
             _disturb(out, personal)
-        write(own, out, {"a cell": MARK} if name == "place-1" else {})
+        write(own, out, facts_of(own, out), {"a cell": MARK} if name == "place-1" else {})
         files.append(
             {
                 path.relative_to(out): path.read_bytes().replace(name.encode(), b"")
@@ -148,7 +148,8 @@ def test_the_object_of_a_sweep_keeps_them_apart(tmp_path: Path) -> None:
 def test_the_summary_for_scripts_keeps_them_apart(tmp_path: Path) -> None:
     own = sweep(EPSILONS)
     fill(own, tmp_path, alarms=ALARMS, personal=True)
-    told = as_json(own, tmp_path, write(own, tmp_path, {}), {"a cell": MARK})
+    facts = facts_of(own, tmp_path)
+    told = as_json(own, tmp_path, facts, write(own, tmp_path, facts, {}), {"a cell": MARK})
     apart = told.pop("private")
     assert all(row["final_accuracy"] is None for row in told["summary"])
     assert all(row["final_accuracy"] is not None for row in apart["summary"])

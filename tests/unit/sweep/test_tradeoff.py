@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.every import every
-from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep, two_lists
+from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, summary_of, sweep, two_lists
 
 from securefl.core.errors import DataError
 from securefl.report.accuracy import MEASURES
@@ -22,7 +22,7 @@ from securefl.sweep.best import headline
 from securefl.sweep.cells import Sweep, parse_sweep
 from securefl.sweep.page import render
 from securefl.sweep.report import as_json
-from securefl.sweep.run import FACTS, METRICS
+from securefl.sweep.run import FACTS, METRICS, facts_of
 from securefl.sweep.tradeoff import (
     Point,
     Series,
@@ -45,7 +45,7 @@ def swept() -> Sweep:
 def filled(found: Sweep, out: Path, **more: Any) -> pd.DataFrame:
     """The summary of the sweep's cells, as if they had run."""
     fill(found, out, **more)
-    return summary_table(found, out, results_table(found, out))
+    return summary_of(found, out)
 
 
 def test_a_cell_that_was_copied_over_another_is_refused(swept: Sweep, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_cell_that_was_copied_over_another_is_refused(swept: Sweep, tmp_path: 
     shutil.rmtree(second)
     shutil.copytree(first, second)
     with pytest.raises(DataError, match="got another cell"):
-        results_table(swept, tmp_path)
+        results_table(swept, facts_of(swept, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_cell_that_was_damaged_is_named(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(DataError, match=r"cell\.json") as caught:
-        results_table(swept, tmp_path)
+        results_table(swept, facts_of(swept, tmp_path))
     assert str(path.parent) in str(caught.value)
 
 
@@ -86,21 +86,21 @@ def test_an_arm_that_a_spreadsheet_would_run_keeps_its_name(name: str, tmp_path:
     """Its cell has a quote in front, in a cell's table and in those of the sweep."""
     swept = sweep(EPSILONS, study=NOISED + ARMS.replace('"unit"', json.dumps(name)))
     fill(swept, tmp_path)
-    results = results_table(swept, tmp_path)
+    results = results_table(swept, facts_of(swept, tmp_path))
     assert set(results["arm"]) == {name, "bounded"}
-    assert set(summary_table(swept, tmp_path, results)["arm"]) == {name, "bounded"}
+    assert set(summary_table(swept, facts_of(swept, tmp_path), results)["arm"]) == {name, "bounded"}
 
 
 def test_tables_have_every_row_and_key(swept: Sweep, tmp_path: Path) -> None:
     fill(swept, tmp_path, leave=1)
-    results = results_table(swept, tmp_path)
+    results = results_table(swept, facts_of(swept, tmp_path))
     assert len(results) == 5 * 2 * 3 * 2
     head = ["cell", "privacy.calibration", "privacy.epsilon", "arm", "protocol", "seed", "round", "accuracy"]
     assert list(results.columns[:8]) == head
     assert {"bytes_up", "bytes_down", "epsilon_server", "epsilon_key-holder"} <= set(results.columns)
     assert set(results["privacy.epsilon"]) == {1.0, 4.0, math.inf}
 
-    summary = summary_table(swept, tmp_path, results)
+    summary = summary_table(swept, facts_of(swept, tmp_path), results)
     assert len(summary) == 5 * 2 * 3
     first = summary.iloc[0]
     assert (first["arm"], first["seed"], first["protocol"]) == ("unit", 1, "fedlog")
@@ -112,13 +112,16 @@ def test_tables_have_every_row_and_key(swept: Sweep, tmp_path: Path) -> None:
     assert first["epsilon_key-holder"] == 99.0
     assert pd.isna(first["rounds_to_target"])
     assert summary["rounds_to_target"].iloc[-1] == 2, "0.2 + 0.03 + 0.08 passes 0.25"
-    assert summary_table(swept, tmp_path / "none", results_table(swept, tmp_path / "none")).empty
+    assert summary_of(swept, tmp_path / "none").empty
 
 
 def test_json_has_the_summary_and_what_failed(swept: Sweep, tmp_path: Path) -> None:
     summary = filled(swept, tmp_path, leave=1)
     found = json.loads(
-        json.dumps(as_json(swept, tmp_path, summary, {"a cell": "no memory"}), allow_nan=False)
+        json.dumps(
+            as_json(swept, tmp_path, facts_of(swept, tmp_path), summary, {"a cell": "no memory"}),
+            allow_nan=False,
+        )
     )
     assert found["private"]["failed"] == {"a cell": "no memory"}
     assert found["page"] == str(tmp_path / "sweep.html")
@@ -126,14 +129,14 @@ def test_json_has_the_summary_and_what_failed(swept: Sweep, tmp_path: Path) -> N
     first = found["summary"][0]
     assert (first["rounds_to_target"], first["seed"], first["privacy.epsilon"]) == (None, 1, 1.0)
     assert found["summary"][-1]["epsilon_true"] == "inf"
-    nothing = as_json(swept, tmp_path, summary.iloc[:0], {"a cell": "no memory"})
+    nothing = as_json(swept, tmp_path, facts_of(swept, tmp_path), summary.iloc[:0], {"a cell": "no memory"})
     assert (nothing["summary"], nothing["page"]) == ([], None)
 
 
 def test_an_arm_may_have_the_name_of_a_missing_value(tmp_path: Path) -> None:
     found = sweep(EPSILONS, study=NOISED + ARMS.replace('"unit"', '"nan"'))
     fill(found, tmp_path)
-    assert set(results_table(found, tmp_path)["arm"]) == {"nan", "bounded"}
+    assert set(results_table(found, facts_of(found, tmp_path))["arm"]) == {"nan", "bounded"}
 
 
 def test_series_are_arms_under_one_setting(swept: Sweep, tmp_path: Path) -> None:
@@ -259,7 +262,7 @@ def test_epsilon_of_training_is_the_axis_though_none_was_asked_for(tmp_path: Pat
     assert first.figure.axes[0].get_xlabel().startswith("true epsilon per record")
     ticks = [tick.get_text() for tick in first.figure.axes[0].get_xticklabels()]
     assert ticks == ["0.42", "2", "12"]
-    page = render(found, tmp_path, series, {}, "again", [])
+    page = render(found, facts_of(found, tmp_path), series, {}, "again", [])
     words = " ".join([headline(series), page])
     assert "without noise" not in words
     assert "no noise" not in words

@@ -97,7 +97,7 @@ CONTENT = {
     "empty": ("d.npy", b"", "got an empty file"),
     "objects": ("d.npy", objects(), "got other content: objects, which only a pickle can hold"),
     "a pickle": ("d.npy", pickle.dumps(Opened()), "got other content"),
-    "an archive": ("d.npy", b"PK\x03\x04" + bytes(200), "got other content"),
+    "an archive": ("d.npy", b"PK\x03\x04" + bytes(200), "got an archive. Give it the ending .npz"),
     "words": ("d.npy", npy(np.array(["a", "b"])), "Expected an array of numbers, got one of type <U1"),
     "cut": ("d.npy", npy(NUMBERS)[:-1], "the file is damaged or cut"),
     "cut in its header": ("d.npy", npy(NUMBERS)[:30], "got other content"),
@@ -112,6 +112,22 @@ def test_other_content_is_refused_by_name_and_none_of_it_runs(what: str, tmp_pat
         array_of(tmp_path / name)
     assert str(refused.value).startswith(f"{tmp_path / name}: Expected ")
     assert said in str(refused.value)
+
+
+def test_a_record_beyond_a_models_columns_names_the_file_that_declares_them(tmp_path: Path) -> None:
+    """The model of a TOML may be untrained: its rule is the file's."""
+    path, model = tmp_path / "d.csv", tmp_path / "model.toml"
+    path.write_text("job\nnurse\n")
+    declared = (
+        '[model]\nkind = "mlp"\n[weights]\noutputs = 2\n[data.columns]\njob = { categories = ["smith"] }\n'
+    )
+    model.write_text(declared)
+    with pytest.raises(DataError, match="nurse") as refused:
+        model_of(model, CALLER).encode(records_of(str(path), CALLER), "d.csv")
+    assert f"Declare it under [data.columns] of {model}" in str(refused.value)
+    assert "trained" not in str(refused.value)
+    model.write_text(declared.replace('"smith"', '"smith", "nurse"'))
+    assert model_of(model, CALLER).encode(records_of(str(path), CALLER), "d.csv").tolist() == [[0.0, 1.0]]
 
 
 @every("name", ["long", "1"])
