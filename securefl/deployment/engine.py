@@ -71,7 +71,7 @@ class RemoteEngine:
         >>> d = Path(tempfile.mkdtemp())
         >>> with LocalDeployment(plan, own, clients=2, folder=d) as house:
         ...     reach = lambda sent: {n: send(house.where(n), data, timeout=9) for n, data in sent.items()}
-        ...     engine = RemoteEngine(house.server, own.spec(), own.digest, reach)
+        ...     engine = RemoteEngine(house.server, own.spec(plan), own.digest, reach)
         ...     engine.enter()
         ...     sorted(engine.missing)
         []
