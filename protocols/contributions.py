@@ -28,6 +28,7 @@ from securefl.core.ranges import Range
 from securefl.dp import Losses, clipping
 from securefl.dp.moments import GRID
 from securefl.errors import DataError
+from securefl.mechanisms import grid_within
 from securefl.training import Problem, mean_loss, record_losses
 from securefl.training.jobs import TrainingJob, usable, with_training
 from securefl.training.run_jobs import run_job
@@ -162,9 +163,8 @@ def update_sends(problem: Problem, sampling: Sampling) -> ValueSpec:
 
 
 def _grid(problem: Problem, bound: float) -> Grid:
-    """The grid of updates within a bound. On a grid for noise, an update far below the bound would vanish."""
-    # Without noise it has room beyond the bound too: a study may ask what a client does that breaks it.
-    return Grid.around(bound) if problem.noises_clients else Grid.within(16 * bound)
+    """The grid of updates within a bound."""
+    return grid_within(bound, replace(UPDATE, sensitivity=of_client(bound)), problem.bare_plan)
 
 
 def training_job(problem: Problem, context: ClientContext, start: Float32s) -> TrainingJob:

@@ -35,7 +35,6 @@ from securefl.algorithm import (
     CohortQuery,
     Contribution,
     Float32s,
-    Grid,
     Population,
     Schedule,
     Sum,
@@ -45,6 +44,7 @@ from securefl.algorithm import (
 from securefl.core.ranges import Fraction, Range, Weight
 from securefl.dp import clipping
 from securefl.errors import ConfigError, DataError
+from securefl.mechanisms import grid_within
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import Sampling, Sensitivity, of_client, training_job
@@ -226,13 +226,15 @@ class Consensus:
         spec = with_model(replace(CONSENSUS, cohort=self.problem.clients), self.problem)
         if self.bound is None:
             return spec
-        grid, width = Grid.around(self.bound), last_dense(self.problem.layers).in_features
-        fraction = sqrt(width) * grid.step
         of_record: Sensitivity = {
-            ("record", "add-remove"): self.bound + fraction,
-            ("record", "replace-one"): 2 * self.bound + fraction,
+            ("record", "add-remove"): self.bound,
+            ("record", "replace-one"): 2 * self.bound,
         }
-        return replace(spec, sensitivity={**of_record, **of_client(self.bound)}, grid=grid)
+        spec = replace(spec, sensitivity={**of_record, **of_client(self.bound)})
+        grid = grid_within(self.bound, spec, self.problem.bare_plan)
+        fraction = sqrt(last_dense(self.problem.layers).in_features) * grid.step
+        of_record = {key: own + fraction for key, own in of_record.items()}
+        return replace(spec, sensitivity={**spec.sensitivity, **of_record}, grid=grid)
 
     def compute(self, context: ClientContext) -> Value:
         own = usable(self.problem, context)

@@ -348,7 +348,7 @@ class FLTrust(Options):
 
     def build(self, problem: Problem) -> Algorithm:
         # Under a finite epsilon an error would tell how many records became the server's.
-        claimed = problem.private is not None or (problem.planned is not None and problem.planned(()).noisy)
+        claimed = problem.private is not None or (problem.bare_plan is not None and problem.bare_plan.noisy)
         if len(problem.server_x) <= self.root and not claimed:
             raise ConfigError(
                 f"Expected more than {self.root} records at the server, to train on `root` of them and test "

@@ -66,7 +66,7 @@ def run() -> None:
         record = OwnRecord(SERVER, journal, keys.read(server, SERVER))
         pinned = roster.read(server / "roster.jsonl")
         side = ServerSide(plan=PLAN, pinned=pinned, record=record, study="NVFlare")
-        engine = RemoteEngine(side, UPDATES.spec(), UPDATES.digest, partial(exchange, sites))
+        engine = RemoteEngine(side, UPDATES.spec(PLAN), UPDATES.digest, partial(exchange, sites))
         model = start()
         for number in range(1, ROUNDS + 1):
             model = averaged(engine, model, number)
@@ -85,7 +85,7 @@ def averaged(engine: Any, model: Any, number: int) -> Any:
     engine.enter()
     size = UPDATES.size(PLAN, UPDATE, len(model))
     query = CohortQuery(
-        cohort=tuple(range(len(SITES))), broadcast=model, sums=(Sum(UPDATES.spec()[UPDATE], size),)
+        cohort=tuple(range(len(SITES))), broadcast=model, sums=(Sum(UPDATES.spec(PLAN)[UPDATE], size),)
     )
     answers, _ = engine.query(query, engine.at(number))
     if not answers.survivors:

@@ -72,7 +72,7 @@ class RemoteEngine:
         >>> with LocalDeployment(plan, own, clients=2, folder=d) as house:
         ...     paths = {name: house.where(name) for name in house.pinned.clients}
         ...     exchange = SocketExchange(paths, deadline=9.0)
-        ...     engine = RemoteEngine(house.server, own.spec(), own.digest, exchange)
+        ...     engine = RemoteEngine(house.server, own.spec(plan), own.digest, exchange)
         ...     engine.enter()
         ...     sorted(engine.missing)
         []

@@ -100,7 +100,7 @@ class UpdateParty:
                 plan,
                 updates.digest,
                 pinned,
-                updates.spec(),
+                updates.spec(plan),
                 self._made,
                 allowed=sessions,
                 how=by_keyword(sessions),
@@ -110,7 +110,7 @@ class UpdateParty:
     def _made(self, count: Count, session: bytes, kept: Mapping[int, ClientState]) -> Party:
         if self.files.ledger is None:
             record = OwnRecord(KEY_HOLDER, self.files.journal, self._identity)
-            return KeyHolderParty(self._plan, self._updates.spec(), record)
+            return KeyHolderParty(self._plan, self._updates.spec(self._plan), record)
         return ClientParty(
             self._plan,
             self._updates.contributions(self._plan, self.outside),
@@ -140,5 +140,5 @@ class UpdateParty:
 
 def warn_of_state(plan: Plan, updates: Updates, whose: str) -> None:
     """Log what is not held of these updates if the app keeps state. whose: the parties that it names."""
-    if loose := not_held(plan, [*updates.spec().values()]):
+    if loose := not_held(plan, [*updates.spec(plan).values()]):
         _log.warning("%s: %s", whose, loose)

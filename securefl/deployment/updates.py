@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -26,12 +26,11 @@ from securefl.algorithm.queries import Floats, Total, Value, ValueSpec
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.formats import prefix
 from securefl.core.grid import Grid
-from securefl.core.release import Adjacency, Unit
 from securefl.core.text_safety import require_legible
 from securefl.deployment.computing import Outside
 from securefl.deployment.messages import Compute, Computed
 from securefl.deployment.session_store import BLANK, CUT
-from securefl.mechanisms.charges import Protection
+from securefl.mechanisms.charges import Protection, grid_within
 
 UPDATE: Final = "update"
 EVALUATION: Final = "evaluation"
@@ -47,9 +46,10 @@ GRID: Final = Grid(step=2.0**-24, bound=2.0**6)
 class Updates:
     """The values that clients of a foreign app may be asked for. All parties have the same.
 
+        >>> from securefl.algorithm import Plan
         >>> from securefl.deployment import Updates
         >>> updates = Updates(metrics=("train_loss",), evaluation=("accuracy",))
-        >>> sorted(updates.spec()), len(updates.digest)
+        >>> sorted(updates.spec(Plan(delta=1e-5, max_rounds=1))), len(updates.digest)
         (['evaluation', 'update'], 32)
 
     Attributes:
@@ -102,27 +102,29 @@ class Updates:
         """The terms as canonical JSON."""
         return json.dumps({name: getattr(self, name) for name in self.__dataclass_fields__}, sort_keys=True)
 
-    def spec(self) -> Mapping[str, ValueSpec]:
-        """The specs of the values that clients may be asked for, by name."""
-        update = self._spec(UPDATE, "its model update, its metrics and its number of examples")
+    def spec(self, plan: Plan) -> Mapping[str, ValueSpec]:
+        """The specs of the values that clients may be asked for under a plan, by name."""
+        update = self._spec(plan, UPDATE, "its model update, its metrics and its number of examples")
         if not self.evaluation:
             return {UPDATE: update}
         tells = "metrics of the model on its records, and their number"
-        return {UPDATE: update, EVALUATION: self._spec(EVALUATION, tells)}
+        return {UPDATE: update, EVALUATION: self._spec(plan, EVALUATION, tells)}
 
-    def _spec(self, name: str, reveals: str) -> ValueSpec:
-        moved: dict[tuple[Unit, Adjacency], float] = {}
-        if (bound := self.bound(name)) is not None:
-            moved = {("client", "zero-out"): bound, ("client", "replace-one"): 2 * bound}
-        return ValueSpec(
+    def _spec(self, plan: Plan, name: str, reveals: str) -> ValueSpec:
+        spec = ValueSpec(
             name=name,
             reduction="sum",
             reveals=reveals,
             depends_on="trained-state",
-            sensitivity=moved,
-            grid=GRID if bound is None else Grid.around(bound),
+            grid=GRID,
             cohort=self.cohort,
         )
+        if (bound := self.bound(name)) is None:
+            return spec
+        spec = replace(
+            spec, sensitivity={("client", "zero-out"): bound, ("client", "replace-one"): 2 * bound}
+        )
+        return replace(spec, grid=grid_within(bound, spec, plan))
 
     def bound(self, name: str) -> float | None:
         """The L2 bound of these values."""
@@ -144,7 +146,7 @@ class Updates:
 
     def check(self, plan: Plan) -> None:
         """Raise ConfigError if these values can never be released under the plan."""
-        for name, spec in self.spec().items():
+        for name, spec in self.spec(plan).items():
             if plan.weights.get(name, "equal") == "draws":
                 raise ConfigError(f"Expected {name!r} to weigh equally or by counts, got by draws.")
             if self.weighted(plan, name) and plan.max_num_examples > _MOST_COUNT:
@@ -157,8 +159,8 @@ class Updates:
 
     def contributions(self, plan: Plan, outside: Outside) -> list[Contribution]:
         """The contributions of a client whose values are computed outside the party."""
-        spec = self.spec()
-        return [_Offered(own, _Protected(self, plan, name, outside)) for name, own in spec.items()]
+        spec = self.spec(plan)
+        return [_Offered(own, _Protected(self, plan, own, outside)) for own in spec.values()]
 
     def read(self, plan: Plan, name: str, total: Total, values: int) -> Mean:
         """The mean of updates and metrics that a total gives, and the number of examples behind it.
@@ -268,7 +270,7 @@ class _Protected:
 
     updates: Updates
     plan: Plan
-    name: str
+    spec: ValueSpec
     outside: Outside
 
     def __call__(self, context: ClientContext) -> Value:
@@ -280,14 +282,14 @@ class _Protected:
             vector = self._vector(context)
         except DataError as error:
             # Under a bound the client must not be silent: silence would reveal records and is not charged.
-            if self.updates.bound(self.name) is None:
+            if self.updates.bound(self.spec.name) is None:
                 raise
             self.outside.note(BLANK, str(error))
             vector = np.zeros(self.size(context))
-        bound = self.updates.bound(self.name)
+        bound = self.updates.bound(self.spec.name)
         if bound is not None and np.linalg.norm(vector) > bound:
-            self.outside.note(CUT, _cut(self.name, bound))
-        if why := self.updates.beyond(self.plan, self.name, vector):
+            self.outside.note(CUT, _cut(self.spec.name, bound))
+        if why := self.updates.beyond(self.plan, self.spec.name, vector):
             if not self.plan.hidden:
                 raise DataError(why)
             self.outside.note(CUT, why)
@@ -296,27 +298,29 @@ class _Protected:
 
     def size(self, context: ClientContext) -> int:
         """Length of the vector, from the broadcast alone."""
-        return self.updates.size(self.plan, self.name, len(context.broadcast))
+        return self.updates.size(self.plan, self.spec.name, len(context.broadcast))
 
     def value(self, vector: Floats) -> Value:
         """The vector as the value that is protected."""
-        bound = self.updates.bound(self.name)
+        bound = self.updates.bound(self.spec.name)
         if bound is None:
             return Value(clear=vector)
-        return Value.summed(vector[None], Grid.around(bound), bound)
+        return Value.summed(vector[None], self.spec.grid, bound)
 
     def _vector(self, context: ClientContext) -> Floats:
-        kind = "train" if self.name == UPDATE else "evaluate"
+        kind = "train" if self.spec.name == UPDATE else "evaluate"
         found = self.outside.compute(
             Compute(
                 kind=kind,
                 round=context.round,
-                metrics=self.updates.named(self.name),
+                metrics=self.updates.named(self.spec.name),
                 task=_bytes(context.public.get(TASK, np.zeros(0))),
                 broadcast=context.broadcast,
             )
         )
-        return self.updates.vector(self.plan, self.name, found, np.asarray(context.broadcast, np.float64))
+        return self.updates.vector(
+            self.plan, self.spec.name, found, np.asarray(context.broadcast, np.float64)
+        )
 
 
 def _cut(name: str, bound: float) -> str:

@@ -281,7 +281,7 @@ def _epsilon(found: Rehearsal, started: Started, terms: AppTerms) -> None:
             f"Expected at most {plan.max_rounds} rounds (max_rounds), got num_rounds={rounds}: nobody is "
             "asked in the others.",
         )
-    specs = [own for name, own in terms.updates.spec().items() if name == UPDATE or _evaluates(started)]
+    specs = [own for name, own in terms.updates.spec(plan).items() if name == UPDATE or _evaluates(started)]
     if loose := not_held(plan, specs):
         found.notes.append(f"{loose[0].upper()}{loose[1:]}.")
     spent = max(

@@ -111,7 +111,7 @@ def never_opened(strategy: FedAvg, plan: Plan, updates: Updates, nodes: int) -> 
         UPDATE: ("fraction_train", strategy.fraction_train, strategy.min_train_nodes),
         EVALUATION: ("fraction_evaluate", strategy.fraction_evaluate, strategy.min_evaluate_nodes),
     }
-    (low, high), specs, scheme = plan.cohort_sizes, updates.spec(), scheme_of(plan)
+    (low, high), specs, scheme = plan.cohort_sizes, updates.spec(plan), scheme_of(plan)
     for name, (word, fraction, fewest) in asked.items():
         if not 0 <= fraction <= 1:
             yield ConfigError(f"Expected {word} from 0 to 1, got {fraction}.")
@@ -184,7 +184,7 @@ class SecureGrid(Grid):
         names = sorted(set(server.pinned.members) - {SERVER})
         exchange = GridExchange(grid, deadline=deadline)
         nodes = exchange.look(names, patience)
-        self._engine = RemoteEngine(server, updates.spec(), updates.digest, exchange)
+        self._engine = RemoteEngine(server, updates.spec(server.plan), updates.digest, exchange)
         self._clients = {
             nodes[name]: number for number, name in enumerate(server.pinned.clients) if name in nodes
         }
@@ -291,7 +291,9 @@ class SecureGrid(Grid):
             cohort=cohort,
             broadcast=start.astype(np.float32),
             public=as_public(task.encoded()),
-            sums=(Sum(self._updates.spec()[name], self._updates.size(self._plan, name, layout.size)),),
+            sums=(
+                Sum(self._updates.spec(self._plan)[name], self._updates.size(self._plan, name, layout.size)),
+            ),
         )
         answers, _ = self._engine.query(query, self._engine.at(self._round, self._stage))
         absent = self._absent(posted, answers.survivors)

@@ -17,6 +17,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.cohort import exact
 from securefl.core.errors import ConfigError
+from securefl.core.grid import Grid
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER, Charge
 from securefl.mechanisms.mechanism import Local, Mechanism, NoNoise
 from securefl.mechanisms.outside import Outside
@@ -242,6 +243,32 @@ class Protection:
             ways_on = " or ".join(others)
             return f" No option of its protocol bounds it per {unit}; it can be bounded {ways_on}."
         return " Its protocol names no option that bounds it."
+
+
+def grid_within(bound: float, spec: ValueSpec, plan: Plan | None) -> Grid:
+    """The grid of vectors of a norm within `bound`: coarse under noise, which is coarser by far, else fine.
+
+        >>> from securefl.algorithm import Plan, ValueSpec
+        >>> from securefl.mechanisms import grid_within
+        >>> one = {("client", "zero-out"): 1000.0}
+        >>> step = ValueSpec(name="step", reduction="sum", reveals="a step", sensitivity=one)
+        >>> grid_within(1000.0, step, None).step
+        0.03125
+        >>> grid_within(1000.0, step, Plan(delta=1e-5, max_rounds=1)).step < 2e-5
+        True
+
+    Args:
+        bound: the largest norm, in the value's unit, above 0.
+        spec: the value's spec. Of its sensitivities only their being above 0 matters.
+        plan: the plan of the run; its noise multiplier does not matter. Without one, noise is expected.
+
+    Raises:
+        ConfigError: as for `Protection.mechanism`.
+    """
+    if plan is None or Protection(plan, spec).noised:
+        return Grid.around(bound)
+    # It has room beyond the bound too: a study may ask what a client does that breaks it.
+    return Grid.within(16 * bound)
 
 
 def events_of(plan: Plan, sent: Sequence[ValueSpec], party: str, rounds: int) -> Counter[DpEvent]:

@@ -83,10 +83,9 @@ class Problem:
     rounds: int | None = None
 
     @cached_property
-    def noises_clients(self) -> bool:
-        """Whether noise may hide a client's whole value in the run. It does if no run is planned."""
-        plan = None if self.planned is None else self.planned(())
-        return plan is None or (plan.noisy and plan.unit == "client")
+    def bare_plan(self) -> Plan | None:
+        """The plan of the run, before values give it its noise multiplier. None if no run is planned."""
+        return None if self.planned is None else self.planned(())
 
     @property
     def loss(self) -> Loss:

@@ -254,7 +254,7 @@ def test_no_shipped_plan_lets_a_server_guess_one_client(where: str) -> None:
 def test_no_shipped_terms_of_an_app_let_a_server_guess_one_client(where: str) -> None:
     terms = AppTerms.read(ROOT / where)
     assert terms.plan.hidden
-    require_no_guess(where, ((terms.plan, spec) for spec in terms.updates.spec().values()))
+    require_no_guess(where, ((terms.plan, spec) for spec in terms.updates.spec(terms.plan).values()))
 
 
 def require_no_guess(where: str, sums: Iterable[tuple[Plan, ValueSpec]]) -> None:

@@ -82,8 +82,10 @@ def session(
             }
 
         side = ServerSide(plan=plan, pinned=pinned, record=OwnRecord(SERVER, Journal(), keys[SERVER]))
-        asking = RemoteEngine(side, updates.spec(), updates.digest, exchange, nonce=secrets.token_bytes(32))
-        spec = updates.spec()[UPDATE]
+        asking = RemoteEngine(
+            side, updates.spec(plan), updates.digest, exchange, nonce=secrets.token_bytes(32)
+        )
+        spec = updates.spec(plan)[UPDATE]
         query = CohortQuery(
             cohort=(0, 1, 2),
             broadcast=np.zeros(2, np.float32),

@@ -164,7 +164,8 @@ def test_under_a_bound_a_failing_app_counts_as_nothing_and_is_not_silent(tmp_pat
     result = run(tmp_path, [inner(0), inner(1, raising), inner(2)], plan=plan, updates=bounded)
     begin = np.concatenate([array.numpy().ravel() for array in start().values()])
     steps = (0.5 * 0 - 0.5 * begin) + (0.5 * 2 - 0.5 * begin)
-    np.testing.assert_allclose(flat(result), begin + steps / 3, atol=0.1)
+    # On a grid for noise of this bound each client was rounded by up to 0.03.
+    np.testing.assert_allclose(flat(result), begin + steps / 3, atol=1e-4)
 
 
 def test_noise_is_added_and_the_ledger_composes_until_the_budget_is_spent(tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ def test_the_noised_set_has_a_least_cohort_and_a_finite_epsilon_for_all_its_roun
     assert terms.plan.non_private == ()
     assert terms.plan.budget == 4.0
     for party in terms.plan.adversaries:
-        events = events_of(terms.plan, [*terms.updates.spec().values()], party, terms.plan.max_rounds)
+        events = events_of(
+            terms.plan, [*terms.updates.spec(terms.plan).values()], party, terms.plan.max_rounds
+        )
         assert compose(events, terms.plan.delta) <= 4.0
         if party == "server":
             assert compose(events, terms.plan.delta) == pytest.approx(3.34, abs=0.005), "as the page says"

@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError, DataError
 from securefl.protocols.feddbe import FedDBE
 from securefl.study.arm import arm_folder, checkpoint_file
@@ -107,6 +108,25 @@ def test_no_mean_of_bounded_features_is_longer_than_the_bound() -> None:
         found = consensus.compute(context(np.zeros(0, np.float32), x=x, y=np.zeros(2, np.int64))).integers
         assert found is not None
         assert 0.99 * limit**2 < sum(int(entry) ** 2 for entry in found) <= limit**2
+
+
+def test_without_noise_a_bound_far_above_the_features_loses_nothing() -> None:
+    own = context(np.zeros(0, np.float32))
+    exact = features_of(tiny_problem().initial, own.x).mean(0)
+
+    def found(**plan: Any) -> tuple[float, float]:
+        here = tiny_problem(planned=lambda sent: Plan(delta=1e-5, max_rounds=1, **plan))
+        _, consensus = FedDBE(mean_bound=1000.0).build(here).contributions
+        return consensus.spec.grid.step, float(np.abs(consensus.compute(own).floats() - exact).max())
+
+    step, error = found()
+    assert error <= 2 * step < 1e-4
+    for unit, adjacency in (
+        ("record", "add-remove"),
+        ("client", "zero-out"),
+    ):  # noise is far coarser than this
+        noisy = {"noise": "local", "noise_multiplier": 1.0, "unit": unit, "adjacency": adjacency}
+        assert found(**noisy)[0] == 2.0**-5
 
 
 # Training -----------------------------------------------------------------------------------------
