@@ -169,9 +169,9 @@ class SharedLayers(Personal):
         rest = np.setdiff1d(np.arange(len(problem.initial)), head)
         if not len(rest):
             raise ConfigError(
-                f"Expected a model with layers before its last {self.layers} dense one(s), which clients "
-                "share, got none. Set `hidden` under [model], lower `layers` of the arm if it has more than "
-                "1, or take another model."
+                f"Expected a model with trained layers before its last {self.layers} dense one(s), which "
+                "clients share, got none. Set `hidden` under [model], lower `layers` of the arm if it has "
+                "more than 1, leave one free if the model freezes them, or take another model."
             )
         return rest
 

@@ -124,6 +124,11 @@ class Supernet:
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """All weighed layers in the order in which they run."""
+        if fixed := [name for name, own in self._model.named_parameters() if not own.requires_grad]:
+            raise ConfigError(
+                f"Expected a model that is trained whole, got {fixed[0]} frozen: subnets take units out "
+                "of all layers. Leave all free, or take another protocol, such as fedavg."
+            )
         return _chain(self._model, self.problem.model.blank(self.problem.shape))
 
     @cached_property

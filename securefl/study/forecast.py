@@ -67,6 +67,8 @@ class Forecast:
             rounds whose results are discarded. If the last round has a query of its own, a third number is
             what it costs beyond a later one.
         seconds: of the same rounds, on this machine.
+        values: the number of the model's values that are trained, and that of those that are frozen. Frozen
+            ones are neither sent, summed, clipped nor noised.
         changes: the changes that private training makes in the model.
         alone: the reason why clients train one by one. Empty if they train in batches.
         apart: how private training keeps records apart, and its cost. Empty without private training.
@@ -85,6 +87,7 @@ class Forecast:
     bytes_up: tuple[int, ...]
     bytes_down: tuple[int, ...]
     seconds: tuple[float, ...]
+    values: tuple[int, int]
     changes: tuple[str, ...]
     by_round: dict[int, float] = field(default_factory=dict)
     takes: tuple[EpsilonPart, ...] = ()
@@ -126,10 +129,9 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
     endless = any(isinf(epsilon[party]) for party in plan.adversaries)
     costs = {"bytes_up": "bytes_up", "bytes_down": "bytes_down", "seconds": "wall_seconds"}
     apart, in_turn = "", 'training = "sequential" under [runtime]'
+    trained = len(world.problem.initial)
     if (private := world.problem.private) is not None:
-        model = world.problem.layers
-        trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
-        apart = sentence(model, lone_rows(private.chunk, trained))
+        apart = sentence(world.problem.layers, lone_rows(private.chunk, trained))
     return Forecast(
         **{
             name: (first[key], later[key], *(max(0, own[key] - later[key]) for own in last))
@@ -143,6 +145,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         takes=tuple(_parts(plan, sent)),
         noise=_noise(study, arm, world, sent),
         affordable=affordable_rounds(plan, sent),
+        values=(trained, world.problem.frozen),
         changes=world.problem.changes,
         alone=in_turn if study.runtime.training == "sequential" else why_alone(world.problem),
         apart=apart,
@@ -329,6 +332,12 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
             yield (
                 f"  a budget of {privacy.budget:g} buys {own.affordable} of {study.study.rounds} rounds "
                 f"against {' and '.join(privacy.adversaries)}"
+            )
+        if own.values[1]:
+            trained, frozen = own.values
+            yield (
+                f"  trains {trained:,} of {trained + frozen:,} values of the model; the others are frozen: "
+                "neither sent, summed, clipped nor noised"
             )
         yield from _bytes(own)
         if own.alone:

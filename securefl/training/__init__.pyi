@@ -19,3 +19,4 @@ from securefl.training.task import Problem as Problem
 from securefl.training.vector import load_vector as load_vector
 from securefl.training.vector import size as size
 from securefl.training.vector import to_vector as to_vector
+from securefl.training.vector import trained_state as trained_state

@@ -20,7 +20,7 @@ from torch.nn.functional import max_pool2d
 
 from securefl.core.errors import ConfigError
 from securefl.core.ranges import Range
-from securefl.training.heads import named_layer
+from securefl.training.heads import TrainedNames, named_layer, train_only
 from securefl.training.row_wise import of_rows
 
 MOST_PARAMETERS: Final = 10**8
@@ -367,6 +367,8 @@ class ModelConfig(Architecture):
             (0.25, 0.5 or 1, default 0.5). Other kinds do not have it.
         profiled_layer: Name of a layer. The default is the first dense layer ("fc1", in fedlog_cnn
             "dense.fc1"), and for ShuffleNet v2 the last convolution, "conv5" (FedProf, section 3.1).
+        train: The layers or parameters that are trained, by name, or "head", the last dense layer. All others
+            are frozen. None trains all.
 
     Raises:
         ValueError: A setting does not fit the kind or is out of range.
@@ -376,6 +378,7 @@ class ModelConfig(Architecture):
     hidden: tuple[int, ...] | None = None
     width: float | None = None
     profiled_layer: str | None = None
+    train: TrainedNames = None
 
     def __post_init__(self) -> None:
         if self.hidden is not None and self.kind not in ("mlp", "fedlog_cnn"):
@@ -439,7 +442,7 @@ class ModelConfig(Architecture):
             torch.default_generator.manual_seed(seed)
             model = self._made(shape, outputs)
         named_layer(model, self.layer)
-        return model
+        return train_only(model, self.train)
 
     def parameters(self, shape: tuple[int, ...], outputs: int) -> int:
         """The number of the model's parameters."""

@@ -68,30 +68,35 @@ def _run(fit: TrainingJob) -> TrainingResult:
         # A start of another length, such as a forged broadcast, raises a DataError for its client alone.
         model = problem.module(fit.model)
         head = [last_dense(model)] if fit.under_head else []
-        with _drawing(fit), activated(model, fit.activation), frozen(*head):
+        with _drawing(fit), activated(model, fit.activation):
             if problem.private is not None:
                 from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import
 
-                source = context.source or Source()
-                train_privately(model, context.x, context.y, problem.private, problem.loss, source)
-            else:
-                how = (problem.local, problem.loss, context.rng, context.round - 1)
-                if fit.envelope is not None:
+                with frozen(*head):
+                    source = context.source or Source()
+                    train_privately(model, context.x, context.y, problem.private, problem.loss, source)
+                return to_vector(model)
+            how = (problem.local, problem.loss, context.rng, context.round - 1)
+            if fit.envelope is not None:
+                with frozen(*head):
                     near = descend(model, context.x, context.y, *how, envelope=fit.envelope)
-                    personal = to_vector(model)
                     free = [own for own in model.parameters() if own.requires_grad]
-                    with nullcontext() if near is None else views_of(near, free):
-                        return np.concatenate([personal, to_vector(model)])
-                if fit.hook is not None:
-                    return _beside(fit, fit.hook, model, how)
-                penalty = None if fit.penalty is None else penalty_of(fit.penalty)
+                personal = to_vector(model)
+                with nullcontext() if near is None else views_of(near, free):
+                    return np.concatenate([personal, to_vector(model)])
+            if fit.hook is not None:
+                return _beside(fit, fit.hook, model, how, head)
+            penalty = None if fit.penalty is None else penalty_of(fit.penalty)
+            with frozen(*head):
                 train(model, context.x, context.y, *how, penalty=penalty)
     except DataError as error:
         return error
     return to_vector(model)
 
 
-def _beside(fit: TrainingJob, hook: Hook, model: nn.Module, how: tuple[Any, ...]) -> TrainingResult:
+def _beside(
+    fit: TrainingJob, hook: Hook, model: nn.Module, how: tuple[Any, ...], head: Sequence[nn.Module]
+) -> TrainingResult:
     """Train with the steps of a hook."""
     with hook.alone(fit, model) as steps:
 
@@ -99,7 +104,8 @@ def _beside(fit: TrainingJob, hook: Hook, model: nn.Module, how: tuple[Any, ...]
             steps.draw(0)
             steps.before()
 
-        train(model, *steps.seen[0], *how, before=before)
+        with frozen(*head):
+            train(model, *steps.seen[0], *how, before=before)
         return steps.result(0, to_vector(model))
 
 

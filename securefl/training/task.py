@@ -21,7 +21,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.training.devices import Hardware
 from securefl.training.evaluation import Task, evaluate
-from securefl.training.heads import last_layers, places
+from securefl.training.heads import output_layer, places
 from securefl.training.local import LocalTraining
 from securefl.training.losses import Loss
 from securefl.training.models import Architecture, ModelConfig
@@ -107,6 +107,12 @@ class Problem:
         return to_vector(self._built()[0])
 
     @cached_property
+    def frozen(self) -> int:
+        """The number of the model's values that are not trained. No client sends them."""
+        entries = self.layers.state_dict().values()
+        return sum(entry.numel() for entry in entries if entry.is_floating_point()) - len(self.initial)
+
+    @cached_property
     def changes(self) -> tuple[str, ...]:
         """The changes that private training makes to the model, a line for each layer."""
         return self._built()[1]
@@ -178,8 +184,11 @@ class Problem:
 
     @cached_property
     def head(self) -> NDArray[np.int64]:
-        """The positions of the head's values, weights before biases, in the model's vector."""
-        return places(self.layers, last_layers(self.layers, 1))
+        """The positions of the head's values, weights before biases, in the model's vector.
+
+        Raises ConfigError as `output_layer` does.
+        """
+        return places(self.layers, [output_layer(self.layers, self.outputs)])
 
     def head_of(self, vector: NDArray[np.float32]) -> NDArray[np.float64]:
         """The head of a model (d,), which has biases: (outputs, 1 + width), bias first."""
