@@ -151,6 +151,11 @@ class SharedLayers(Personal):
             names = frozenset(n for n, v in module.state_dict().items() if v.is_floating_point()) - names
         return Learnt(problem=self.problem, vector=vector, shared=names)
 
+    def statistics(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        shared = self.places(self.problem)
+        averaged, variances = (np.flatnonzero(np.isin(shared, own)) for own in self.problem.averaged)
+        return averaged, variances
+
     @cached_property
     def places(self) -> Callable[[Problem], NDArray[np.int64]]:
         """`_places`, which is found once for each body."""

@@ -129,6 +129,11 @@ class Supernet:
                 f"Expected a model that is trained whole, got {fixed[0]} frozen: subnets take units out "
                 "of all layers. Leave all free, or take another protocol, such as fedavg."
             )
+        if len(self.problem.initial_norms):
+            raise ConfigError(
+                'Expected buffers = "averaged" under [model], got "local": a client has another subnet '
+                "in each round, and no running statistics of its own. Leave it out, or take another protocol."
+            )
         return _chain(self._model, self.problem.model.blank(self.problem.shape))
 
     @cached_property

@@ -34,7 +34,7 @@ from securefl.engine.privacy_card import not_held
 from securefl.flower.exchange import FRAME
 from securefl.flower.records import Layout, Task
 from securefl.flower.secure_app import inner_of, result_of
-from securefl.flower.secure_grid import never_opened, served
+from securefl.flower.secure_grid import never_opened, require_weights, served
 from securefl.flower.secured_strategy import ROSTER, RehearsalGrid, Started, with_key_holder
 from securefl.flower.terms import PREFIX, AppTerms
 from securefl.mechanisms.charges import events_of
@@ -254,6 +254,7 @@ def _told(found: Rehearsal, started: Started, terms: AppTerms, nodes: int) -> No
         served(started.strategy, terms.updates)
     with found.finding("model"):
         layout = Layout.of(started.arrays)
+        require_weights(layout, started.strategy, terms.plan, terms.updates)
         if layout.local:
             found.notes.append(
                 f"Integers and booleans stay local: {', '.join(layout.local)}. Each client keeps its own; "

@@ -33,6 +33,7 @@ from securefl.study.seeded import World
 from securefl.training.cohorts import why_alone
 from securefl.training.isolation import sentence
 from securefl.training.private_steps import lone_rows
+from securefl.training.task import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,7 @@ class Forecast:
         seconds: of the same rounds, on this machine.
         values: the number of the model's values that are trained, and that of those that are frozen. Frozen
             ones are neither sent, summed, clipped nor noised.
+        buffers: what becomes of the model's running statistics. Empty without any.
         changes: the changes that private training makes in the model.
         alone: the reason why clients train one by one. Empty if they train in batches.
         apart: how private training keeps records apart, and its cost. Empty without private training.
@@ -92,6 +94,7 @@ class Forecast:
     by_round: dict[int, float] = field(default_factory=dict)
     takes: tuple[EpsilonPart, ...] = ()
     noise: str = ""
+    buffers: str = ""
     alone: str = ""
     apart: str = ""
     crafted: tuple[str, ...] = ()
@@ -146,6 +149,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         noise=_noise(study, arm, world, sent),
         affordable=affordable_rounds(plan, sent),
         values=(trained, world.problem.frozen),
+        buffers=_buffers(world.problem),
         changes=world.problem.changes,
         alone=in_turn if study.runtime.training == "sequential" else why_alone(world.problem),
         apart=apart,
@@ -154,6 +158,17 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         infinite_reason=infinite_reasons(plan, sent) if endless else "",
         advice=advice(study, arm, world.problem, least=DROWNED),
     )
+
+
+def _buffers(problem: Problem) -> str:
+    if kept := len(problem.initial_norms):
+        return f"each client keeps its own {kept:,}, which are neither sent nor noised"
+    if averaged := len(problem.averaged[0]):
+        return (
+            f"{averaged:,} are averaged, and no server optimiser moves them; with bounded or noised updates "
+            'set buffers = "local"'
+        )
+    return ""
 
 
 def final_epsilon(plan: Plan, sent: Sequence[ValueSpec]) -> dict[str, float]:
@@ -339,6 +354,8 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
                 f"  trains {trained:,} of {trained + frozen:,} values of the model; the others are frozen: "
                 "neither sent, summed, clipped nor noised"
             )
+        if own.buffers:
+            yield f"  running statistics: {own.buffers}"
         yield from _bytes(own)
         if own.alone:
             yield f"  clients train one by one: {own.alone}"

@@ -135,6 +135,7 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
                 options=own.options,
                 profiled_layer=own.profiled_layer,
                 train=own.train,
+                buffers=own.buffers,
                 place=place,
             )
             own = made.resolved(shape, weights.outputs, weights.seed)

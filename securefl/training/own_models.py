@@ -31,8 +31,16 @@ from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.storage.own_code import CodePlace, importable, names_code
 from securefl.training.devices import in_mode
-from securefl.training.heads import TrainedNames, named_layer, train_only
-from securefl.training.models import MLP, MOST_PARAMETERS, Architecture, Kind, ModelConfig
+from securefl.training.heads import TrainedNames, named_layer
+from securefl.training.models import (
+    MLP,
+    MOST_PARAMETERS,
+    Architecture,
+    Buffers,
+    Kind,
+    ModelConfig,
+    with_choices,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +50,14 @@ class OwnModelSection:
     kind: `module:name`, an entry point's name, or None if a caller in Python passes the model. options:
     passed to the factory by name. profiled_layer: the name of a layer. The default is the first dense layer,
     or the last convolution if there is no dense layer. train: as of `ModelConfig`, of what the model itself
-    leaves free.
+    leaves free. buffers: as of `ModelConfig`.
     """
 
     kind: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     profiled_layer: str | None = None
     train: TrainedNames = None
+    buffers: Buffers = "averaged"
 
 
 def model_points() -> dict[str, EntryPoint]:
@@ -93,6 +102,7 @@ class OwnModel(Architecture):
     options: Mapping[str, Any] = field(default_factory=dict)
     profiled_layer: str | None = None
     train: TrainedNames = None
+    buffers: Buffers = "averaged"
     place: CodePlace | None = None
     reads_text: bool = False
     draws: bool = False
@@ -125,7 +135,7 @@ class OwnModel(Architecture):
         # restored.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            return train_only(self.made(shape, outputs), self.train)
+            return with_choices(self.made(shape, outputs), self)
 
     def made(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """The module that the factory makes, with values from torch's generator in its present state.

@@ -18,7 +18,7 @@ from securefl.training.chunks import body_features
 from securefl.training.heads import activated, frozen, last_dense
 from securefl.training.jobs import Hook, TrainingJob, TrainingResult
 from securefl.training.local import descend, penalty_of, train
-from securefl.training.vector import to_vector, views_of
+from securefl.training.vector import statistics_vector, to_vector, views_of
 
 
 def one_by_one(fits: Sequence[TrainingJob]) -> list[TrainingResult]:
@@ -58,12 +58,20 @@ def _again(fit: TrainingJob) -> TrainingJob:
 
 
 def _run(fit: TrainingJob) -> TrainingResult:
-    problem, context = fit.problem, fit.context
+    problem = fit.problem
     if fit.head_first is not None:
         # Such a body gives a record the same features in every pass.
-        features = body_features(problem.module(fit.start), context.x)
+        features = body_features(problem.module(fit.start), fit.context.x)
         came = _run(fit.on_features(features))
         return came if isinstance(came, DataError) else _run(fit.under(came))
+    found = _trained(fit)
+    if isinstance(found, DataError) or not len(problem.initial_norms):
+        return found
+    return np.concatenate([found, statistics_vector(problem.layers)])
+
+
+def _trained(fit: TrainingJob) -> TrainingResult:
+    problem, context = fit.problem, fit.context
     try:
         # A start of another length, such as a forged broadcast, raises a DataError for its client alone.
         model = problem.module(fit.model)

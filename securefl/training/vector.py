@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils import vector_to_parameters
 
 from securefl.core.errors import DataError
@@ -121,6 +123,69 @@ def trained_state(model: nn.Module) -> dict[str, Tensor]:
 
 def _entries(model: nn.Module) -> list[Tensor]:
     return [*trained_state(model).values()]
+
+
+# The running statistics of norms ---------------------------------------------------------------------
+
+
+def running_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """The running means and variances of the model's norms, by name. They are the model's own tensors."""
+    return {
+        f"{name}.{key}" if name else key: entry
+        for name, norm in model.named_modules()
+        if isinstance(norm, _BatchNorm | _InstanceNorm)
+        for key, entry in norm.named_buffers(recurse=False)
+        if entry.is_floating_point()
+    }
+
+
+def local_statistics(model: nn.Module) -> nn.Module:
+    """Keep the buffers of the model's norms out of its state dict, so that they stay where they are made.
+
+    They are no weights: a server optimiser, a compression or noise can make a variance negative. This is
+    FedBN's treatment of statistics (Li et al., ICLR 2021). In a study it is `buffers = "local"` in [model].
+
+    >>> from torch import nn
+    >>> from securefl.training import local_statistics
+    >>> list(local_statistics(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))).state_dict())
+    ['0.weight', '0.bias', '1.weight', '1.bias']
+
+    Args:
+        model: The model, which is changed in place.
+
+    Returns:
+        The model. Its vector and its state dict lack running means, variances and counts of batches.
+
+    Raises nothing.
+    """
+    for norm in model.modules():
+        if isinstance(norm, _BatchNorm | _InstanceNorm):
+            for name, buffer in list(norm.named_buffers(recurse=False)):
+                norm.register_buffer(name, buffer, persistent=False)
+    return model
+
+
+def kept_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """The running statistics that are not in the state dict, by name."""
+    known = model.state_dict()
+    return {name: entry for name, entry in running_statistics(model).items() if name not in known}
+
+
+def statistics_vector(model: nn.Module) -> NDArray[np.float32]:
+    """A copy of the values of `kept_statistics`, float32 (b,)."""
+    parts = [entry.reshape(-1).cpu().numpy() for entry in kept_statistics(model).values()]
+    return np.concatenate([np.empty(0, np.float32), *parts])
+
+
+def load_statistics(model: nn.Module, values: NDArray[np.float32]) -> None:
+    """Write values in the order of `statistics_vector`. Raises DataError for another length."""
+    entries = [*kept_statistics(model).values()]
+    expected = sum(entry.numel() for entry in entries)
+    if values.shape != (expected,):
+        raise DataError(f"Expected {expected} running statistics for this model, got {values.shape}.")
+    parts = torch.split(as_tensor(values).to(device_of(model)), [entry.numel() for entry in entries])
+    for entry, part in zip(entries, parts, strict=True):
+        entry.copy_(part.view_as(entry))
 
 
 @contextmanager

@@ -429,6 +429,39 @@ def test_frozen_arrays_are_noted_and_not_sent_with_the_remedy(
     assert all(f"not {', '.join(told)}, which" in one for one in notes)
 
 
+@every(
+    ("strategy", "terms", "kept", "refused"),
+    [
+        ("FedAvg()", "", False, False),
+        ("FedAdam()", "", False, True),
+        ("FedAdam()", "", True, False),
+        ("FedAvg()", "update_bound = 0.5", False, True),
+        ("FedAvg()", "update_bound = 0.5", True, False),
+    ],
+)
+def test_running_statistics_are_refused_where_they_would_be_weights(
+    strategy: str, terms: str, kept: bool, refused: bool, tmp_path: Path
+) -> None:
+    def change(files: dict[str, str]) -> None:
+        on_torch("whole")(files)
+        norm = "nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))"
+        net = files["net.py"].replace(
+            "nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 2))", norm
+        )
+        net = net.replace("trained_state", "local_statistics, trained_state")
+        files["net.py"] = net.replace(norm, f"local_statistics({norm})") if kept else net
+        name = strategy.partition("(")[0]
+        files["server.py"] = files["server.py"].replace("FedAvg()", strategy).replace("FedAvg", name)
+        if terms:
+            files["securefl.toml"] = files["securefl.toml"].replace('metrics = ["loss"]', terms)
+        if terms:
+            files["client.py"] = files["client.py"].replace(', "loss": 1.5', "")
+
+    found = said(rehearse(made(tmp_path, change)))
+    assert set(found) == ({"model"} if refused else set())
+    assert all("local_statistics(model)" in one for one in found.get("model", []))
+
+
 @every(("change", "what"), NOTED.values())
 def test_what_differs_from_plain_flower_is_noted(change: Change, what: str, tmp_path: Path) -> None:
     found = rehearse(made(tmp_path, change))
