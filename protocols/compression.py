@@ -45,7 +45,13 @@ from securefl.algorithm import (
 from securefl.core.sparse import dense, sparse
 from securefl.errors import DataError
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import FromTraining, Sampling, training_job, update_sends
+from securefl.protocols.contributions import (
+    FromTraining,
+    Sampling,
+    require_weights,
+    training_job,
+    update_sends,
+)
 from securefl.protocols.parts import NOBODY, Part, ServerUpdate, gather_mean
 from securefl.training import Problem
 from securefl.training.jobs import TrainingJob, TrainingResult
@@ -118,6 +124,7 @@ class Compressed(Part):
 
     def contributions(self, sampling: Sampling) -> tuple[CompressedUpdate, ...]:
         """One for each phase."""
+        require_weights(self.problem, "a compression that changes")
         # Signs, or mostly 0: a total tells more of them than of the updates themselves.
         spec = replace(update_sends(self.problem, sampling), form="discrete", reads_state="unbound")
         return tuple(CompressedUpdate(self.problem, phase, phase.spec(spec)) for phase in self.phases)

@@ -27,7 +27,7 @@ from securefl.algorithm import (
 from securefl.core.ranges import Range
 from securefl.dp import Losses, clipping
 from securefl.dp.moments import GRID
-from securefl.errors import DataError
+from securefl.errors import ConfigError, DataError
 from securefl.mechanisms import grid_within
 from securefl.training import Problem, mean_loss, record_losses
 from securefl.training.jobs import TrainingJob, usable, with_training
@@ -159,7 +159,21 @@ def update_sends(problem: Problem, sampling: Sampling) -> ValueSpec:
     bound = problem.local.update_bound
     if bound is None:
         return spec
+    require_weights(problem, "`update_bound` clips, and noise moves,")
     return replace(spec, sensitivity=of_client(bound), grid=_grid(problem, bound))
+
+
+def require_weights(problem: Problem, what: str) -> None:
+    """Raises ConfigError if running statistics of norms are among the values that are averaged.
+
+    what: what treats all of them as weights, in words.
+    """
+    if len(problem.averaged[0]):
+        raise ConfigError(
+            f"Expected no running statistics of batch norm in the model's sums, got {what} them as if they "
+            'were weights. Set buffers = "local" under [model], so that each client keeps its own, or take a '
+            "model with group norm."
+        )
 
 
 def _grid(problem: Problem, bound: float) -> Grid:

@@ -82,6 +82,11 @@ class FedBABU(Options):
                 f"got one with changed layers: {problem.changes[0]}. Take a model without such layers."
             )
         if self.fine_tuned == "head":
+            if len(problem.initial_norms):
+                raise ConfigError(
+                    'Expected fine_tuned = "full" or "never" beside buffers = "local" under [model], got '
+                    '"head", which trains on features alone. Set one of these.'
+                )
             output_layer(problem.layers, problem.outputs)  # raises the error of another head
         return Averaging(problem=problem, fraction=self.fraction, part=FixedHead(problem, options=self))
 

@@ -55,7 +55,7 @@ from securefl.errors import ConfigError, DataError
 from securefl.linear import LinearBounds, LinearQuery
 from securefl.protocols.averaging import Averaging, Options, Uniform, cohort_size
 from securefl.protocols.client_state import digest_of, made_in, require_made_in
-from securefl.protocols.contributions import UPDATE, FromTraining, Sampling, of_client
+from securefl.protocols.contributions import UPDATE, FromTraining, Sampling, of_client, require_weights
 from securefl.protocols.parts import NOBODY, Part, ServerUpdate
 from securefl.training import Problem
 from securefl.training.jobs import TrainingJob, TrainingResult, usable, with_training
@@ -245,6 +245,7 @@ class Trusting(Part):
         return _MEAN_WEIGHT * cohort_size(self.options.fraction, self.problem.clients)
 
     def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
+        require_weights(self.problem, "a trust that scales")
         return Direction(self.problem), UnitUpdate(self.problem, self._whole)
 
     @property
@@ -319,7 +320,7 @@ class Trusting(Part):
         trained = run_job(TrainingJob(problem=problem, start=broadcast, context=context))
         if isinstance(trained, DataError):
             return np.zeros(len(broadcast))
-        return trained.astype(np.float64) - broadcast
+        return trained[: len(broadcast)].astype(np.float64) - broadcast
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         """The model on the server's records without its root records, which it trained on."""

@@ -143,7 +143,11 @@ class Part:
     ) -> Generator[CohortQuery, Answers, tuple[State, Answers]]:
         """Yield the queries of round `number`. It ends in the next state, and in the answers that count."""
         step, answers = yield from self.gather(query, population, rng, contributions)
-        return (state if step is None else server.apply(state, step)), answers
+        return (state if step is None else stepped(self, server, state, step)), answers
+
+    def statistics(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The positions in the part of averaged running statistics, and of the variances among them."""
+        return self.problem.averaged
 
     def gather(
         self,
@@ -217,6 +221,23 @@ def step_of(query: CohortQuery, total: Total) -> Floats:
     if isinstance(query.weights, ByCount) or total.weight == 0:
         return total.value
     return total.value / total.weight
+
+
+def stepped(part: Part, server: ServerUpdate, state: State, step: Floats) -> State:
+    """The state after the server's update. Running statistics of norms move by their own mean instead.
+
+    They are no weights: an optimiser's step, or a grid's rounding, could make a variance negative.
+    """
+    averaged, variances = part.statistics()
+    if not len(averaged):
+        return server.apply(state, step)
+    weights = step.copy()
+    weights[averaged] = 0
+    after = server.apply(state, weights)
+    broadcast = after.broadcast.copy()
+    broadcast[averaged] = state.broadcast[averaged] + step[averaged]
+    broadcast[variances] = np.maximum(broadcast[variances], 0)
+    return State(broadcast, after.memory)
 
 
 Counted = NDArray[np.float64]

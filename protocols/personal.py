@@ -151,6 +151,11 @@ class SharedLayers(Personal):
             names = frozenset(n for n, v in module.state_dict().items() if v.is_floating_point()) - names
         return Learnt(problem=self.problem, vector=vector, shared=names)
 
+    def statistics(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        shared = self.places(self.problem)
+        averaged, variances = (np.flatnonzero(np.isin(shared, own)) for own in self.problem.averaged)
+        return averaged, variances
+
     @cached_property
     def places(self) -> Callable[[Problem], NDArray[np.int64]]:
         """`_places`, which is found once for each body."""
@@ -169,9 +174,9 @@ class SharedLayers(Personal):
         rest = np.setdiff1d(np.arange(len(problem.initial)), head)
         if not len(rest):
             raise ConfigError(
-                f"Expected a model with layers before its last {self.layers} dense one(s), which clients "
-                "share, got none. Set `hidden` under [model], lower `layers` of the arm if it has more than "
-                "1, or take another model."
+                f"Expected a model with trained layers before its last {self.layers} dense one(s), which "
+                "clients share, got none. Set `hidden` under [model], lower `layers` of the arm if it has "
+                "more than 1, leave one free if the model freezes them, or take another model."
             )
         return rest
 

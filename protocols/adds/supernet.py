@@ -124,6 +124,16 @@ class Supernet:
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """All weighed layers in the order in which they run."""
+        if fixed := [name for name, own in self._model.named_parameters() if not own.requires_grad]:
+            raise ConfigError(
+                f"Expected a model that is trained whole, got {fixed[0]} frozen: subnets take units out "
+                "of all layers. Leave all free, or take another protocol, such as fedavg."
+            )
+        if len(self.problem.initial_norms):
+            raise ConfigError(
+                'Expected buffers = "averaged" under [model], got "local": a client has another subnet '
+                "in each round, and no running statistics of its own. Leave it out, or take another protocol."
+            )
         return _chain(self._model, self.problem.model.blank(self.problem.shape))
 
     @cached_property

@@ -121,6 +121,11 @@ class FedLog(Ranged):
             raise ConfigError(
                 'Expected a section [dpsgd] with body = "dp-sgd", got none. Set there how bodies are trained.'
             )
+        if len(problem.head) == len(problem.initial):
+            raise ConfigError(
+                f'Expected a model with a body to train under the head for body = "{self.body}", got none, '
+                'or one that is frozen. Set body = "public", or leave a layer before the last one free.'
+            )
         bodies = Bodies(problem, self.shorter)
         bodies.of(0)  # raises the error of a body that cannot be shortened
         return Trained(bodies, activation, self.alpha, self.beta, self.prior)

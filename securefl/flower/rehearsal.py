@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import isinf
+from math import isinf, prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from flwr.common.config import flatten_dict
 from flwr.serverapp import ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+from numpy.typing import NDArray
 
 from securefl.accounting.composition import compose
 from securefl.core.errors import ConfigError, DataError
@@ -33,7 +34,7 @@ from securefl.engine.privacy_card import not_held
 from securefl.flower.exchange import FRAME
 from securefl.flower.records import Layout, Task
 from securefl.flower.secure_app import inner_of, result_of
-from securefl.flower.secure_grid import never_opened, served
+from securefl.flower.secure_grid import never_opened, require_weights, served
 from securefl.flower.secured_strategy import ROSTER, RehearsalGrid, Started, with_key_holder
 from securefl.flower.terms import PREFIX, AppTerms
 from securefl.mechanisms.charges import events_of
@@ -253,6 +254,7 @@ def _told(found: Rehearsal, started: Started, terms: AppTerms, nodes: int) -> No
         served(started.strategy, terms.updates)
     with found.finding("model"):
         layout = Layout.of(started.arrays)
+        require_weights(layout, started.strategy, terms.plan, terms.updates)
         if layout.local:
             found.notes.append(
                 f"Integers and booleans stay local: {', '.join(layout.local)}. Each client keeps its own; "
@@ -360,15 +362,34 @@ def _replied(found: Rehearsal, reply: Message, task: Task, terms: AppTerms, name
             f"averages them. Name them in `{word}` if they may leave."
         )
     try:
-        vector = updates.vector(plan, name, result_of(reply, task, compute), start.astype(np.float64))
+        came = result_of(reply, task, compute)
+        vector = updates.vector(plan, name, came, start.astype(np.float64))
         if why := updates.beyond(plan, name, vector):
             raise DataError(why)
     except (ValueError, KeyError, DataError) as error:
         missing = f"no {error} in its MetricRecord" if isinstance(error, KeyError) else str(error)
         found.refuse("client", f"{kind}: {missing}")
         return
+    if name == UPDATE and (still := _unmoved(task.layout, start, came.values.astype(np.float32))):
+        found.notes.append(
+            f"One training moved other arrays and not {', '.join(still)}, which is summed, clipped and "
+            "noised all the same. If it is frozen, send what is trained alone, at server and client: "
+            "ArrayRecord(trained_state(model)), of securefl.training, loaded with strict=False."
+        )
     if not updates.weighted(plan, name):
         found.notes.append(
             f"All clients weigh the same ({kind}): {task.weight_key} is not read. Plain Flower weighs by it; "
             f'so does plan.weights = {{ {name} = "counts" }}.'
         )
+
+
+def _unmoved(layout: Layout, start: NDArray[np.float32], after: NDArray[np.float32]) -> list[str]:
+    """The names of the arrays of which a training changed no bit. None if it changed nothing at all."""
+    moved, at, still = start != after, 0, []
+    for name, _, shape in layout.parts:
+        if name not in layout.local:
+            end = at + prod(shape)
+            if end > at and not moved[at:end].any():
+                still.append(name)
+            at = end
+    return still if moved.any() else []

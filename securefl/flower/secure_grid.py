@@ -92,6 +92,22 @@ def served(strategy: Strategy, updates: Updates) -> FedAvg:
     return strategy
 
 
+def require_weights(layout: Layout, strategy: FedAvg, plan: Plan, updates: Updates) -> None:
+    """Raises ConfigError for running statistics of batch norm that would be treated as if they were weights.
+
+    They are known by torch's names. A server optimiser, a bound and noise can make a variance negative.
+    """
+    names = [name for name, _, _ in layout.parts if name.rpartition(".")[2] in _STATISTICS]
+    plain = type(strategy) in (FedAvg, FedProx)
+    if names and (not plain or plan.noisy or updates.update_bound is not None):
+        how = type(strategy).__name__ if not plain else "noise or a bound"
+        raise ConfigError(
+            f"Expected a model without running statistics of batch norm, got {', '.join(names)} under {how}, "
+            "which treats them as weights and can make a variance negative. Keep them local: make the model "
+            "by `local_statistics(model)`, of securefl.training, at server and client."
+        )
+
+
 def needed(strategy: FedAvg) -> int:
     """The number of nodes that the strategy waits for, without a limit, before it sends a message."""
     return max(strategy.min_available_nodes, strategy.min_train_nodes, strategy.min_evaluate_nodes)
@@ -133,6 +149,7 @@ def never_opened(strategy: FedAvg, plan: Plan, updates: Updates, nodes: int) -> 
 
 _log = logger(__name__)
 _METRICS = "metrics"
+_STATISTICS: Final = ("running_mean", "running_var")
 
 
 class SecureGrid(Grid):
@@ -283,6 +300,7 @@ class SecureGrid(Grid):
         config = content.config_records.get(own.configrecord_key, ConfigRecord())
         task = Task.of(own, arrays, config)
         layout, start = task.layout, task.layout.flat(arrays)
+        require_weights(layout, own, self._plan, self._updates)
         chosen = self._chosen(posted)
         cohort = self._cohort(chosen)
         if not cohort:

@@ -21,6 +21,7 @@ from securefl.study.seeded import World
 from securefl.sums.registry import scheme_of
 from securefl.training.audits import keeps_apart
 from securefl.training.devices import Hardware
+from securefl.training.kept_norms import KeptNorms
 from securefl.training.task import Problem
 
 
@@ -83,7 +84,7 @@ def built(arm: Arm, problem: Problem) -> Algorithm:
             f"Expected an algorithm from `build` of {arm.protocol!r}, got {type(found).__name__}, which "
             f"lacks {', '.join(lacking)}. Write them as securefl.algorithm.Algorithm has them."
         )
-    return found
+    return KeptNorms(arm.options.build, problem) if len(problem.initial_norms) else found
 
 
 def compositions(study: Study, world: World) -> dict[str, tuple[Algorithm, Plan]]:

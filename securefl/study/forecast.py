@@ -33,6 +33,7 @@ from securefl.study.seeded import World
 from securefl.training.cohorts import why_alone
 from securefl.training.isolation import sentence
 from securefl.training.private_steps import lone_rows
+from securefl.training.task import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,9 @@ class Forecast:
             rounds whose results are discarded. If the last round has a query of its own, a third number is
             what it costs beyond a later one.
         seconds: of the same rounds, on this machine.
+        values: the number of the model's values that are trained, and that of those that are frozen. Frozen
+            ones are neither sent, summed, clipped nor noised.
+        buffers: what becomes of the model's running statistics. Empty without any.
         changes: the changes that private training makes in the model.
         alone: the reason why clients train one by one. Empty if they train in batches.
         apart: how private training keeps records apart, and its cost. Empty without private training.
@@ -85,10 +89,12 @@ class Forecast:
     bytes_up: tuple[int, ...]
     bytes_down: tuple[int, ...]
     seconds: tuple[float, ...]
+    values: tuple[int, int]
     changes: tuple[str, ...]
     by_round: dict[int, float] = field(default_factory=dict)
     takes: tuple[EpsilonPart, ...] = ()
     noise: str = ""
+    buffers: str = ""
     alone: str = ""
     apart: str = ""
     crafted: tuple[str, ...] = ()
@@ -126,10 +132,9 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
     endless = any(isinf(epsilon[party]) for party in plan.adversaries)
     costs = {"bytes_up": "bytes_up", "bytes_down": "bytes_down", "seconds": "wall_seconds"}
     apart, in_turn = "", 'training = "sequential" under [runtime]'
+    trained = len(world.problem.initial)
     if (private := world.problem.private) is not None:
-        model = world.problem.layers
-        trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
-        apart = sentence(model, lone_rows(private.chunk, trained))
+        apart = sentence(world.problem.layers, lone_rows(private.chunk, trained))
     return Forecast(
         **{
             name: (first[key], later[key], *(max(0, own[key] - later[key]) for own in last))
@@ -143,6 +148,8 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         takes=tuple(_parts(plan, sent)),
         noise=_noise(study, arm, world, sent),
         affordable=affordable_rounds(plan, sent),
+        values=(trained, world.problem.frozen),
+        buffers=_buffers(world.problem),
         changes=world.problem.changes,
         alone=in_turn if study.runtime.training == "sequential" else why_alone(world.problem),
         apart=apart,
@@ -151,6 +158,17 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         infinite_reason=infinite_reasons(plan, sent) if endless else "",
         advice=advice(study, arm, world.problem, least=DROWNED),
     )
+
+
+def _buffers(problem: Problem) -> str:
+    if kept := len(problem.initial_norms):
+        return f"each client keeps its own {kept:,}, which are neither sent nor noised"
+    if averaged := len(problem.averaged[0]):
+        return (
+            f"{averaged:,} are averaged, and no server optimiser moves them; with bounded or noised updates "
+            'set buffers = "local"'
+        )
+    return ""
 
 
 def final_epsilon(plan: Plan, sent: Sequence[ValueSpec]) -> dict[str, float]:
@@ -330,6 +348,14 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
                 f"  a budget of {privacy.budget:g} buys {own.affordable} of {study.study.rounds} rounds "
                 f"against {' and '.join(privacy.adversaries)}"
             )
+        if own.values[1]:
+            trained, frozen = own.values
+            yield (
+                f"  trains {trained:,} of {trained + frozen:,} values of the model; the others are frozen: "
+                "neither sent, summed, clipped nor noised"
+            )
+        if own.buffers:
+            yield f"  running statistics: {own.buffers}"
         yield from _bytes(own)
         if own.alone:
             yield f"  clients train one by one: {own.alone}"

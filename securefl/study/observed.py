@@ -168,7 +168,9 @@ def _of_observer(study: Study, world: World, baselines: bool, stop: Stop, watch:
     section = study.measures
     # One pass a round, without noise and without a pull to the start.
     local = replace(world.problem.local, epochs=1, steps=None, proximal=0.0)
-    problem = replace(world.problem, private=None, local=local)
+    # The observer's models are whole ones, which are summed with no other.
+    whole: Any = replace(world.problem.model, buffers="averaged")  # type: ignore[type-var]
+    problem = replace(world.problem, private=None, local=local, model=whole)
     x, y = (np.concatenate(column) for column in zip(*world.records, strict=True))
     passes, steps = section.over(study.study.rounds, study.local), problem.local.batches(len(x))
     passes = max(1, min(passes, MOST_STEPS // max(1, steps)))

@@ -301,6 +301,8 @@ def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple
         name=name,
         options=section.options,
         profiled_layer=section.profiled_layer,
+        train=section.train,
+        buffers=section.buffers,
         place=place,
         reads_text=train.x.dtype != np.float32,
     ).resolved(train.shape, outputs, seed)

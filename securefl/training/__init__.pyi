@@ -17,5 +17,7 @@ from securefl.training.profiling import probe_profile as probe_profile
 from securefl.training.profiling import profile as profile
 from securefl.training.task import Problem as Problem
 from securefl.training.vector import load_vector as load_vector
+from securefl.training.vector import local_statistics as local_statistics
 from securefl.training.vector import size as size
 from securefl.training.vector import to_vector as to_vector
+from securefl.training.vector import trained_state as trained_state

@@ -103,6 +103,8 @@ def why_alone(problem: Problem) -> str:
         return ""
     if not isinstance(problem.model, ModelConfig):
         return "the model is not one of this package's"
+    if problem.model.train is not None:
+        return "some of the model's values are frozen"
     return f"{type(problem.layers).__name__} is not the packaged stack of dense layers"
 
 

@@ -132,6 +132,8 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
                 name=own.kind,
                 options=own.options,
                 profiled_layer=own.profiled_layer,
+                train=own.train,
+                buffers=own.buffers,
                 place=place,
             )
             own = made.resolved(shape, weights.outputs, weights.seed)

@@ -19,9 +19,11 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, normalize, pad
 
 from securefl.core.errors import ConfigError
+from securefl.core.reading import near
 from securefl.core.streams import stream
 from securefl.training.products import dense
 from securefl.training.row_wise import RowHook
+from securefl.training.vector import trained_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +141,7 @@ def last_dense(model: nn.Module) -> nn.Linear:
 
 
 def output_layer(model: nn.Module, outputs: int, *, biased: bool = True) -> nn.Linear:
-    """The head, if it has the model's outputs and, where `biased`, a bias.
+    """The head, if it is trained and has the model's outputs and, where `biased`, a bias.
 
     Raises ConfigError for another last dense layer.
     """
@@ -150,6 +152,11 @@ def output_layer(model: nn.Module, outputs: int, *, biased: bool = True) -> nn.L
             f"Expected a model whose last dense layer has {wanted}, got one with {head.out_features} outputs "
             f"and {'no' if head.bias is None else 'a'} bias. The last one is the one that the model lists "
             "last: list the head behind the body, or take another model."
+        )
+    if not all(parameter.requires_grad for parameter in head.parameters()):
+        raise ConfigError(
+            "Expected a model whose last dense layer is trained, got one with frozen values there. Leave it "
+            "free, or take a protocol that treats all layers alike, such as fedavg."
         )
     return head
 
@@ -167,12 +174,11 @@ def last_layers(model: nn.Module, count: int) -> Sequence[nn.Linear]:
 def places(model: nn.Module, modules: Sequence[nn.Module]) -> NDArray[np.int64]:
     """The positions of these modules' values in the model's vector (see `to_vector`), int64."""
     own = entries(model, modules)
-    found, at = [], 0
-    for name, entry in model.state_dict().items():
-        if entry.is_floating_point():
-            if name in own:
-                found.append(np.arange(at, at + entry.numel()))
-            at += entry.numel()
+    found, at = [np.empty(0, np.int64)], 0
+    for name, entry in trained_state(model).items():
+        if name in own:
+            found.append(np.arange(at, at + entry.numel()))
+        at += entry.numel()
     return np.concatenate(found)
 
 
@@ -213,6 +219,45 @@ def frozen(*modules: nn.Module) -> Iterator[None]:
     finally:
         for parameter in free:
             parameter.requires_grad_(True)
+
+
+TrainedNames = str | tuple[str, ...] | None
+"""The names of what is trained, as in [model] `train`. None is all that the model leaves free."""
+
+
+def train_only(model: nn.Module, train: TrainedNames) -> nn.Module:
+    """Freeze all parameters, in place, but those that these names say and that were trainable.
+
+    train: names of parameters or of modules, such as "fc2.bias" or "encoder.layers". "head" is the last dense
+    layer, unless the model has a module of that name. None freezes nothing.
+
+    Raises ConfigError for a name that fits no parameter, and if none would be trained.
+    """
+    if train is None:
+        return model
+    names = (train,) if isinstance(train, str) else train
+    named = dict(model.named_parameters(remove_duplicate=False))
+    wanted: set[str] = set()
+    for name in names:
+        found = {key for key in named if f"{key}.".startswith(f"{name}.")}
+        if not found and name == "head":
+            found = set(entries(model, [last_dense(model)]))
+        if not found:
+            parts = {".".join(key.split(".")[:end]) for key in named for end in range(1, key.count(".") + 2)}
+            raise ConfigError(
+                f'[model] `train`: Expected names of parameters or layers of the model, or "head", got '
+                f"{name!r}{near(name, sorted(parts))}. The first are {', '.join([*named][:4])}."
+            )
+        wanted |= found
+    for name, parameter in named.items():
+        if name not in wanted:
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise ConfigError(
+            f"[model] `train`: Expected a parameter to train, got {', '.join(names) or 'no name'}, of which "
+            "the model itself freezes all. Name one that it leaves free, or leave `train` out."
+        )
+    return model
 
 
 def named_layer(model: nn.Module, layer: str) -> nn.Module:

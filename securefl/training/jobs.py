@@ -94,6 +94,8 @@ class TrainingJob:
         envelope: Trains a personal model near a moving one. The result has both, (2d,), the personal first.
             Private training has none.
         hook: What the training does beside its steps. Behind the trained model, the result has its values.
+
+    If each client keeps the running statistics of norms (`Problem.norms`), the result ends in them, (b,).
     """
 
     problem: Problem
@@ -158,8 +160,11 @@ def readable(problem: Problem, x: NDArray[Any]) -> NDArray[np.bool_]:
 def with_model(spec: ValueSpec, problem: Problem) -> ValueSpec:
     """The spec `spec` of a value for which a client runs the model.
 
-    Code of a study's own may keep state from pass to pass, so that it counts as reading some.
+    Code of a study's own may keep state from pass to pass, so that it counts as reading some. So do norms
+    whose running statistics the client keeps.
     """
+    if len(problem.initial_norms):
+        return replace(spec, reads_state="unbound")
     if not problem.own_code or spec.reads_state == "unbound":
         return spec
     return replace(spec, reads_state="unknown")

@@ -15,6 +15,7 @@ from securefl.algorithm.queries import ClientState, Float32s
 from securefl.core.errors import ConfigError
 from securefl.training.heads import Bounded, bound_features
 from securefl.training.task import Problem
+from securefl.training.vector import kept_statistics
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,10 +54,10 @@ class Learnt:
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """The floating values by their names in the state dict. Integers, which have no use, are left out."""
-        entries = self.problem.module(self.vector).state_dict()
+        module = self.problem.module(self.vector)
         return {
             name: entry.detach().cpu().float().numpy().copy()
-            for name, entry in entries.items()
+            for name, entry in (module.state_dict() | kept_statistics(module)).items()
             if entry.is_floating_point() and (self.shared is None or name in self.shared)
         }
 

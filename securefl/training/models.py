@@ -21,13 +21,15 @@ from torch.nn.functional import max_pool2d
 
 from securefl.core.errors import ConfigError
 from securefl.core.ranges import Range
-from securefl.training.heads import named_layer
+from securefl.training.heads import TrainedNames, named_layer, train_only
 from securefl.training.row_wise import of_rows
+from securefl.training.vector import local_statistics
 
 MOST_PARAMETERS: Final = 10**8
 """The most parameters of a model. They take 400 MB, and a run holds several models at a time. The largest
 packaged model has 6 million."""
 _MOST_LAYERS: Final = 100
+Buffers = Literal["averaged", "local"]
 Kind = Literal["mlp", "lenet5", "fedlog_cnn", "fedcor_cnn", "adds_cnn", "shufflenet_v2", "char_lstm"]
 
 
@@ -289,6 +291,21 @@ _WIDTHS: Final[Mapping[str, Any]] = {
 }
 
 
+class Choices(Protocol):
+    """What a person chooses of a model's values, as `ModelConfig` says."""
+
+    @property
+    def train(self) -> TrainedNames: ...
+
+    @property
+    def buffers(self) -> Buffers: ...
+
+
+def with_choices(model: nn.Module, choices: Choices) -> nn.Module:
+    """The model with these choices, in place. Raises ConfigError as `train_only` does."""
+    return train_only(local_statistics(model) if choices.buffers == "local" else model, choices.train)
+
+
 class Architecture(Protocol):
     """The description of a model. It builds the model any number of times with the same values.
 
@@ -368,6 +385,10 @@ class ModelConfig(Architecture):
             (0.25, 0.5 or 1, default 0.5). Other kinds do not have it.
         profiled_layer: Name of a layer. The default is the first dense layer ("fc1", in fedlog_cnn
             "dense.fc1"), and for ShuffleNet v2 the last convolution, "conv5" (FedProf, section 3.1).
+        train: The layers or parameters that are trained, by name, or "head", the last dense layer. All others
+            are frozen. None trains all.
+        buffers: What becomes of the running statistics of batch norm. "averaged": they are summed beside the
+            weights, and no server optimiser moves them. "local": each client keeps its own (FedBN).
 
     Raises:
         ValueError: A setting does not fit the kind or is out of range.
@@ -377,6 +398,8 @@ class ModelConfig(Architecture):
     hidden: tuple[int, ...] | None = None
     width: float | None = None
     profiled_layer: str | None = None
+    train: TrainedNames = None
+    buffers: Buffers = "averaged"
 
     def __post_init__(self) -> None:
         if self.hidden is not None and self.kind not in ("mlp", "fedlog_cnn"):
@@ -440,7 +463,7 @@ class ModelConfig(Architecture):
             torch.default_generator.manual_seed(seed)
             model = self._made(shape, outputs)
         named_layer(model, self.layer)
-        return model
+        return with_choices(model, self)
 
     def parameters(self, shape: tuple[int, ...], outputs: int) -> int:
         """The number of the model's parameters."""

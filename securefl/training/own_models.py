@@ -31,8 +31,16 @@ from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.storage.own_code import CodePlace, importable, names_code
 from securefl.training.devices import in_mode
-from securefl.training.heads import named_layer
-from securefl.training.models import MLP, MOST_PARAMETERS, Architecture, Kind, ModelConfig
+from securefl.training.heads import TrainedNames, named_layer
+from securefl.training.models import (
+    MLP,
+    MOST_PARAMETERS,
+    Architecture,
+    Buffers,
+    Kind,
+    ModelConfig,
+    with_choices,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +49,15 @@ class OwnModelSection:
 
     kind: `module:name`, an entry point's name, or None if a caller in Python passes the model. options:
     passed to the factory by name. profiled_layer: the name of a layer. The default is the first dense layer,
-    or the last convolution if there is no dense layer.
+    or the last convolution if there is no dense layer. train: as of `ModelConfig`, of what the model itself
+    leaves free. buffers: as of `ModelConfig`.
     """
 
     kind: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     profiled_layer: str | None = None
+    train: TrainedNames = None
+    buffers: Buffers = "averaged"
 
 
 def model_points() -> dict[str, EntryPoint]:
@@ -90,6 +101,8 @@ class OwnModel(Architecture):
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     profiled_layer: str | None = None
+    train: TrainedNames = None
+    buffers: Buffers = "averaged"
     place: CodePlace | None = None
     reads_text: bool = False
     draws: bool = False
@@ -122,7 +135,7 @@ class OwnModel(Architecture):
         # restored.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            return self.made(shape, outputs)
+            return with_choices(self.made(shape, outputs), self)
 
     def made(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """The module that the factory makes, with values from torch's generator in its present state.
@@ -259,7 +272,9 @@ def _require_plain(name: str, model: nn.Module) -> None:
         raise ConfigError(f"Expected a parameter to train in {name}, got none. Leave one free.")
     first: dict[int, str] = {}
     for key, parameter in named:
-        if (other := first.setdefault(id(parameter), key)) != key:
+        # By address: of two parameters on one memory, a frozen one would be trained by the other.
+        place = parameter.data_ptr() if parameter.numel() else id(parameter)
+        if (other := first.setdefault(place, key)) != key:
             raise ConfigError(
                 f"Expected parameters of their own in {name}, got one that is both {other} and {key}. Give "
                 "each layer its own."

@@ -91,7 +91,8 @@ class _Board:
     """The result of each fit, in memory that forked processes share."""
 
     def __init__(self, fits: Sequence[TrainingJob]) -> None:
-        self._lengths = [4 * (len(fit.start) + (fit.hook.values if fit.hook else 0)) for fit in fits]
+        behind = [(fit.hook.values if fit.hook else 0) + len(fit.problem.initial_norms) for fit in fits]
+        self._lengths = [4 * (len(fit.start) + more) for fit, more in zip(fits, behind, strict=True)]
         # First the states, a byte each. Then the results.
         rooms = (max(length, _LEAST_ROOM) for length in self._lengths)
         self._rooms = list(accumulate(rooms, initial=len(fits)))

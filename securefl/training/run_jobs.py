@@ -18,7 +18,7 @@ from securefl.training.chunks import body_features
 from securefl.training.heads import activated, frozen, last_dense
 from securefl.training.jobs import Hook, TrainingJob, TrainingResult
 from securefl.training.local import descend, penalty_of, train
-from securefl.training.vector import to_vector, views_of
+from securefl.training.vector import statistics_vector, to_vector, views_of
 
 
 def one_by_one(fits: Sequence[TrainingJob]) -> list[TrainingResult]:
@@ -58,40 +58,53 @@ def _again(fit: TrainingJob) -> TrainingJob:
 
 
 def _run(fit: TrainingJob) -> TrainingResult:
-    problem, context = fit.problem, fit.context
+    problem = fit.problem
     if fit.head_first is not None:
         # Such a body gives a record the same features in every pass.
-        features = body_features(problem.module(fit.start), context.x)
+        features = body_features(problem.module(fit.start), fit.context.x)
         came = _run(fit.on_features(features))
         return came if isinstance(came, DataError) else _run(fit.under(came))
+    found = _trained(fit)
+    if isinstance(found, DataError) or not len(problem.initial_norms):
+        return found
+    return np.concatenate([found, statistics_vector(problem.layers)])
+
+
+def _trained(fit: TrainingJob) -> TrainingResult:
+    problem, context = fit.problem, fit.context
     try:
         # A start of another length, such as a forged broadcast, raises a DataError for its client alone.
         model = problem.module(fit.model)
         head = [last_dense(model)] if fit.under_head else []
-        with _drawing(fit), activated(model, fit.activation), frozen(*head):
+        with _drawing(fit), activated(model, fit.activation):
             if problem.private is not None:
                 from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import
 
-                source = context.source or Source()
-                train_privately(model, context.x, context.y, problem.private, problem.loss, source)
-            else:
-                how = (problem.local, problem.loss, context.rng, context.round - 1)
-                if fit.envelope is not None:
+                with frozen(*head):
+                    source = context.source or Source()
+                    train_privately(model, context.x, context.y, problem.private, problem.loss, source)
+                return to_vector(model)
+            how = (problem.local, problem.loss, context.rng, context.round - 1)
+            if fit.envelope is not None:
+                with frozen(*head):
                     near = descend(model, context.x, context.y, *how, envelope=fit.envelope)
-                    personal = to_vector(model)
                     free = [own for own in model.parameters() if own.requires_grad]
-                    with nullcontext() if near is None else views_of(near, free):
-                        return np.concatenate([personal, to_vector(model)])
-                if fit.hook is not None:
-                    return _beside(fit, fit.hook, model, how)
-                penalty = None if fit.penalty is None else penalty_of(fit.penalty)
+                personal = to_vector(model)
+                with nullcontext() if near is None else views_of(near, free):
+                    return np.concatenate([personal, to_vector(model)])
+            if fit.hook is not None:
+                return _beside(fit, fit.hook, model, how, head)
+            penalty = None if fit.penalty is None else penalty_of(fit.penalty)
+            with frozen(*head):
                 train(model, context.x, context.y, *how, penalty=penalty)
     except DataError as error:
         return error
     return to_vector(model)
 
 
-def _beside(fit: TrainingJob, hook: Hook, model: nn.Module, how: tuple[Any, ...]) -> TrainingResult:
+def _beside(
+    fit: TrainingJob, hook: Hook, model: nn.Module, how: tuple[Any, ...], head: Sequence[nn.Module]
+) -> TrainingResult:
     """Train with the steps of a hook."""
     with hook.alone(fit, model) as steps:
 
@@ -99,7 +112,8 @@ def _beside(fit: TrainingJob, hook: Hook, model: nn.Module, how: tuple[Any, ...]
             steps.draw(0)
             steps.before()
 
-        train(model, *steps.seen[0], *how, before=before)
+        with frozen(*head):
+            train(model, *steps.seen[0], *how, before=before)
         return steps.result(0, to_vector(model))
 
 

@@ -44,7 +44,7 @@ def stackable(model: Architecture) -> bool:
         return model.change is shifted and stackable(model.of)
     # By the description, since a user's own one may build this package's `MLP` and then change or hook its
     # layers.
-    return isinstance(model, ModelConfig) and model.kind == "mlp"
+    return isinstance(model, ModelConfig) and model.kind == "mlp" and model.train is None
 
 
 @dataclass(frozen=True, kw_only=True)

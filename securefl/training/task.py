@@ -21,14 +21,23 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.training.devices import Hardware
 from securefl.training.evaluation import Task, evaluate
-from securefl.training.heads import last_layers, places
+from securefl.training.heads import output_layer, places
 from securefl.training.local import LocalTraining
 from securefl.training.losses import Loss
 from securefl.training.models import Architecture, ModelConfig
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
 from securefl.training.row_wise import outside
-from securefl.training.vector import Loaded, loaded, to_vector
+from securefl.training.vector import (
+    Loaded,
+    kept_statistics,
+    load_statistics,
+    loaded,
+    running_statistics,
+    statistics_vector,
+    to_vector,
+    trained_state,
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,6 +71,8 @@ class Problem:
         planned: Gives the plan of a run in which clients send values of these specs. An algorithm reads from
             it the noise of its sums. None if no run is planned.
         rounds: The number of rounds of the run. None if it is unknown.
+        norms: The running statistics of the model's norms, if each client keeps its own, float32 (b,). None
+            is the initial ones.
 
     Raises nothing. `initial` and `module` raise ConfigError if the model cannot be built.
     """
@@ -81,6 +92,7 @@ class Problem:
     hardware: Hardware = field(default_factory=Hardware)
     planned: Callable[[Sequence[ValueSpec]], Plan] | None = None
     rounds: int | None = None
+    norms: NDArray[np.float32] | None = None
 
     @cached_property
     def bare_plan(self) -> Plan | None:
@@ -104,6 +116,42 @@ class Problem:
     def initial(self) -> NDArray[np.float32]:
         """The initial model as a vector (d,), float32."""
         return to_vector(self._built()[0])
+
+    @cached_property
+    def initial_norms(self) -> NDArray[np.float32]:
+        """The initial running statistics that each client keeps, (b,). Empty if they are averaged."""
+        if not kept_statistics(self.layers):
+            return np.empty(0, np.float32)
+        return statistics_vector(self._built()[0])
+
+    def under(self, norms: NDArray[np.float32], **changes: Any) -> Problem:
+        """The problem of a client with these running statistics, and with these changes."""
+        made = replace(self, norms=norms, **changes)
+        for name in ("_module", "initial", "initial_norms"):  # no second module, which may be large
+            made.__dict__[name] = getattr(self, name)
+        return made
+
+    @cached_property
+    def averaged(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The positions in the vector of all running statistics, and of the variances among them."""
+        own, found, at = (
+            running_statistics(self.layers),
+            ([np.empty(0, np.int64)], [np.empty(0, np.int64)]),
+            0,
+        )
+        for name, entry in trained_state(self.layers).items():
+            if name in own:
+                for places in found[: 1 + name.endswith("running_var")]:
+                    places.append(np.arange(at, at + entry.numel()))
+            at += entry.numel()
+        return np.concatenate(found[0]), np.concatenate(found[1])
+
+    @cached_property
+    def frozen(self) -> int:
+        """The number of the model's frozen values. No client sends them."""
+        entries = self.layers.state_dict().values()
+        whole: int = sum(entry.numel() for entry in entries if entry.is_floating_point())
+        return whole - len(self.initial)
 
     @cached_property
     def changes(self) -> tuple[str, ...]:
@@ -161,7 +209,10 @@ class Problem:
         The next call loads other values into it, so a caller must finish with the module before that. Raises
         DataError if the vector's length is not the model's.
         """
-        return loaded(self._module, vector, self.hardware)
+        model = loaded(self._module, vector, self.hardware)
+        if len(self.initial_norms):  # also the initial ones: another client may have trained this module
+            load_statistics(model, self.initial_norms if self.norms is None else self.norms)
+        return model
 
     def to_read(self, vector: NDArray[np.float32]) -> nn.Module:
         """The model with these values, which the caller must not change.
@@ -173,12 +224,18 @@ class Problem:
 
     @cached_property
     def _reader(self) -> Loaded:
-        return Loaded(self.hardware.put(self._built()[0].eval()), self.hardware)
+        model = self.hardware.put(self._built()[0].eval())
+        if self.norms is not None and len(self.initial_norms):
+            load_statistics(model, self.norms)
+        return Loaded(model, self.hardware)
 
     @cached_property
     def head(self) -> NDArray[np.int64]:
-        """The positions of the head's values, weights before biases, in the model's vector."""
-        return places(self.layers, last_layers(self.layers, 1))
+        """The positions of the head's values, weights before biases, in the model's vector.
+
+        Raises ConfigError as `output_layer` does.
+        """
+        return places(self.layers, [output_layer(self.layers, self.outputs)])
 
     def head_of(self, vector: NDArray[np.float32]) -> NDArray[np.float64]:
         """The head of a model (d,), which has biases: (outputs, 1 + width), bias first."""

@@ -1,4 +1,8 @@
-"""A model as one float32 vector, for sums and messages of a round, with SGD and Adam on such a vector.
+"""The trained part of a model as one float32 vector, for sums and messages, with SGD and Adam on a vector.
+
+A parameter with `requires_grad = False` is frozen. It is in no vector, so it is neither sent, summed, clipped
+nor noised. Every party has its value from the model as it was built. `trained_state` is the one place that
+says what is trained, and all else, such as what protocols do, works on its values.
 
 SGD and Adam make the same updates as torch.optim (a test compares them), in a few operations for any number
 of layers. On the GasTurbine MLP, on one thread, a training step takes about 1.3 times less than with torch's
@@ -17,6 +21,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils import vector_to_parameters
 
 from securefl.core.errors import DataError
@@ -36,30 +42,24 @@ def size(model: nn.Module) -> int:
 
 
 def to_vector(model: nn.Module) -> NDArray[np.float32]:
-    """Copy all floating entries of the state dict into a vector, in the order of the state dict.
+    """Copy the values of `trained_state` into a vector, in the order of the state dict.
 
     >>> from securefl.training import ModelConfig, to_vector
     >>> to_vector(ModelConfig(kind="mlp", hidden=()).build((3,), 2, seed=0)).shape
     (8,)
-
-    The entries are the parameters and the running statistics of batch norm. Integers are left out. One of
-    them is batch norm's count of batches. Only a batch norm without a momentum uses it, and `own_models`
-    refuses those.
 
     Returns:
         float32 (d,).
 
     Raises nothing.
     """
-    # Batch norm's statistics are included, since without them the model would evaluate otherwise than
-    # trained.
     parts = [entry.reshape(-1).to(torch.float32) for entry in _entries(model)]
     vector: NDArray[np.float32] = torch.cat(parts).cpu().numpy() if parts else np.empty(0, np.float32)
     return vector
 
 
 def load_vector(model: nn.Module, vector: NDArray[Any]) -> None:
-    """Write a vector in the order of `to_vector` into the model.
+    """Write a vector in the order of `to_vector` into the model. Frozen parameters keep their values.
 
     >>> from securefl.training import ModelConfig, load_vector, to_vector
     >>> import numpy as np
@@ -90,8 +90,102 @@ def load_vector(model: nn.Module, vector: NDArray[Any]) -> None:
         entry.copy_(part.view_as(entry))
 
 
+def trained_state(model: nn.Module) -> dict[str, Tensor]:
+    """The entries of the state dict that training changes and that a model's vector holds, by name.
+
+    Another stack sends these alone: in Flower, `ArrayRecord(trained_state(model))`, and a client reads it by
+    `model.load_state_dict(arrays.to_torch_state_dict(), strict=False)`.
+
+    >>> from torch import nn
+    >>> from securefl.training import to_vector, trained_state
+    >>> model = nn.Sequential(nn.Linear(3, 2).requires_grad_(False), nn.Linear(2, 2))
+    >>> list(trained_state(model)), to_vector(model).shape
+    (['1.weight', '1.bias'], (6,))
+
+    The entries are the parameters that require a gradient, and the running statistics of batch norm, without
+    which the model would evaluate otherwise than trained. Integers are left out. One of them is batch norm's
+    count of batches. Only a batch norm without a momentum uses it, and `own_models` refuses those.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The model's own tensors, detached, in the order of the state dict.
+
+    Raises nothing.
+    """
+    return {
+        name: entry.detach()
+        for name, entry in model.state_dict(keep_vars=True).items()
+        if entry.is_floating_point() and (entry.requires_grad or not isinstance(entry, nn.Parameter))
+    }
+
+
 def _entries(model: nn.Module) -> list[Tensor]:
-    return [entry for entry in model.state_dict().values() if entry.is_floating_point()]
+    return [*trained_state(model).values()]
+
+
+# The running statistics of norms ---------------------------------------------------------------------
+
+
+def running_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """The running means and variances of the model's norms, by name. They are the model's own tensors."""
+    return {
+        f"{name}.{key}" if name else key: entry
+        for name, norm in model.named_modules()
+        if isinstance(norm, _BatchNorm | _InstanceNorm)
+        for key, entry in norm.named_buffers(recurse=False)
+        if entry.is_floating_point()
+    }
+
+
+def local_statistics(model: nn.Module) -> nn.Module:
+    """Keep the buffers of the model's norms out of its state dict, so that they stay where they are made.
+
+    They are no weights: a server optimiser, a compression or noise can make a variance negative. This is
+    FedBN's treatment of statistics (Li et al., ICLR 2021). In a study it is `buffers = "local"` in [model].
+
+    >>> from torch import nn
+    >>> from securefl.training import local_statistics
+    >>> list(local_statistics(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))).state_dict())
+    ['0.weight', '0.bias', '1.weight', '1.bias']
+
+    Args:
+        model: The model, which is changed in place.
+
+    Returns:
+        The model. Its vector and its state dict lack running means, variances and counts of batches.
+
+    Raises nothing.
+    """
+    for norm in model.modules():
+        if isinstance(norm, _BatchNorm | _InstanceNorm):
+            for name, buffer in list(norm.named_buffers(recurse=False)):
+                norm.register_buffer(name, buffer, persistent=False)
+    return model
+
+
+def kept_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """The running statistics that are not in the state dict, by name."""
+    known = model.state_dict()
+    return {name: entry for name, entry in running_statistics(model).items() if name not in known}
+
+
+def statistics_vector(model: nn.Module) -> NDArray[np.float32]:
+    """A copy of the values of `kept_statistics`, float32 (b,)."""
+    parts = [entry.reshape(-1).cpu().numpy() for entry in kept_statistics(model).values()]
+    return np.concatenate([np.empty(0, np.float32), *parts])
+
+
+def load_statistics(model: nn.Module, values: NDArray[np.float32]) -> None:
+    """Write values in the order of `statistics_vector`. Raises DataError for another length."""
+    entries = [*kept_statistics(model).values()]
+    expected = sum(entry.numel() for entry in entries)
+    if values.shape != (expected,):
+        raise DataError(f"Expected {expected} running statistics for this model, got {values.shape}.")
+    parts = torch.split(as_tensor(values).to(device_of(model)), [entry.numel() for entry in entries])
+    for entry, part in zip(entries, parts, strict=True):
+        entry.copy_(part.view_as(entry))
 
 
 @contextmanager

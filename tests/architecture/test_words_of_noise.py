@@ -15,6 +15,7 @@ PARTY = "the name of a party"
 OTHERWISE = {
     ("local", "securefl/study/config.py"): "the section of local training",
     ("local", "securefl/sweep/on_ray.py"): "Ray's word for a cluster of this machine alone",
+    ("local", "securefl/training/models.py"): "the word of [model] for statistics that clients keep",
     ("key-holder", "securefl/accounting/events.py"): PARTY,
     ("key-holder", "securefl/engine/privacy_card.py"): PARTY,
     ("key-holder", "securefl/commands/keygen.py"): "whose keys",

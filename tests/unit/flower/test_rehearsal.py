@@ -90,7 +90,7 @@ def made(folder: Path, change: Change = lambda files: None) -> Path:
     change(named)
     (folder / name).mkdir()
     for own, text in named.items():
-        (folder / short[own]).write_text(text)
+        (folder / short.get(own, f"{name}/{own}")).write_text(text)
     return folder
 
 
@@ -348,6 +348,118 @@ NOTED: dict[str, tuple[Change, str]] = {
         "All clients weigh the same (train): num-examples is not read.",
     ),
 }
+
+
+TORCH_SERVER = """
+import torch
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from securefl.flower import secure_strategy
+from .net import made, whole
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    strategy = secure_strategy(FedAvg(), context)
+    strategy.start(grid, ArrayRecord(SENT(made())), num_rounds=3)
+"""
+TORCH_CLIENT = """
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from securefl.flower import secure
+from .net import made, whole
+
+app = ClientApp()
+
+@app.train()
+def train(message, context):
+    model = made()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict(), strict=False)
+    free = [own for own in model.parameters() if own.requires_grad]
+    model(torch.ones(2, 3)).square().sum().backward()
+    torch.optim.SGD(free, lr=0.1).step()
+    content = {
+        "arrays": ArrayRecord(SENT(model)),
+        "metrics": MetricRecord({"num-examples": 20, "loss": 1.5}),
+    }
+    return Message(RecordDict(content), reply_to=message)
+
+@app.evaluate()
+def evaluate(message, context):
+    metrics = {"num-examples": 20, "accuracy": 0.5}
+    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+
+app = secure(app)
+"""
+NET = """
+import torch
+from torch import nn
+from securefl.training import trained_state
+
+def made():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 2))
+
+def whole(model):
+    return model.state_dict()
+"""
+
+
+def on_torch(sent: str) -> Change:
+    def change(files: dict[str, str]) -> None:
+        imports = "from .net import made, whole", f"from .net import made, whole, {sent}"
+        for name, text in (("server.py", TORCH_SERVER), ("client.py", TORCH_CLIENT)):
+            files[name] = text.replace("SENT(", f"{sent}(").replace(*imports)
+        files["net.py"] = NET
+
+    return change
+
+
+@every(("sent", "told"), [("whole", ["0.weight", "0.bias"]), ("trained_state", [])])
+def test_frozen_arrays_are_noted_and_not_sent_with_the_remedy(
+    sent: str, told: list[str], tmp_path: Path
+) -> None:
+    found = rehearse(made(tmp_path, on_torch(sent)))
+    assert found.refused == []
+    notes = [one for one in found.notes if "trained_state" in one]
+    assert len(notes) == bool(told)
+    assert all(f"not {', '.join(told)}, which" in one for one in notes)
+
+
+@every(
+    ("strategy", "terms", "kept", "refused"),
+    [
+        ("FedAvg()", "", False, False),
+        ("FedAdam()", "", False, True),
+        ("FedAdam()", "", True, False),
+        ("FedAvg()", "update_bound = 0.5", False, True),
+        ("FedAvg()", "update_bound = 0.5", True, False),
+    ],
+)
+def test_running_statistics_are_refused_where_they_would_be_weights(
+    strategy: str, terms: str, kept: bool, refused: bool, tmp_path: Path
+) -> None:
+    def change(files: dict[str, str]) -> None:
+        on_torch("whole")(files)
+        norm = "nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))"
+        net = files["net.py"].replace(
+            "nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 2))", norm
+        )
+        net = net.replace("trained_state", "local_statistics, trained_state")
+        files["net.py"] = net.replace(norm, f"local_statistics({norm})") if kept else net
+        name = strategy.partition("(")[0]
+        files["server.py"] = files["server.py"].replace("FedAvg()", strategy).replace("FedAvg", name)
+        if terms:
+            files["securefl.toml"] = files["securefl.toml"].replace('metrics = ["loss"]', terms)
+        if terms:
+            files["client.py"] = files["client.py"].replace(', "loss": 1.5', "")
+
+    found = said(rehearse(made(tmp_path, change)))
+    assert set(found) == ({"model"} if refused else set())
+    assert all("local_statistics(model)" in one for one in found.get("model", []))
 
 
 @every(("change", "what"), NOTED.values())

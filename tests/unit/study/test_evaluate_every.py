@@ -141,6 +141,7 @@ def test_the_forecast_mentions_it() -> None:
         bytes_up=(0, 0),
         bytes_down=(0, 0),
         seconds=(0.0, 0.0),
+        values=(1, 0),
         changes=(),
     )
     assert said in list(lines(study(2), [one]))

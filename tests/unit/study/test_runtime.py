@@ -129,6 +129,7 @@ def test_the_plan_counts_arms_side_by_side() -> None:
             bytes_up=(0, 0),
             bytes_down=(0, 0),
             seconds=(seconds, seconds),
+            values=(1, 0),
             changes=(),
         )
 

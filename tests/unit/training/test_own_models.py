@@ -11,7 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError
-from securefl.training import LocalTraining, ModelConfig, Problem, to_vector
+from securefl.training import (
+    LocalTraining,
+    ModelConfig,
+    Problem,
+    load_vector,
+    size,
+    to_vector,
+    trained_state,
+)
 from securefl.training.jobs import readable
 from securefl.training.models import MLP
 from securefl.training.own_models import OwnModel
@@ -166,6 +174,14 @@ class TiedValues(Net):
         self.last.weight = self.first.weight
 
 
+class HalfTied(TiedValues):
+    """Two parameters on one memory, one of them frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last.weight = nn.Parameter(self.first.weight.detach(), requires_grad=False)
+
+
 class Random(Net):
     def forward(self, x: Tensor) -> Any:
         return super().forward(x) * torch.rand(())
@@ -215,6 +231,7 @@ BAD: dict[str, tuple[Callable[..., Any], str]] = {
     "constant in floats": (Constant, "persistent=False"),
     "tied": (TiedValues, "one that is both first.weight and last.weight"),
     "tied layer": (Tied, "one that is both first.weight and again.weight"),
+    "tied values, one frozen": (HalfTied, "one that is both first.weight and last.weight"),
     "random in evaluation": (Random, "the same outputs again in evaluation"),
     "other generator": (OtherRandom, "draw from torch's generator alone in training"),
     "unseeded": (unseeded, "the same model from the same seed"),
@@ -236,6 +253,58 @@ def test_a_model_that_a_study_cannot_use(case: str) -> None:
     with pytest.raises(ConfigError, match=message):
         of(factory)
     assert torch.equal(before, torch.get_rng_state())
+
+
+class Named(nn.Module):
+    """A model with a module of the name "head", which is not its last dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.scale = nn.Linear(6, 5), nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.scale(self.head(x.flatten(1)).relu())
+
+
+def first_frozen() -> nn.Module:
+    net = Net()
+    net.first.requires_grad_(False)
+    return net
+
+
+TRAINED: dict[str, tuple[Any, Any, list[str]]] = {
+    "all": (Net, None, ["first.weight", "first.bias", "last.weight", "last.bias"]),
+    "the head": (Net, "head", ["last.weight", "last.bias"]),
+    "a module named head": (Named, "head", ["head.weight", "head.bias"]),
+    "names": (Net, ("first.bias", "last"), ["first.bias", "last.weight", "last.bias"]),
+    "what the model leaves free": (first_frozen, None, ["last.weight", "last.bias"]),
+    "names of what is free": (first_frozen, ("first", "last.bias"), ["last.bias"]),
+}
+
+
+@pytest.mark.parametrize("case", TRAINED)
+def test_the_vector_has_what_is_trained_and_loading_it_leaves_the_rest(case: str) -> None:
+    factory, train, names = TRAINED[case]
+    model = of(factory, train=train).build(SHAPE, OUTPUTS, 7)
+    assert list(trained_state(model)) == names
+    frozen = {key: entry.clone() for key, entry in model.state_dict().items() if key not in names}
+    load_vector(model, np.full(size(model), 2.0, np.float32))
+    assert (to_vector(model) == 2).all()
+    assert all(torch.equal(model.state_dict()[key], entry) for key, entry in frozen.items())
+
+
+@pytest.mark.parametrize(
+    ("factory", "train", "said"),
+    [
+        (Net, ("frist",), "did you mean `first`"),
+        (Net, ("fir",), r'names of parameters or layers of the model, or "head"'),
+        (first_frozen, "first", "Name one that it leaves free"),
+        (lambda: nn.Flatten(), "head", "at least 1 dense layers"),
+    ],
+)
+def test_names_of_what_is_not_there_or_frozen_are_refused(factory: Any, train: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        of(factory, train=train)
 
 
 def test_an_option_that_it_does_not_take_is_named() -> None:

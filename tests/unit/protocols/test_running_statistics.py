@@ -1,0 +1,231 @@
+"""Running statistics of batch norm: no optimiser, compression, bound or noise treats them as weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.every import every
+from support.private_studies import DISTRIBUTED, client_level
+from support.tiny_study import composed, run, spied, study, world
+from torch import nn
+
+from securefl.algorithm.clients import ClientContext, Device, State
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.streams import stream
+from securefl.protocols.averaging import Adam, Replace
+from securefl.protocols.parts import Part, stepped
+from securefl.study.arm import arm_folder, checkpoint_file
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.config import Brought, Study
+from securefl.study.forecast import forecast, lines
+from securefl.training.kept_norms import NORMS, KeptNorms
+from securefl.training.own_models import OwnModelSection
+from securefl.training.vector import kept_statistics, running_statistics
+
+WIDTH, CLIENTS = 6, 4
+
+
+def normed(inputs: int, outputs: int) -> nn.Module:
+    body, norm = nn.Linear(inputs, WIDTH), nn.BatchNorm1d(WIDTH)
+    return nn.Sequential(nn.Flatten(), body, norm, nn.ReLU(), nn.Linear(WIDTH, outputs))
+
+
+def brought(of: Study, buffers: str | None = None) -> Study:
+    section = OwnModelSection() if buffers is None else OwnModelSection(buffers=buffers)  # type: ignore[arg-type]
+    return replace(of, model=section, brought=Brought(model=normed))
+
+
+def of(name: str, options: str = "fraction = 1.0", buffers: str | None = None, **changes: Any) -> Study:
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
+    return brought(study(arm, **{"clients": CLIENTS, "rounds": 2} | changes), buffers)
+
+
+def models(of: Study, folder: Path, clients: Sequence[int | None] = (None,)) -> list[dict[str, Any]]:
+    """The values of the model after the last round, of these clients."""
+    spy, _ = spied(of, folder)
+    algorithm: Any = composed(of)[0]
+    return [algorithm.learnt(spy.states[-1], client, {}).tensors() for client in clients]
+
+
+HARSH = "fraction = 1.0\nlearning_rate = 1.5"
+SPARSE = "fraction = 1.0\np = 0.003"
+NOISES: dict[str, dict[str, str]] = {
+    "central": {},
+    "shares": {**DISTRIBUTED, "sum": '"masked"'},
+    "local": {"noise": '"local"'},
+}
+
+
+def test_an_optimiser_leaves_no_variance_below_zero(tmp_path: Path) -> None:
+    (found,) = models(of("fedadam", HARSH, rounds=1), tmp_path)
+    assert found["2.running_var"].min() > 0
+
+
+def under_noise(noise: dict[str, str], buffers: str) -> Study:
+    return brought(client_level(bound="2.0", **{"epsilon": "0.5"} | noise), buffers)
+
+
+REFUSED_SUMS: dict[str, tuple[Study, Study]] = {
+    "STC": (of("stc", SPARSE, rounds=4), of("stc", SPARSE, "local", rounds=4)),
+    **{name: (under_noise(noise, "averaged"), under_noise(noise, "local")) for name, noise in NOISES.items()},
+}
+
+
+@every(("plain", "mended"), REFUSED_SUMS.values())
+def test_what_would_move_a_variance_as_a_weight_is_refused_and_the_remedy_works(
+    plain: Study, mended: Study, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match='buffers = "local"'):
+        composed(plain)
+    spied(mended, tmp_path)
+    place = arm_folder(tmp_path, mended.arms[0], 3)
+    with Checkpoint(checkpoint_file(place)) as checkpoint:
+        kept = checkpoint.kept()
+    assert len(kept) == mended.data.clients
+    for own in kept.values():
+        means, variances = np.split(own[NORMS], 2)
+        assert variances.min() >= 0
+        assert not {0.0} & {*means.tolist()}
+
+
+def test_no_server_optimiser_moves_what_is_averaged(tmp_path: Path) -> None:
+    """After one round, FedAdam's statistics are FedAvg's, bit for bit, and its weights are not."""
+    (plain,) = models(of("fedavg", 'fraction = 1.0\naggregation = "partial"', rounds=1), tmp_path / "plain")
+    (adam,) = models(of("fedadam", rounds=1), tmp_path / "adam")
+    same = {name for name in plain if plain[name].tobytes() == adam[name].tobytes()}
+    assert {"2.running_mean", "2.running_var"} <= same
+    assert not {"1.weight", "2.weight", "4.weight"} & same
+
+
+def test_a_step_leaves_no_variance_below_zero_and_a_zero_stays() -> None:
+    problem = world(of("fedavg")).problem
+    averaged, variances = problem.averaged
+    assert (len(averaged), len(variances)) == (2 * WIDTH, WIDTH)
+    start, step = np.zeros(len(problem.initial), np.float32), np.full(len(problem.initial), -(2.0**-20))
+    start[variances[:2]], step[variances[1]] = (0.0, 2.0**-30), 0.0
+    for server in (Replace(), Adam(learning_rate=1.0, beta1=0.9, beta2=0.99)):
+        after = stepped(Part(problem), server, State(start), step).broadcast
+        assert after[variances].min() == 0
+        assert after[variances[1]] == np.float32(2.0**-30)
+        assert (after[np.setdiff1d(averaged, variances)] == np.float32(-(2.0**-20))).all()
+
+
+PROTOCOLS = {
+    "fedavg": "fraction = 1.0",
+    "fedadam": "fraction = 1.0",
+    "stc": "fraction = 1.0\np = 0.1",
+    "fltrust": "fraction = 1.0",
+    "fedper": "",
+    "fedbabu": "fine_tune_epochs = 1",
+    "pfedme": "lamda = 5.0",
+    "feddbe": "",
+    "fedproto": "",
+}
+
+
+@every(("name", "options"), PROTOCOLS.items())
+def test_kept_local_each_client_measures_its_own_and_none_is_sent(
+    name: str, options: str, tmp_path: Path
+) -> None:
+    permitted = '["statistic", "counts"]' if name == "fedproto" else None
+    own = of(name, options, "local", rounds=1, non_private=permitted)
+    here = world(own)
+    finished = run(own, tmp_path, here=here)
+    # Nothing that went down or up has a place for them.
+    assert not {*kept_statistics(here.problem.layers)} & {*here.problem.layers.state_dict()}
+    assert len(here.problem.initial) == 64 * WIDTH + 3 * WIDTH + WIDTH * 10 + 10
+    assert finished.personal
+    assert finished.records[-1]["accuracy"] > 0.12
+
+
+def test_a_clients_statistics_begin_where_its_last_ones_ended_and_stay_its_own() -> None:
+    here = world(of("fedavg", buffers="local"))
+    algorithm = composed(of("fedavg", buffers="local"), here)[0]
+    (update,) = (one for one in algorithm.contributions if one.spec.name == "update")
+    assert update.spec.reads_state == "unbound"  # an active server of hidden sums is told of it
+    kept: list[Any] = []
+    for client in (0, 1):
+        x, y = here.records[client]
+        first, again = (update.compute(_context(here, client, x, y, {})) for _ in range(2))
+        assert first.floats().tobytes() == again.floats().tobytes()
+        assert first.new_state is not None
+        kept.append(first.new_state[NORMS])
+        later = update.compute(_context(here, client, x, y, first.new_state))
+        assert later.new_state is not None
+        assert not np.array_equal(later.new_state[NORMS], kept[-1])
+    x, y = here.records[0]
+    once_more = update.compute(_context(here, 0, x, y, {})).new_state
+    assert once_more is not None  # the other client has trained the same module between
+    assert np.array_equal(once_more[NORMS], kept[0])
+    assert not np.array_equal(*kept)
+    assert kept[0].shape == (2 * WIDTH,)
+
+
+def _context(here: Any, client: int, x: Any, y: Any, kept: Any) -> ClientContext:
+    return ClientContext(
+        client=client,
+        round=1,
+        x=x,
+        y=y,
+        broadcast=here.problem.initial,
+        public={},
+        rng=stream(1, "client", 1, client),
+        kept=kept,
+    )
+
+
+def test_each_client_is_tested_and_exported_under_its_own() -> None:
+    own = of("fedavg", buffers="local")
+    here = world(own)
+    algorithm: Any = composed(own, here)[0]
+    assert isinstance(algorithm, KeptNorms)
+    state, norms = algorithm.start(), np.linspace(0.5, 2, 2 * WIDTH).astype(np.float32)
+    found = algorithm.learnt(state, 1, {NORMS: norms})
+    tensors = found.tensors()
+    assert np.array_equal(np.concatenate([tensors["2.running_mean"], tensors["2.running_var"]]), norms)
+    assert "2.running_var" not in algorithm.learnt(state, None, {}).tensors()
+    x, y = here.tests[1]
+    devices = [Device(x=x[:0], y=y[:0], kept={}), Device(x=x, y=y, kept={NORMS: norms})]
+    with torch.no_grad():
+        right = found.module()(torch.from_numpy(x)).argmax(1).numpy() == y
+    assert algorithm.evaluate(state, devices).accuracy == pytest.approx(right.mean())
+
+
+@every("damaged", [np.zeros(3, np.float32), np.full(2 * WIDTH, np.nan, np.float32), np.zeros(2 * WIDTH)])
+def test_damaged_statistics_are_refused(damaged: Any) -> None:
+    algorithm: Any = composed(of("fedavg", buffers="local"))[0]
+    with pytest.raises(DataError, match="Restore the client's file"):
+        algorithm.norms({NORMS: damaged})
+
+
+REFUSED: dict[str, tuple[str, str, str]] = {
+    "profiles": ("fedprof", "fraction = 1.0", 'Take buffers = "averaged"'),
+    "losses": ("active_fl", "fraction = 1.0", 'Take buffers = "averaged"'),
+    "stale models": ("fedavg", "fraction = 1.0\nstale = true", 'Take buffers = "averaged"'),
+    "heads on features": ("fedbabu", 'fine_tuned = "head"', 'fine_tuned = "full"'),
+}
+
+
+@every(("name", "options", "remedy"), REFUSED.values())
+def test_what_would_read_a_model_without_them_is_refused(name: str, options: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy):
+        composed(of(name, options, "local"))
+
+
+def test_the_remedies_work(tmp_path: Path) -> None:
+    for name, options, _ in list(REFUSED.values())[:3]:
+        assert run(of(name, options, "averaged", rounds=1), tmp_path / (name + options[-4:])).records
+
+
+def test_a_plan_says_what_becomes_of_them() -> None:
+    for buffers, said in (("averaged", "12 are averaged, and no server"), ("local", "keeps its own 12")):
+        own = of("fedavg", buffers=buffers)
+        found = forecast(own, own.arms[0], world(own))
+        assert f"  running statistics: {said}" in "\n".join(lines(own, [found])).replace("each client ", "")
+    assert running_statistics(world(own).problem.layers).keys() == {"2.running_mean", "2.running_var"}
