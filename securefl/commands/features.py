@@ -152,7 +152,7 @@ def _of_folder(folder: Path, size: int, ending: str = "") -> FeatureSource:
 
 
 def _of_array(path: Path) -> FeatureSource:
-    """The records of a .npz or .npy. Pixels of eight bits become numbers from 0 to 1."""
+    """The records of a .npz or .npy. Pixels of 8 or 16 bits without a sign become numbers from 0 to 1."""
     import numpy as np
 
     from securefl.data.networks import network_of
@@ -167,7 +167,7 @@ def _of_array(path: Path) -> FeatureSource:
         raise DataError(
             f"{path}: expected records as numbers of shape (n, ...), got {found.dtype} {found.shape}."
         )
-    scale = np.float32(255 if found.dtype == np.uint8 else 1)
+    scale = np.float32(np.iinfo(found.dtype).max if found.dtype in (np.uint8, np.uint16) else 1)
     return FeatureSource(
         records=found,
         read=lambda own: own.astype(np.float32) / scale,

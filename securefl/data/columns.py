@@ -34,10 +34,11 @@ _LONGEST: Final = 1000
 """The most characters of a column's name."""
 _SHOWN: Final = 8
 """How many categories an error lists."""
-_WORDS: Final = {**dict.fromkeys(("", "na", "n/a", "nan", "null", "none"), nan), "true": 1.0, "false": 0.0}
+WORDS: Final = {**dict.fromkeys(("", "na", "n/a", "nan", "null", "none"), nan), "true": 1.0, "false": 0.0}
 """The numbers of texts in lower case. nan stands for an empty cell."""
 NUMBER: Final = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)", re.ASCII)
 """A number in lower case."""
+_SWAPPED: Final = str.maketrans(".,", ",.")
 _WHOLE: Final = re.compile(r"(-?\d+)\.0+")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 UNREADABLE: Final = object()
@@ -148,6 +149,10 @@ class Cell:
         return f"\n\n    [data.columns.{key_of(self.name)}]\n    {line}\n"
 
 
+class CommaText(str):
+    """A cell of a file with decimal commas: a point in it could stand between thousands."""
+
+
 def encoded(values: pd.Series[Any], column: Column, cell: Cell) -> NDArray[np.float32]:
     """Encode a column of n values as numbers.
 
@@ -251,9 +256,11 @@ def numbers_of(values: pd.Series[Any], cell: Cell) -> NDArray[np.float64]:
 
 def _number_of(value: Any) -> float:
     """The number in a cell, nan if the cell is empty, or inf if it holds something else."""
+    if isinstance(value, CommaText):
+        value = value.translate(_SWAPPED)
     if isinstance(value, str):
         text = value.strip().lower()
-        return float(text) if NUMBER.fullmatch(text) else _WORDS.get(text, inf)
+        return float(text) if NUMBER.fullmatch(text) else WORDS.get(text, inf)
     if _is_none(value):
         return nan
     try:

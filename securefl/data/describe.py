@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil, floor, log10
 from pathlib import Path
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import near
-from securefl.data.columns import NUMBER, Cell, key_of, names_of, numbers_of, words_of
+from securefl.data.columns import NUMBER, WORDS, Cell, key_of, names_of, numbers_of, words_of
 from securefl.data.layout import Arrays, Dialect
+from securefl.data.own import clients_of
 from securefl.data.tables import LARGEST, PLAIN, read_table
 
 if TYPE_CHECKING:
@@ -71,23 +73,27 @@ def _guessed(path: Path, client_column: str | None) -> tuple[pd.DataFrame | Arra
     try:
         text, encoding = content.decode(), PLAIN.encoding
     except UnicodeDecodeError:
-        text, encoding = content.decode("cp1252", "replace"), "cp1252"
+        encoding = "latin-1"  # of any bytes
+        with suppress(UnicodeDecodeError):
+            content.decode("cp1252")
+            encoding = "cp1252"
+        text = content.decode(encoding, "replace")
     head = text.partition("\n")[0]
     signs: tuple[Any, ...] = (",", ";", "\t", "|")
     dialect = Dialect(delimiter=max(signs, key=head.count), encoding=encoding)
     table: Any = read_table(path, client_column, dialect)
     empty: set[str] = set()
+    signs_of_numbers: set[str] = set()
     for name in names_of(table, str(path)):
         values = table[name].map(str.strip)
         points = values if dialect.delimiter == "," else values.str.replace(",", ".")
         known = points.map(lambda cell: bool(NUMBER.fullmatch(cell.lower())))
-        others = {*values[~known]} - {""}
-        if known.sum() > len(values) / 2 and (
-            not others or [word.lower() in _UNKNOWN for word in others] == [True]
-        ):
-            empty |= others
-            if (points != values).any():
-                dialect = replace(dialect, decimal=",")
+        others = {*values[~known]}
+        if known.sum() > len(values) / 2 and all(word.lower() in {*WORDS, *_UNKNOWN} for word in others):
+            empty |= {word for word in others if word.lower() in _UNKNOWN}
+            signs_of_numbers |= {*"".join(values[known])} & {".", ","}
+    if signs_of_numbers == {","}:  # beside points, a comma may stand between thousands
+        dialect = replace(dialect, decimal=",")
     dialect = replace(dialect, empty=tuple(sorted(empty)))
     said = {key: own for key, own in vars(dialect).items() if own != vars(PLAIN)[key]}
     return (read_table(path, client_column, dialect), {"csv": said}) if said else (table, {})
@@ -113,6 +119,7 @@ def _of_table(
         values = frame[name]
         words = sorted(set(words_of(values)) - {""})
         if name == client_column:
+            words = sorted(set(clients_of(values, Cell(str(path), name))))
             # Without this declaration an epsilon could not cover who the clients are.
             if len(words) <= MOST_WORDS:
                 columns[name] = {"categories": words}
@@ -147,6 +154,8 @@ def _column(values: pd.Series[Any], cell: Cell, words: list[str]) -> tuple[dict[
     known = numbers[~np.isnan(numbers)]
     if not len(known) or (known == known[0]).all():
         return None, "one value in all records, so it has no information."
+    if np.abs(known).max() > np.finfo(np.float32).max:
+        return None, "values beyond 32 bits. Write them in larger units if they have information."
     found: dict[str, Any] = {"range": _around(known)}
     if len(known) == len(numbers):
         return found, ""
@@ -164,7 +173,8 @@ def _labels(values: pd.Series[Any], cell: Cell) -> tuple[Any, dict[str, Any] | N
     known = numbers[~np.isnan(numbers)]
     if len(words) <= MOST_LABELS and (known == np.round(known)).all():
         return sorted(int(one) for one in np.unique(known)), None
-    return 0, {"range": _around(known)}
+    fits = len(known) and np.abs(known).max() <= np.finfo(np.float32).max
+    return 0, {"range": _around(known)} if fits else None
 
 
 def _around(known: NDArray[np.float64]) -> list[float]:

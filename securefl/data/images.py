@@ -98,6 +98,10 @@ def notes_on(files: Sequence[Path]) -> list[str]:
                 kinds["transparent: a pixel counts by its colour, also where it cannot be seen"] += 1
             if image.mode == "CMYK":
                 kinds["for print (CMYK): its colours are converted without a profile"] += 1
+            if ";16" in str(getattr(image, "tile", "")) and not image.mode.startswith("I"):
+                kinds["of 16 bits a colour: 8 of them are read"] += 1
+            if getattr(image, "is_animated", False):
+                kinds["of several pictures: the first one is read"] += 1
     return [f"{count:,} of {len(files):,} images, {kind}." for kind, count in kinds.items()]
 
 
@@ -124,12 +128,15 @@ def _opened(path: Path) -> Iterator[Image]:
     if (length := path.stat().st_size) > MOST_BYTES:
         raise DataError(f"{path}: expected an image of at most {MOST_BYTES:,} bytes, got {length:,}.")
     try:
-        with warnings.catch_warnings(), Image.open(path, formats=_FORMATS) as image:
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's own limit warns; the next lines refuse
-            width, height = image.size
-            if width * height > MOST_PIXELS:
-                raise DataError(f"{path}: expected at most {MOST_PIXELS:,} pixels, got {width} x {height}.")
-            yield image
+            with Image.open(path, formats=_FORMATS) as image:
+                width, height = image.size
+                if width * height > MOST_PIXELS:
+                    raise DataError(
+                        f"{path}: expected at most {MOST_PIXELS:,} pixels, got {width} x {height}."
+                    )
+                yield image
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
         raise DataError(
             f"{path}: expected an image of {', '.join(_FORMATS)}, got: {str(error)[:200]}. Save it again."

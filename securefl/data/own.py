@@ -137,11 +137,12 @@ def prepare(
     if features is None:
         _require_no_columns(found.parts, layout)
     tested = found.test_name or f"{name} (test)"
+    own_codes = () if found.test is None else (tested,)
     if known := tuple(found.parts) if found.divided else layout.clients:
-        _require_sites(layout, (*known, *([tested] if found.test is not None else [])))
+        _require_sites(layout, (*known, *own_codes))
     schema = of_layout(layout, features)
     parts = {
-        where: _portion(part, layout, schema, where, name, lenient=claimed)
+        where: _portion(part, layout, schema, where, name, others=own_codes, lenient=claimed)
         for where, part in found.parts.items()
         if not (claimed and _is_shapeless(part))
     }
@@ -196,6 +197,7 @@ def _require_no_columns(parts: Mapping[str, Portion], layout: Layout) -> None:
             ("columns", layout.columns),
             ("ignore", layout.ignore and not by_name),
             ("client_column", is_dataset and layout.client_column),
+            ("label_map", is_dataset and layout.label_map),
         ):
             if said:
                 what = (
@@ -223,11 +225,13 @@ def _portion(
     name: str,
     *,
     server: bool = False,
+    others: tuple[str, ...] = (),
     lenient: bool = False,
 ) -> tuple[Dataset, Clients]:
     """Convert one portion into a data set and the client of each record.
 
-    server: whether the portion is the server's, which needs no client column. lenient: whether no error
+    server: whether the portion is the server's, which needs no client column. others: who may have
+    codes beside the clients. lenient: whether no error
     depends on the values of a record (see `Dataset.lenient`).
     """
     if isinstance(part, Dataset):
@@ -250,12 +254,14 @@ def _portion(
                 f"{where}: expected the client of each record as {whose!r}, which client_column names, got "
                 "none. Leave client_column out, or bring it."
             )
-        words = _clients_of(clients, Cell(where, whose, lenient=lenient))
+        words = clients_of(clients, Cell(where, whose, lenient=lenient))
         if not (lenient or layout.clients):
-            _require_sites(layout, sorted(set(words)))
+            _require_sites(layout, (*sorted(set(words)), *others))
     if layout.count:
         sites = np.full(len(x), where, object) if words is None else words
-        labels = _labels_of(words_of(y), sites, layout)
+        if server and not isinstance(part, Arrays) and layout.client_column in part:
+            sites = words_of(part[layout.client_column])
+        labels = _labels_of(words_of(y), sites, layout, Cell(where, target, lenient=lenient))
         y = coded(labels, layout.labels, Cell(where, target, _LABEL, lenient))
     if lenient:
         bad = ~(finite_rows(x) & labelled(y, layout.count or 0))
@@ -265,7 +271,7 @@ def _portion(
     return Dataset(name=name, x=x, y=y, classes=layout.count or 0, lenient=lenient), words
 
 
-def _clients_of(clients: Any, cell: Cell) -> NDArray[np.object_]:
+def clients_of(clients: Any, cell: Cell) -> NDArray[np.object_]:
     """The client of each of n records by name, shape (n,), or "" if it is unknown.
 
     Raises DataError if the reading is not lenient, and a client is missing, is written in two ways such as 7
@@ -274,8 +280,7 @@ def _clients_of(clients: Any, cell: Cell) -> NDArray[np.object_]:
     words = words_of(clients)
     cell.refuse(words == "", words, "the client of the record", "Add it.")
     values = list(clients)
-    floats = np.array([one if isinstance(one, float | np.floating) else 0 for one in values], np.float64)
-    rounded = np.abs(floats) >= 2**53
+    rounded = np.array([_is_rounded(one) for one in values], np.bool_)
     cell.refuse(rounded, words, "a client as text or as a whole number", "A float rounds so large a number.")
     words[rounded] = ""
     # Two equal numbers are one client. Two texts of one number may be two.
@@ -292,14 +297,22 @@ def _clients_of(clients: Any, cell: Cell) -> NDArray[np.object_]:
     return words
 
 
+def _is_rounded(value: Any) -> bool:
+    is_float = isinstance(value, float | np.floating)
+    return is_float and bool(abs(value) >= 2 ** (np.finfo(type(value)).nmant + 1))
+
+
 def _labels_of(
-    labels: NDArray[np.object_], sites: NDArray[np.object_], layout: Layout
+    labels: NDArray[np.object_], sites: NDArray[np.object_], layout: Layout, cell: Cell
 ) -> NDArray[np.object_]:
     """Translate labels (n,) by the codes of the clients that have their own. sites: the clients, (n,)."""
     for site, codes in layout.label_map.items():
         own = {word_of(code): word_of(label) for code, label in codes.items()}
         at = sites == site
-        # All codes are listed. With a space before it a word is no label.
+        known = np.array([label in own for label in labels], np.bool_)
+        remedy = "Add its code to `label_map` under [data], or correct the record."
+        cell.refuse(at & ~known, labels, f"a code of {site!r}, {listed([*own])}", remedy)
+        # With a space before it a word is no label.
         labels[at] = [own.get(label, f" {label}") for label in labels[at]]
     return labels
 

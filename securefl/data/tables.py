@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.data.columns import NUMBER, UNREADABLE
+from securefl.data.columns import UNREADABLE, CommaText
 from securefl.data.digests import PINNED
 from securefl.data.layout import Arrays, Dialect
 from securefl.storage.inputs import opened, require_size
@@ -39,7 +39,6 @@ _FEATURES: Final = re.compile(r"(?P<data>\w+)-features(-test)?\.npz")
 MOST_COLUMNS: Final = 100_000
 MOST_FILES: Final = 100_000
 PLAIN: Final = Dialect()
-_SWAPPED: Final = str.maketrans(".,", ",.")
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -172,6 +171,9 @@ def frame_of_table(thing: object) -> pd.DataFrame | None:
 def _csv(path: Path, dialect: Dialect, lenient: bool) -> pd.DataFrame:
     import pandas as pd
 
+    with path.open("rb") as file:
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise DataError(f"{path}: expected text in UTF-8, got UTF-16. Save it as UTF-8.")
     lines = _each_line(path, dialect) if lenient else _strict_lines(path, dialect)
     if (head := next(lines, None)) is None:
         raise DataError(f"{path}: expected a line of column names and records, got an empty file.")
@@ -179,8 +181,9 @@ def _csv(path: Path, dialect: Dialect, lenient: bool) -> pd.DataFrame:
     _require_columns(path, len(names))
     if len(names) == 1 and (other := next((sign for sign in ",;\t|" if sign in names[0]), "")):
         raise DataError(
-            f"{path}: expected columns with {dialect.delimiter!r} between them, got {names[0][:80]!r}. "
-            f"Declare in the study, under [data]: csv = {{ delimiter = {json.dumps(other)} }}"
+            f"{path}: expected columns with {dialect.delimiter!r} between them, got {names[0][:80]!r}. Write "
+            "that sign, or declare in the study, under [data]: "
+            f"csv = {{ delimiter = {json.dumps(other)} }}"
         )
     rows: list[list[Any]] = []
     as_written = dialect.decimal == "." and not dialect.empty
@@ -190,28 +193,15 @@ def _csv(path: Path, dialect: Dialect, lenient: bool) -> pd.DataFrame:
                 f"{path}, line {line}: expected {len(names)} cells, got {len(cells)}. Correct the line."
             )
         row: list[Any] = cells if as_written else [_cell_of(cell, dialect) for cell in cells]
-        if not lenient and UNREADABLE in row:
-            at = row.index(UNREADABLE)
-            raise DataError(
-                f"{path}, line {line}, column {names[at]!r}: expected numbers with a decimal comma, got "
-                f'{cells[at][:80]!r}. Write them without points, or declare decimal = ".".'
-            )
         rows.append(row if len(row) == len(names) else [UNREADABLE] * len(names))
     # Cells stay texts: a guessed type would depend on all records and could differ between clients.
     return pd.DataFrame(rows, columns=names, dtype=object)
 
 
-def _cell_of(cell: str, dialect: Dialect) -> Any:
-    """A cell's text with a point before a fraction, "" for a word for empty cells, or `UNREADABLE`."""
-    text = cell.strip()
-    if text in dialect.empty:
+def _cell_of(cell: str, dialect: Dialect) -> str:
+    if cell.strip() in dialect.empty:
         return ""
-    if dialect.decimal == "." or not set(text) & set(".,"):
-        return cell
-    swapped = text.translate(_SWAPPED)
-    if NUMBER.fullmatch(swapped.lower()):
-        return swapped
-    return UNREADABLE if NUMBER.fullmatch(text.lower()) else cell
+    return cell if dialect.decimal == "." else CommaText(cell)
 
 
 def _strict_lines(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
@@ -224,7 +214,8 @@ def _strict_lines(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]
     except UnicodeDecodeError:
         raise DataError(
             f"{path}: expected text in {encoding.upper()}, got other bytes. Save it as UTF-8, or declare its "
-            'encoding in the study, under [data]: csv = { encoding = "cp1252" }'
+            "encoding in the study, under [data]: csv = { encoding = "
+            f'"{"cp1250" if encoding == "cp1252" else "cp1252"}" }}'
         ) from None
     except csv.Error as error:
         raise DataError(f"{path}: expected a table of comma-separated values, got: {error}.") from None

@@ -150,6 +150,9 @@ def records(study: Study, seed: int, sides: Sides) -> Read:
         schema = Schema(columns=None, shape=split.train.shape)
         marks = _marks_of_records(study, split.train, split.test)
         return Read(split=split, schema=schema, marks=marks, leaving=False)
+    from_code = place is not None or study.brought.data is not None
+    if from_code and section.csv is not None and not (section.test or "").lower().endswith(".csv"):
+        raise ConfigError("[data] Expected no `csv` for records that are no .csv. Leave it out.")
     name, found = _given(study, place, seed)
     if section.test is not None and (place is not None or study.brought.data is not None):
         if found.test is not None:

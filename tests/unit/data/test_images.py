@@ -118,6 +118,15 @@ def test_what_reading_loses_is_told(tmp_path: Path) -> None:
     assert transparent.startswith("2 of 4 images, transparent")
     assert for_print.startswith("1 of 4 images, for print (CMYK)")
     assert notes_on(files[3:]) == []
+    first, *rest = [Image.new("L", (4, 4), 50 * n) for n in range(3)]
+    first.save(tmp_path / "f.gif", save_all=True, append_images=rest)
+    deep = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
+    pixel = zlib.compress(bytes(7))
+    parts = (chunk(b"IHDR", deep), chunk(b"IDAT", pixel), chunk(b"IEND", b""))
+    (tmp_path / "g.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    several, of_16 = notes_on([tmp_path / "f.gif", tmp_path / "g.png"])
+    assert "the first one is read" in several
+    assert "8 of them are read" in of_16
     (tmp_path / "e.png").write_bytes(bomb(20_000, 20_000))
     with pytest.raises(DataError, match="expected"):
         notes_on([tmp_path / "e.png"])
