@@ -82,6 +82,7 @@ def _study(found: Study, console: Console, as_json_: bool) -> None:
     from securefl.study import accounted, world
     from securefl.study.forecast import as_json, lines
     from securefl.study.own_code import told
+    from securefl.study.publication import ON_TERMINAL
 
     # Printed before any of this code runs.
     for line in (code := told(found)):
@@ -91,11 +92,12 @@ def _study(found: Study, console: Console, as_json_: bool) -> None:
     accounting, figures = accounted.forecast(found, here)
     made = _rehearsed(found, here, console)
     if as_json_:
-        own = {"code": code, "notes": [*here.marks.notes, *here.marks.outside]}
+        own = {"code": code, "notes": [*here.marks.outside], "private": {"notes": [*here.marks.notes]}}
         own |= {"accounting": accounting, **figures}
         echo_json({**as_json(found, made), **own}, 2)
         return
-    for line in (*here.marks.notes, *here.marks.outside):
+    private = (ON_TERMINAL,) if found.claims and here.marks.notes else ()
+    for line in (*here.marks.notes, *private, *here.marks.outside):
         say(console, line)
     for line in lines(found, made, accounting):
         echo(line)

@@ -18,7 +18,8 @@ from securefl.study.arm import ArmRun
 from securefl.training.evaluation import constant_accuracy
 
 Records = Sequence[Mapping[str, Any]]
-NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+NUMBER = re.compile(r"(?<![\w-])\d+(\.\d+)?(e[+-]?\d+)?")
+"""A number. Digits in the name of a client are none."""
 
 _NAMED: Final = 10
 """The most arms or cells that one sentence names beside the first."""
@@ -57,7 +58,8 @@ def alarms(runs: Sequence[ArmRun], advise: Callable[[ArmRun], str] = lambda run:
         by_kind: dict[str, list[tuple[int, _Found]]] = {}
         for run in own:
             for found in _of(run):
-                by_kind.setdefault(found.kind, []).append((run.world.seed, found))
+                kind = found.words if found.kind == "clients" else found.kind  # each seed has its own clients
+                by_kind.setdefault(kind, []).append((run.world.seed, found))
         for seeds in by_kind.values():
             (first, found), *others = seeds
             words = found.words
@@ -137,9 +139,16 @@ def _clients(records: Records) -> _Found | None:
         for own in (*record["abstained"].items(), *record["without_records"].items())
     ]
     diverged = Counter(who for who, reason in why if "diverged" in reason)
+    # Under a bound a client that diverged answers, as one without records.
+    heard = Counter(
+        name
+        for record in records
+        for name in map(client_name, record["answered"])
+        if "diverged" not in record["without_records"].get(name, "")
+    )
     # A client that was selected in one of many rounds and lost on the way is no news.
     lost = {
-        who: diverged[who] or times
+        who: times - heard[who]
         for who, times in sorted(selected.items())
         if diverged[who] or (not answered[who] and times >= min(2, len(records)))
     }

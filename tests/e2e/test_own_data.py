@@ -14,6 +14,7 @@ from support.command_line import said
 from support.every import every
 from support.outside import installed
 from support.own_study import DATA, MODEL, NET, folder, people, written
+from support.private_studies import DPSGD
 from support.tiny_study import run as run_first
 from torch import nn
 
@@ -81,6 +82,19 @@ def test_a_test_part_in_a_file_of_its_own(tmp_path: Path) -> None:
     here = world.build(read(path), 3)
     assert len(here.problem.server_x) == 9
     assert sum(len(x) for x, _ in here.records) == 60
+
+
+def test_notes_that_follow_from_records_are_private_in_a_plan(tmp_path: Path) -> None:
+    path = folder(tmp_path, extra=DPSGD, data=DATA.replace("[data]\n", "[data]\npublic_num_examples = 15\n"))
+    table = people().drop(columns="hospital")
+    table.loc[3, "ill"] = "perhaps"
+    table.to_csv(tmp_path / "people.csv", index=False)
+    found = said("plan", path, "--json")
+    assert found.exit_code == 0, found.output
+    plan = json.loads(found.stdout)
+    assert any("Unusable records, 1" in note for note in plan["private"]["notes"])
+    assert not any("nusable" in note for note in plan["notes"])
+    assert "are for the person at this machine" in said("plan", path).stderr
 
 
 def test_records_of_clients_set_apart_are_the_test_part(tmp_path: Path) -> None:

@@ -126,6 +126,30 @@ def test_clients_that_never_answer_or_diverge_are_named(here: World) -> None:
     assert "client-0005 in 2 of 2 rounds, ..." in alarms([run(here, *many)])[0].text
 
 
+def test_all_rounds_without_a_client_are_counted(here: World) -> None:
+    """It diverged in one of them, and failed otherwise in the others."""
+    rounds = [record(n, (1,), selected=[0, 1]) for n in range(1, 5)]
+    for n, own in enumerate(rounds):
+        own["abstained"] = {"client-0000": "beyond the grid" if n else "got one that diverged"}
+    assert "client-0000 in 4 of 4 rounds" in alarms([run(here, *rounds)])[0].text
+
+
+def test_each_seed_names_its_own_clients(here: World) -> None:
+    def of(seed: int, lost: int) -> ArmRun:
+        rounds = [record(n, {0, 1, 2} - {lost}, selected=[0, 1, 2]) for n in (1, 2)]
+        return run(replace(here, seed=seed), *rounds)
+
+    told = alarms([of(1, 0), of(2, 2), of(3, 0)])
+    assert [own.text.partition(":")[0] for own in told] == [
+        "FedAvg (seed 1, and alike under 1 more of 3 seeds)",
+        "FedAvg (seed 2 of 3)",
+    ]
+    assert "client-0000" in told[0].text
+    assert "client-0002" in told[1].text
+    named = [("A", ": client-0002 in 2 of 2 rounds."), ("B", ": client-0000 in 2 of 2 rounds.")]
+    assert once(named) == ["A: client-0002 in 2 of 2 rounds.", "B: client-0000 in 2 of 2 rounds."]
+
+
 SHARED = {"sum": '"masked"', "noise": '"distributed"', "dropout": "0.2", "corrupt": "0.0", "min_honest": "2"}
 
 
