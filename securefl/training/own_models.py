@@ -285,13 +285,6 @@ def _require_plain(name: str, model: nn.Module) -> None:
                 f"Expected a momentum in batch norm {key} of {name}, got None. Its statistics would depend "
                 "on the number of batches of all clients of a process. Set one, such as 0.1."
             )
-    fixed = _statistics(model)
-    for key, entry in model.state_dict().items():
-        if key not in fixed and key not in dict(named) and entry.is_floating_point():
-            raise ConfigError(
-                f"Expected no buffer beside the parameters of {name}, got {key}, which would be averaged and "
-                "noised with them. Register it with persistent=False if it is a constant."
-            )
 
 
 def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str | None) -> Found:

@@ -103,8 +103,9 @@ def trained_state(model: nn.Module) -> dict[str, Tensor]:
     (['1.weight', '1.bias'], (6,))
 
     The entries are the parameters that require a gradient, and the running statistics of batch norm, without
-    which the model would evaluate otherwise than trained. Integers are left out. One of them is batch norm's
-    count of batches. Only a batch norm without a momentum uses it, and `own_models` refuses those.
+    which the model would evaluate otherwise than trained. Other buffers are constants, such as an encoding of
+    positions: noise would move them. Integers are left out. One of them is batch norm's count of batches.
+    Only a batch norm without a momentum uses it, and `own_models` refuses those.
 
     Args:
         model: The model.
@@ -114,10 +115,11 @@ def trained_state(model: nn.Module) -> dict[str, Tensor]:
 
     Raises nothing.
     """
+    moving = {id(entry) for entry in running_statistics(model).values()}
     return {
         name: entry.detach()
         for name, entry in model.state_dict(keep_vars=True).items()
-        if entry.is_floating_point() and (entry.requires_grad or not isinstance(entry, nn.Parameter))
+        if entry.is_floating_point() and (entry.requires_grad or id(entry) in moving)
     }
 
 

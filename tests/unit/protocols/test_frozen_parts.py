@@ -30,6 +30,19 @@ def half_frozen(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), body, nn.ReLU(), nn.Linear(WIDTH, outputs))
 
 
+class Placed(nn.Module):
+    """A model with a constant that is no parameter, such as an encoding of positions."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(inputs, WIDTH), nn.Linear(WIDTH, outputs)
+        self.register_buffer("places", torch.linspace(-1, 1, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last((self.first(x.flatten(1)) + self.places).relu())
+        return found
+
+
 class LoRA(nn.Module):
     """A dense layer with a trained correction of low rank (Hu et al., ICLR 2022), as PEFT's."""
 
@@ -92,6 +105,11 @@ def test_noise_moves_no_frozen_weight(noise: dict[str, str], tmp_path: Path) -> 
 def test_under_noise_a_base_stays_as_it_was_and_its_corrections_are_trained(tmp_path: Path) -> None:
     before, after = values(brought(client_level(**NOISES["local"]), with_lora), tmp_path)
     assert still(before, after) == {"1.base.weight", "1.base.bias"}
+
+
+def test_noise_moves_no_constant(tmp_path: Path) -> None:
+    before, after = values(brought(client_level(**NOISES["local"]), Placed), tmp_path)
+    assert still(before, after) == {"places"}
 
 
 def test_under_noise_peft_trains_its_corrections_alone(tmp_path: Path) -> None:

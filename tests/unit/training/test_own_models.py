@@ -156,12 +156,6 @@ class Largest(Net):
         return super().forward(x)
 
 
-class Constant(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("scale", torch.ones(1))
-
-
 class Tied(Net):
     def __init__(self) -> None:
         super().__init__(6, 4, 6)
@@ -228,7 +222,6 @@ BAD: dict[str, tuple[Callable[..., Any], str]] = {
     "average": (lambda: Averaging(registered=True), "kept from one pass to the next"),
     "unregistered average": (lambda: Averaging(registered=False), "kept from one pass to the next"),
     "largest": (Largest, "got largest that a pass changes"),
-    "constant in floats": (Constant, "persistent=False"),
     "tied": (TiedValues, "one that is both first.weight and last.weight"),
     "tied layer": (Tied, "one that is both first.weight and again.weight"),
     "tied values, one frozen": (HalfTied, "one that is both first.weight and last.weight"),
