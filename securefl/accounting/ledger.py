@@ -41,6 +41,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 import numpy as np
@@ -355,8 +356,9 @@ class Ledger(Budget[str]):
         return self._db.rows(query, (session, number, after))
 
     def charges(self) -> list[tuple[int, str, str, str]]:
-        """Return (round, holder, name, charge) in order of reservation."""
-        return self._db.rows("SELECT round, holder, name, charge FROM releases ORDER BY reserved")
+        """Return (round, holder, name, charge) in order of reservation, with one text for equal ones."""
+        rows = self._db.rows("SELECT round, holder, name, charge FROM releases ORDER BY reserved")
+        return [(number, *map(intern, texts)) for number, *texts in rows]
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return (holder, session, round, stage, attempt, name, charge, state, at) in order of reservation.

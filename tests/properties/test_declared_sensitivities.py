@@ -162,8 +162,8 @@ CASES = (
         for clip in (Clipping(), Clipping(bound=3.0), Clipping(kind="bounded", bound=0.3))
         for bound in (None, 5.0, 60.0, ACROSS)
     ),
-    Case(protocol="fedlog", options={"body": "dp-sgd", "client_bound": 60.0}, private=True),
-    Case(protocol="fedlog", options={"body": "private", "client_bound": 60.0}, slow=True),
+    Case(protocol="fedlog", options={"body": "dp-sgd", "client_bound": 60.0}, hidden=(8,), private=True),
+    Case(protocol="fedlog", options={"body": "private", "client_bound": 60.0}, hidden=(8,), slow=True),
     Case(protocol="fedlog", options={"clip": Clipping(kind="none"), "client_bound": 60.0}),
     *(
         Case(
