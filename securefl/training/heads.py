@@ -236,6 +236,8 @@ def train_only(model: nn.Module, train: TrainedNames) -> nn.Module:
     if train is None:
         return model
     names = (train,) if isinstance(train, str) else train
+    if not names:
+        raise ConfigError("[model] `train`: Expected a name, got an empty list. Leave it out to train all.")
     named = dict(model.named_parameters(remove_duplicate=False))
     wanted: set[str] = set()
     for name in names:
@@ -254,7 +256,7 @@ def train_only(model: nn.Module, train: TrainedNames) -> nn.Module:
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in named.values()):
         raise ConfigError(
-            f"[model] `train`: Expected a parameter to train, got {', '.join(names) or 'no name'}, of which "
+            f"[model] `train`: Expected a parameter to train, got {', '.join(names)}, of which "
             "the model itself freezes all. Name one that it leaves free, or leave `train` out."
         )
     return model

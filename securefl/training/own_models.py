@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
+from itertools import pairwise
 from math import prod
 from typing import Any, Final, get_args
 
@@ -270,14 +271,13 @@ def _require_plain(name: str, model: nn.Module) -> None:
     require_size(name, sum(parameter.numel() for parameter in model.parameters()))
     if not any(parameter.requires_grad for _, parameter in named):
         raise ConfigError(f"Expected a parameter to train in {name}, got none. Leave one free.")
-    first: dict[int, str] = {}
-    for key, parameter in named:
-        # By address: of two parameters on one memory, a frozen one would be trained by the other.
-        place = parameter.data_ptr() if parameter.numel() else id(parameter)
-        if (other := first.setdefault(place, key)) != key:
+    # By memory: of two parameters that share some, a frozen one would be trained by the other.
+    spans = sorted((*_span(parameter), at) for at, (_, parameter) in enumerate(named) if parameter.numel())
+    for (_, end, one), (start, _, other) in pairwise(spans):
+        if start < end:
             raise ConfigError(
-                f"Expected parameters of their own in {name}, got one that is both {other} and {key}. Give "
-                "each layer its own."
+                f"Expected parameters of their own in {name}, got one that is both {named[one][0]} and "
+                f"{named[other][0]}. Give each layer its own."
             )
     for key, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
@@ -285,6 +285,12 @@ def _require_plain(name: str, model: nn.Module) -> None:
                 f"Expected a momentum in batch norm {key} of {name}, got None. Its statistics would depend "
                 "on the number of batches of all clients of a process. Set one, such as 0.1."
             )
+
+
+def _span(values: Tensor) -> tuple[int, int]:
+    """The first byte of a tensor's values, and the one after the last."""
+    steps = sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
+    return values.data_ptr(), values.data_ptr() + (steps + 1) * values.element_size()
 
 
 def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str | None) -> Found:

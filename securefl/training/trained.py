@@ -395,9 +395,9 @@ def _fill(model: nn.Module, tensors: Tensors, path: Path, *, whole: bool) -> Non
     if strange := [name for name in tensors if name not in entries]:
         raise ConfigError(f"{said}, got one without {some(strange, 3)}. Give the class that was trained.")
     if whole and (missing := [name for name in entries if name not in tensors]):
-        raise ConfigError(
-            f"{said}, got one that also has {some(missing, 3)}. Give the class that was trained."
-        )
+        statistics = all(name.endswith((".running_mean", ".running_var")) for name in missing)
+        remedy = "Export one client's, by --client" if statistics else "Give the class that was trained"
+        raise ConfigError(f"{said}, got one that also has {some(missing, 3)}. {remedy}.")
     for name, entry in entries.items():
         values = tensors.get(name)
         if values is None:

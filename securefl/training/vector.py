@@ -104,7 +104,9 @@ def trained_state(model: nn.Module) -> dict[str, Tensor]:
 
     The entries are the parameters that require a gradient, and the running statistics of batch norm, without
     which the model would evaluate otherwise than trained. Other buffers are constants, such as an encoding of
-    positions: noise would move them. Integers are left out. One of them is batch norm's count of batches.
+    positions: noise would move them. A buffer that a pass changes, as spectral norm's, is not among them
+    either: a study refuses it, and a loop has to send it by itself. A tensor of two names is there once, and
+    not at all if one of them is frozen. Integers are left out. One of them is batch norm's count of batches.
     Only a batch norm without a momentum uses it, and `own_models` refuses those.
 
     Args:
@@ -116,11 +118,18 @@ def trained_state(model: nn.Module) -> dict[str, Tensor]:
     Raises nothing.
     """
     moving = {id(entry) for entry in running_statistics(model).values()}
-    return {
-        name: entry.detach()
-        for name, entry in model.state_dict(keep_vars=True).items()
-        if entry.is_floating_point() and (entry.requires_grad or id(entry) in moving)
-    }
+    seen = {_memory(entry) for entry in model.parameters() if not entry.requires_grad}
+    found: dict[str, Tensor] = {}
+    for name, entry in model.state_dict(keep_vars=True).items():
+        trained = entry.is_floating_point() and (entry.requires_grad or id(entry) in moving)
+        if trained and _memory(entry) not in seen:
+            seen.add(_memory(entry))
+            found[name] = entry.detach()
+    return found
+
+
+def _memory(entry: Tensor) -> int:
+    return entry.data_ptr() or id(entry)  # an empty tensor has no memory
 
 
 def _entries(model: nn.Module) -> list[Tensor]:

@@ -184,7 +184,7 @@ REFUSED: dict[str, tuple[str, str, str, str]] = {
     "heads under a frozen head": ("heads", "", 'train = ["fc1"]', "such as fedavg"),
     "subnets": ("adds", "fraction = 1.0", 'train = "head"', "such as fedavg"),
     "no such layer": ("fedavg", "fraction = 1.0", 'train = ["fc4"]', "did you mean `fc"),
-    "no name": ("fedavg", "fraction = 1.0", "train = []", "leave `train` out"),
+    "no name": ("fedavg", "fraction = 1.0", "train = []", "Leave it out to train all"),
 }
 
 

@@ -176,6 +176,14 @@ class HalfTied(TiedValues):
         self.last.weight = nn.Parameter(self.first.weight.detach(), requires_grad=False)
 
 
+class Overlapping(Net):
+    """A frozen parameter that begins inside a trained one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Parameter(self.first.weight.detach()[1:], requires_grad=False)
+
+
 class Random(Net):
     def forward(self, x: Tensor) -> Any:
         return super().forward(x) * torch.rand(())
@@ -224,6 +232,7 @@ BAD: dict[str, tuple[Callable[..., Any], str]] = {
     "largest": (Largest, "got largest that a pass changes"),
     "tied": (TiedValues, "one that is both first.weight and last.weight"),
     "tied layer": (Tied, "one that is both first.weight and again.weight"),
+    "overlapping": (Overlapping, "one that is both first.weight and frozen"),
     "tied values, one frozen": (HalfTied, "one that is both first.weight and last.weight"),
     "random in evaluation": (Random, "the same outputs again in evaluation"),
     "other generator": (OtherRandom, "draw from torch's generator alone in training"),

@@ -74,3 +74,19 @@ def test_a_vector_of_another_length_is_refused_and_changes_nothing(shape: tuple[
     with pytest.raises(DataError, match=r"shape \(12,\)"):
         load_vector(model, np.zeros(shape, np.float32))
     assert np.array_equal(to_vector(model), before)
+
+
+def test_a_tensor_of_two_names_counts_once_and_frozen_by_one_of_them_not_at_all() -> None:
+    table, head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+    head.weight = table.weight
+    tied = nn.ModuleList([table, head])
+    assert to_vector(tied).shape == (15,)
+    load_vector(tied, np.arange(15, dtype=np.float32))
+    assert table.weight.flatten().tolist() == head.weight.flatten().tolist() == [*map(float, range(15))]
+    head.weight = nn.Parameter(table.weight.detach(), requires_grad=False)
+    assert to_vector(tied).shape == (0,)
+
+
+def test_statistics_of_one_norm_under_two_names_count_once() -> None:
+    norm = nn.BatchNorm1d(4, affine=False)
+    assert to_vector(nn.Sequential(norm, nn.Linear(4, 2), norm)).shape == (10 + 8,)
