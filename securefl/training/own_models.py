@@ -273,12 +273,13 @@ def _require_plain(name: str, model: nn.Module) -> None:
         raise ConfigError(f"Expected a parameter to train in {name}, got none. Leave one free.")
     # By memory: of two parameters that share some, a frozen one would be trained by the other.
     spans = sorted((*_span(parameter), at) for at, (_, parameter) in enumerate(named) if parameter.numel())
-    for (_, end, one), (start, _, other) in pairwise(spans):
-        if start < end:
-            raise ConfigError(
-                f"Expected parameters of their own in {name}, got one that is both {named[one][0]} and "
-                f"{named[other][0]}. Give each layer its own."
-            )
+    shared = [sorted((one, other)) for (_, end, one), (start, _, other) in pairwise(spans) if start < end]
+    if shared:
+        one, other = min(shared)
+        raise ConfigError(
+            f"Expected parameters of their own in {name}, got one that is both {named[one][0]} and "
+            f"{named[other][0]}. Give each layer its own."
+        )
     for key, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
             raise ConfigError(
