@@ -232,7 +232,7 @@ BAD: dict[str, tuple[Callable[..., Any], str]] = {
     "largest": (Largest, "got largest that a pass changes"),
     "tied": (TiedValues, "one that is both first.weight and last.weight"),
     "tied layer": (Tied, "one that is both first.weight and again.weight"),
-    "overlapping": (Overlapping, "one that is both first.weight and frozen"),
+    "overlapping": (Overlapping, "one that is both frozen and first.weight"),
     "tied values, one frozen": (HalfTied, "one that is both first.weight and last.weight"),
     "random in evaluation": (Random, "the same outputs again in evaluation"),
     "other generator": (OtherRandom, "draw from torch's generator alone in training"),
