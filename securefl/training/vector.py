@@ -121,8 +121,8 @@ def trained_state(model: nn.Module) -> dict[str, Tensor]:
     seen = {_memory(entry) for entry in model.parameters() if not entry.requires_grad}
     found: dict[str, Tensor] = {}
     for name, entry in model.state_dict(keep_vars=True).items():
-        trained = entry.is_floating_point() and (entry.requires_grad or id(entry) in moving)
-        if trained and _memory(entry) not in seen:
+        trained = isinstance(entry, nn.Parameter) or id(entry) in moving
+        if trained and entry.is_floating_point() and _memory(entry) not in seen:
             seen.add(_memory(entry))
             found[name] = entry.detach()
     return found
