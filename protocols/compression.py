@@ -48,7 +48,6 @@ from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import (
     FromTraining,
     Sampling,
-    require_weights,
     training_job,
     update_sends,
 )
@@ -124,7 +123,6 @@ class Compressed(Part):
 
     def contributions(self, sampling: Sampling) -> tuple[CompressedUpdate, ...]:
         """One for each phase."""
-        require_weights(self.problem, "a compression that changes")
         # Signs, or mostly 0: a total tells more of them than of the updates themselves.
         spec = replace(update_sends(self.problem, sampling), form="discrete", reads_state="unbound")
         return tuple(CompressedUpdate(self.problem, phase, phase.spec(spec)) for phase in self.phases)
@@ -156,7 +154,10 @@ class Compressed(Part):
             mean, answers = yield from gather_mean(asked, contribution, phase.size)
             state = _answered(state, query.cohort, answers.survivors)
             if mean is not None:
-                state = moved(state, *phase.change(mean, state.memory["residual"]))
+                change, residual = phase.change(mean, state.memory["residual"])
+                variances = self.problem.averaged[1]  # of batch norm: none falls below zero
+                change[variances] = np.maximum(change[variances], -state.broadcast[variances])
+                state = moved(state, change, residual)
         return state, answers
 
     def figures(self, shared: Float32s, devices: Sequence[Device]) -> dict[str, Floats]:
