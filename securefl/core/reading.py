@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, is_dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from securefl.core.errors import ConfigError
 from securefl.core.lazy import loading
-from securefl.core.ranges import Ranged, outside
+from securefl.core.ranges import Known, Range, Ranged, outside
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -261,7 +261,7 @@ def _sentence(
 ) -> str:
     match problems[0]["type"]:
         case "missing" | "missing_keyword_only_argument":
-            return f"Missing key `{path}`; add it."
+            return f"Missing key `{path}`; add it{_wanted(kind, path)}."
         case "value_error":
             return str(beneath(f"{path}: " if path else "", problems[0]["ctx"]["error"]))
     wanted = dict.fromkeys(p["msg"].removeprefix("Input should be ") for p in problems)
@@ -271,6 +271,28 @@ def _sentence(
     words += ["true", "false"] if "true" in expected else ["inf"] if "a valid number" in wanted else []
     hint = near(came, words) if isinstance(came, str) else ""
     return f"`{path}`: Expected {expected}, got {came!r}{hint}.{_remedy(kind, path, came, table)}"
+
+
+def _wanted(kind: type[Any], path: str) -> str:
+    """What a missing key takes, if its type names words or a range."""
+    *outer, key = path.split(".")
+    for name in outer:
+        kind = cast(Any, _dataclass_of(cast(Any, kind), name))
+    takes = _takes(get_type_hints(kind, include_extras=True)[key])
+    return f": {takes}" if takes else ""
+
+
+def _takes(hint: Any, whole: bool = False) -> str:
+    match hint:
+        case Known():
+            return " or ".join(map(json.dumps, hint.names()))
+        case Range():
+            return f"a {'whole ' * whole}number in {hint}"
+    own = get_args(hint)
+    if get_origin(hint) is Literal:
+        return " or ".join(map(json.dumps, own))
+    takes = next(filter(None, (_takes(one, int in own) for one in own)), "")
+    return f"a list of {takes}" if takes and get_origin(hint) is tuple else takes
 
 
 def _remedy(kind: type[Any], path: str, came: Any, table: Mapping[str, Any]) -> str:

@@ -82,3 +82,14 @@ def require_format(folder: Path, kind: str) -> None:
     came = content(path, 2**10) if path.exists() else b""
     if came != first_line(kind):
         raise ConfigError(of_another_version(f"{folder} as a {kind} of version {VERSION}", version_in(came)))
+
+
+def run_config(folder: Path) -> Path:
+    """The file with the study of a run folder. Raises ConfigError unless it is one, of this version."""
+    config = folder / CONFIG
+    if not config.is_file():
+        runs = [path.parent for path in sorted(folder.glob(f"cells/*/{CONFIG}"))]
+        named = f"It is a sweep: name a run in it, such as {runs[0]}." if runs else "Check the path."
+        raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. {named}")
+    require_format(folder, RUN)
+    return config

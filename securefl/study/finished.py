@@ -17,7 +17,7 @@ from securefl.core.release import PARTIES
 from securefl.core.text_safety import uncell
 from securefl.report.accuracy import MEASURES, Measure
 from securefl.storage.inputs import content
-from securefl.storage.private_folder import CONFIG, PRIVATE, RUN, require_format
+from securefl.storage.private_folder import PRIVATE, run_config
 from securefl.storage.texts import read_text, toml
 
 EPSILONS: Final = [f"epsilon_{party}" for party in PARTIES]
@@ -60,10 +60,7 @@ def finished_run(folder: Path, name: str, *, private: bool = True) -> Finished:
 
     Raises ConfigError for a folder without a finished run, and DataError for a damaged file.
     """
-    config, apart = folder / CONFIG, folder / PRIVATE
-    if not config.is_file():
-        raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
-    require_format(folder, RUN)
+    config, apart = run_config(folder), folder / PRIVATE
     if not (folder / "summary.json").is_file():
         raise ConfigError(
             f"{folder}: not finished; go on with: securefl run {config} --out {folder}. Then compare again."

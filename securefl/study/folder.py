@@ -22,7 +22,7 @@ from typing import Final
 from securefl.core.errors import ConfigError
 from securefl.storage.files import folder_at, write
 from securefl.storage.folder_lock import require_idle
-from securefl.storage.private_folder import ARMS, CONFIG, RUN, note_format, require_format
+from securefl.storage.private_folder import ARMS, CONFIG, RUN, note_format, require_format, run_config
 from securefl.storage.texts import read_text
 from securefl.study.config import Brought, Study, note_home, of_folder
 from securefl.study.split_key import Keeper
@@ -69,11 +69,7 @@ def study_of(folder: Path, brought: Brought | None = None, trusted: Sequence[Pat
 
     trusted: the paths of --trust-code.
     """
-    config = folder / CONFIG
-    if not config.is_file():
-        raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
-    require_format(folder, RUN)
-    return of_folder(config, trusted, brought)
+    return of_folder(run_config(folder), trusted, brought)
 
 
 def hardware_of(

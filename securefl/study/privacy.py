@@ -260,20 +260,26 @@ class PrivacySection(Ranged):
         if self.max_retries and not hidden:
             yield 'Expected no max_retries with sum = "clear".'
         together = hidden or (self.noise != NO_NOISE and mechanisms.kind_of(self.noise).mutual)
-        if together != (self.dropout is not None):
-            others = {self.noise} - {NO_NOISE, *mechanisms.OURS}
-            mutual = [w for w in (*mechanisms.OURS, *others) if mechanisms.kind_of(w).mutual]
-            or_noise = " or ".join(f'noise = "{word}"' for word in mutual)
-            yield f'Expected `dropout` with a `sum` other than "clear" or with {or_noise}, and else none.'
         if not together:
+            if self.dropout is not None:
+                others = {self.noise} - {NO_NOISE, *mechanisms.OURS}
+                mutual = [w for w in (*mechanisms.OURS, *others) if mechanisms.kind_of(w).mutual]
+                or_noise = " or ".join(f'noise = "{word}"' for word in mutual)
+                yield f'Expected no `dropout` but with a `sum` other than "clear", or with {or_noise}.'
             return
-        examples = {"corrupt": "0.2", "min_cohort_size": "10", "min_honest": "4", "max_client_weight": "0.4"}
+        examples = {
+            "dropout": "0",
+            "corrupt": "0.2",
+            "min_cohort_size": "10",
+            "min_honest": "4",
+            "max_client_weight": "0.4",
+        }
         missing = [word for word in examples if getattr(self, word) is None]
         if missing:
             yield (
                 f"Expected {' and '.join(f'`{word}`' for word in missing)} if sums are hidden or noise is "
-                "shared: a client's privacy then depends on the others. State how many may collude (0: none) "
-                "and how few may be summed. For cohorts of ten or more, add "
+                "shared: a client's privacy then depends on the others. State how many may drop out and how "
+                "many may collude (0: none), and how few may be summed. For cohorts of ten or more, add "
                 f"{', '.join(f'{word} = {examples[word]}' for word in missing)}."
             )
         dropout, corrupt = self.dropout or 0.0, self.corrupt or 0.0

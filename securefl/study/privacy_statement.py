@@ -59,12 +59,11 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
     yield "Adjacency", [f"Neighbouring data differ in one {terms.unit} ({terms.adjacency})."]
     yield "Delta", [f"δ = {terms.delta:g}."]
     reason = run.infinite_reason.get(arm.name)
-    epsilons = (
-        f"ε = {in_words(_epsilon(holders, party, terms.delta))} against the {party}." for party in PARTIES
-    )
+    epsilons = {party: _epsilon(holders, party, terms.delta) for party in PARTIES}
     against = " and the ".join(terms.adversaries) or "nobody"
     claimed = f"It is claimed against {'the ' * bool(terms.adversaries)}{against}."
-    yield "Epsilon", [*epsilons, claimed, *([f"It is not finite: {reason}."] if reason else [])]
+    against_each = (f"ε = {in_words(epsilon)} against the {party}." for party, epsilon in epsilons.items())
+    yield "Epsilon", [*against_each, claimed, *([f"It is not finite: {reason}."] if reason else [])]
     mechanisms = (
         f"{name}: {_in_words(charge, shown)}, {counted(count, 'time')} at most."
         for (name, charge), count in most.items()
@@ -84,7 +83,7 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
         f"{counted(len(holders) // len(ledgers), 'client')} and {seeds}. Each seed is a run by itself."
     )
     yield "Composition", [together, exact, *([bound] if rates else [])]
-    yield "Trust", list(_trust(run, study, arm))
+    yield "Trust", list(_trust(run, study, arm, epsilons))
     yield "Not covered", list(_uncovered(run, study))
 
 
@@ -99,12 +98,13 @@ def _epsilon(holders: Sequence[Counter[tuple[str, Charge]]], party: str, delta: 
     return largest
 
 
-def _trust(run: Finished, study: Study, arm: Arm) -> Iterator[str]:
+def _trust(run: Finished, study: Study, arm: Arm, epsilons: Mapping[str, float]) -> Iterator[str]:
     privacy = study.privacy
     for row in run.summary.get("privacy_card", []):
         if arm.name in row["arms"]:
             yield f"The {row['party']}: {row['learns']}."
-    if trusted := [party for party in PARTIES if party not in privacy.adversaries]:
+    # A party that learns nothing of records needs no trust.
+    if trusted := [party for party in PARTIES if party not in privacy.adversaries and epsilons[party]]:
         yield f"No ε is claimed against: {', '.join(trusted)}. The statement trusts them."
     if privacy.dropout is not None:
         yield (

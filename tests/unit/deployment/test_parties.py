@@ -207,6 +207,7 @@ def test_a_restored_folder_says_how_it_gets_its_study_s_place_again(tmp_path: Pa
     home, backup = tmp_path / "client-0000", tmp_path / "backup"
     note_home(home, tmp_path)
     copied(home, backup)
+    home.rename(tmp_path / "lost")  # a folder that is there keeps its number from the restored one
     copied(backup, home)
     with pytest.raises(ConfigError) as caught, folders.opened(home):
         pass

@@ -148,7 +148,21 @@ def test_a_union_is_told_in_one_sentence() -> None:
 )
 def test_privacy_has_no_silent_defaults(key: str) -> None:
     lines = [line for line in GOOD.splitlines() if not line.startswith(f"{key} =")]
-    assert f"[privacy] Missing key `{key}`; add it." in told("\n".join(lines))
+    assert f"[privacy] Missing key `{key}`; add it" in told("\n".join(lines))
+
+
+@every(
+    ("key", "takes"),
+    [
+        ("scores", '"clear" or "ckks" or "pads"'),
+        ("noise", '"none" or "local" or "distributed" or "central" or "key-holder"'),
+        ("delta", "a number in (0, 1)"),
+        ("adversaries", 'a list of "server" or "key-holder" or "others"'),
+    ],
+)
+def test_a_missing_key_is_told_with_what_it_takes(key: str, takes: str) -> None:
+    lines = [line for line in GOOD.splitlines() if not line.startswith(f"{key} =")]
+    assert f"[privacy] Missing key `{key}`; add it: {takes}." in told("\n".join(lines))
 
 
 @pytest.mark.parametrize("section", ["study", "data", "model", "local", "privacy"])

@@ -94,6 +94,7 @@ def test_noise_of_a_trusted_server_is_no_epsilon_against_it(ran: Ran) -> None:
     (said,) = statements(folder).values()
     assert "No ε is claimed against: server. The statement trusts them." in said["Trust"]
     assert "ε = ∞ (non-private) against the server." in said["Epsilon"]
+    assert "ε = 0 against the key-holder." in said["Epsilon"]
 
 
 def test_private_training_states_its_sampling(tmp_path: Path) -> None:
