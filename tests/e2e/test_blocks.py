@@ -22,8 +22,6 @@ PAGES = [
     *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name not in RUN),
 ]
 EXECUTED: Mapping[tuple[str, str], str] = {
-    ("CONTRIBUTING.md", "python"): "tests/e2e/test_contributing.py",
-    ("CONTRIBUTING.md", "toml"): "tests/e2e/test_contributing.py",
     ("README.md", "py"): "tests/e2e/test_new_user.py",
     ("own-data.md", "py"): "tests/e2e/test_own_data_page.py",
     ("own-data.md", "csv"): "tests/e2e/test_own_data_page.py",
