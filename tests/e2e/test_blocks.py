@@ -26,7 +26,8 @@ EXECUTED: Mapping[tuple[str, str], str] = {
     ("own-data.md", "py"): "tests/e2e/test_own_data_page.py",
     ("own-data.md", "csv"): "tests/e2e/test_own_data_page.py",
     ("python.md", "py"): "tests/e2e/test_new_user.py",
-    ("parties-by-hand.md", "console"): "tests/e2e/test_parties_by_hand.py",
+    ("deployment.md", "console"): "tests/e2e/test_three_machines.py",
+    ("deployment.md", "py"): "tests/e2e/test_three_machines.py",
     ("flower-strategies.md", "diff"): "tests/e2e/test_flower_secure_grid_app.py",
     ("flower-strategies.md", "python"): "tests/e2e/test_shipped_plans.py",
 }
