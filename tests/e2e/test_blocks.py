@@ -22,13 +22,12 @@ PAGES = [
     *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name not in RUN),
 ]
 EXECUTED: Mapping[tuple[str, str], str] = {
-    ("CONTRIBUTING.md", "python"): "tests/e2e/test_contributing.py",
-    ("CONTRIBUTING.md", "toml"): "tests/e2e/test_contributing.py",
     ("README.md", "py"): "tests/e2e/test_new_user.py",
     ("own-data.md", "py"): "tests/e2e/test_own_data_page.py",
     ("own-data.md", "csv"): "tests/e2e/test_own_data_page.py",
     ("python.md", "py"): "tests/e2e/test_new_user.py",
-    ("parties-by-hand.md", "console"): "tests/e2e/test_parties_by_hand.py",
+    ("deployment.md", "console"): "tests/e2e/test_three_machines.py",
+    ("deployment.md", "py"): "tests/e2e/test_three_machines.py",
     ("flower-strategies.md", "diff"): "tests/e2e/test_flower_secure_grid_app.py",
     ("flower-strategies.md", "python"): "tests/e2e/test_shipped_plans.py",
 }

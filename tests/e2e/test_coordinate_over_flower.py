@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "parties-by-hand.md").read_text(encoding="utf-8")
+PAGE = Path(__file__).with_name("parties_by_hand.md").read_text(encoding="utf-8")
 STUDY = re.search(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 
 # A SuperLink, four nodes and four parties start one after the other.

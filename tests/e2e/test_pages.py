@@ -20,9 +20,7 @@ pytestmark = pytest.mark.docs
 KINDS = ("tutorials", "how-to", "explanation", "coming-from")
 PAGES = sorted(path for kind in KINDS for path in (ROOT / "docs" / kind).glob("*.md"))
 ELSEWHERE = {
-    "tutorials/three-machines.md": "tests/e2e/test_three_machines.py",
     "how-to/cluster.md": "tests/e2e/test_ray.py",
-    "how-to/lost-disk.md": "tests/e2e/test_three_machines.py",
 }
 """Pages whose blocks another test runs, and the file of that test."""
 SLOW = {"tutorials/own-csv.md"}

@@ -1,4 +1,4 @@
-"""The transcript docs/parties-by-hand.md: a study through kills, restarts, a fifth party, removal, rotation.
+"""The transcript parties_by_hand.md: a study through kills, restarts, a fifth party, removal, rotation.
 
 By default its parties are in this process: a party serves as in its own, and is killed by being dropped. The
 slow test has a process for each command.
@@ -141,7 +141,7 @@ def masked(text: str, folder: Path) -> str:
 
 pytestmark = pytest.mark.docs
 
-PAGE = (Path(__file__).parents[2] / "docs" / "parties-by-hand.md").read_text(encoding="utf-8")
+PAGE = Path(__file__).with_name("parties_by_hand.md").read_text(encoding="utf-8")
 STUDY = re.search(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 
 

@@ -90,7 +90,7 @@ def test_search_needs_no_server(site: Path) -> None:
         *(("index.html", width, dark) for width in (420, 1280) for dark in (False, True)),
         *(("reference/keys.html", *how) for how in ((420, True), (1280, False))),
         *(("explanation/crafted-models.html", *how) for how in ((420, True), (420, False), (1280, True))),
-        *(("explanation/sharp-edges.html", *how) for how in ((420, False), (1280, True))),
+        *(("threat-model.html", *how) for how in ((420, False), (1280, True))),
         *(("reference/securefl.algorithm.html", *how) for how in ((420, False), (1280, True))),
         *(("notebooks/private_heads.html", *how) for how in ((420, True), (1280, False))),
     ],
@@ -248,13 +248,12 @@ def test_every_exit_code_that_exists_is_in_the_reference(site: Path) -> None:
 
 @pytest.mark.docs
 def test_the_figures_count_the_site(site: Path) -> None:
-    edges = (ROOT / "docs" / "explanation" / "sharp-edges.md").read_text(encoding="utf-8")
     counts = {
         "pages, the code of examples included": len(list(site.rglob("*.html"))),
         "documented keys of a study": len(headings(site / "reference" / "keys.html", 3)),
         "commands": len(headings(site / "reference" / "commands.html", 2)),
         "public names": sum(len(names.names(face)) for face in names.FACES),
-        "sharp edges": len(re.findall(r"^\| (?!what goes wrong)", edges, re.MULTILINE)),
+        "attacks and limits, each with its test": len(attacks()),
     }
     figures = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     said = {what: re.findall(rf"^\| {what} \| (\d+) \|$", figures, re.MULTILINE) for what in counts}
@@ -293,16 +292,31 @@ def test_a_lie_in_prose_is_found() -> None:
     assert told == [[lie.strip("`")] for lie in lies_of_all_kinds]
 
 
-def test_every_sharp_edge_names_the_test_that_plays_it() -> None:
-    page = (ROOT / "docs" / "explanation" / "sharp-edges.md").read_text(encoding="utf-8")
-    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
-    rows = [row for row in rows if row[0] != "| what goes wrong"]
-    assert len(rows) > 70
-    assert {len(row) for row in rows} == {4}
+PARTIES = ("server", "client", "key holder", "others", "observer", "evaluator", "stranger")
+PARTIES += ("owner", "process", "cluster", "another user")
+
+
+def attacks() -> list[list[str]]:
+    """The rows of the threat model's attacks: party, attempt, what is learnt, what stops it, test."""
+    page = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Attacks\n")[2].partition("\n## ")[0]
+    rows = [line.strip("|").strip().split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    return [row for row in rows if row[0] != "party"]
+
+
+def test_every_attack_names_its_party_and_the_test_that_plays_it() -> None:
+    rows = attacks()
+    assert len(rows) > 140
+    assert {len(row) for row in rows} == {5}
+    assert {row[0].split(", with")[0] for row in rows} == {*PARTIES}
+    assert [row for row in rows if not all(row)] == []
     # What no test can play, the page says in a word. `lies` holds each name to its file.
-    assert [row[0] for row in rows if not re.match(r"`tests/[\w/]+\.py::test_\w+` \|$", row[3])] == [
-        row[0] for row in rows if row[3].startswith("none: ") and "**not held**" in row[2].lower()
+    assert [row for row in rows if not re.fullmatch(r"`tests/[\w/]+\.py::test_\w+`", row[4])] == [
+        row for row in rows if row[4].startswith("none: ") and "**not held**" in row[3]
     ]
+    # Two attacks under one test would be one.
+    named = [row[4] for row in rows if row[4].startswith("`")]
+    assert len({*named}) == len(named)
 
 
 @pytest.mark.docs

@@ -1,4 +1,4 @@
-"""The operator's log of docs/parties.md is what a federation with four kinds of missing clients prints."""
+"""The operator's log of docs/deployment.md is what a federation with four kinds of missing clients prints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from securefl.deployment.party_setup import OwnData
 from securefl.deployment.roster import line_of
 from securefl.deployment.status import status
 
-PAGE = Path(__file__).parents[3] / "docs" / "parties.md"
+PAGE = Path(__file__).parents[3] / "docs" / "deployment.md"
 ARM = '[[arm]]\nname = "x"\nprotocol = "fedprof"\nfraction = 1.0\nmax_releases = 4\n'
 STUDY = text(ARM, clients=6, rounds=4)
 OVERFLOWS, REFUSES, DIES, RETIRES = "client-0001", "client-0002", "client-0003", "client-0004"
