@@ -24,14 +24,12 @@ from math import fsum, isfinite, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.signal import lfilter
 
 from securefl.core.errors import ConfigError
-from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 _DIGITS = 3
 """Decimals of optimised coefficients. Hosts differ in the last bits of an optimum, and parties compare plans.
 The error grows by less than 10^-5 of itself."""
@@ -43,11 +41,8 @@ class CorrelatedNoise:
 
         >>> from securefl.dp import CorrelatedNoise
         >>> noise = CorrelatedNoise.optimised(rounds=100, separation=20)
-        >>> noise.max_participations, round(noise.column_norm, 3)
-        (5, 1.544)
-        >>> independent = CorrelatedNoise.optimised(rounds=100, separation=20, bands=1)
-        >>> round(noise.error(100) / independent.error(100), 3)  # at one epsilon
-        0.361
+        >>> noise.max_participations, round(noise.column_norm, 3), round(noise.error(100), 3)
+        (5, 1.544, 0.361)
 
     Attributes:
         coefficients: the first column of C, from its diagonal on, which is 1. (1.0,) is independent noise.
@@ -100,6 +95,11 @@ class CorrelatedNoise:
         return CorrelatedNoise(_optimum(rounds, bands), separation, participations)
 
     @property
+    def correlated(self) -> bool:
+        """Whether rows share noise."""
+        return len(self.coefficients) > 1
+
+    @property
     def column_norm(self) -> float:
         """The norm of a column of C: sigma of z is this, times the multiplier, times the sensitivity."""
         return sqrt(fsum(own * own for own in self.coefficients))
@@ -114,33 +114,37 @@ class CorrelatedNoise:
         return _inverse(self.coefficients, rows)
 
     def error(self, rounds: int) -> float:
-        """The root mean square noise of prefix sums, in units of noise multiplier times sensitivity."""
-        return self.column_norm * sqrt(_prefix_error(self.inverse(rounds)) / rounds)
+        """The root mean square noise of prefix sums over that of independent noise, at one epsilon."""
+        return self.column_norm * sqrt(2 * _prefix_error(self.inverse(rounds)) / (rounds * (rounds + 1)))
 
-    def noise(self, size: int, sigma: float, rows: Sequence[Source], lost: int = 0) -> Integers:
-        """The rounded noise of one total: round(sigma * sum_j w_j z_j), rounded once after the sum.
+    def reach(self, rounds: int) -> float:
+        """The largest norm of the weights of one total's noise, whichever rows before it are lost."""
+        # The noise of some rows together is a difference of two prefix sums.
+        prefixes = np.cumsum(self.inverse(rounds))
+        return 2 * sqrt(fsum(prefixes * prefixes)) if self.correlated else 1.0
+
+    def noise(self, size: int, sigma: float, rows: Sequence[Source]) -> Integers:
+        """The noise of one row: round(sigma * sum_j d_j z_(t-j)), rounded once after the sum.
 
         Args:
             size: the number of entries.
             sigma: the deviation of z, in grid units.
             rows: the sources of z of this row and of all rows before it, the newest first. The same source
                 gives the same z, so rows before are drawn again.
-            lost: how many rows directly before this one are lost. Their noise is added.
 
         Returns:
             int64 (size,), in grid units.
         """
-        weights = self.inverse(len(rows))
-        # Row t - i has the weight d_(j-i) on z_(t-j), so the rows t - lost to t together have their sum.
-        weights = sum(np.r_[np.zeros(i), weights[: len(rows) - i]] for i in range(lost + 1))
         total = np.zeros(size)
-        for weight, row in zip(weights, rows, strict=True):
+        for weight, row in zip(self.inverse(len(rows)), rows, strict=True):
             if weight:
                 total += weight * row.normal(size)
         return np.rint(sigma * total).astype(np.int64)
 
 
 def _inverse(coefficients: tuple[float, ...], rows: int) -> Floats:
+    from scipy.signal import lfilter  # late: plans are read by commands that draw no noise
+
     found: Floats = lfilter([1.0], coefficients, np.eye(1, rows)[0])
     return found
 
@@ -155,6 +159,10 @@ def _optimum(rounds: int, bands: int) -> tuple[float, ...]:
     """The coefficients of the least `CorrelatedNoise.error` among all C of so many bands."""
     if not 1 <= bands <= rounds:
         raise ConfigError(f"Expected 1 to {rounds} bands in {rounds} rounds, got {bands}.")
+    if bands == 1:
+        return (1.0,)
+    from scipy.optimize import minimize
+    from scipy.signal import lfilter
 
     def squared(rest: Floats) -> tuple[float, Floats]:
         """The log of the squared error, and its gradient."""
@@ -168,8 +176,6 @@ def _optimum(rounds: int, bands: int) -> tuple[float, ...]:
         norm = float((own**2).sum())
         return float(np.log(whole * norm)), np.array(slopes) / whole + 2 * rest / norm
 
-    if bands == 1:
-        return (1.0,)
     # The square root of A, which is optimal without bands (Fichtenberger et al. 2022), is near the optimum.
     root = np.cumprod([(2 * j - 1) / (2 * j) for j in range(1, bands)])
     options = {"maxiter": 5000, "ftol": 1e-15, "gtol": 1e-10}

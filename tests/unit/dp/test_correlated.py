@@ -56,10 +56,10 @@ def test_prefix_sums_have_little_of_the_error_of_independent_noise(
     """By the noise that is drawn, in integers; 50 entries of each row show the ratio to 0.03."""
     noise = CorrelatedNoise.optimised(rounds=rounds, separation=separation)
     drawn = [noise.noise(50, 1e6 * noise.column_norm, sources(row)) for row in range(1, rounds + 1)]
-    alone = CorrelatedNoise.optimised(rounds=rounds, separation=separation, bands=1)
-    found = np.sqrt((np.cumsum(drawn, 0) ** 2.0).mean()) / (1e6 * alone.error(rounds))
+    # Of independent noise, t of its totals have a variance of t together.
+    found = np.sqrt((np.cumsum(drawn, 0) ** 2.0).mean() / ((rounds + 1) / 2)) / 1e6
     assert found <= most
-    assert found == pytest.approx(noise.error(rounds) / alone.error(rounds), rel=0.1)
+    assert found == pytest.approx(noise.error(rounds), rel=0.1)
 
 
 def patterns(rounds: int, separation: int, most: int) -> Iterator[tuple[int, ...]]:
@@ -95,15 +95,19 @@ def test_a_row_draws_the_noise_of_rows_before_it_again() -> None:
     assert strategy(SMALL, 9) @ rows / 1e9 == pytest.approx(z, abs=1e-7)
 
 
-def test_the_noise_of_a_lost_row_goes_into_the_next() -> None:
-    whole = [SMALL.noise(4, 1e9, sources(row)) for row in range(1, 7)]
-    together = SMALL.noise(4, 1e9, sources(6), lost=2)
-    assert np.abs(together - sum(whole[3:])).max() <= 2  # each row is rounded once
+def test_the_noise_of_a_total_is_within_its_reach() -> None:
+    """The key holder's modulus must hold it, whichever rows are lost."""
+    d = SMALL.inverse(9)
+    for row in range(1, 10):
+        for lost in range(row):
+            weights = sum(np.r_[np.zeros(i), d[: row - i]] for i in range(lost + 1))
+            assert np.linalg.norm(weights) <= SMALL.reach(9)
 
 
 def test_one_band_is_independent_noise_bit_for_bit() -> None:
     one = CorrelatedNoise.optimised(rounds=9, separation=3, bands=1)
-    assert one.column_norm == 1
+    assert one.column_norm == one.reach(9) == 1
+    assert one.error(9) == pytest.approx(1)
     [own, *_] = sources(9)
     assert np.array_equal(one.noise(100, 50.0, sources(9)), rounded(100, 50.0, own))
 
