@@ -25,12 +25,14 @@ class DeclaredQuery:
             ledger does not limit these queries.
         max_releases: the largest number of releases of the value from one holder, for all queries together.
             None is no limit.
+        separation: the least number of rounds of a session between two releases of the value.
     """
 
     initial: int = 0
     number: int = 0
     most: int | None = None
     max_releases: int | None = None
+    separation: int = 1
 
 
 class ReleaseTable:
@@ -82,7 +84,11 @@ class ReleaseTable:
     def misasked(self, which: Mapping[ReleaseKey, DeclaredQuery]) -> BudgetExceeded | None:
         """Return why a query does not follow the declaration, or None if all queries do."""
         for key, asked in which.items():
-            refusal = self._misplaced(key, asked, which) or self._used_up(key, asked, which)
+            refusal = (
+                self._misplaced(key, asked, which)
+                or self._used_up(key, asked, which)
+                or self._too_early(key, asked)
+            )
             if refusal is not None:
                 return refusal
         return None
@@ -144,6 +150,26 @@ class ReleaseTable:
         return BudgetExceeded(
             f"{key.holder}: expected at most {asked.most} declared {what} of {key.name!r}, got one more "
             f"after {len(done)}. {remedy}"
+        )
+
+    def _too_early(self, key: ReleaseKey, asked: DeclaredQuery) -> BudgetExceeded | None:
+        """Return a refusal of a release fewer rounds than `separation` after, or before, another one.
+
+        Another release in the same round is a retry: the party that draws noise opens one total of a round.
+        """
+        query = (
+            "SELECT MAX(round) FROM releases WHERE holder = ? AND session = ? AND name = ? AND round != ? "
+            "AND round > ? - ? AND round < ? + ?"
+        )
+        at, apart = key.round, asked.separation
+        values = (key.holder, key.session, key.name, at, at, apart, at, apart)
+        ((other,),) = self._db.rows(query, values) if apart > 1 else ((None,),)
+        if other is None:
+            return None
+        return BudgetExceeded(
+            f"{key.holder}: expected at least {apart} rounds between two releases of {key.name!r} "
+            f"(`separation`), got round {at} after round {other}: noise and charges assume no more. Ask from "
+            f"round {other + apart} on."
         )
 
 

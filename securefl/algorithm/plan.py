@@ -16,6 +16,7 @@ from securefl.core.cohort import colluding, dropping, exact, guess_error, share_
 from securefl.core.errors import ConfigError
 from securefl.core.formats import prefix
 from securefl.core.release import OTHERS, PARTIES, Adjacency, Unit, neighbours_missing
+from securefl.dp.correlated import CorrelatedNoise
 
 CLEAR: Final = "clear"
 """The value of `sum` if the server sees each contribution."""
@@ -68,6 +69,11 @@ class Plan:
             sensitivity. Under every mechanism a client itself noises a per-client number that has a
             sensitivity, since no party sums such numbers. `mechanisms.require_mechanism` checks a mechanism's
             needs before a ledger opens.
+        separation: the least number of rounds between two contributions of a client to one sum that each
+            round queries once (`ValueSpec.each_round`). The client's ledger refuses an earlier one.
+        coefficients: of the noise on these sums, which is correlated over rounds if there are several
+            (`dp.CorrelatedNoise`). No more than `separation`. Sigma is then `noise_multiplier` times the
+            sensitivity times their norm.
         dropout, corrupt: for hidden sums and distributed noise, the largest share of a cohort that falls
             silent (rounded down), and that colludes with the server (rounded up). `corrupt` has no default
             there.
@@ -119,6 +125,8 @@ class Plan:
     scores: Literal["clear", "ckks", "pads"] = "clear"
     noise: str = NO_NOISE
     noise_multiplier: float = 0.0
+    separation: int = 1
+    coefficients: tuple[float, ...] = (1.0,)
     dropout: float = 0.0
     corrupt: float | None = None
     min_cohort_size: int | None = None
@@ -164,6 +172,7 @@ class Plan:
                 f"Expected noise as a word and a finite noise_multiplier >= 0, got {self.noise!r} and "
                 f"{self.noise_multiplier}."
             )
+        CorrelatedNoise(tuple(self.coefficients), self.separation, 1)
         self._check_weights()
         if self.hidden:
             self._check_hidden()
@@ -356,6 +365,16 @@ class Plan:
             return self.noise_multiplier < 0.1
         later = self.max_rounds > 1 or bool(spec.schedule.initial or spec.schedule.extra)
         return later or spec.on_model or spec.schedule.once
+
+    def apart(self, spec: ValueSpec) -> int:
+        """The least number of rounds between two contributions of a client to the sum of this value."""
+        return self.separation if spec.each_round else 1
+
+    def correlation(self, spec: ValueSpec) -> CorrelatedNoise:
+        """How the noise on the totals of this value hangs together over rounds."""
+        most = max(1, spec.asked(self.max_rounds, self.separation))
+        own = tuple(self.coefficients) if spec.each_round else (1.0,)
+        return CorrelatedNoise(own, self.separation, most)
 
     def beside(self, cohort: int, *, told: bool = True) -> int:
         """The number of honest others that surely hide a client in a sum over this many clients: T - 1 - c.

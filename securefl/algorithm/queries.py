@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -175,6 +176,15 @@ class ValueSpec:
             )
         if most is None and self.reduction == "none" and self.reveals_encrypted:
             raise undeclared(self.name)
+
+    @property
+    def each_round(self) -> bool:
+        """Whether it is a sum that every round queries once: a plan's `separation` is for these alone."""
+        return self.reduction == "sum" and self.schedule == Schedule()
+
+    def asked(self, rounds: int, separation: int = 1) -> int:
+        """The most queries for it that reach one client in a run, under a plan's `separation`."""
+        return ceil(rounds / separation) if self.each_round else self.schedule.asked(rounds)
 
 
 def undeclared(name: str) -> LocalProtocolError:

@@ -147,7 +147,8 @@ class RemoteEngine:
         Raises TooFewParties if too few parties are present at the deadline.
         """
         server = self.server
-        resting = server.account.retired(number) | server.proven_cheaters
+        account = server.account
+        resting = account.retired(number) | account.resting(number) | server.proven_cheaters
         self._gathering.gather(number, server.fewest, set(map(client_name, resting)))
         self._asked_to_enter = True
         return frozenset(k for k, name in enumerate(self._clients) if name in self.missing)

@@ -6,6 +6,7 @@ from securefl.dp.calibration import training_epsilon as training_epsilon
 from securefl.dp.calibration import training_noise as training_noise
 from securefl.dp.clipping import clip_l2 as clip_l2
 from securefl.dp.clipping import to_grid as to_grid
+from securefl.dp.correlated import CorrelatedNoise as CorrelatedNoise
 from securefl.dp.gaussian import discrete as discrete
 from securefl.dp.gaussian import discrete_event as discrete_event
 from securefl.dp.gaussian import rounded as rounded

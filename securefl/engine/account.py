@@ -50,6 +50,7 @@ class Account:
         self.counts = GroupedCounts(range(clients))
         self._budget = Budget(self.counts, plan.terms())
         self._new: list[CountedQuery] = []
+        self._asked_in: dict[int, int] = {}
         self._refused: dict[tuple[tuple[str, ...], Counts], bool] = {}
 
     def query(self, names: Sequence[str], clients: Sequence[int], at: Header, *, initial: bool) -> None:
@@ -58,7 +59,7 @@ class Account:
         # large retires a client early at worst.
         asked = [(name, initial, tuple(map(int, clients))) for name in names]
         for one in asked if self._books is None else self._book(self._books, asked, at):
-            self._count(one)
+            self._count(one, at.round)
             self._new.append(one)
 
     def _book(self, books: Ledger, asked: Sequence[CountedQuery], at: Header) -> Iterator[CountedQuery]:
@@ -78,8 +79,10 @@ class Account:
             *_, (self._booked, _, *_) = orders = list(own)
             yield name, bool(initial), tuple(int(row[1].removeprefix("client-")) for row in orders)
 
-    def _count(self, asked: CountedQuery) -> None:
+    def _count(self, asked: CountedQuery, number: int) -> None:
         name, initial, clients = asked
+        if self._plan.apart(self._protected[name].spec) > 1:
+            self._asked_in |= dict.fromkeys(clients, number)
         charge = dump_charge(self.charge(name, initial=initial))
         for client in clients:
             self.counts.add(client, (name, charge))
@@ -99,10 +102,18 @@ class Account:
         return new
 
     def restore(self, rounds: Iterable[Sequence[CountedQuery]]) -> None:
-        """Count the queries in the records of earlier rounds."""
-        for asked in rounds:
+        """Count the queries in the records of earlier rounds, from the first on."""
+        for number, asked in enumerate(rounds, 1):
             for one in asked:
-                self._count(one)
+                self._count(one, number)
+
+    def resting(self, number: int) -> frozenset[int]:
+        """The clients whose last contribution is fewer rounds before round `number` than `separation`.
+
+        They would refuse. Cohorts are drawn from the others, so equal cohorts take turns.
+        """
+        since = number - self._plan.separation
+        return frozenset(k for k, last in self._asked_in.items() if since < last < number)
 
     def retired(self, number: int) -> frozenset[int]:
         """The clients whose budget does not bear the queries of round `number`."""

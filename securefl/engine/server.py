@@ -202,7 +202,14 @@ class ServerParty(RecordedParty):
         else:
             answers = self._hidden(asked, header, transport, scoring)
         answers = replace(answers, per_client={**no_answers(query).per_client, **answers.per_client})
-        return with_noise(self._plan, self._record, query, self._with_enough_noise(query, answers), header)
+        answers = self._with_enough_noise(query, answers)
+        noised = with_noise(self._plan, self._record, query, answers, header)
+        if noised is None:
+            self.log.report(
+                SERVER, "Noise of this round was drawn for another total: the sum is thrown away."
+            )
+            return replace(no_answers(query), per_client=answers.per_client)
+        return noised
 
     def _concealed(
         self, query: CohortQuery, header: Header, transport: Transport
@@ -302,7 +309,8 @@ class ServerParty(RecordedParty):
             found, header, final = self._attempts(query, header, order, told, transport)
             if found is not None:
                 return replace(found, per_client=per_client)
-            anew = final and all(Protection(self._plan, wanted.spec).noised for wanted in query.sums)
+            # A row of correlated noise has one total: the key holder may have opened it.
+            anew = final and all(_again(Protection(self._plan, wanted.spec)) for wanted in query.sums)
             if not anew or not self.retries_left:
                 return replace(no_answers(query), per_client=per_client)
             self.retries_left -= 1
@@ -404,6 +412,11 @@ def no_answers(query: CohortQuery) -> Answers:
     return Answers(
         survivors=(), totals={}, per_client={per_client.spec.name: {} for per_client in query.per_client}
     )
+
+
+def _again(protection: Protection) -> bool:
+    """Whether a value may be asked for again after its total may have been opened."""
+    return protection.noised and not protection.mechanism.correlation.correlated
 
 
 def _next(header: Header) -> Header:

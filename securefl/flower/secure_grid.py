@@ -380,7 +380,8 @@ class SecureGrid(Grid):
         if self._round > self._plan.max_rounds:
             _log.warning("Round %d: the plan's schedule of %d is over.", self._round, self._plan.max_rounds)
             return ()
-        retired = self._engine.server.account.retired(self._round)
+        account = self._engine.server.account
+        retired = account.retired(self._round) | account.resting(self._round)
         missing = {number for number in chosen if client_name(number) in self._engine.missing}
         return self._whole(sorted(set(chosen) - retired - missing))
 

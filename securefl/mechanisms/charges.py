@@ -276,7 +276,8 @@ def events_of(plan: Plan, sent: Sequence[ValueSpec], party: str, rounds: int) ->
     events: Counter[DpEvent] = Counter()
     for spec in sent:
         own = Protection(plan, spec)
-        events[own.charge().by_party()[party]] += spec.schedule.asked(rounds) - spec.schedule.initial
+        often = spec.asked(rounds, plan.separation) - spec.schedule.initial
+        events[own.charge().by_party()[party]] += often
         events[own.charge(trained=False).by_party()[party]] += spec.schedule.initial
     return +events  # a Counter's plus drops the events that occur 0 times
 
@@ -290,7 +291,7 @@ def allotment(plan: Plan, sent: Sequence[ValueSpec]) -> Counter[str]:
     for spec in sent:
         own = Protection(plan, spec)
         max_retries = plan.max_retries if spec.reduction == "sum" else 0
-        rounds = max(0, spec.schedule.asked(plan.max_rounds) - spec.schedule.initial)
+        rounds = max(0, spec.asked(plan.max_rounds, plan.separation) - spec.schedule.initial)
         if (limit := spec.schedule.most_releases(plan.max_rounds)) is not None:
             rounds = min(rounds, limit)
         most = rounds + max_retries

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, sqrt
 from typing import ClassVar, Final
 
@@ -17,6 +18,7 @@ from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
+from securefl.dp.correlated import CorrelatedNoise
 from securefl.dp.gaussian import TAIL, Integers, rounded
 from securefl.dp.noise import Source
 
@@ -93,10 +95,15 @@ class Mechanism:
         """The L2 sensitivity, in grid units."""
         return self.sensitivity / self.spec.grid.step
 
+    @cached_property
+    def correlation(self) -> CorrelatedNoise:
+        """How the noise on totals hangs together over rounds."""
+        return self.plan.correlation(self.spec)
+
     @property
     def sigma(self) -> float:
-        """The standard deviation of all promised noise, in grid units."""
-        return self.plan.noise_multiplier * self.sensitivity_on_grid
+        """The standard deviation of all promised noise, or of z if it is correlated, in grid units."""
+        return self.plan.noise_multiplier * self.sensitivity_on_grid * self.correlation.column_norm
 
     @property
     def _by_each_client(self) -> bool:
@@ -140,17 +147,31 @@ class Mechanism:
         Args:
             party: the party that asks, server or key holder.
             size: the number of entries.
-            rows: sources of randomness, rows[0] for this release.
+            rows: sources of randomness, rows[0] for this release. If noise is `correlated`, those of all
+                rounds before it follow, the newest first.
         """
-        return rounded(size, self.sigma, rows[0]) if party == self.total_by else None
+        if party != self.total_by:
+            return None
+        return self.correlation.noise(size, self.sigma, rows)
 
     def deviation(self, contributions: int) -> float:
-        """The standard deviation of an entry's noise in a total of this many, in the value's unit."""
+        """The standard deviation of an entry's noise in a total of this many, in the value's unit.
+
+        For correlated noise: that of independent noise under which prefix sums would err as much.
+        """
         if not self.noised:
             return 0.0
         # Independent noises of all clients: the variances add up.
         noises = contributions if self._by_each_client else 1
-        return self.plan.noise_multiplier * self.sensitivity * sqrt(noises)
+        error = self.correlation.error(self.plan.max_rounds) if self.correlation.correlated else 1.0
+        return self.plan.noise_multiplier * self.sensitivity * sqrt(noises) * error
+
+    @property
+    def _over_rounds(self) -> str:
+        """How noise is correlated, in words for the card. Empty if it is not."""
+        if not self.correlation.correlated:
+            return ""
+        return f", correlated over rounds (a client is in one of {self.plan.separation} rounds at most),"
 
     def learns(self, party: str) -> str:
         """The noise's effect on a party's view, in words for the privacy card. Empty for none.
@@ -189,7 +210,9 @@ class Central(Mechanism):
     def learns(self, party: str) -> str:
         if party != SERVER:
             return ""
-        return " (trusted to sum them and add the noise before another party sees the sum)"
+        return (
+            f" (trusted to sum them and add the noise{self._over_rounds} before another party sees the sum)"
+        )
 
 
 class KeyHolder(Mechanism):
@@ -202,11 +225,15 @@ class KeyHolder(Mechanism):
     def headroom(self) -> Headroom:
         # Multiply from left to right: another order could round up to one unit more, and so give another
         # modulus than a peer's.
-        return Headroom(total=ceil(TAIL * self.plan.noise_multiplier * self.sensitivity_on_grid) + 1)
+        # The noise of each row is rounded by itself, and a total may have that of several rows.
+        rows = self.plan.max_rounds if self.correlation.correlated else 1
+        return Headroom(total=ceil(TAIL * self.sigma * self.correlation.reach(rows)) + rows)
 
     def learns(self, party: str) -> str:
         if party == KEY_HOLDER:
-            return "the noise that it draws, which it could subtract from a published total"
+            return (
+                f"the noise{self._over_rounds} that it draws, which it could subtract from a published total"
+            )
         return ", with the key holder's noise" if party == SERVER else ""
 
 

@@ -27,6 +27,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError, LocalProtocolError, SecureFLError, UnsupportedEvent
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
+from securefl.dp.correlated import CorrelatedNoise
 from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
 from securefl.mechanisms.mechanism import Headroom, Kind, Mechanism
@@ -56,6 +57,10 @@ class Outside:
     @cached_property
     def _own(self) -> Mechanism:
         return self.kind(self.plan, self.spec)
+
+    @property
+    def correlation(self) -> CorrelatedNoise:
+        return self.plan.correlation(self.spec)
 
     @property
     def noised(self) -> bool:

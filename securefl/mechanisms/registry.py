@@ -90,6 +90,13 @@ def require_mechanism(plan: Plan) -> Kind | None:
             "Expected `corrupt`, the largest share of a cohort that may collude with the server, got none, "
             "though clients add noise in shares. State it; 0 says that none may collude."
         )
+    if len(plan.coefficients) > 1 and (kind.total_by is None or plan.noise not in OURS):
+        raise ConfigError(
+            f'Expected independent noise with noise = "{plan.noise}", got noise correlated over rounds: the '
+            "noise of a round needs that of earlier rounds, which one party must draw again, and clients of "
+            "earlier cohorts drew theirs. Take bands = 1 (in a plan: coefficients = (1.0,)), or noise = "
+            '"central" or "key-holder".'
+        )
     if kind.total_by == KEY_HOLDER and plan.sum != KEY_HOLDER_ADDS:
         raise ConfigError(
             f'Expected sum = "{KEY_HOLDER_ADDS}" with noise = "{plan.noise}", got {plan.sum!r}: only in that '

@@ -1,24 +1,36 @@
-"""The server's noise on totals, for a mechanism that trusts the server to add it before others see them."""
+"""Noise on totals: the server's, and noise of either party that is correlated over rounds."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
 
+import numpy as np
+
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery, Sum, Total
 from securefl.core.agreement import fields, u32
 from securefl.core.entropy import derived
 from securefl.core.errors import LocalProtocolError
+from securefl.core.keys import SecretKey
 from securefl.core.release import SERVER
 from securefl.core.wire import Header
+from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import Protection
+from securefl.mechanisms.mechanism import Mechanism
+from securefl.mechanisms.outside import Outside
 from securefl.storage.own_record import OwnRecord
 
 
-def with_noise(plan: Plan, record: OwnRecord, ask: CohortQuery, answers: Answers, header: Header) -> Answers:
-    """The answers with the server's noise on each total whose mechanism draws noise at the server."""
+def with_noise(
+    plan: Plan, record: OwnRecord, ask: CohortQuery, answers: Answers, header: Header
+) -> Answers | None:
+    """The answers with the server's noise on each total whose mechanism draws noise at the server.
+
+    None if correlated noise of this round was drawn for another total: with the same noise, the two totals
+    would tell their difference, and with other noise they would be two releases.
+    """
     if not answers.totals:  # nothing was opened
         return answers
     totals = dict(answers.totals)
@@ -26,23 +38,64 @@ def with_noise(plan: Plan, record: OwnRecord, ask: CohortQuery, answers: Answers
         mechanism, total = Protection(plan, wanted.spec).mechanism, totals[wanted.spec.name]
         if mechanism.total_by != SERVER:
             continue
-        drawn = mechanism.total_noise(SERVER, wanted.size, [_source(record, wanted, total, header)])
-        assert drawn is not None
+        drawn = _drawn(record, mechanism, wanted, total, header)
+        if drawn is None:
+            return None
         totals[wanted.spec.name] = replace(total, value=total.value + drawn * wanted.spec.grid.step)
     return replace(answers, totals=totals)
 
 
-def _source(record: OwnRecord, wanted: Sum, total: Total, header: Header) -> Source:
-    """The randomness of the server's noise on a total. It is the same if the round is run again.
+def _drawn(
+    record: OwnRecord, mechanism: Mechanism | Outside, wanted: Sum, total: Total, header: Header
+) -> Integers | None:
+    """The server's noise on a total. It is the same if the round is run again.
 
     Fresh noise on the same total would be a second release of it. Another total, or one at another place,
-    gets independent noise.
+    gets independent noise, or none if noise is correlated.
     """
     secret = record.secret(header.session, header.round)
     if secret is None:
         raise LocalProtocolError(
             f"Expected a round that is not over, got {header.round}: rounds go up. Query in a later round."
         )
-    name = wanted.spec.name.encode()
-    of = hashlib.sha256(total.value.tobytes()).digest()
-    return Source(derived(secret, b"central|" + fields(u32(*header.place()), name, of)))
+    name, of = wanted.spec.name, hashlib.sha256(total.value.tobytes()).digest()
+    if mechanism.correlation.correlated:
+        before = record.row(header, name, of)
+        return row_noise(mechanism, record.lasting(header.session), header, wanted, before)
+    source = Source(derived(secret, b"central|" + fields(u32(*header.place()), name.encode(), of)))
+    return mechanism.total_noise(SERVER, wanted.size, [source])
+
+
+def row_noise(
+    mechanism: Mechanism | Outside, secret: SecretKey, at: Header, wanted: Sum, before: int | None
+) -> Integers | None:
+    """The correlated noise of a round's one total, int64 (size,), in grid units.
+
+    The round is the row. The total also gets the noise of the rounds before it that have none: a lost round
+    counts as the total 0 of no client (`dp.correlated`).
+
+    Args:
+        mechanism: of the value, whose noise is that of its `total_by`.
+        secret: of the party that draws, for the session: rows of former rounds are drawn again.
+        at: the place of the query.
+        wanted: the sum.
+        before: the newest row before that has a total, as `Journal.row` gives it once the total is bound.
+
+    Returns:
+        None if `before` is: the row has another total.
+    """
+    if before is None:
+        return None
+    assert mechanism.total_by is not None
+    noise: Integers = np.zeros(wanted.size, np.int64)
+    for number in range(before + 1, at.round + 1):
+        # Fresh sources: each gives its words once.
+        rows = [_row(secret, at.session, wanted.spec.name, row) for row in range(number, 0, -1)]
+        drawn = mechanism.total_noise(mechanism.total_by, wanted.size, rows)
+        assert drawn is not None
+        noise += drawn
+    return noise
+
+
+def _row(secret: SecretKey, session: bytes, name: str, row: int) -> Source:
+    return Source(derived(secret, b"correlated rows|" + fields(session, name.encode(), u32(row))))

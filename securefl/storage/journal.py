@@ -42,6 +42,8 @@ KIND = Kind(
         "again INTEGER, at_round INTEGER, at_stage INTEGER, at_attempt INTEGER, context BLOB NOT NULL, "
         "dealt BLOB, masked BLOB, signed BLOB, seal BLOB NOT NULL, "
         "PRIMARY KEY (party, session, round, name, initial, again, at_round, at_stage, at_attempt)) STRICT",
+        "CREATE TABLE rows (party TEXT, session BLOB, round INTEGER, name TEXT, before INTEGER NOT NULL, "
+        "digest BLOB NOT NULL, seal BLOB NOT NULL, PRIMARY KEY (party, session, round, name)) STRICT",
         "CREATE TABLE opened (party TEXT, session BLOB, round INTEGER, name TEXT, initial INTEGER, "
         "again INTEGER, digest BLOB NOT NULL, seal BLOB NOT NULL, "
         "PRIMARY KEY (party, session, round, name, initial, again)) STRICT",
@@ -52,7 +54,16 @@ KIND = Kind(
 )
 _KEY = ("party", "session", "round", "name", "initial", "again", "at_round", "at_stage", "at_attempt")
 """The columns of the longest key. A table's key is the first of them, and comes first in it."""
-_KEYS = {"parties": 2, "lasting": 2, "totals": 2, "said": 4, "questions": 6, "attempts": 9, "opened": 6}
+_KEYS = {
+    "parties": 2,
+    "lasting": 2,
+    "totals": 2,
+    "said": 4,
+    "rows": 4,
+    "questions": 6,
+    "attempts": 9,
+    "opened": 6,
+}
 """How many columns are a table's key."""
 _ACTS = {"deal": 1, "mask": 2, "sign": 3}
 """The place of an act's digest in the list that `_attempt` gives."""
@@ -184,6 +195,26 @@ class Journal:
                 self._write("said", *found)
             content: bytes = found[-1]
             return content
+
+    def row(self, party: str, at: Header, name: str, digest: bytes) -> int | None:
+        """Bind a party's row of correlated noise, of this value and round, to one total by its digest.
+
+        Returns the newest row before it that is bound, 0 if none is. None if the row is bound to another
+        total, or a later row is bound: a second total of a row must get no noise. Rows are never deleted.
+        """
+        key = (party, at.session, at.round, name)
+        with self._transaction():
+            stands = self._read("rows", *key)
+            if stands is None:
+                query = "SELECT MAX(round) FROM rows WHERE party = ? AND session = ? AND name = ?"
+                ((newest,),) = self._db.rows(query, (party, at.session, name))
+                if newest is not None and newest > at.round:
+                    return None
+                if newest is not None:
+                    self._read("rows", party, at.session, newest, name)  # checks its seal
+                stands = (*key, newest or 0, digest)
+                self._write("rows", *stands)
+            return int(stands[4]) if stands[5] == digest else None
 
     # Rows -------------------------------------------------------------------------------------------
 

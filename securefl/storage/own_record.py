@@ -43,6 +43,10 @@ class OwnRecord:
         """Return this party's bytes of this name in a round. They are made once, and stored."""
         return self.journal.said(self.party, at, name, make)
 
+    def row(self, at: Header, name: str, digest: bytes) -> int | None:
+        """Bind this party's row of correlated noise to one total (`Journal.row`)."""
+        return self.journal.row(self.party, at, name, digest)
+
     def record(self, acts: Sequence[Begin | RecordAct]) -> list[Answer]:
         """Write a batch of acts in one durable transaction."""
         others = {act.client for act in acts} - {self.party}

@@ -198,6 +198,14 @@ def _check_cohorts(plan: Plan, sent: Sequence[ValueSpec], clients: int) -> None:
     scheme = scheme_of(plan)
     for spec in sent:
         size = spec.cohort or spec.draws or clients
+        # A value may be weighted by more draws than there are clients.
+        drawn, apart = min(size, clients), min(plan.apart(spec), plan.max_rounds)
+        if drawn * apart > clients:
+            raise ConfigError(
+                f"Expected cohorts of at most {clients // apart} of {clients} clients for a separation of "
+                f"{plan.separation} rounds, got {drawn}: too few clients would be left for a round. Take "
+                f"separation = {clients // drawn} or less, or a smaller fraction."
+            )
         if scheme is None or spec.reduction != "sum":
             continue
         if size < 2:

@@ -11,7 +11,7 @@ from math import ceil, inf, isinf
 from pathlib import Path
 from typing import Any
 
-from dp_accounting import DpEvent
+from dp_accounting import DpEvent, GaussianDpEvent
 
 from securefl.accounting.budget import most_rounds
 from securefl.accounting.composition import compose, within
@@ -62,6 +62,8 @@ class Forecast:
         by_round: the largest epsilon against an adversary after some rounds, by their number.
         takes: the parts of epsilon, one for training and one for each value that costs any.
         noise: the noise of private training in words. Empty without it.
+        correlation: the error and the epsilon of noise that is correlated over rounds, beside independent
+            noise, in words. Empty without such noise.
         affordable: the number of rounds that the budget buys, if extra queries come evenly over the schedule.
             None without a budget.
         bytes_up, bytes_down: of all clients, in the first and in a later round, from a rehearsal of two
@@ -94,6 +96,7 @@ class Forecast:
     by_round: dict[int, float] = field(default_factory=dict)
     takes: tuple[EpsilonPart, ...] = ()
     noise: str = ""
+    correlation: str = ""
     buffers: str = ""
     alone: str = ""
     apart: str = ""
@@ -147,6 +150,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         by_round=_by_round(plan, sent),
         takes=tuple(_parts(plan, sent)),
         noise=_noise(study, arm, world, sent),
+        correlation=_correlation(plan, sent),
         affordable=affordable_rounds(plan, sent),
         values=(trained, world.problem.frozen),
         buffers=_buffers(world.problem),
@@ -201,7 +205,7 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[EpsilonPart]:
     for spec in sent:
         protection = Protection(plan, spec)
         if spec.training is not None and protection.charge() != protection.charge(trained=False):
-            trained[spec.training] += spec.schedule.asked(plan.max_rounds) - spec.schedule.initial
+            trained[spec.training] += spec.asked(plan.max_rounds, plan.separation) - spec.schedule.initial
     if trained:
         yield EpsilonPart(
             name="training",
@@ -210,7 +214,7 @@ def _parts(plan: Plan, sent: Sequence[ValueSpec]) -> Iterator[EpsilonPart]:
             epsilon=compose(trained, plan.delta),
         )
     for spec in sent:
-        protection, often = Protection(plan, spec), spec.schedule.asked(plan.max_rounds)
+        protection, often = Protection(plan, spec), spec.asked(plan.max_rounds, plan.separation)
         own = protection.charge(trained=False).by_party()
         parties = plan.adversaries or PARTIES
         alone = max(compose({own[party]: often}, plan.delta) for party in parties)
@@ -244,6 +248,22 @@ def _noise(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) -> s
         f"noise multiplier {private.noise_multiplier:g} ({why}), {counted(private.steps, 'step')} a round at "
         f"sampling rate {private.sampling_rate:g}. It is the same at every client, whatever its number of "
         "records: rate and steps are public, and no cohort amplifies privacy"
+    )
+
+
+def _correlation(plan: Plan, sent: Sequence[ValueSpec]) -> str:
+    """The error of correlated noise beside that of independent noise, at equal epsilon and the reverse."""
+    noised = [spec for spec in sent if Protection(plan, spec).noised and plan.correlation(spec).correlated]
+    if not noised:
+        return ""
+    noise, rounds, z = plan.correlation(noised[0]), plan.max_rounds, plan.noise_multiplier
+    error, often = noise.error(rounds), noise.max_participations
+    own, alone = (compose({GaussianDpEvent(one): often}, plan.delta) for one in (z, z * error))
+    return (
+        f"the noise of the {' and the '.join(spec.name for spec in noised)} is correlated over "
+        f"{len(noise.coefficients)} rounds, and a client contributes {counted(often, 'time')} at most: sums "
+        f"over rounds have {error:.2f} of the error of independent noise at ε {brief(own)}, which would have "
+        f"the same error at ε {brief(alone)}"
     )
 
 
@@ -324,9 +344,10 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
     yield f"{study.study.name}: {', '.join(counted(*count) for count in counts)}"
     if study.study.evaluate_every > 1:
         yield f"Models are tested every {study.study.evaluate_every} rounds, and after the last one."
+    every = "every round" if privacy.separation == 1 else f"one of {privacy.separation} rounds"
     yield (
         f"Epsilon is per {privacy.unit} ({privacy.adjacency}) at delta {privacy.delta:g}, of a client that "
-        "takes part in every round."
+        f"takes part in {every}."
     )
     if open_ := [f"the {' and the '.join(own.crafted)} of {own.arm}" for own in forecasts if own.crafted]:
         yield (
@@ -386,6 +407,8 @@ def _spending(privacy: PrivacySection, own: Forecast) -> Iterator[str]:
     """Lines on an arm's noise, and, if it is finite, its epsilon over the rounds and the parts of it."""
     if own.noise:
         yield f"  private training: {own.noise}"
+    if own.correlation:
+        yield f"  {own.correlation}"
     if not any(0 < value < inf for value in own.by_round.values()):
         return
     against = ", ".join(privacy.adversaries) or "anybody"

@@ -22,6 +22,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.ranges import Count, Known, Range, Ranged, refused
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
 from securefl.dp.calibration import check_training, multiplier_beside, shared_training_noise, sigma
+from securefl.dp.correlated import CorrelatedNoise
 from securefl.linear.registry import require as require_scores
 from securefl.mechanisms import registry as mechanisms
 from securefl.mechanisms.mechanism import KEY_HOLDER_ADDS
@@ -161,6 +162,11 @@ class PrivacySection(Ranged):
             "words-128", under which a score errs by less than 1e-11.
         epsilon: what all that a client releases in a run may cost, training included. The noise of the values
             follows from it. `inf`: no value is noised, as if `non_private` named them all.
+        separation: the least number of rounds between two contributions of a client to a sum of each round.
+            Cohorts are drawn from the clients that may contribute, and the others refuse. A client then
+            contributes in at most one of so many rounds, for which noise is calibrated.
+        bands: over how many rounds the noise of these sums is correlated, at most `separation`, which is the
+            default. It then adds up less in the model. 1 for independent noise.
         calibration: "exact", or FedLog's theorem ("paper").
         dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that may drop
             out, and that may collude with the server (0: none may).
@@ -192,6 +198,8 @@ class PrivacySection(Ranged):
     non_private: tuple[str, ...]
     parameters: Literal["strong", "compact", "words-64", "words-128"] = "strong"
     epsilon: float | None = None
+    separation: Count = 1
+    bands: Count | None = None
     calibration: Literal["exact", "paper"] = field(default="exact", metadata={"words": _CALIBRATIONS.get})
     dropout: float | None = None
     corrupt: float | None = None
@@ -240,6 +248,12 @@ class PrivacySection(Ranged):
             yield (
                 f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}. No noise gives 0. Write a "
                 "number such as 2."
+            )
+        if (self.bands or 1) > self.separation:
+            yield (
+                f"Expected at most {self.separation} bands, the `separation`, got {self.bands}: the columns "
+                "of two contributions of a client would overlap. "
+                f"Set separation = {self.bands}, or leave bands out."
             )
         if self.noise != NO_NOISE:
             by_holder = mechanisms.kind_of(self.noise).total_by == KEY_HOLDER
@@ -323,6 +337,8 @@ class PrivacySection(Ranged):
             scores=self.scores,
             noise=NO_NOISE if self.epsilon == inf else self.noise,
             noise_multiplier=self._multiplier(self._noised(rounds, specs), spent),
+            separation=self.separation,
+            coefficients=self._coefficients(rounds),
             dropout=self.dropout or 0.0,
             corrupt=self.corrupt,
             min_cohort_size=self.min_cohort_size,
@@ -391,6 +407,12 @@ class PrivacySection(Ranged):
             raise ConfigError(f"[dpsgd] {error}") from None
         return target.sized(noise)
 
+    def _coefficients(self, rounds: int) -> tuple[float, ...]:
+        if not self._adds_noise:
+            return (1.0,)
+        bands = None if self.bands is None else min(self.bands, rounds)
+        return CorrelatedNoise.optimised(rounds=rounds, separation=self.separation, bands=bands).coefficients
+
     @property
     def _adds_noise(self) -> bool:
         return self.epsilon is not None and self.epsilon < inf
@@ -398,7 +420,7 @@ class PrivacySection(Ranged):
     def _releases(self, rounds: int, specs: Sequence[ValueSpec]) -> dict[str, int]:
         """The most releases of each value. A retry of a sum has fresh noise, so it is counted beforehand."""
         return {
-            s.name: s.schedule.asked(rounds) + (self.max_retries if s.reduction == "sum" else 0)
+            s.name: s.asked(rounds, self.separation) + (self.max_retries if s.reduction == "sum" else 0)
             for s in specs
         }
 

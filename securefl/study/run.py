@@ -157,7 +157,7 @@ class RoundRunner:
 
         population = replace(
             self._population,
-            retired=self._out() | self._engine.away(number),
+            retired=self._out() | self._engine.server.account.resting(number) | self._engine.away(number),
             fewest=partial(fewest_behind_an_entry, self._plan),
             fixed_batch=self._plan.fixed_batch or 1,
             admits=partial(admits, self._plan),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,9 +54,14 @@ NOISED_SENDS = tuple(
 SERVER_KEY = AgreementKey(SecretKey(entropy("the server")(32)))
 
 
-def part(label: str = "the key holder", plan: Plan = PLAN, specs: Sequence[ValueSpec] = SENDS) -> PadsPart:
+def part(
+    label: str = "the key holder",
+    plan: Plan = PLAN,
+    specs: Sequence[ValueSpec] = SENDS,
+    row: Callable[[Header, str, bytes], int | None] = lambda at, name, digest: None,
+) -> PadsPart:
     own = SecretKey(entropy(label)(32))
-    return PadsPart(own, plan, specs, AgreementKey(derived(own, b"boxes")))
+    return PadsPart(own, plan, specs, AgreementKey(derived(own, b"boxes")), row)
 
 
 PART = part()

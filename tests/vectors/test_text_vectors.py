@@ -37,6 +37,7 @@ LARGE = Plan(
     scores="pads",
     noise="distributed",
     noise_multiplier=0.7,
+    separation=3,
     dropout=0.25,
     corrupt=0.1,
     min_cohort_size=9,

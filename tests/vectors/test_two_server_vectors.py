@@ -234,6 +234,7 @@ PART = PadsPart(
     ),
     (),
     AgreementKey(SecretKey(second.box_key(LASTING))),
+    lambda at, name, digest: None,
 )
 AGREED = Agreement(
     header=Header(TERMS.session, 7, 1, 2),

@@ -213,6 +213,7 @@ class Contributing:
             number=order.number,
             most=most,
             max_releases=spec.schedule.most_releases(self._plan.max_rounds),
+            separation=self._plan.apart(spec),
         )
 
     def _secrets(self, tasks: Sequence[Contribute]) -> dict[int, SecretKey | None]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import ValueSpec
+from securefl.algorithm.queries import Sum, ValueSpec
 from securefl.core.agreement import Directory, Identity, Question, fields, u32
 from securefl.core.append_map import AppendMap
 from securefl.core.entropy import derived
@@ -28,9 +28,10 @@ from securefl.core.keys import SecretKey, Share
 from securefl.core.messages import OVERHEAD, REFUSED
 from securefl.core.release import KEY_HOLDER, Delivered, Form, Release
 from securefl.core.signing import AgreementKey, seal, unseal
-from securefl.core.wire import Limit
+from securefl.core.wire import Header, Limit
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import Protection
+from securefl.mechanisms.totals import row_noise
 from securefl.secagg.masks import Words
 from securefl.secagg.packing import unpack
 from securefl.storage.own_record import PartyKeys
@@ -88,7 +89,10 @@ class TwoServer(OpenedScheme):
     def key_holder_part(self, own: PartyKeys) -> Callable[[Attempt], tuple[PadsPart, bytes]]:
         secret = partial(own.record.lasting, own.directory.session)
         # No key of the attempt is returned: the agreement has the pinned ones.
-        return lambda attempt: (PadsPart(secret(), self._plan, attempt.spec, own.identity.channel), b"")
+        return lambda attempt: (
+            PadsPart(secret(), self._plan, attempt.spec, own.identity.channel, own.record.row),
+            b"",
+        )
 
 
 class PaddingPart:
@@ -217,14 +221,15 @@ class PadsPart:
     The server may subtract the pads from other vectors than the signed ones. It learns nothing by that, since
     the pads of other clients are in no sum.
 
-    spec: the specs of the summed values. key: the key for which clients box their seeds. `asked` in the
-    methods is the digest of the server's request.
+    spec: the specs of the summed values. key: the key for which clients box their seeds. row: binds a row
+    of correlated noise (`Journal.row`). `asked` in the methods is the digest of the server's request.
     """
 
     secret: SecretKey
     plan: Plan
     spec: Sequence[ValueSpec]
     key: AgreementKey
+    row: Callable[[Header, str, bytes], int | None]
     phase: ClassVar[str] = _PHASE
     boxed: ClassVar[bool] = True
 
@@ -249,17 +254,26 @@ class PadsPart:
         )
 
     def open(self, agreed: Agreement, request: PadRequest, keys: Sequence[Keys]) -> PadReply:
-        """The sealed sums of pads. The seal's secret is derived, so a restart sends the same bytes."""
+        """The sealed sums of pads. The seal's secret is derived, so a restart sends the same bytes.
+
+        A refusal if correlated noise of this round was drawn for another request, such as for a retry after
+        a lost answer.
+        """
         asked = request_digest(agreed, request)
-        summed = total_pads(agreed, keys, self.noise(agreed, asked))
+        if (noise := self.noise(agreed, asked)) is None:
+            return self.refusal(agreed, request)
+        summed = total_pads(agreed, keys, noise)
         pads = seal(agreed.server, summed, asked, secret=derived(self.secret, b"two-server seals"))
         return PadReply(request=asked, bad=(), pads=pads)
 
     def refusal(self, agreed: Agreement, request: PadRequest, bad: tuple[int, ...] = ()) -> PadReply:
         return PadReply(request=request_digest(agreed, request), bad=bad, pads=REFUSED)
 
-    def noise(self, agreed: Agreement, asked: bytes) -> dict[str, NDArray[np.int64]]:
+    def noise(self, agreed: Agreement, asked: bytes) -> dict[str, NDArray[np.int64]] | None:
         """The plan's noise on each sum, by name, if the key holder adds it: one draw for each sum.
+
+        None if correlated noise of this round was drawn for another request: the key holder sees no total, so
+        the request stands for it, with the question, the set and the boxes.
 
         The noise is derived from the sum's place and from the one request on record for it. If the key holder
         lost its record, a request for another set of clients would get independent noise. With the same
@@ -269,11 +283,20 @@ class PadsPart:
         # A value that is constant in the session has one question in all rounds, so its noise is drawn once.
         questions = {question.name: question for question in agreed.openings}
         drawn = {}
-        for name, mechanism in ((own.name, Protection(self.plan, own).mechanism) for own in self.spec):
-            if mechanism.total_by == KEY_HOLDER:
-                row = self._source(questions[name], asked)
-                drawn[name] = mechanism.total_noise(KEY_HOLDER, lengths[name], [row])
-        return {name: noise for name, noise in drawn.items() if noise is not None}
+        for spec in self.spec:
+            name, mechanism = spec.name, Protection(self.plan, spec).mechanism
+            if mechanism.total_by != KEY_HOLDER:
+                continue
+            size, at = lengths[name], agreed.header
+            if mechanism.correlation.correlated:
+                before = self.row(at, name, asked)
+                found = row_noise(mechanism, self.secret, at, Sum(spec, size), before)
+            else:
+                found = mechanism.total_noise(KEY_HOLDER, size, [self._source(questions[name], asked)])
+            if found is None:
+                return None
+            drawn[name] = found
+        return drawn
 
     def _source(self, question: Question, asked: bytes) -> Source:
         numbers = u32(question.round, question.ask, question.again)

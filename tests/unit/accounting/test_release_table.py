@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from dp_accounting import GaussianDpEvent, NoOpDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefl.accounting.ledger import Ledger, Terms
+from securefl.accounting.ledger import DeclaredQuery, Ledger, Terms
 from securefl.core.errors import LocalProtocolError, UnaccountedRelease
 from securefl.core.release import Charge, Release, ReleaseKey
 from securefl.storage.database import Database
@@ -62,6 +64,32 @@ def test_counts_are_those_of_the_file(acts: list[tuple[str, int, str, int, int]]
                 said = {ledger.epsilon(holder, "server") for ledger in (*both, fresh)}
                 assert len(said) == 1
             assert {ledger.worst("server") for ledger in both} == {fresh.worst("server")}
+
+
+def test_releases_of_a_value_keep_their_separation(tmp_path: Path) -> None:
+    """The client's own ledger refuses one that comes too early, and charges nothing; also after a restart."""
+    apart = DeclaredQuery(separation=3)
+
+    def reserved(ledger: Ledger, number: int, name: str = "update", **at: Any) -> bool:
+        one = replace(key("a", number), name=name, **at)
+        before = ledger.epsilon("a", "server")
+        refused = ledger.reserve([(one, CHARGES[0])], {one: apart if name == "update" else DeclaredQuery()})
+        if refused:
+            assert ledger.epsilon("a", "server") == before
+            assert " on." in str(refused["a"])
+        return not refused
+
+    with Ledger(tmp_path / "ledger", TERMS) as ledger:
+        assert reserved(ledger, 4)
+        assert reserved(ledger, 4, attempt=1), "a retry of the round, whose row has one total"
+        assert reserved(ledger, 5, session=b"b" * 32), "another session has other noise"
+        assert reserved(ledger, 5, name="other")
+        assert reserved(ledger, 1)
+        for number in (2, 3, 5, 6):
+            assert not reserved(ledger, number)
+    with Ledger(tmp_path / "ledger", TERMS) as ledger:
+        assert not reserved(ledger, 6)
+        assert reserved(ledger, 7)
 
 
 def test_a_round_reads_the_file_once_not_once_a_client(tmp_path: Path, monkeypatch: object) -> None:

@@ -37,6 +37,8 @@ OTHER: dict[str, Any] = {
     "noise": "local",
     "noise_multiplier": 1.9,
     "dropout": 0.0,
+    "separation": 3,
+    "coefficients": (1.0, 0.5),
     "corrupt": 0.1,
     "min_cohort_size": 21,
     "max_cohort_size": 39,
@@ -64,6 +66,7 @@ OTHER: dict[str, Any] = {
 }
 BESIDE: dict[str, dict[str, Any]] = {
     "weights": {"draws": 50},
+    "coefficients": {"separation": 2},
     "fixed_batch": {"dropout": 0.0},
 }
 """What a changed field needs beside it."""

@@ -113,6 +113,28 @@ def test_a_restored_account_counts_the_same() -> None:
     assert [sum(n for _, n in again.counts.counted(client)) for client in range(3)] == [1, 2, 3]
 
 
+def test_clients_rest_as_many_rounds_as_the_plan_says() -> None:
+    of = study(FEDAVG, rounds=9)
+    algorithm, plan = composed(of)
+    spec = next(one.spec for one in algorithm.contributions)
+    other = replace(spec, name="other", schedule=replace(spec.schedule, period=2))
+    plan = replace(plan, separation=3, non_private=(spec.name, "other"))
+    specs = {spec.name: spec, "other": other}
+    account = Account(plan, specs, CLIENTS)
+    rounds = []
+    for number, clients in ((1, (0, 1)), (2, (2,)), (4, (1,))):
+        account.query([spec.name], clients, replace(HERE, round=number), initial=False)
+        account.query(["other"], (5,), replace(HERE, round=number), initial=False)
+        rounds.append(account.news())
+    rounds.insert(2, [])  # nobody was asked in round 3
+    again = Account(plan, specs, CLIENTS)
+    again.restore(rounds)
+    for one in (account, again):
+        resting = [one.resting(number) for number in range(4, 8)]
+        assert resting == [{2}, {1}, {1}, set()], "in round 4 again: a round that was cut off is played again"
+    assert Account(replace(plan, separation=1), specs, CLIENTS).resting(2) == set()
+
+
 def test_a_server_on_its_books_counts_the_orders_of_one_that_was_killed() -> None:
     of = study(FEDAVG, rounds=3)
     algorithm, plan = composed(of)

@@ -58,6 +58,7 @@ def filled(path: Path, *more: str) -> None:
         answers = kept.record([begin(), *map(act, ("deal", "mask", *more, "open"))])
         assert all(answers)
         kept.said(CLIENT, at(), "key", lambda: b"said")
+        assert kept.row(CLIENT, at(), "update", b"it") == 0
 
 
 READS: dict[str, Callable[[Journal], list[Any]]] = {
@@ -65,6 +66,7 @@ READS: dict[str, Callable[[Journal], list[Any]]] = {
     "lasting": lambda kept: kept.lasting([CLIENT], SESSION),
     "totals": lambda kept: kept.totals([CLIENT], SESSION, [100]),
     "said": lambda kept: [kept.said(CLIENT, at(), "key", lambda: b"")],
+    "rows": lambda kept: [kept.row(CLIENT, replace(at(), round=2), "update", b"it")],
     "questions": lambda kept: kept.record([act("mask")]),
     "attempts": lambda kept: kept.record([begin()]),
     "opened": lambda kept: kept.record([act("open")]),
