@@ -28,7 +28,7 @@ from securefl.core.release import SERVER, Release, ReleaseKey
 from securefl.core.wire import Header
 from securefl.secagg import Agreement, Channels, Client, Policy, Vector, centred
 from securefl.secagg.agreement import ClosedRoster
-from securefl.secagg.dealing import SALT_BYTES, Dealing, Published, published
+from securefl.secagg.dealing import SALT_BYTES, Published, published
 from securefl.secagg.messages import (
     Advertise,
     Consistent,
@@ -209,7 +209,7 @@ class Attempt:
             dealings = {member: of for view in views for member, of in view.dealings.items()}
             chosen = sorted(dealings if dealers is None else {self.place(m) for m in dealers} & set(dealings))
             holder = self.place(k)
-            near = [dealings[m] for m in closed.graph.neighbours.get(holder, ()) if m in chosen]
+            near = [dealings[m] for m in closed.graph.get(holder, ()) if m in chosen]
             dealt = Dealt(
                 dealers=tuple(chosen),
                 sealed=tuple(of.boxes[holder] for of in near),
@@ -315,9 +315,8 @@ class Attempt:
                 self.entries[k] = message
             case Shares():
                 closed = state.closed
-                dealing = Dealing(message.seed, message.marks, message.sealed, message.signature)
                 view = self.views.setdefault(closed.context, View(closed))
-                view.dealings[number] = published(closed, number, dealing)
+                view.dealings[number] = published(closed, number, message)
             case MaskedInput():
                 self.inputs[k] = (message, state.dealers)
                 self.views[state.closed.context].inputs.add((number, state.dealers))
@@ -388,7 +387,7 @@ class Attempt:
         if own not in view.told(view.seeds):
             row["seed", closed.context, own] = 1
         for other in dealers:
-            if other not in closed.graph.neighbours[own]:
+            if other not in closed.graph[own]:
                 continue
             if not {closed.entries[own].key.raw, closed.entries[other].key.raw} & keys:
                 low, high = min(own, other), max(own, other)

@@ -32,7 +32,7 @@ from securefl.core.wire import Limit
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import Protection
 from securefl.secagg.masks import Words
-from securefl.secagg.packing import unpack
+from securefl.secagg.packing import Masker, unpack
 from securefl.storage.own_record import PartyKeys
 from securefl.sums.opened import Evidence, Keys, OpenedScheme, Unboxable
 from securefl.sums.scheme import Attempt
@@ -47,7 +47,6 @@ from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.pads import (
     BOX_BYTES,
     SEALING_BYTES,
-    Padder,
     box,
     opened,
     pads_bytes,
@@ -97,8 +96,8 @@ class PaddingPart:
     form: ClassVar[Form] = "masked"
 
     def conceal(self, agreed: Agreement, member: int, secret: SecretKey) -> dict[str, Conceal]:
-        padder = Padder(agreed, seeds_of(secret, agreed, member))
-        return {vector.name: partial(padder, number) for number, vector in enumerate(agreed.vectors)}
+        pads = [([seed], ()) for seed in seeds_of(secret, agreed, member)]
+        return Masker(agreed.vectors, pads).by_name()
 
     def message(
         self,
