@@ -17,7 +17,7 @@ from typing import Any
 from securefl.core.acts import Act, Begin, RecordAct, entering
 from securefl.core.agreement import digest
 from securefl.core.entropy import Random, drawn
-from securefl.core.errors import CryptoError, LocalProtocolError
+from securefl.core.errors import CryptoError
 from securefl.core.hiding import ComputeAndConceal
 from securefl.core.keys import Commitment, SecretKey, Share
 from securefl.core.machine import Need, Outgoing, Step
@@ -257,9 +257,7 @@ class Rounds:
         """The host masked the values. Send the masked input."""
         if releases is None:
             return Step(Finished(), result="abstained")
-        wanted = [(vector.name, "masked") for vector in self.agreement.vectors]
-        if [(release.key.name, release.form) for release in releases] != wanted:
-            raise LocalProtocolError(f"Expected one masked release for each of {wanted}, got {releases}.")
+        self.agreement.require_releases(releases, "masked")
         text = state.closed.input_of(self.channels.own, state.dealers)
         said = MaskedInput(releases=releases, signature=self.channels.identity.signing.sign(text))
         return self._say(replace(state, sent=True, waited=0), said)

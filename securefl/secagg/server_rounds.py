@@ -19,7 +19,6 @@ from securefl.core.append_map import AppendMap
 from securefl.core.errors import CryptoError
 from securefl.core.keys import Commitment, Share, Signature
 from securefl.core.machine import Need, Outgoing, Step
-from securefl.core.release import Delivered
 from securefl.core.signing import cannot_agree
 from securefl.secagg.agreement import TAG_BYTES, Agreement, ClosedRoster, alive
 from securefl.secagg.checks import ADVERTISE, CONSISTENCY, MASK, SHARE, UNMASK
@@ -298,8 +297,7 @@ def complained(agreement: Agreement, state: Summing, number: int, said: Complain
 def masked(agreement: Agreement, state: Summing, number: int, said: MaskedInput) -> Step[ServerState]:
     """A masked input came. Add it to the sums at once. The sums close with the last input."""
     _admit(number, state.dealt)
-    vectors: tuple[Any, ...] = said.releases
-    pieces = _unpacked(agreement, vectors)
+    pieces = _unpacked(agreement, said.releases)
     # In round 3, clients require this signature of each survivor that does not sign. A sender that was shown
     # other dealers has signed another text: its input would stop the opening there, so it is refused here.
     text = state.closed.input_of(number, state.dealers)
@@ -309,16 +307,10 @@ def masked(agreement: Agreement, state: Summing, number: int, said: MaskedInput)
     return close_sums(agreement, state) if _all_in(state) else Step(state)
 
 
-def _unpacked(agreement: Agreement, came: tuple[Delivered, ...]) -> list[Words]:
-    wanted = [(vector.name, "masked", b"") for vector in agreement.vectors]
-    if [(one.name, one.form, one.sealed) for one in came] != wanted:
-        raise CryptoError(
-            f"Expected one masked release for each of {[name for name, *_ in wanted]}, got "
-            f"{[(one.name, one.form) for one in came]}."
-        )
+def _unpacked(agreement: Agreement, came: tuple[Any, ...]) -> list[Words]:
     return [
         unpack(one.numbers, vector.length, vector.bits)  # type: ignore[arg-type]  # checked there
-        for one, vector in zip(came, agreement.vectors, strict=True)
+        for one, vector in zip(agreement.delivered(came, "masked"), agreement.vectors, strict=True)
     ]
 
 

@@ -147,9 +147,7 @@ class OpenedClient:
             return Step(replace(state, secret=answer), need=Need(order))
         if state.secret is None:
             raise LocalProtocolError("Expected the secret of this attempt before its releases, got none.")
-        wanted = [(vector.name, self.part.form) for vector in self.agreement.vectors]
-        if [(release.key.name, release.form) for release in answer] != wanted:
-            raise LocalProtocolError(f"Expected one release for each of {wanted}, got {answer}.")
+        self.agreement.require_releases(answer, self.part.form)
         message = self.part.message(self.agreement, member, state.secret, answer, self.identity)
         return Step(done, out=(Outgoing((SERVER,), message),), result="answered")
 

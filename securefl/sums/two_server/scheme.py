@@ -26,7 +26,7 @@ from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey, Share
 from securefl.core.messages import OVERHEAD, REFUSED
-from securefl.core.release import KEY_HOLDER, Delivered, Form, Release
+from securefl.core.release import KEY_HOLDER, Form, Release
 from securefl.core.signing import AgreementKey, seal, unseal
 from securefl.core.wire import Limit
 from securefl.dp.noise import Source
@@ -143,18 +143,11 @@ class UnpaddingPart:
         }
 
     def signed(self, agreed: Agreement, member: int, said: PaddedInput) -> tuple[bytes, bytes]:
-        came: tuple[Any, ...] = said.releases
-        delivered: tuple[Delivered, ...] = came
-        names = [vector.name for vector in agreed.vectors]
-        if [(one.name, one.form, one.sealed) for one in delivered] != [(n, "masked", b"") for n in names]:
-            raise CryptoError(
-                f"Expected a padded vector for each of {names}, got {len(delivered)} values of other "
-                "names or forms: they are not in the sum."
-            )
+        delivered, count = agreed.delivered(said.releases, "masked"), len(agreed.vectors)
         boxes = [one.raw for one in said.boxes]
-        if list(map(len, boxes)) != [BOX_BYTES] * len(names):
+        if list(map(len, boxes)) != [BOX_BYTES] * count:
             raise CryptoError(
-                f"Expected {len(names)} boxes of {BOX_BYTES} bytes each, got {len(boxes)} of "
+                f"Expected {count} boxes of {BOX_BYTES} bytes each, got {len(boxes)} of "
                 f"{sum(map(len, boxes))} bytes: the client is not in the sum."
             )
         digest = vectors_digest([one.numbers for one in delivered])

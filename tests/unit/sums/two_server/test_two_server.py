@@ -302,7 +302,7 @@ def altered(of: Agreement) -> dict[str, tuple[PaddedInput, str]]:
         "one vector swapped": (replace(good, releases=(other.releases[0], count)), "did not sign"),
         "the vectors in another order": (
             replace(good, releases=good.releases[::-1]),
-            "a padded vector for each",
+            "one masked vector for each",
         ),
         "another's boxes": (replace(good, boxes=other.boxes), "did not sign"),
         "the boxes in another order": (replace(good, boxes=good.boxes[::-1]), "did not sign"),
@@ -326,15 +326,15 @@ def altered(of: Agreement) -> dict[str, tuple[PaddedInput, str]]:
         ),
         "a vector of another form": (
             signed(of, 1, replace(good, releases=(first, replace(count, form="open")))),
-            "a padded vector for each",
+            "one masked vector for each",
         ),
         "a vector with something sealed beside it": (
             signed(of, 1, replace(good, releases=(first, replace(count, sealed=b"x")))),
-            "a padded vector for each",
+            "one masked vector for each",
         ),
         "a vector too few": (
             signed(of, 1, replace(good, releases=good.releases[:1])),
-            "a padded vector for each",
+            "one masked vector for each",
         ),
         "a vector of one byte more": (
             signed(of, 1, replace(good, releases=(first, longer))),
@@ -718,7 +718,7 @@ def test_a_client_says_nothing_without_its_record_and_its_releases() -> None:
     late = machine.deadline(entered.state)
     assert late.result == "missed"
     assert machine.provide(late.state, ()).out == ()
-    with pytest.raises(LocalProtocolError, match="one release"):
+    with pytest.raises(LocalProtocolError, match="one masked release"):
         machine.provide(entered.state, ())
     with pytest.raises(LocalProtocolError, match="secret of this attempt"):
         machine.provide(begun.state, ())
