@@ -17,10 +17,10 @@ from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 from securefl.core.entropy import derived, drawn
-from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
+from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.formats import LABEL
 from securefl.core.keys import PublicKey, SecretKey, Signature
-from securefl.core.release import SERVER, Delivered, Form, Release
+from securefl.core.release import SERVER
 from securefl.core.signing import SIGNATURE_BYTES, Agree, AgreementKey, Signed, SigningKey, Verify, verify
 from securefl.core.text_safety import require_distinct, require_legible
 from securefl.core.wire import Header
@@ -408,6 +408,11 @@ class Agreement:
         return b""
 
     @cached_property
+    def names(self) -> list[str]:
+        """The names of the vectors."""
+        return [vector.name for vector in self.vectors]
+
+    @cached_property
     def questions(self) -> tuple[Question, ...]:
         return tuple(vector.question(self.header) for vector in self.vectors)
 
@@ -430,26 +435,6 @@ class Agreement:
         vectors = fields(*(vector.encoded() for vector in self.vectors))
         whole = fields(self.plan, self.task, self.rules, self.roster.digest, vectors)
         return place + digest(b"agreement", b"", whole)
-
-    def require_releases(self, releases: Sequence[Release], form: Form) -> None:
-        """Raise LocalProtocolError unless the host gave one release for each vector, of this form."""
-        names = [vector.name for vector in self.vectors]
-        if [(one.key.name, one.form) for one in releases] != [(name, form) for name in names]:
-            raise LocalProtocolError(f"Expected one {form} release for each of {names}, got {releases}.")
-
-    def delivered(self, came: tuple[Any, ...], form: Form) -> tuple[Delivered, ...]:
-        """Return a client's values. Raises CryptoError unless they are one for each vector, of this form."""
-        names, parts = [vector.name for vector in self.vectors], []
-        for one in came:
-            # An encrypted value is bytes without numbers, a masked one numbers without bytes.
-            beside = one.numbers.size if form == "encrypted" else len(one.sealed)
-            parts.append((one.name, one.form, beside))
-        if parts != [(name, form, 0) for name in names]:
-            raise CryptoError(
-                f"Expected one {form} vector for each of {names}, got {len(came)} values of other names, "
-                "forms or sizes: they are not in the sum."
-            )
-        return came
 
     def check(self, member: int, signature: Signature, message: bytes) -> None:
         """Raise CryptoError unless the pinned member signed this message."""

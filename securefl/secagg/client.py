@@ -83,7 +83,7 @@ class Client(Rounds):
 
     def provide(self, state: ClientState, answer: Any) -> Step[ClientState]:
         """Process the host's answer to the last need. It is ignored after the client has finished."""
-        return Step(state) if isinstance(state, Finished) else CLIENT.provide(self, state, answer)
+        return Step(state) if isinstance(state, Finished) else CLIENT.answered(state)(self, state, answer)
 
     def deadline(self, state: ClientState) -> Step[ClientState]:
         """Process a deadline. The client gives up after more than `patience` deadlines in one state."""

@@ -21,7 +21,7 @@ from securefl.core.errors import CryptoError
 from securefl.core.hiding import ComputeAndConceal
 from securefl.core.keys import Commitment, SecretKey, Share
 from securefl.core.machine import Need, Outgoing, Step
-from securefl.core.release import SERVER, Release
+from securefl.core.release import SERVER, Release, require_releases
 from securefl.core.signing import AgreementKey
 from securefl.secagg import checks
 from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, advertised, alive
@@ -257,7 +257,7 @@ class Rounds:
         """The host masked the values. Send the masked input."""
         if releases is None:
             return Step(Finished(), result="abstained")
-        self.agreement.require_releases(releases, "masked")
+        require_releases(releases, self.agreement.names, "masked")
         text = state.closed.input_of(self.channels.own, state.dealers)
         said = MaskedInput(releases=releases, signature=self.channels.identity.signing.sign(text))
         return self._say(replace(state, sent=True, waited=0), said)

@@ -135,15 +135,15 @@ class Table:
             f"Expected {due.__name__}, got {event.__name__}, not due yet.", sender=sender, phase=phase
         )
 
-    def provide(self, party: Any, state: State, answer: Any) -> Step[Any]:
-        """Process the host's answer. Raises LocalProtocolError if the state awaits none."""
+    def answered(self, state: State) -> Handler:
+        """Return the function for the host's answer. Raises LocalProtocolError if the state awaits none."""
         asked = next((event for event in state.awaits if not _sent(event)), None)
         if asked is None:
             raise LocalProtocolError(
                 f"Expected an answer only to a need, got one in {type(state).__name__}. Provide what a step "
                 "asked for."
             )
-        return self._handlers[type(state), asked](party, state, answer)
+        return self._handlers[type(state), asked]
 
     def deadline(self, party: Any, state: Any, patience: int) -> Step[Any]:
         """Process a deadline: count it, and if as many as `patience` passed in the state, go on without."""

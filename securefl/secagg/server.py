@@ -72,7 +72,7 @@ class Server:
 
     def provide(self, state: ServerState, answer: Summed | Aborted) -> Step[ServerState]:
         """Process the result of `Unmasking.run`."""
-        return SERVER.provide(self.agreement, state, answer)
+        return SERVER.answered(state)(self.agreement, state, answer)
 
     def deadline(self, state: ServerState) -> Step[ServerState]:
         """Continue with the clients that answered, or abort with the reason."""

@@ -19,6 +19,7 @@ from securefl.core.append_map import AppendMap
 from securefl.core.errors import CryptoError
 from securefl.core.keys import Commitment, Share, Signature
 from securefl.core.machine import Need, Outgoing, Step
+from securefl.core.release import delivered
 from securefl.core.signing import cannot_agree
 from securefl.secagg.agreement import TAG_BYTES, Agreement, ClosedRoster, alive
 from securefl.secagg.checks import ADVERTISE, CONSISTENCY, MASK, SHARE, UNMASK
@@ -310,7 +311,7 @@ def masked(agreement: Agreement, state: Summing, number: int, said: MaskedInput)
 def _unpacked(agreement: Agreement, came: tuple[Any, ...]) -> list[Words]:
     return [
         unpack(one.numbers, vector.length, vector.bits)  # type: ignore[arg-type]  # checked there
-        for one, vector in zip(agreement.delivered(came, "masked"), agreement.vectors, strict=True)
+        for one, vector in zip(delivered(came, agreement.names, "masked"), agreement.vectors, strict=True)
     ]
 
 

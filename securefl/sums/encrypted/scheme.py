@@ -18,7 +18,7 @@ from securefl.core.errors import CryptoError, RemoteProtocolError
 from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey
 from securefl.core.messages import OVERHEAD, REFUSED, OpenReply
-from securefl.core.release import KEY_HOLDER, SERVER, Form, Release
+from securefl.core.release import KEY_HOLDER, SERVER, Form, Release, delivered
 from securefl.core.wire import Header, Limit, decode, encode
 from securefl.he.keys import EncryptionKey, checked
 from securefl.he.parameters import STRONG
@@ -177,7 +177,7 @@ class AddingPart:
         return {EncryptedInput: limit, OpenReply: limit}
 
     def signed(self, agreed: Agreement, member: int, said: EncryptedInput) -> tuple[bytes, bytes]:
-        digest = input_digest([one.sealed for one in agreed.delivered(said.releases, "encrypted")])
+        digest = input_digest([one.sealed for one in delivered(said.releases, agreed.names, "encrypted")])
         return digest, signed_input(agreed, member, digest)
 
     def add(self, agreed: Agreement, total: Any, sender: str, said: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey, Share
 from securefl.core.messages import OVERHEAD, REFUSED
-from securefl.core.release import KEY_HOLDER, Form, Release
+from securefl.core.release import KEY_HOLDER, Form, Release, delivered
 from securefl.core.signing import AgreementKey, seal, unseal
 from securefl.core.wire import Limit
 from securefl.dp.noise import Source
@@ -143,14 +143,14 @@ class UnpaddingPart:
         }
 
     def signed(self, agreed: Agreement, member: int, said: PaddedInput) -> tuple[bytes, bytes]:
-        delivered, count = agreed.delivered(said.releases, "masked"), len(agreed.vectors)
+        vectors, count = delivered(said.releases, agreed.names, "masked"), len(agreed.vectors)
         boxes = [one.raw for one in said.boxes]
         if list(map(len, boxes)) != [BOX_BYTES] * count:
             raise CryptoError(
                 f"Expected {count} boxes of {BOX_BYTES} bytes each, got {len(boxes)} of "
                 f"{sum(map(len, boxes))} bytes: the client is not in the sum."
             )
-        digest = vectors_digest([one.numbers for one in delivered])
+        digest = vectors_digest([one.numbers for one in vectors])
         return digest, signed_input(agreed, member, digest, boxes_digest(boxes))
 
     def add(self, agreed: Agreement, total: Any, sender: str, said: Any) -> AppendMap[int, Input]:
