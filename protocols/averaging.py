@@ -38,7 +38,7 @@ from securefl.algorithm import (
 )
 from securefl.core.ranges import Fraction, Range, Ranged
 from securefl.errors import ConfigError, SecureFLError
-from securefl.protocols.contributions import COUNT, Count, Sampling, Size
+from securefl.protocols.contributions import COUNT, LOSS, Count, Loss, Sampling, Size
 from securefl.protocols.parts import Part, ServerUpdate
 from securefl.training import Learnt, Problem
 
@@ -218,6 +218,40 @@ def sampling(count: int, aggregation: Aggregation, *, replacement: bool = False,
         weighs="counts" if aggregation == "full" else "draws",
         draws=count,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class ByLosses(Selection):
+    """A selection by clients' losses of the broadcast model, and by their numbers of records."""
+
+    problem: Problem
+
+    @property
+    def loss(self) -> Loss:
+        """The loss that clients are asked for."""
+        raise NotImplementedError
+
+    @property
+    def contributions(self) -> tuple[Contribution, ...]:
+        return (self.loss, Size(self.problem))
+
+    def losses(
+        self, state: State, population: Population, cohort: Sequence[int], number: int = 0
+    ) -> Generator[CohortQuery, Answers, Floats]:
+        """Ask a cohort for its losses: float64 (N,), nan for a client that does not answer.
+
+        number: of the query in its round.
+        """
+        found = np.full(population.clients, np.nan)
+        if cohort:
+            answers = yield CohortQuery(
+                cohort=tuple(cohort),
+                broadcast=state.broadcast,
+                per_client=(self.loss.query,),
+                number=number,
+            )
+            found = numbers(answers, LOSS.name, found)
+        return found
 
 
 # The loop ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from securefl.core.ranges import Decay, Positive, Range, Weight
 from securefl.protocols.averaging import (
     Adam,
     Averaging,
+    ByLosses,
     Cohort,
     Momentum,
     Options,
@@ -146,22 +147,17 @@ class CFCFM(Options):
 
 
 @dataclass(frozen=True, eq=False)
-class ByLoss(Selection):
+class ByLoss(ByLosses):
     """Selects by the valuation sqrt(n_k) * loss_k, of each client's newest loss (Goetz et al. 2019)."""
 
-    problem: Problem
     options: ActiveFL
 
     @property
-    def _loss(self) -> Loss:
+    def loss(self) -> Loss:
         return Loss(self.problem, self.options.loss_bound, Schedule(initial=1))
 
-    @property
-    def contributions(self) -> tuple[Contribution, ...]:
-        return (self._loss, Size(self.problem))
-
     def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
-        return (self._loss.query,), {}
+        return (self.loss.query,), {}
 
     def draw(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
         # the paper's valuation: sqrt(n_k) times the mean loss

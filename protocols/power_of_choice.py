@@ -10,8 +10,6 @@ import numpy as np
 
 from securefl.algorithm import (
     Algorithm,
-    CohortQuery,
-    Contribution,
     Floats,
     Population,
     State,
@@ -20,36 +18,30 @@ from securefl.algorithm import (
 from securefl.core.ranges import Range
 from securefl.protocols.averaging import (
     Averaging,
+    ByLosses,
     Chosen,
     Options,
-    Selection,
     cohort_size,
     known_or_mean,
-    numbers,
 )
-from securefl.protocols.contributions import LOSS, SIZE, Loss, LossBound, Size
+from securefl.protocols.contributions import SIZE, Loss, LossBound
 from securefl.training import Problem
 
 
 @dataclass(frozen=True, eq=False)
-class ByLargestLoss(Selection):
+class ByLargestLoss(ByLosses):
     """Selects the K of `candidates` clients with the largest losses.
 
     Candidates are drawn without replacement, with probability proportional to n_k. The server asks them for
     their loss. A candidate that does not answer ranks last.
     """
 
-    problem: Problem
     candidates: int
     loss_bound: float | None = None
 
     @property
-    def _loss(self) -> Loss:
+    def loss(self) -> Loss:
         return Loss(self.problem, self.loss_bound)
-
-    @property
-    def contributions(self) -> tuple[Contribution, ...]:
-        return (self._loss, Size(self.problem))
 
     def choose(
         self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
@@ -58,11 +50,7 @@ class ByLargestLoss(Selection):
         candidates = tuple(
             sorted(sample_without_replacement(population.among(log_sizes), self.candidates, rng))
         )
-        losses = np.full(population.clients, np.nan)
-        if candidates:
-            question = self._loss.query
-            answers = yield CohortQuery(cohort=candidates, broadcast=state.broadcast, per_client=(question,))
-            losses = numbers(answers, LOSS.name, losses)
+        losses = yield from self.losses(state, population, candidates)
         # nan sorts last, so the largest known losses come first
         order = sorted(candidates, key=lambda k: (np.isnan(losses[k]), -losses[k]))
         return dict.fromkeys(order[:count], 1), state.remember(newest=losses)

@@ -28,16 +28,15 @@ from securefl.algorithm import (
 from securefl.core.ranges import Fraction, Range
 from securefl.protocols.averaging import (
     Averaging,
+    ByLosses,
     Chosen,
     Options,
     Replace,
-    Selection,
     cohort_size,
     known_or_mean,
-    numbers,
     sampling,
 )
-from securefl.protocols.contributions import LOSS, SIZE, Loss, LossBound, Size
+from securefl.protocols.contributions import SIZE, Loss, LossBound
 from securefl.protocols.fedcor.process import covariance, fit, grouped, most_informative, plane
 from securefl.protocols.parts import Part, Update, gather_mean
 from securefl.training import Problem
@@ -51,27 +50,22 @@ _LEARNING_RATE: Final = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class ByCorrelation(Selection):
+class ByCorrelation(ByLosses):
     """Selects the K clients whose losses together are most informative of all clients' losses.
 
     update: the contribution that a trial's cohort is asked for.
     """
 
-    problem: Problem
     options: FedCor
     update: Contribution
 
     @property
-    def _loss(self) -> Loss:
+    def loss(self) -> Loss:
         return Loss(
             self.problem,
             self.options.loss_bound,
             Schedule(period=0, extra=self.options.losses(self.problem.rounds)),
         )
-
-    @property
-    def contributions(self) -> tuple[Contribution, ...]:
-        return (self._loss, Size(self.problem))
 
     def choose(
         self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
@@ -82,7 +76,7 @@ class ByCorrelation(Selection):
             state = self._begun(state, population.clients, rng)
         if number <= options.warm_up + 1:
             before = state.memory["losses"]
-            state = yield from self._losses(state, population, LOSSES)
+            state = yield from self._known(state, population, LOSSES)
             state = self._learnt(state, state.memory["losses"] - before, number, options.window)
         if number <= options.warm_up:
             return uniform, state
@@ -101,24 +95,18 @@ class ByCorrelation(Selection):
             chosen=np.zeros(clients, np.int64),
         )
 
-    def _losses(
+    def _known(
         self, state: State, population: Population, number: int
     ) -> Generator[CohortQuery, Answers, State]:
-        """The losses of all clients on the state's broadcast, nan for a client that does not answer."""
-        found, everyone = np.full(population.clients, np.nan), population.everyone()
-        if everyone:
-            question = self._loss.query
-            answers = yield CohortQuery(
-                cohort=everyone, broadcast=state.broadcast, per_client=(question,), number=number
-            )
-            found = numbers(answers, LOSS.name, found)
+        """The state with the losses of all clients on its broadcast."""
+        found = yield from self.losses(state, population, population.everyone(), number)
         return state.remember(losses=found)
 
     def _tried(
         self, state: State, population: Population, cohort: tuple[int, ...], number: int
     ) -> Generator[CohortQuery, Answers, State]:
         """The state after a trial (Algorithm 2, lines 4 to 11). The trial's model is dropped."""
-        state = yield from self._losses(state, population, LOSSES)
+        state = yield from self._known(state, population, LOSSES)
         if not cohort:
             return state
         draws = ByDraws(dict.fromkeys(cohort, 1))
@@ -127,7 +115,7 @@ class ByCorrelation(Selection):
         if step is None:  # no sum was opened
             return state
         trained = Replace().apply(state, step)
-        after = yield from self._losses(trained, population, TRIAL)
+        after = yield from self._known(trained, population, TRIAL)
         change = after.memory["losses"] - state.memory["losses"]
         return self._learnt(state, change, number, self.options.window_after)
 

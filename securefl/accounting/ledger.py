@@ -98,16 +98,14 @@ class Ledger(Budget[str]):
         self._fresh: set[ReleaseKey] = set()  # keys that are new in the latest call of `reserve`
         self._filed = ReleaseTable(self._db, self._newest)
         super().__init__(self._filed, terms, allotted)
+        self._note = HeadNote(self._db.path, counter)
         try:
-            with self._db.explaining():
-                self._note = HeadNote(self._db.path, counter)
-                self._note.write(self.head)
+            self._noted()
         except BaseException:
             self._db.close()
             raise
 
     def close(self) -> None:
-        self._note.close()
         self._db.close()
 
     @contextmanager

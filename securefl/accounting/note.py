@@ -11,19 +11,17 @@ A backup of the folder holds ledger and note together, and they agree. A second 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from struct import Struct
 from typing import Final
 
 from securefl.accounting.chain import Head
-from securefl.storage import inputs
-from securefl.storage.database import IN_MEMORY, Damaged, seal
+from securefl.storage.database import IN_MEMORY
+from securefl.storage.note import SealedNote
 
 END = "-head"
 """The note's file name is the ledger's name with this ending."""
-_NOTE: Final = Struct("<Q32s")
-_LARGEST = 2**10
+_LAYOUT: Final = Struct("<Q32s")
 
 
 def noted(ledger: Path | str) -> Head | None:
@@ -36,42 +34,26 @@ def noted(ledger: Path | str) -> Head | None:
 
 def noted_in(file: Path) -> Head | None:
     """Return the head in a note or counter, or None if it is not there. Raises Damaged if it was changed."""
-    if not file.exists():
-        return None
-    content = inputs.content(file, _LARGEST)
-    if not content:  # created, but not written yet
-        return None
-    body = content[: _NOTE.size]
-    if content[_NOTE.size :] != seal("head", body):
-        raise Damaged(f"its note {file.name} is not as it was written")
-    return Head(*_NOTE.unpack(body))
+    found = _note(file).read()
+    return None if found is None else Head(*found)
 
 
 class HeadNote:
-    """The open note beside a ledger, and its counter. Raises OSError if a file cannot be created."""
+    """The note beside a ledger, and its counter."""
 
     def __init__(self, ledger: Path | str, counter: Path | None = None) -> None:
-        beside = [] if ledger == IN_MEMORY else [_beside(ledger)]
-        # O_NOFOLLOW: an attacker's link at this path would otherwise redirect the write to another file
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
-        self._files: list[int] = []
-        try:
-            for path in beside if counter is None else [*beside, counter]:
-                self._files.append(os.open(path, flags, 0o600))
-        except OSError:
-            self.close()
-            raise
+        files = (None if ledger == IN_MEMORY else _beside(ledger), counter)
+        # SQLite keeps its file when the process changes its folder, and so must the notes.
+        self._notes = [_note(file.absolute()) for file in files if file is not None]
 
     def write(self, head: Head) -> None:
-        """Write the head in one piece, so that a reader finds the old head or the new head."""
-        for file in self._files:
-            # all notes have one length, so a new note overwrites the old one completely
-            body = _NOTE.pack(head.count, head.digest)
-            os.pwrite(file, body + seal("head", body), 0)
+        """Write the head. Raises OSError if a file cannot be written."""
+        for each in self._notes:
+            each.write(head.count, head.digest)
 
-    def close(self) -> None:
-        while self._files:
-            os.close(self._files.pop())
+
+def _note(file: Path) -> SealedNote:
+    return SealedNote(file, "head", _LAYOUT)
 
 
 def _beside(ledger: Path | str) -> Path:

@@ -178,7 +178,7 @@ class SharedLedger:
     ) -> None:
         self._clock = clock
         self._terms = terms
-        self._db = Database.of(lasting(path), KIND)
+        self._db, self._note = Database.of(lasting(path), KIND), HeadNote(path)
         try:
             with self._db.explaining():
                 before = noted(path)  # read first, because another process may write meanwhile
@@ -190,8 +190,6 @@ class SharedLedger:
                 _agree(path, stored, terms)
                 _same_records(path, stored, records)
                 _entries(self._db.rows, before)
-            with self._db.explaining():
-                self._note = HeadNote(path)
             self._noted()
         except BaseException:
             self._db.close()
@@ -204,7 +202,6 @@ class SharedLedger:
         self.close()
 
     def close(self) -> None:
-        self._note.close()
         self._db.close()
 
     def _noted(self) -> None:

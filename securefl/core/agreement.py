@@ -408,6 +408,11 @@ class Agreement:
         return b""
 
     @cached_property
+    def names(self) -> list[str]:
+        """The names of the vectors."""
+        return [vector.name for vector in self.vectors]
+
+    @cached_property
     def questions(self) -> tuple[Question, ...]:
         return tuple(vector.question(self.header) for vector in self.vectors)
 

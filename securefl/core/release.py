@@ -7,7 +7,7 @@ a peer) and `Ledger.open` (the value, for a caller's own training loop). Both co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, final, get_args
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.core.errors import ConfigError, UnaccountedRelease
+from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, UnaccountedRelease
 from securefl.core.keys import Guarded
 from securefl.core.sparse import sparse
 from securefl.core.text_safety import require_legible
@@ -153,6 +153,27 @@ class Delivered:
     form: Form
     numbers: NDArray[np.generic]
     sealed: bytes
+
+
+def require_releases(releases: Sequence[Release], names: Sequence[str], form: Form) -> None:
+    """Raise LocalProtocolError unless these are one release of each name, of this form."""
+    if [(one.key.name, one.form) for one in releases] != [(name, form) for name in names]:
+        raise LocalProtocolError(f"Expected one {form} release for each of {names}, got {releases}.")
+
+
+def delivered(came: tuple[Any, ...], names: Sequence[str], form: Form) -> tuple[Delivered, ...]:
+    """Return a client's vectors. Raises CryptoError unless they are one of each name, of this form."""
+    parts = []
+    for one in came:
+        # An encrypted value is bytes without numbers, a masked one numbers without bytes.
+        beside = one.numbers.size if form == "encrypted" else len(one.sealed)
+        parts.append((one.name, one.form, beside))
+    if parts != [(name, form, 0) for name in names]:
+        raise CryptoError(
+            f"Expected one {form} vector for each of {names}, got {len(came)} values of other names, forms "
+            "or sizes: they are not in the sum."
+        )
+    return came
 
 
 # `Permit` checks that its caller has this object. The check stops mistakes, not malice: Python hides nothing.

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
-Bits = NDArray[np.bool_]
 
 _GAPS: Final = 16
 _ONES, _EQUAL, _VALUES = 0, 1, 4

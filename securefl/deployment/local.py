@@ -30,6 +30,7 @@ from securefl.deployment.updates import Updates
 from securefl.storage.files import folder_at
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
+from securefl.sums.registry import has_key_holder
 
 _SOCKET, _COUNTERS = "party.sock", "counters"
 _GOODBYE = 5.0
@@ -67,7 +68,7 @@ class LocalDeployment:
         self._plan, self._updates, self._folder, self._sessions = plan, updates, folder, sessions
         warn_of_state(plan, updates, f"{clients} clients")
         names = [client_name(k) for k in range(clients)]
-        held = [KEY_HOLDER] if plan.sum in ("two-server", "ckks") else []
+        held = [KEY_HOLDER] if has_key_holder(plan) else []
         self._keys = {name: Identity.generate(name) for name in (*names, *held, SERVER)}
         self.pinned = PinnedRoster({name: own.member() for name, own in self._keys.items()})
         self.server = ServerSide(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar, overload
 
@@ -41,7 +41,6 @@ _LAST: Final = 2**62
 """No number of a turn is larger. A relay that lies about one cannot make the server run out of them."""
 _MOST_PACKETS: Final = 2**20
 _MOST_METRICS: Final = 2**10
-Pairs = tuple[tuple[str, bytes], ...]
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -133,41 +132,31 @@ class Entered:
 # A wave -----------------------------------------------------------------------------------------------
 
 
-@message("turn", sender="envelope")
+@dataclass(frozen=True)
+class Parcel:
+    """A message inside an envelope, and the name of its sender in a turn, of its receiver in a reply."""
+
+    name: str
+    data: bytes = field(repr=False)
+
+
+@message("turn", sender="envelope", version=2)
 @dataclass(frozen=True, kw_only=True)
 class Turn:
     """The server's request to a party in one wave. It travels in a `SignedTurn`.
 
     Attributes:
-        calls: the call to a new place, handled first; empty if the party stays at its place.
-        senders, contents: the sender and the bytes of each message to this party, in the order of delivery.
+        call: the call to a new place, handled first; empty if the party stays at its place.
+        packets: the messages to this party, in the order of delivery.
         deadline: 1 if the current phase has ended, so that no more messages of it come; else 0.
     """
 
-    calls: tuple[bytes, ...] = field(default=(), repr=False)
-    senders: tuple[str, ...] = ()
-    contents: tuple[bytes, ...] = field(default=(), repr=False)
+    call: bytes = field(default=b"", repr=False)
+    packets: tuple[Parcel, ...] = ()
     deadline: int = 0
 
-    @classmethod
-    def of(cls, packets: Iterable[tuple[str, bytes]] = (), *, call: bytes | None = None) -> Turn:
-        """A turn with these packets, each the sender and its bytes, after this call."""
-        senders, contents = _columns(packets)
-        return cls(calls=() if call is None else (call,), senders=senders, contents=contents)
-
-    @property
-    def call(self) -> bytes | None:
-        """The call to a new place, or None."""
-        return self.calls[0] if self.calls else None
-
-    @property
-    def packets(self) -> Pairs:
-        """(sender, bytes) of each message to this party, in the order of delivery."""
-        return tuple(zip(self.senders, self.contents, strict=True))
-
     def fits(self) -> bool:
-        pairs = len(self.senders) == len(self.contents)
-        return pairs and len(self.calls) <= 1 and self.deadline in (0, 1)
+        return self.deadline in (0, 1)
 
 
 @message("signed-turn", sender="envelope")
@@ -217,33 +206,16 @@ class SignedTurn:
         return sizes == (VISIT_BYTES, SIGNATURE_BYTES) and self.number >= 0
 
 
-@message("turn-reply", sender="envelope")
+@message("turn-reply", sender="envelope", version=2)
 @dataclass(frozen=True, kw_only=True)
 class TurnReply:
     """The party's reply: its own key or nothing, and its messages, each for one receiver."""
 
     key: bytes = field(default=b"", repr=False)
-    receivers: tuple[str, ...] = ()
-    contents: tuple[bytes, ...] = field(default=(), repr=False)
-
-    @classmethod
-    def of(cls, packets: Iterable[tuple[str, bytes]] = (), *, key: bytes = b"") -> TurnReply:
-        """A reply with these packets, each the receiver and its bytes."""
-        receivers, contents = _columns(packets)
-        return cls(key=key, receivers=receivers, contents=contents)
-
-    @property
-    def packets(self) -> Pairs:
-        """(receiver, bytes) of each message."""
-        return tuple(zip(self.receivers, self.contents, strict=True))
+    packets: tuple[Parcel, ...] = ()
 
     def fits(self) -> bool:
-        return len(self.receivers) == len(self.contents)
-
-
-def _columns(packets: Iterable[tuple[str, bytes]]) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
-    pairs = tuple(packets)
-    return tuple(name for name, _ in pairs), tuple(data for _, data in pairs)
+        return True
 
 
 # Computing beside a party -----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ClientState
@@ -30,6 +30,7 @@ from securefl.deployment.messages import (
     VISIT_BYTES,
     Enter,
     Entered,
+    Parcel,
     SignedTurn,
     Turn,
     TurnReply,
@@ -70,6 +71,7 @@ class _Visit:
     next: int = 0
 
 
+@dataclass(eq=False, repr=False)
 class PartySession:
     """One client, or the key holder, over all its sessions.
 
@@ -101,38 +103,27 @@ class PartySession:
         ConfigError: the roster does not have the party, or has it with other keys.
     """
 
-    def __init__(
-        self,
-        name: str,
-        plan: Plan,
-        work: bytes,
-        pinned: PinnedRoster,
-        diary: SessionStore,
-        make: Make,
-        *,
-        newest: Callable[[bytes], int],
-        barred: Callable[[bytes], str] = lambda session: "",
-        note: Callable[[], None] = lambda: None,
-        random: Callable[[int], bytes] = secrets.token_bytes,
-    ) -> None:
-        if name not in pinned.members:
+    name: str
+    plan: Plan
+    work: bytes
+    pinned: PinnedRoster
+    diary: SessionStore
+    make: Make
+    _: KW_ONLY
+    newest: Callable[[bytes], int]
+    barred: Callable[[bytes], str] = lambda session: ""
+    note: Callable[[], None] = lambda: None
+    random: Callable[[int], bytes] = secrets.token_bytes
+    _session: bytes = field(default=b"", init=False)
+    _visit: _Visit | None = field(default=None, init=False)
+    _kept: dict[int, ClientState] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if self.name not in self.pinned.members:
             raise ConfigError(
-                f"Expected {name} in the roster, got {', '.join(sorted(pinned.members))}: it is not "
-                "enrolled. Have its line added, and pin the new roster."
+                f"Expected {self.name} in the roster, got {', '.join(sorted(self.pinned.members))}: it is "
+                "not enrolled. Have its line added, and pin the new roster."
             )
-        self.name = name
-        self.diary = diary
-        self._plan = plan
-        self._work = work
-        self._pinned = pinned
-        self._make = make
-        self._newest = newest
-        self._barred = barred
-        self._note = note
-        self._random = random
-        self._session = b""
-        self._visit: _Visit | None = None
-        self._kept: dict[int, ClientState] = {}
 
     @property
     def session(self) -> bytes:
@@ -158,7 +149,7 @@ class PartySession:
         except BaseException:
             self._visit = None
             raise
-        self._note()
+        self.note()
         return reply
 
     def prepare(self) -> bool:
@@ -194,7 +185,7 @@ class PartySession:
             raise by_server(
                 "Expected a turn for this visit, got one from before a restart, or of another session."
             )
-        if not signed.is_signed(self._pinned.members[SERVER].identity, self._session, self.name):
+        if not signed.is_signed(self.pinned.members[SERVER].identity, self._session, self.name):
             raise by_server(
                 "Expected a turn that the server signed for this party and session, got turn "
                 f"{signed.number} without "
@@ -230,38 +221,38 @@ class PartySession:
                 "Expected a new session, got one that ended when the party entered another: an old request "
                 "was replayed, or the server used a nonce twice."
             )
-        if why := self._barred(session):
+        if why := self.barred(session):
             raise by_server(why)
         if not known:
             # Written before the party acts in the session. Otherwise, after a crash, it would take the
             # session for a new one and run its rounds again.
             self.diary.enter(session, study)
         self._visit, self._kept = None, dict(self.diary.kept(session))
-        party = self._make(session, self._kept)
-        party.enter(self._pinned.directory(session), after=self._newest(session))
+        party = self.make(session, self._kept)
+        party.enter(self.pinned.directory(session), after=self.newest(session))
         self._session = session
         _LOG.info("%s entered session %s of %r", self.name, session.hex()[:16], study)
-        return _Visit(party, self._random(VISIT_BYTES))
+        return _Visit(party, self.random(VISIT_BYTES))
 
     def _checked(self, enter: Enter) -> bytes:
         """The session under the party's own plan and roster. RemoteProtocolError if the request differs."""
         try:
-            enter.require_signed(self._pinned.members[SERVER].identity)
+            enter.require_signed(self.pinned.members[SERVER].identity)
         except CryptoError:
             raise by_server(
                 "Expected a request signed by the server of the roster, got one that it did not sign: it is "
                 "another server's, or was changed on its way."
             ) from None
         found = differences(
-            {**json.loads(self._plan.text()), **_digests(self._pinned.digest, self._work)},
+            {**json.loads(self.plan.text()), **_digests(self.pinned.digest, self.work)},
             {**enter.table(sender=SERVER), **_digests(enter.roster, enter.work)},
         )
         if found:
             raise by_server(
                 f"Expected this party's plan and roster for {enter.study!r}, got {'; '.join(found)}."
-                f"{_OLD_ROSTER if self._pinned.digest != enter.roster else ''}"
+                f"{_OLD_ROSTER if self.pinned.digest != enter.roster else ''}"
             )
-        return self._pinned.session(self._plan, enter.nonce)
+        return self.pinned.session(self.plan, enter.nonce)
 
 
 def _digests(roster: bytes, work: bytes) -> Mapping[str, str]:
@@ -275,19 +266,19 @@ def answer_turn(party: Party, turn: Turn) -> TurnReply:
     """The reply of a party that stands for one name. RemoteProtocolError leaves it at its place."""
     (name,), key = party.names, b""
     out: list[Packet] = []
-    if turn.call is not None:
+    if turn.call:
         key = party.call([name], turn.call)
         out += _driver(party).begin()
     if turn.packets or turn.deadline:
         driver = _driver(party)
-        for sender, data in turn.packets:
-            out += driver.deliver(Packet(sender, name, data))
+        for own in turn.packets:
+            out += driver.deliver(Packet(own.name, name, own.data))
         out += _worked(driver)
         if turn.deadline:
             out += driver.deadline()[1]
     if party.drive is not None:
         out += _worked(party.drive)
-    return TurnReply.of(((packet.to, packet.data) for packet in out), key=key)
+    return TurnReply(key=key, packets=tuple(Parcel(packet.to, packet.data) for packet in out))
 
 
 def _noted(party: Party) -> list[str]:

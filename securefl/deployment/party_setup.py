@@ -41,7 +41,7 @@ from securefl.study.config import Arm, Study
 from securefl.study.seeded import World
 from securefl.study.split_key import Keeper
 from securefl.study.world import build, scale, tested_on
-from securefl.sums.registry import scheme_of
+from securefl.sums.registry import has_key_holder
 from securefl.training.task import Problem
 
 
@@ -102,8 +102,7 @@ class PartyStudy:
     @property
     def names(self) -> tuple[str, ...]:
         """The parties beside the clients: the server, and a key holder if the plan needs one."""
-        scheme = scheme_of(self.plan)
-        holder = self.scores is not None or (scheme is not None and scheme.key_holder_learns)
+        holder = self.scores is not None or has_key_holder(self.plan)
         return (SERVER, KEY_HOLDER) if holder else (SERVER,)
 
     def key_holder(self, record: OwnRecord) -> KeyHolderParty:

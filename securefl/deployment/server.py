@@ -156,7 +156,7 @@ def serve(
     Raises nothing. An error of the party ends its connection and is told to the owner.
     """
     require_platform()
-    _Server(listener, thread, frozenset(allow), most, patience, peer).run()
+    _Server(listener, thread, allow, most, patience, peer).run()
 
 
 def served(
@@ -212,20 +212,18 @@ class _Line(Connection):
             self._connection.shutdown(socket.SHUT_RDWR)
 
 
+@dataclass(eq=False)
 class _Server:
     """The connections of a party, and their limits."""
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        thread: PartyThread,
-        allow: frozenset[int],
-        most: int,
-        patience: float,
-        peer: Callable[[socket.socket], int],
-    ) -> None:
-        self._listener, self._thread, self._allow = listener, thread, allow
-        self._most, self._patience, self._peer = most, patience, peer
+    listener: socket.socket
+    thread: PartyThread
+    allow: Collection[int]
+    most: int
+    patience: float
+    peer: Callable[[socket.socket], int]
+
+    def __post_init__(self) -> None:
         self._lock, self._lines = Lock(), set[_Line]()
         self._threads: list[Thread] = []
         self._notes: list[Future[None]] = []
@@ -233,11 +231,11 @@ class _Server:
 
     def run(self) -> None:
         """Accept connections until the listener is shut down. Then all connections end."""
-        self._listener.setblocking(False)
+        self.listener.setblocking(False)
         poll = select.poll()
-        poll.register(self._listener, select.POLLIN)
+        poll.register(self.listener, select.POLLIN)
         try:
-            while not _hung_up(self._listener):
+            while not _hung_up(self.listener):
                 # The wait has a limit, since a signal just before it would not end it.
                 if poll.poll(1000 * _HEARS):
                     self._accept()
@@ -250,7 +248,7 @@ class _Server:
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._listener.accept()
+            connection, _ = self.listener.accept()
         except BlockingIOError:
             return
         except OSError as error:
@@ -279,12 +277,12 @@ class _Server:
 
     def _admitted(self, connection: socket.socket) -> _Line | None:
         try:
-            user = self._peer(connection)
+            user = self.peer(connection)
         except OSError as error:
             self._note(f"Refused a connection whose user the kernel does not name: {error}.")
             return None
-        if user not in self._allow:
-            may = sorted(self._allow)
+        if user not in self.allow:
+            may = sorted(self.allow)
             self._note(
                 f"Refused user {user}, which is not among {may}. If it is a relay, name it with --allow."
             )
@@ -296,7 +294,7 @@ class _Server:
                 self._lines.remove(longest)
                 longest.end()
             if len(self._lines) < _PLACES:
-                self._lines.add(line := _Line(connection, user, self._most, self._patience))
+                self._lines.add(line := _Line(connection, user, self.most, self.patience))
                 return line
         self._note(f"Refused a connection of user {user}: there are {_PLACES} already, with a request each.")
         return None
@@ -305,7 +303,7 @@ class _Server:
         """Count bytes that a connection brings. RemoteProtocolError if there is no memory for them."""
         with self._lock:
             line.idle = None
-            held, most = sum(one.held for one in self._lines), _FRAMES * self._most
+            held, most = sum(one.held for one in self._lines), _FRAMES * self.most
             if line.ended or held + count > most:
                 raise refusal(
                     f"Expected frames of at most {most} bytes on all connections together, got {count} more "
@@ -341,7 +339,7 @@ class _Server:
         requests = [line.receive(hold=lambda count: self._hold(line, count))]
         if requests == [None]:
             return False
-        reply = self._thread.run(lambda: self._reply(line, requests))
+        reply = self.thread.run(lambda: self._reply(line, requests))
         while not wait([reply], timeout=_HEARS).done:
             # Of a request that is begun, the end of this side drops the reply alone.
             if line.gone and (reply.cancel() or line.ended):
@@ -357,38 +355,38 @@ class _Server:
         # The connection may have ended since its thread checked it.
         if line.gone or (request := requests.pop()) is None:
             raise refusal(_GONE)
-        return self._thread.party.answer(line, request)
+        return self.thread.party.answer(line, request)
 
     def _prepare_soon(self) -> None:
         # One piece waits in the party's thread at a time, so that a request waits for one at most.
         with self._lock:
             if self._preparing is None or self._preparing.done():
-                self._preparing = self._thread.run(self._prepare)
+                self._preparing = self.thread.run(self._prepare)
 
     def _prepare(self) -> None:
         """In the party's thread: work beforehand, piece by piece. Requests that came meanwhile go first."""
         try:
-            more = self._thread.party.prepare()
+            more = self.thread.party.prepare()
         except Exception:
             # Nothing is lost: the party does the same work as it answers, and refuses if it fails again.
             _LOG.exception("preparing an answer failed")
             return
         if more:
-            self._preparing = self._thread.run(self._prepare)
+            self._preparing = self.thread.run(self._prepare)
 
     def _note(self, text: str) -> None:
         """Tell the owner. If many notes come while a request is at work, some are dropped."""
 
         def told() -> None:
             try:
-                self._thread.party.tell(text)
+                self.thread.party.tell(text)
             except Exception:
                 _LOG.exception("a note for the owner was lost: %s", text)
 
         with self._lock:
             self._notes = [note for note in self._notes if not note.done()]
             if len(self._notes) < _MOST_NOTES:
-                self._notes.append(self._thread.run(told))
+                self._notes.append(self.thread.run(told))
 
 
 def _hung_up(connection: socket.socket) -> bool:

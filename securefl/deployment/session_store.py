@@ -14,7 +14,7 @@ from typing import Any
 from securefl.algorithm.queries import ClientState
 from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import DataError
-from securefl.storage.database import Damaged, Database, Kind, Value, check, decoding, seal
+from securefl.storage.database import Damaged, Database, Kind, decoding
 
 LEDGER, ACTS = "ledger.sqlite", "acts.sqlite"
 """The one file of a client, and that of a party without a ledger (see `deployment.files`)."""
@@ -91,19 +91,19 @@ class SessionStore:
 
     def bound_to(self, name: str) -> str:
         """The value that a name is bound to; empty if it is not bound."""
-        rows = self._sealed("SELECT * FROM bound WHERE name = ?", (name,))
+        rows = self._db.sealed("SELECT * FROM bound WHERE name = ?", (name,))
         return str(rows[0][1]) if rows else ""
 
     def bound(self, name: str, value: str) -> str:
         """Bind a name to a value, unless it is bound already. Returns the value that it is bound to."""
         with self._db.transaction():
-            self._put("INSERT OR IGNORE INTO bound", name, value)
+            self._db.put("INSERT OR IGNORE INTO bound", name, value)
         return self.bound_to(name)
 
     def note_allowed(self, sessions: int) -> None:
         """Write for `allowed` how many sessions without noise the owner agreed to."""
         with self._db.transaction():
-            self._put("INSERT OR REPLACE INTO bound", _ALLOWED, str(sessions))
+            self._db.put("INSERT OR REPLACE INTO bound", _ALLOWED, str(sessions))
 
     def allowed(self) -> int:
         """The number of sessions without noise that the party's newest process allows; 0 if none noted it."""
@@ -129,10 +129,10 @@ class SessionStore:
             found = self._session("WHERE session = ?", (session,))
             if found is None:
                 raise Damaged("the session is missing")
-            self._put("INSERT OR REPLACE INTO sessions", *found[:-1], 1)
+            self._db.put("INSERT OR REPLACE INTO sessions", *found[:-1], 1)
 
-    def _sessions(self) -> list[Sequence[Any]]:
-        return self._sealed("SELECT * FROM sessions ORDER BY number")
+    def _sessions(self) -> list[tuple[Any, ...]]:
+        return self._db.sealed("SELECT * FROM sessions ORDER BY number")
 
     def newest(self) -> tuple[int, bytes]:
         """The number of sessions that were entered, and the last of them; 0 and no bytes if there is none."""
@@ -145,14 +145,14 @@ class SessionStore:
         return 0 if found is None else int(found[0])
 
     def _session(self, which: str, values: Sequence[bytes] = ()) -> Sequence[Any] | None:
-        rows = self._sealed(f"SELECT * FROM sessions {which}", values)
+        rows = self._db.sealed(f"SELECT * FROM sessions {which}", values)
         return rows[0] if rows else None
 
     def enter(self, session: bytes, study: str) -> None:
         """Write a new session durably, and delete the client state of the session before."""
         with self._db.transaction():
             number = self._next("sessions")
-            self._put("INSERT INTO sessions", number, session, study[:_LONGEST], self._clock(), 0)
+            self._db.put("INSERT INTO sessions", number, session, study[:_LONGEST], self._clock(), 0)
             self._db.run("DELETE FROM client_state")
 
     # Refusals -----------------------------------------------------------------------------------------
@@ -183,40 +183,28 @@ class SessionStore:
 
     def records(self) -> list[tuple[str, Entry]]:
         """The fingerprints of the party's records over time, each with the owner's reason for the change."""
-        rows = self._sealed("SELECT * FROM records ORDER BY number")
+        rows = self._db.sealed("SELECT * FROM records ORDER BY number")
         return [(digest, Entry(why, at)) for _, digest, why, at in rows]
 
     def note_records(self, digest: str, why: str) -> None:
         """Write the fingerprint of the records that the party has from now on."""
         with self._db.transaction():
-            self._put("INSERT INTO records", self._next("records"), digest, why[:_LONGEST], self._clock())
+            self._db.put("INSERT INTO records", self._next("records"), digest, why[:_LONGEST], self._clock())
 
     # Kept state ---------------------------------------------------------------------------------------
 
     def keep(self, session: bytes, client: int, own: ClientState) -> None:
         """Write the client state of a session, in place of the earlier one."""
         with self._db.transaction():
-            self._put("INSERT OR REPLACE INTO client_state", 1, session, client, packed(own))
+            self._db.put("INSERT OR REPLACE INTO client_state", 1, session, client, packed(own))
 
     def kept(self, session: bytes) -> Mapping[int, ClientState]:
         """The client state of this session by the client's number, or nothing."""
-        rows = self._sealed("SELECT * FROM client_state WHERE session = ?", (session,))
+        rows = self._db.sealed("SELECT * FROM client_state WHERE session = ?", (session,))
         with self._db.explaining(), decoding():
             return {client: unpacked(arrays) for _, _, client, arrays in rows}
 
     # Rows ---------------------------------------------------------------------------------------------
-
-    def _sealed(self, query: str, values: Sequence[Value] = ()) -> list[Sequence[Any]]:
-        """The rows of a query without their seals, which are checked."""
-        rows = self._db.rows(query, values)
-        with self._db.explaining():
-            for *content, sealed in rows:
-                check(sealed, *content)
-        return [row[:-1] for row in rows]
-
-    def _put(self, how: str, *row: Value) -> None:
-        """Write a row with its seal. how: the statement up to the values."""
-        self._db.run(f"{how} VALUES ({'?, ' * len(row)}?)", (*row, seal(*row)))
 
     def _next(self, table: str) -> int:
         found: Sequence[Any] = self._db.rows(f"SELECT COALESCE(MAX(number), 0) + 1 FROM {table}")[0]

@@ -16,6 +16,7 @@ from securefl.deployment.messages import (
     REFUSED,
     Enter,
     Entered,
+    Parcel,
     SignedTurn,
     Turn,
     TurnReply,
@@ -113,7 +114,7 @@ class RemoteTransport:
         if KEY_HOLDER not in to:
             return {}
         self._begun = []
-        said, out = self._wave({KEY_HOLDER: Turn.of(call=data)})
+        said, out = self._wave({KEY_HOLDER: Turn(call=data)})
         self._begun = out
         return said
 
@@ -140,7 +141,7 @@ class RemoteTransport:
                 continue
             own = _grouped(waiting)
             posted = {
-                name: Turn.of(own.get(name, ()), call=calls.get(name))
+                name: Turn(call=calls.get(name, b""), packets=tuple(own.get(name, ())))
                 for name in sorted({*calls, *(own.keys() & self._here)})
             }
             calls, waiting = {}, []
@@ -183,17 +184,17 @@ class RemoteTransport:
             self._count(name, turns[name], reply)
             said[name] = reply.key
             # The sender is the party whose reply carried the packet, not a field that the packet states.
-            out += [Packet(name, to, data) for to, data in reply.packets]
+            out += [Packet(name, own.name, own.data) for own in reply.packets]
         return said, out
 
     def _count(self, name: str, turn: Turn, reply: TurnReply) -> None:
-        for counts, contents in ((self.traffic.received, turn.contents), (self.traffic.sent, reply.contents)):
-            counts[name] = counts.get(name, 0) + sum(map(len, contents))
+        for counts, packets in ((self.traffic.received, turn.packets), (self.traffic.sent, reply.packets)):
+            counts[name] = counts.get(name, 0) + sum(len(own.data) for own in packets)
 
 
-def _grouped(packets: Sequence[Packet]) -> dict[str, list[tuple[str, bytes]]]:
+def _grouped(packets: Sequence[Packet]) -> dict[str, list[Parcel]]:
     """Packets by their receiver, each as its sender and its bytes."""
-    found: dict[str, list[tuple[str, bytes]]] = {}
+    found: dict[str, list[Parcel]] = {}
     for packet in packets:
-        found.setdefault(packet.to, []).append((packet.sender, packet.data))
+        found.setdefault(packet.to, []).append(Parcel(packet.sender, packet.data))
     return found

@@ -130,9 +130,9 @@ class GridExchange:
 
     def _greeted(self, nodes: Iterable[int]) -> dict[int, str]:
         """The party of each of these nodes that answers; empty if it names none."""
-        posted = {str(node): (node, _stating()) for node in nodes}
+        posted = {str(node): (node, stating()) for node in nodes}
         answers = self._asked(HELLO, posted, min(_PATIENCE, self._entering / 2))
-        named = {int(node): _stated(content, _PARTY) for node, content in answers.items()}
+        named = {int(node): _stated(content, "party") for node, content in answers.items()}
         return {node: name if isinstance(name, str) else "" for node, name in named.items()}
 
     def partitions(self, patience: float) -> int:
@@ -142,9 +142,9 @@ class GridExchange:
         """
         for _ in self._tries(self._clock() + patience, _PAUSE):
             for node in self._grid.get_node_ids():
-                posted = {"a node": (node, _stating())}
+                posted = {"a node": (node, stating())}
                 found = self._asked(SIMULATION, posted, min(_PATIENCE, patience))
-                count = _stated(found.get("a node", RecordDict()), _COUNT)
+                count = _stated(found.get("a node", RecordDict()), "nodes")
                 if type(count) is int and 1 <= count <= _MOST_NODES:
                     return count
         raise ConfigError(
@@ -206,29 +206,16 @@ def _pulled(grid: Grid, sent: str, who: str) -> Message | None:
 
 
 HELLO: Final = "query.securefl_hello"
-"""The type of messages that ask a node for its party."""
-_RECORD, _PARTY = "securefl", "party"
+"""The type of messages that ask a node for its party, which the reply states as `party`."""
+SIMULATION: Final = "query.securefl_simulation"
+"""The type of messages that ask a simulated node for the number of all nodes, stated as `nodes`."""
+_RECORD: Final = "securefl"
 _MOST_NODES: Final = 2**20
 _PATIENCE: Final = 30.0
 _PAUSE: Final = 0.5
 
 
-def said(name: str) -> RecordDict:
-    """A node's reply to a hello: the party that it relays for."""
-    return _stating(**{_PARTY: name})
-
-
-SIMULATION: Final = "query.securefl_simulation"
-"""The type of messages that ask a simulated node for the number of all nodes."""
-_COUNT = "nodes"
-
-
-def counted(nodes: int) -> RecordDict:
-    """A simulated node's reply: the number of all nodes."""
-    return _stating(**{_COUNT: nodes})
-
-
-def _stating(**words: str | int) -> RecordDict:
+def stating(**words: str | int) -> RecordDict:
     """The content of a message with these words; a question has none."""
     return RecordDict({_RECORD: ConfigRecord(dict(words))})
 
@@ -270,7 +257,7 @@ def relay(message: Message, name: str, ask: Callable[[bytes], bytes]) -> Message
     # leaves this function.
     try:
         if kind == HELLO:
-            return Message(said(name), reply_to=message)
+            return Message(stating(party=name), reply_to=message)
         if kind == FRAME:
             return Message(wrapped(ask(unwrapped(message.content, sender="server"))), reply_to=message)
         _log.warning("Expected a message of type %s or %s, got %s.", FRAME, HELLO, kind)

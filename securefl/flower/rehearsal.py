@@ -35,10 +35,11 @@ from securefl.flower.exchange import FRAME
 from securefl.flower.records import Layout, Task
 from securefl.flower.secure_app import inner_of, result_of
 from securefl.flower.secure_grid import never_opened, require_weights, served
-from securefl.flower.secured_strategy import ROSTER, RehearsalGrid, Started, with_key_holder
+from securefl.flower.secured_strategy import ROSTER, RehearsalGrid, Started
 from securefl.flower.terms import PREFIX, AppTerms
 from securefl.mechanisms.charges import events_of
 from securefl.storage.texts import read_text, toml
+from securefl.sums.registry import has_key_holder
 
 NODES: Final = 10
 """The number of nodes of Flower's simulation, if nothing else is said."""
@@ -245,7 +246,7 @@ def _count(found: Rehearsal, nodes: int | None, config: dict[str, Any], terms: A
             return own if nodes is None else nodes
     whole = NODES if nodes is None else nodes
     # In a simulation the last node stands for the key holder of such sums.
-    return whole - with_key_holder(terms.plan)
+    return whole - has_key_holder(terms.plan)
 
 
 def _told(found: Rehearsal, started: Started, terms: AppTerms, nodes: int) -> None:

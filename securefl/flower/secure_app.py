@@ -29,7 +29,7 @@ from securefl.core.logs import logger
 from securefl.deployment.connection import send
 from securefl.deployment.messages import Compute, Computed
 from securefl.deployment.peers import user_of
-from securefl.flower.exchange import SIMULATION, counted, relay
+from securefl.flower.exchange import SIMULATION, relay, stating
 from securefl.flower.records import Task
 from securefl.storage.files import folder_at
 
@@ -156,7 +156,7 @@ class _SecureApp(ClientApp):
 
     def __call__(self, message: Message, context: Context) -> Message:
         if message.metadata.message_type == SIMULATION and _partition(context) is not None:
-            return Message(counted(int(context.node_config["num-partitions"])), reply_to=message)
+            return Message(stating(nodes=int(context.node_config["num-partitions"])), reply_to=message)
         name, path, user = self._party(context)
         compute = partial(self._computed, message, context)
         ask = partial(send, path, timeout=message.metadata.ttl, user=user, compute=compute)

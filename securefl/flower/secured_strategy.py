@@ -21,7 +21,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
-from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.core.ranges import Positive, Ranged
@@ -38,6 +37,7 @@ from securefl.flower.study_strategy import OwnRounds
 from securefl.flower.terms import PLACE, PREFIX, AppTerms, Config
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
+from securefl.sums.registry import has_key_holder
 
 ROSTER: Final = "roster.jsonl"
 _SERVER: Final = f"{PREFIX}server"
@@ -175,7 +175,8 @@ class SecureStrategy(OwnRounds):
                 yield server
             return
         count = GridExchange(grid, deadline=place.deadline).partitions(place.patience)
-        clients = count - with_key_holder(terms.plan)
+        # The last node stands for the key holder.
+        clients = count - has_key_holder(terms.plan)
         _log.warning(
             "A simulation of %d parties under the terms of %s: this process has all their keys, and protects "
             "none of them. In a deployment the run config names the server's folder, %s.",
@@ -197,11 +198,6 @@ class SecureStrategy(OwnRounds):
     def summary(self) -> None:
         """Log the strategy's own summary."""
         self.strategy.summary()
-
-
-def with_key_holder(plan: Plan) -> bool:
-    """Whether the last node of a simulation stands for the key holder of the plan's sums."""
-    return plan.sum in ("two-server", "ckks")
 
 
 @contextmanager

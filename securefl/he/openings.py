@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from securefl.core.errors import DataError, RemoteProtocolError
-from securefl.storage.database import Database, Kind, check, seal
+from securefl.storage.database import Database, Kind
 
 Reply = Callable[[], bytes]
 KIND = Kind(
@@ -37,9 +37,7 @@ class Openings:
     def __init__(self, path: Path | str = ":memory:") -> None:
         self._db = Database(path, KIND)
         try:
-            with self._db.explaining():
-                for *row, sealed in self._db.rows("SELECT request, integers, reply, seal FROM openings"):
-                    check(sealed, *row)
+            self._db.sealed("SELECT * FROM openings")
         except BaseException:
             self._db.close()
             raise
@@ -78,12 +76,8 @@ class Openings:
         # many replies has little noise. A reply is stored before it is sent, so a crash in between changes
         # nothing.
         with self._db.transaction():
-            row = self._db.row(
-                "SELECT request, integers, reply, seal FROM openings WHERE request = ?", (request,)
-            )
-            if row is not None:
-                check(row[-1], *row[:-1])
-                return bytes(row[2])
+            if stored := self._db.sealed("SELECT * FROM openings WHERE request = ?", (request,)):
+                return bytes(stored[0][2])
             if self.opened + integers > cap:
                 raise RemoteProtocolError(
                     f"Expected at most {cap} openings of this key, got more: they are used up. Start a "
@@ -92,6 +86,5 @@ class Openings:
                     phase="open",
                 )
             answer = reply()
-            own = seal(request, integers, answer)
-            self._db.run("INSERT INTO openings VALUES (?, ?, ?, ?)", (request, integers, answer, own))
+            self._db.put("INSERT INTO openings", request, integers, answer)
             return answer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from securefl.core.errors import RemoteProtocolError
-from securefl.storage.database import Database, Kind, check, seal
+from securefl.storage.database import Database, Kind
 
 KIND = Kind(
     name="record of matched profiles",
@@ -28,9 +28,7 @@ class Matched:
     def __init__(self, path: Path | str = ":memory:") -> None:
         self._db = Database(path, KIND)
         try:
-            with self._db.explaining():
-                for *row, sealed in self._db.rows("SELECT profile, request, seal FROM matched"):
-                    check(sealed, *row)
+            self._db.sealed("SELECT * FROM matched")
         except BaseException:
             self._db.close()
             raise
@@ -46,8 +44,7 @@ class Matched:
         with self._db.transaction():
             row = self._db.row("SELECT request FROM matched WHERE profile = ?", (profile,))
             if row is None:
-                values = (profile, request, seal(profile, request))
-                self._db.run("INSERT INTO matched VALUES (?, ?, ?)", values)
+                self._db.put("INSERT INTO matched", profile, request)
         if row is not None and row != (request,):
             raise RemoteProtocolError(
                 "Expected a profile that was matched with no other baseline before, got one that was: a "

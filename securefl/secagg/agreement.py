@@ -22,6 +22,7 @@ from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import Commitment, PublicKey, SecretKey, Signature
 from securefl.core.newest import newest
 from securefl.core.signing import AgreementKey
+from securefl.core.wire import message
 from securefl.secagg.graph import Graph, draw
 from securefl.secagg.policy import Parameters
 
@@ -144,8 +145,9 @@ class Agreement(agreement.Agreement):
         return self.parameters.digest()
 
 
+@message("secagg-advertise", sender="client")
 @dataclass(frozen=True)
-class Entry:
+class Advertise:
     """A member's advertisement: a key and a nonce, both fresh for this attempt, and a signature over them."""
 
     key: PublicKey
@@ -162,19 +164,15 @@ class Entry:
         if not self.well_formed:
             sizes = [len(part.raw) for part in (self.key, self.nonce, self.signature)]
             raise CryptoError(f"Expected a key and a nonce of 32 bytes and a signature of 64, got {sizes}.")
-        agreement.check(member, self.signature, advertised(agreement, member, self.key, self.nonce))
-
-
-def advertised(agreement: Agreement, member: int, key: PublicKey, nonce: Commitment) -> bytes:
-    """Return the bytes that a member signs in round 0."""
-    return _advertised(agreement.context, member, key.raw, nonce.raw)
+        agreement.check(member, self.signature, advertised(agreement.context, member, self.key, self.nonce))
 
 
 # Cached: the result is public and follows from the arguments alone. In a simulation one process checks the
 # same advertisements for many members.
 @lru_cache(maxsize=2048)
-def _advertised(context: bytes, member: int, key: bytes, nonce: bytes) -> bytes:
-    return tagged(b"advertise", context, u32(member), key, nonce)
+def advertised(context: bytes, member: int, key: PublicKey, nonce: Commitment) -> bytes:
+    """Return the bytes that a member signs in round 0 of the attempt of this context."""
+    return tagged(b"advertise", context, u32(member), key.raw, nonce.raw)
 
 
 @lru_cache(maxsize=8)
@@ -219,7 +217,7 @@ class ClosedRoster:
     """
 
     agreement: Agreement
-    entries: Mapping[int, Entry]
+    entries: Mapping[int, Advertise]
 
     @cached_property
     def members(self) -> tuple[int, ...]:
@@ -276,12 +274,12 @@ class ClosedRoster:
 
     def surviving_neighbours(self, member: int, survivors: Set[int]) -> tuple[int, ...]:
         """Return a member's neighbours among the survivors, ascending."""
-        return tuple(other for other in self.graph.neighbours[member] if other in survivors)
+        return tuple(other for other in self.graph[member] if other in survivors)
 
     def lonely(self, survivors: Sequence[int]) -> int | None:
         """Return a survivor with too few surviving neighbours, or None if there is none."""
         # The server reconstructs and removes a dropped neighbour's mask. If all neighbours of an input
         # dropped or collude, only its self-mask is secret, and that is opened for every survivor.
         # Rings can give a member fewer neighbours than others, so a whole roster is asked for one too.
-        few = self.graph.neighbours.degrees(survivors) < self.agreement.parameters.least_degree
+        few = self.graph.degrees(survivors) < self.agreement.parameters.least_degree
         return next((one for one, alone in zip(survivors, few.tolist(), strict=True) if alone), None)

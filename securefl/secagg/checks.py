@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from securefl.core.agreement import u32
 from securefl.core.errors import CryptoError, RemoteProtocolError
 from securefl.core.keys import Share
 from securefl.core.newest import newest
 from securefl.core.release import SERVER
-from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, Entry, alive, one_list
+from securefl.secagg.agreement import Advertise, Agreement, Channels, ClosedRoster, alive, one_list
 from securefl.secagg.dealing import Pair, check_evidence, opened, share_key
 from securefl.secagg.messages import Dealt, RosterClosed, Survivors
 
@@ -26,7 +27,7 @@ def refusal(phase: str, reason: str) -> RemoteProtocolError:
     return RemoteProtocolError(reason, sender=SERVER, phase=phase)
 
 
-def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClosed) -> ClosedRoster:
+def read_roster(agreement: Agreement, own: int, entry: Advertise, roster: RosterClosed) -> ClosedRoster:
     """Check that the closed roster has pinned members only, and our unchanged entry.
 
     The others' signatures are not verified here. A neighbour's box opens only if that neighbour saw the same
@@ -96,7 +97,7 @@ def read_dealt(closed: ClosedRoster, channels: Channels, dealt: Dealt) -> Opened
             f"Expected {least} or more ascending dealers of the roster, us among them, got {len(dealers)} "
             f"{'with' if own in dealt_by else 'without'} us.",
         )
-    near = [member for member in closed.graph.neighbours[own] if member in dealt_by]
+    near = [member for member in closed.graph[own] if member in dealt_by]
     if any(len(part) != len(near) for part in (dealt.sealed, dealt.marks, dealt.evidence)):
         raise refusal(SHARE, f"Expected the shares of our {len(near)} neighbours, got {len(dealt.sealed)}.")
     pairs: dict[int, Pair] = {}
@@ -170,12 +171,10 @@ def _survivors(closed: ClosedRoster, dealers: Sequence[int], came: Survivors) ->
     return survivors
 
 
-@newest
-def _ascend(numbers: Sequence[int], allowed: Sequence[int]) -> bool:
-    return ascending(numbers, allowed)
-
-
 def ascending(numbers: Sequence[int], allowed: Iterable[int]) -> bool:
     """Whether the numbers are distinct, ascending and allowed."""
     distinct = set(numbers)
     return list(numbers) == sorted(distinct) and distinct.issubset(allowed)
+
+
+_ascend: Final = newest(ascending)

@@ -7,17 +7,15 @@ active mode) and answers one request to unmask. The host trains, quantises, adds
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
-from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.machine import Expects, Step
 from securefl.core.release import SERVER
-from securefl.secagg import checks
 from securefl.secagg.client_rounds import ClientState, Finished, Rounds
 from securefl.secagg.messages import from_server
-from securefl.secagg.phases import CLIENT, DEADLINE, NotDue
+from securefl.secagg.phases import CLIENT
 from securefl.secagg.policy import Policy
 
 
@@ -68,10 +66,6 @@ class Client(Rounds):
         return CLIENT.begin(self)
 
     def expects(self, state: ClientState) -> Expects:
-        return self._expects
-
-    @cached_property
-    def _expects(self) -> Expects:
         return Expects(self.agreement.header, from_server(self.agreement))
 
     def receive(self, state: ClientState, sender: str, message: Any) -> Step[ClientState]:
@@ -84,32 +78,14 @@ class Client(Rounds):
             raise RemoteProtocolError(
                 f"Expected messages from the server, got one from {sender}.", sender=sender, phase="client"
             )
-        try:
-            does = CLIENT.handler(state, type(message))
-        except NotDue:
-            raise checks.refusal(
-                "client", f"Expected {CLIENT.due(state)}, got {type(message).__name__}, not due yet."
-            ) from None
+        does = CLIENT.handler(state, type(message), sender=sender, phase="client")
         return Step(state) if does is None else does(self, state, message)
 
     def provide(self, state: ClientState, answer: Any) -> Step[ClientState]:
         """Process the host's answer to the last need. It is ignored after the client has finished."""
-        if isinstance(state, Finished):
-            return Step(state)
-        does = CLIENT.answered(state)
-        if does is None:
-            raise LocalProtocolError(
-                f"Expected an answer only to a need, got one in {type(state).__name__}. Provide what a step "
-                "asked for."
-            )
-        return does(self, state, answer)
+        return Step(state) if isinstance(state, Finished) else CLIENT.answered(state)(self, state, answer)
 
     def deadline(self, state: ClientState) -> Step[ClientState]:
         """Process a deadline. The client gives up after more than `patience` deadlines in one state."""
         # A client that has answered awaits no message: `answered` is its result already.
-        does = CLIENT.handler(state, DEADLINE)
-        if does is None:
-            return Step(state)
-        if state.waited < self.patience:
-            return Step(replace(state, waited=state.waited + 1))
-        return does(self, state)
+        return CLIENT.deadline(self, state, self.patience)

@@ -12,20 +12,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from securefl.core.acts import Act, Begin, RecordAct, entering
 from securefl.core.agreement import digest
 from securefl.core.entropy import Random, drawn
-from securefl.core.errors import CryptoError, LocalProtocolError
+from securefl.core.errors import CryptoError
 from securefl.core.hiding import ComputeAndConceal
 from securefl.core.keys import Commitment, SecretKey, Share
 from securefl.core.machine import Need, Outgoing, Step
-from securefl.core.release import SERVER, Release
+from securefl.core.release import SERVER, Release, require_releases
 from securefl.core.signing import AgreementKey
 from securefl.secagg import checks
-from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, Entry, advertised, alive
+from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, advertised, alive
 from securefl.secagg.dealing import Pair, deal
 from securefl.secagg.messages import (
     Advertise,
@@ -36,7 +35,6 @@ from securefl.secagg.messages import (
     MaskedInput,
     Quorum,
     RosterClosed,
-    Shares,
     Survivors,
     Unmask,
 )
@@ -80,7 +78,7 @@ class Advertised(Waiting):
 
     secret: SecretKey
     key: AgreementKey
-    entry: Entry
+    entry: Advertise
     closed: ClosedRoster | None = field(default=None, repr=False)
 
     @property
@@ -187,9 +185,10 @@ class Rounds:
         random = drawn(secret, b"advertise" + self.agreement.context)
         key = AgreementKey(SecretKey(random(SECRET_BYTES)))
         nonce = Commitment(random(SECRET_BYTES))
-        signature = self.channels.identity.signing.sign(advertised(self.agreement, own, key.public, nonce))
-        said = Advertise(key=key.public, nonce=nonce, signature=signature)
-        return self._say(Advertised(secret=secret, key=key, entry=Entry(key.public, nonce, signature)), said)
+        text = advertised(self.agreement.context, own, key.public, nonce)
+        signature = self.channels.identity.signing.sign(text)
+        said = Advertise(key.public, nonce, signature)
+        return self._say(Advertised(secret=secret, key=key, entry=said), said)
 
     def shown_roster(self, state: Advertised, came: RosterClosed) -> Step[ClientState]:
         """The server closed the roster. Check it."""
@@ -207,15 +206,12 @@ class Rounds:
         random = drawn(state.secret, b"deal" + closed.context)
         seed = SecretKey(random(SECRET_BYTES))
         try:
-            dealing, own = deal(closed, self.channels, seed, state.key.secret, random)
+            said, own = deal(closed, self.channels, seed, state.key.secret, random)
         except CryptoError:
             raise checks.refusal(
                 checks.SHARE,
                 "Expected usable channel keys in the roster, got one that cannot be agreed with.",
             ) from None
-        said = Shares(
-            seed=dealing.seed, marks=dealing.marks, sealed=dealing.sealed, signature=dealing.signature
-        )
         return self._say(Dealing(key=state.key, seed=seed, closed=closed, own=own), said)
 
     def open(self, state: Dealing, dealt: Dealt) -> Step[ClientState]:
@@ -237,8 +233,7 @@ class Rounds:
         assert opened is not None
         pairs = {**opened.pairs, self.channels.own: state.own}
         held = Holding(closed=state.closed, dealers=opened.dealers, pairs=pairs)
-        masker = self._masker(state, [dealer for dealer in pairs if dealer != self.channels.own])
-        conceal = {vector.name: partial(masker, i) for i, vector in enumerate(self.agreement.vectors)}
+        conceal = self._masker(state, [*opened.pairs]).by_name()
         order = ComputeAndConceal(client=self.name, header=self.agreement.header, conceal=conceal)
         return Step(held, need=Need(order))
 
@@ -255,15 +250,14 @@ class Rounds:
         # the sender counted as dropped. The self-mask protects such an input.
         plus = [seed for other, seed in seeds.items() if own < other]
         minus = [seed for other, seed in seeds.items() if other < own]
-        return Masker(self.agreement.vectors, (*plus, state.seed), tuple(minus))
+        vectors = self.agreement.vectors
+        return Masker(vectors, [((*plus, state.seed), minus)] * len(vectors))
 
     def send(self, state: Holding, releases: tuple[Release, ...] | None) -> Step[ClientState]:
         """The host masked the values. Send the masked input."""
         if releases is None:
             return Step(Finished(), result="abstained")
-        wanted = [(vector.name, "masked") for vector in self.agreement.vectors]
-        if [(release.key.name, release.form) for release in releases] != wanted:
-            raise LocalProtocolError(f"Expected one masked release for each of {wanted}, got {releases}.")
+        require_releases(releases, self.agreement.names, "masked")
         text = state.closed.input_of(self.channels.own, state.dealers)
         said = MaskedInput(releases=releases, signature=self.channels.identity.signing.sign(text))
         return self._say(replace(state, sent=True, waited=0), said)

@@ -21,6 +21,7 @@ from securefl.core.entropy import Random
 from securefl.core.errors import CryptoError
 from securefl.core.formats import prefix
 from securefl.core.keys import Commitment, Guarded, SecretKey, Share, Signature
+from securefl.core.wire import message
 from securefl.secagg.agreement import Channels, ClosedRoster
 from securefl.secagg.shamir import SHARE_BYTES, parse, split
 
@@ -61,8 +62,9 @@ def seed_mark(context: bytes, dealer: int, seed: bytes) -> Commitment:
     return Commitment(digest(b"seed", context, u32(dealer), seed))
 
 
+@message("secagg-shares", sender="client")
 @dataclass(frozen=True)
-class Dealing:
+class Shares:
     """The published part of a dealing.
 
     Attributes:
@@ -80,7 +82,7 @@ class Dealing:
 
 def deal(
     closed: ClosedRoster, channels: Channels, seed: SecretKey, key: SecretKey, random: Random
-) -> tuple[Dealing, Pair]:
+) -> tuple[Shares, Pair]:
     """Share the two secrets among the dealer's holders. Return the dealing and the dealer's own pair."""
     own = channels.own
     holders = closed.graph.holders(own)
@@ -106,7 +108,7 @@ def deal(
     if closed.agreement.roster.known is not None:
         closed.agreement.roster.known.made(_all_of(closed, own, marks, sealed), tree)
     signature = channels.identity.signing.sign(signed(closed, own, hashed, tree.root))
-    return Dealing(hashed, tuple(marks), tuple(sealed), signature), pairs[own]
+    return Shares(hashed, tuple(marks), tuple(sealed), signature), pairs[own]
 
 
 def opened(closed: ClosedRoster, channels: Channels, dealer: int, sealed: Share, marks: Commitment) -> Pair:
@@ -201,7 +203,7 @@ def leaves(
 class Published:
     """A dealing that the server has checked, with places of holders and the tree."""
 
-    dealing: Dealing
+    dealing: Shares
     places: Mapping[int, int]
     boxes: Mapping[int, Share]
     tree: Tree
@@ -235,7 +237,7 @@ def check_evidence(
     closed.agreement.check(dealer, signature, signed(closed, dealer, seed, root))
 
 
-def published(closed: ClosedRoster, dealer: int, dealing: Dealing) -> Published:
+def published(closed: ClosedRoster, dealer: int, dealing: Shares) -> Published:
     """Check lengths and the signature, or raise CryptoError.
 
     Only a holder can check what is sealed for it.

@@ -10,7 +10,6 @@ section 5).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -22,8 +21,10 @@ from numpy.typing import NDArray
 from securefl.core.errors import LocalProtocolError
 
 
-class Rows(Mapping[int, tuple[int, ...]]):
-    """The neighbours of each member, made into a tuple when they are looked up. A client needs few of them.
+class Graph(Mapping[int, tuple[int, ...]]):
+    """The neighbours of each member, ascending, without the member itself.
+
+    They are made into a tuple when they are looked up, since a client needs few of them.
 
     Args:
         members: the members, ascending.
@@ -67,6 +68,10 @@ class Rows(Mapping[int, tuple[int, ...]]):
     def __len__(self) -> int:
         return len(self._places)
 
+    def holders(self, member: int) -> tuple[int, ...]:
+        """Return the holders of this member's shares: its neighbours and itself, ascending."""
+        return tuple(sorted((*self[member], member)))
+
     def degrees(self, alive: Sequence[int]) -> NDArray[np.int64]:
         """Return how many neighbours each member of `alive` has in `alive`, in the order of `alive`."""
         if self._orders is None:
@@ -79,32 +84,17 @@ class Rows(Mapping[int, tuple[int, ...]]):
         return np.asarray((there[beside[places]] & first[places]).sum(axis=1))
 
 
-@dataclass(frozen=True)
-class Graph:
-    """The neighbours of each member, ascending, without the member itself."""
-
-    neighbours: Rows
-
-    def holders(self, member: int) -> tuple[int, ...]:
-        """Return the holders of this member's shares: its neighbours and itself, ascending."""
-        return tuple(sorted((*self.neighbours[member], member)))
-
-
-def draw(members: Sequence[int], degree: int, seed: bytes) -> Graph:
+# Cached, since a process may simulate many members. What it returns follows from the arguments.
+@lru_cache(maxsize=4)
+def draw(members: tuple[int, ...], degree: int, seed: bytes) -> Graph:
     """The graph over `members` (ascending numbers) from a 32-byte seed.
 
     It is complete if `degree` is at least the number of other members. Otherwise it has degree/2 rings: every
     member has at most `degree` neighbours, fewer if another one is beside it in two rings.
     """
-    return Graph(_rows(tuple(members), degree, seed))
-
-
-# Cached, since a process may simulate many members. What it returns follows from the arguments.
-@lru_cache(maxsize=4)
-def _rows(members: tuple[int, ...], degree: int, seed: bytes) -> Rows:
     count = len(members)
     if degree >= count - 1:
-        return Rows(members, None)
+        return Graph(members, None)
     if degree % 2 or degree < 2:
         raise LocalProtocolError(
             f"Expected an even degree of 2 or more for a sparse graph, got {degree}. Take the degree that "
@@ -114,4 +104,4 @@ def _rows(members: tuple[int, ...], degree: int, seed: bytes) -> Rows:
     words = np.frombuffer(stream.update(bytes(8 * count * (degree // 2))), "<u8")
     # Equal words keep the members' order. That happens to one ring in 2^64 / count^2, and makes no order
     # likelier than a uniform one by more than that (SPEC.md, section 5).
-    return Rows(members, np.argsort(words.reshape(-1, count), axis=1, kind="stable"))
+    return Graph(members, np.argsort(words.reshape(-1, count), axis=1, kind="stable"))

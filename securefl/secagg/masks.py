@@ -13,7 +13,7 @@ faster. The first long mask of a process measures which.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from time import perf_counter_ns
 from typing import Any, Final
@@ -104,15 +104,10 @@ def _apply_some(words: Words, streams: Sequence[tuple[Any, bool]]) -> None:
     """Apply all streams in one pass over the vector, block by block, while the block is in the cache."""
     buffer = np.empty(_BLOCK_BYTES + 16, np.uint8)  # the library requires room for one more cipher block
     steps = [(stream.update_into, np.add if plus else np.subtract) for stream, plus in streams]
-    for piece in _blocks(words):
+    length = _BLOCK_BYTES // words.itemsize
+    for piece in (words[start : start + length] for start in range(0, len(words), length)):
         mask = buffer[: piece.nbytes].view(piece.dtype.newbyteorder("<"))
         zeros = memoryview(_ZEROS)[: piece.nbytes]
         for draw, combine in steps:
             draw(zeros, buffer)
             combine(piece, mask, piece)
-
-
-def _blocks(words: Words) -> Iterator[Words]:
-    length = _BLOCK_BYTES // words.itemsize
-    for start in range(0, len(words), length):
-        yield words[start : start + length]

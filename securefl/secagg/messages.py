@@ -22,19 +22,11 @@ from securefl.core.keys import Commitment, PublicKey, Share, Signature
 from securefl.core.newest import newest
 from securefl.core.release import Release
 from securefl.core.wire import Limit, message
-from securefl.secagg.agreement import TAG_BYTES, Agreement, Entry
+from securefl.secagg.agreement import TAG_BYTES, Agreement
+from securefl.secagg.agreement import Advertise as Advertise
 from securefl.secagg.dealing import MARKS_BYTES, OPENED_BYTES, SEALED_BYTES
+from securefl.secagg.dealing import Shares as Shares
 from securefl.secagg.packing import packed_bytes
-
-
-@message("secagg-advertise", sender="client")
-@dataclass(frozen=True, kw_only=True)
-class Advertise:
-    """A mask key and a nonce for this attempt."""
-
-    key: PublicKey
-    nonce: Commitment
-    signature: Signature
 
 
 @message("secagg-roster", sender="server")
@@ -48,26 +40,15 @@ class RosterClosed:
     signatures: tuple[Signature, ...]
 
     @cached_property
-    def entries(self) -> Mapping[int, Entry]:
+    def entries(self) -> Mapping[int, Advertise]:
         """Each member's advertisement. ValueError unless there are as many of each part."""
         of_each = zip(self.keys, self.nonces, self.signatures, strict=True)
-        entries = zip(self.members, (Entry(*of) for of in of_each), strict=True)
+        entries = zip(self.members, (Advertise(*of) for of in of_each), strict=True)
         return MappingProxyType(dict(entries))
 
 
-@message("secagg-shares", sender="client")
-@dataclass(frozen=True, kw_only=True)
-class Shares:
-    """A dealing; its parts are those of `dealing.Dealing`."""
-
-    seed: Commitment
-    marks: tuple[Commitment, ...]
-    sealed: tuple[Share, ...]
-    signature: Signature
-
-
 @message("secagg-dealt", sender="server")
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Dealt:
     """The dealers; from each neighbour among them sealed shares, hashes and the proof that it signed them."""
 

@@ -7,7 +7,8 @@ copies nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from securefl.core.agreement import LEAST_BITS, MOST_BITS, Vector
 from securefl.core.errors import CryptoError, LocalProtocolError
+from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey
 from securefl.secagg.masks import Words, apply_masks
 
@@ -176,14 +178,10 @@ def unpack(packed: NDArray[np.uint8], length: int, bits: int) -> Words:
             values |= high.astype(_WIDE) << np.uint64(64 - shift)
         vector[lane::8] = values & _WIDE.type((1 << bits) - 1)
     # Each vector has one encoding: this check refuses other bytes that would decode to it.
-    if packed_bytes(length, bits) * 8 > length * bits and _tail(packed, length * bits):
+    used = length * bits - 8 * (len(packed) - 1)
+    if used < 8 and int(packed[-1]) >> used:
         raise CryptoError("Expected zero bits after the last value, got a bit that is 1.")
     return vector
-
-
-def _tail(packed: NDArray[np.uint8], used: int) -> int:
-    """The number in those bits of the last byte that no value uses."""
-    return int(packed[-1]) >> (used - 8 * (len(packed) - 1))
 
 
 def _lanes(
@@ -203,16 +201,19 @@ def _lanes(
         yield lane, shift, low, high
 
 
+Seeds = Sequence[SecretKey]
+
+
 class Masker:
     """A function that masks each vector once. A second call for the same vector raises LocalProtocolError."""
 
-    def __init__(
-        self, vectors: tuple[Vector, ...], add: tuple[SecretKey, ...], subtract: tuple[SecretKey, ...]
-    ) -> None:
-        self._vectors = vectors
-        self._add = add
-        self._subtract = subtract
-        self._left = set(range(len(vectors)))
+    def __init__(self, vectors: Sequence[Vector], seeds: Iterable[tuple[Seeds, Seeds]]) -> None:
+        """Take for each vector the seeds of the masks to add, and of those to subtract."""
+        self._vectors, self._left = vectors, dict(enumerate(seeds))
+
+    def by_name(self) -> dict[str, Conceal]:
+        """A function for each vector, by its name."""
+        return {vector.name: partial(self, number) for number, vector in enumerate(self._vectors)}
 
     def __call__(self, number: int, integers: NDArray[Any]) -> NDArray[np.uint8]:
         if number not in self._left:
@@ -220,6 +221,8 @@ class Masker:
                 f"Expected a vector that is not masked yet, got number {number}. A mask serves once: two "
                 "vectors under one mask would reveal their difference."
             )
-        hidden = masked(self._vectors[number], number, integers, add=self._add, subtract=self._subtract)
-        self._left.remove(number)
+        add, subtract = self._left[number]
+        hidden = masked(self._vectors[number], number, integers, add=add, subtract=subtract)
+        # After the masking: a refused vector uses no mask.
+        del self._left[number]
         return hidden

@@ -11,11 +11,12 @@ A row also states its condition and its effects. A test takes the machines throu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal, Protocol
 
 from securefl.core.acts import Act, Begin
+from securefl.core.errors import LocalProtocolError, RemoteProtocolError
 from securefl.core.hiding import ComputeAndConceal
 from securefl.core.machine import Step
 from securefl.core.release import SERVER as TO_SERVER
@@ -104,10 +105,6 @@ class State(Protocol):
     def awaits(self) -> tuple[Any, ...]: ...
 
 
-class NotDue(Exception):
-    """The event is due later."""
-
-
 @dataclass(frozen=True)
 class Table:
     """The rows of a party, in the order of its rounds. Rows of one state and event have one handler."""
@@ -123,25 +120,39 @@ class Table:
     def begin(self) -> Handler:
         return self._handlers[None, BEGIN]
 
-    def handler(self, state: State, event: Event) -> Handler | None:
-        """Return an event's function in a state, or None for a late event. Raises NotDue for an early one."""
+    def handler(self, state: State, event: type[Any], *, sender: str, phase: str) -> Handler | None:
+        """Return the function of a message that came in a state, or None for a late message.
+
+        Raises RemoteProtocolError, with sender and phase, for a message that is due later.
+        """
         awaits, key = state.awaits, (type(state), event)
-        if event in awaits or key in self._again or (event == DEADLINE and awaits):
-            return self._handlers.get(key)
-        if awaits and event != DEADLINE and self._order[event] > self._order[awaits[0]]:
-            raise NotDue
-        return None
+        if event in awaits or key in self._again:
+            return self._handlers[key]
+        if not awaits or self._order[event] <= (now := self._order[awaits[0]]):
+            return None
+        due = next(one for one in list(self._order)[now:] if isinstance(one, type) and _sent(one))
+        raise RemoteProtocolError(
+            f"Expected {due.__name__}, got {event.__name__}, not due yet.", sender=sender, phase=phase
+        )
 
-    def answered(self, state: State) -> Handler | None:
-        """Return the function for the host's answer in a state, or None if the state awaits no answer."""
-        asked = [event for event in state.awaits if not _sent(event)]
-        return self._handlers[type(state), asked[0]] if asked else None
+    def answered(self, state: State) -> Handler:
+        """Return the function for the host's answer. Raises LocalProtocolError if the state awaits none."""
+        asked = next((event for event in state.awaits if not _sent(event)), None)
+        if asked is None:
+            raise LocalProtocolError(
+                f"Expected an answer only to a need, got one in {type(state).__name__}. Provide what a step "
+                "asked for."
+            )
+        return self._handlers[type(state), asked]
 
-    def due(self, state: State) -> str:
-        """Return the name of the message that is due next. The state must await an event."""
-        now = self._order[state.awaits[0]]
-        coming = (event for event in list(self._order)[now:] if isinstance(event, type) and _sent(event))
-        return next(coming).__name__
+    def deadline(self, party: Any, state: Any, patience: int) -> Step[Any]:
+        """Process a deadline: count it, and if as many as `patience` passed in the state, go on without."""
+        does = self._handlers.get((type(state), DEADLINE)) if state.awaits else None
+        if does is None:
+            return Step(state)
+        if state.waited < patience:
+            return Step(replace(state, waited=state.waited + 1))
+        return does(party, state)
 
     @cached_property
     def _handlers(self) -> dict[tuple[type[Any] | None, Event], Handler]:

@@ -31,7 +31,7 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -133,18 +133,8 @@ class Parameters:
     def digest(self) -> bytes:
         """Return the SHA-256 over all parameters on which a party acts."""
         # without `failure` and `security`, which are only reported
-        numbers = (
-            MODES.index(self.mode),
-            self.ordered,
-            self.clients,
-            self.corrupt,
-            self.neighbours,
-            self.threshold,
-            self.quorum,
-            self.least_survivors,
-            self.least_degree,
-        )
-        return hashlib.sha256(_LABEL + struct.pack("<9I", *numbers)).digest()
+        _, *numbers, _, _ = astuple(self)
+        return hashlib.sha256(_LABEL + struct.pack("<9I", MODES.index(self.mode), *numbers)).digest()
 
 
 def parameters(

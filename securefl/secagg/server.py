@@ -8,15 +8,14 @@ whose message fails a check loses its place. If a dealer is proven bad, the atte
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
-from securefl.core.errors import CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import CryptoError, RemoteProtocolError
 from securefl.core.machine import Expects, Step
 from securefl.secagg.agreement import Agreement
 from securefl.secagg.messages import from_clients
-from securefl.secagg.phases import DEADLINE, SERVER, NotDue
+from securefl.secagg.phases import SERVER
 from securefl.secagg.server_rounds import Closing, ServerState, Working
 from securefl.secagg.unmasking import Aborted, Summed
 
@@ -48,10 +47,6 @@ class Server:
         return SERVER.begin(self.agreement)
 
     def expects(self, state: ServerState) -> Expects:
-        return self._expects
-
-    @cached_property
-    def _expects(self) -> Expects:
         return Expects(self.agreement.header, from_clients(self.agreement))
 
     def receive(self, state: ServerState, sender: str, message: Any) -> Step[ServerState]:
@@ -65,38 +60,20 @@ class Server:
             raise RemoteProtocolError(
                 f"Expected a member of the pinned roster, got {sender}.", sender=sender, phase="server"
             )
+        does = SERVER.handler(state, type(message), sender=sender, phase=state.phase)
+        if does is None:
+            return Step(state)
+        assert not isinstance(state, Working | Closing)  # no row of theirs has a message
         try:
-            does = SERVER.handler(state, type(message))
-            if does is None:
-                return Step(state)
-            assert not isinstance(state, Working | Closing)  # no row of theirs has a message
             return Step(state) if state.heard(number) else does(self.agreement, state, number, message)
-        except NotDue:
-            raise RemoteProtocolError(
-                f"Expected a message of phase {state.phase!r}, got {type(message).__name__}, not due yet.",
-                sender=sender,
-                phase=state.phase,
-            ) from None
         # The checks do not know the sender, so its name is added here.
         except CryptoError as error:
             raise RemoteProtocolError(str(error), sender=sender, phase=state.phase) from None
 
     def provide(self, state: ServerState, answer: Summed | Aborted) -> Step[ServerState]:
         """Process the result of `Unmasking.run`."""
-        does = SERVER.answered(state)
-        if does is None:
-            raise LocalProtocolError(
-                f"Expected an answer only to a need, got one in {type(state).__name__}. Provide what a step "
-                "asked for."
-            )
-        return does(self.agreement, state, answer)
+        return SERVER.answered(state)(self.agreement, state, answer)
 
     def deadline(self, state: ServerState) -> Step[ServerState]:
         """Continue with the clients that answered, or abort with the reason."""
-        does = SERVER.handler(state, DEADLINE)
-        if does is None:
-            return Step(state)
-        assert not isinstance(state, Working | Closing)  # no row of theirs has a deadline
-        if state.waited < self.patience:
-            return Step(replace(state, waited=state.waited + 1))
-        return does(self.agreement, state)
+        return SERVER.deadline(self.agreement, state, self.patience)

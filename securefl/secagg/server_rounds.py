@@ -8,7 +8,7 @@ of shares of its own secrets, and a *holder* of its neighbours' shares.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -16,19 +16,18 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from securefl.core.append_map import AppendMap
-from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.errors import CryptoError
 from securefl.core.keys import Commitment, Share, Signature
 from securefl.core.machine import Need, Outgoing, Step
-from securefl.core.release import Delivered
+from securefl.core.release import delivered
 from securefl.core.signing import cannot_agree
-from securefl.secagg.agreement import TAG_BYTES, Agreement, ClosedRoster, Entry, alive
+from securefl.secagg.agreement import TAG_BYTES, Agreement, ClosedRoster, alive
 from securefl.secagg.checks import ADVERTISE, CONSISTENCY, MASK, SHARE, UNMASK
 from securefl.secagg.dealing import (
     KEY,
     OPENED_BYTES,
     SALT_BYTES,
     SEED,
-    Dealing,
     Published,
     judge,
     mark,
@@ -56,17 +55,24 @@ _NO_TAG: Final = Signature(b"")
 # States -----------------------------------------------------------------------------------------
 
 
+class Phase:
+    """Base of all states: the phase's name, and the messages or the work that it awaits."""
+
+    phase: ClassVar[str]
+    awaits: ClassVar[tuple[type[Any], ...]] = ()
+
+
 @dataclass(frozen=True)
-class Advertising:
+class Advertising(Phase):
     """Round 0: the members' advertisements.
 
     In every phase, `awaits` names the messages, or the answer of the host, that move the server on. `waited`
     counts the deadlines that passed. If a member was `heard`, a second message of it is ignored.
     """
 
-    phase: ClassVar[str] = ADVERTISE
-    awaits: ClassVar[tuple[type[Any], ...]] = (Advertise,)
-    entries: AppendMap[int, Entry]
+    phase = ADVERTISE
+    awaits = (Advertise,)
+    entries: AppendMap[int, Advertise]
     waited: int = 0
 
     def heard(self, number: int) -> bool:
@@ -74,11 +80,11 @@ class Advertising:
 
 
 @dataclass(frozen=True)
-class Sharing:
+class Sharing(Phase):
     """Round 1: the dealings of the closed roster's members."""
 
-    phase: ClassVar[str] = SHARE
-    awaits: ClassVar[tuple[type[Any], ...]] = (Shares,)
+    phase = SHARE
+    awaits = (Shares,)
     closed: ClosedRoster = field(repr=False)
     dealt: AppendMap[int, Published] = field(repr=False)
     waited: int = 0
@@ -88,7 +94,7 @@ class Sharing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summing:
+class Summing(Phase):
     """Round 2: the running sums, and the signature of each input in them.
 
     `marks` has, for each holder, the hashes of the shares that it holds, in the order of their dealers.
@@ -96,8 +102,8 @@ class Summing:
     it without proof.
     """
 
-    phase: ClassVar[str] = MASK
-    awaits: ClassVar[tuple[type[Any], ...]] = (MaskedInput, Complaint)
+    phase = MASK
+    awaits = (MaskedInput, Complaint)
     closed: ClosedRoster = field(repr=False)
     dealt: Mapping[int, Published] = field(repr=False)
     sums: tuple[Words, ...] = field(repr=False)
@@ -125,11 +131,11 @@ class Summing:
 
 
 @dataclass(frozen=True)
-class Agreeing:
+class Agreeing(Phase):
     """Round 3: the signatures on the one set of survivors, and each signer's tags for its neighbours."""
 
-    phase: ClassVar[str] = CONSISTENCY
-    awaits: ClassVar[tuple[type[Any], ...]] = (Consistent,)
+    phase = CONSISTENCY
+    awaits = (Consistent,)
     summed: Summing
     signatures: AppendMap[int, Signature] = field(repr=False)
     tags: AppendMap[int, tuple[Signature, ...]] = field(repr=False)
@@ -140,11 +146,11 @@ class Agreeing:
 
 
 @dataclass(frozen=True)
-class Opening:
+class Opening(Phase):
     """Round 4: the clients that answered, and the shares that each of them opened, by dealer."""
 
-    phase: ClassVar[str] = UNMASK
-    awaits: ClassVar[tuple[type[Any], ...]] = (Unmask,)
+    phase = UNMASK
+    awaits = (Unmask,)
     summed: Summing
     asked: tuple[int, ...]
     answers: AppendMap[int, Mapping[int, bytes]] = field(repr=False)
@@ -164,19 +170,18 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class Working:
+class Working(Phase):
     """The host removes the masks."""
 
-    phase: ClassVar[str] = "unmasking"
-    awaits: ClassVar[tuple[type[Any], ...]] = (Unmasking,)
+    phase = "unmasking"
+    awaits = (Unmasking,)
 
 
 @dataclass(frozen=True)
-class Closing:
+class Closing(Phase):
     """The attempt is over."""
 
-    phase: ClassVar[str] = "closed"
-    awaits: ClassVar[tuple[type[Any], ...]] = ()
+    phase = "closed"
 
 
 ServerState = Advertising | Sharing | Summing | Agreeing | Opening | Working | Closing
@@ -192,12 +197,11 @@ def begin(agreement: Agreement) -> Step[ServerState]:
 
 def advertised(agreement: Agreement, state: Advertising, number: int, said: Advertise) -> Step[ServerState]:
     """A client's key and nonce came. The roster closes when all clients have advertised."""
-    entry = Entry(said.key, said.nonce, said.signature)
-    entry.check(agreement, number)
+    said.check(agreement, number)
     # Checked here, so that a weak key excludes only its sender. Later it would stop each of its neighbours.
     if cannot_agree(said.key):
         raise CryptoError("The other key cannot be agreed with.")
-    state = replace(state, entries=state.entries.having(number, entry))
+    state = replace(state, entries=state.entries.having(number, said))
     everybody = len(state.entries) == agreement.parameters.clients
     return close_roster(agreement, state) if everybody else Step(state)
 
@@ -224,9 +228,8 @@ def close_roster(agreement: Agreement, state: Advertising) -> Step[ServerState]:
 
 def shared(agreement: Agreement, state: Sharing, number: int, said: Shares) -> Step[ServerState]:
     """A client's shares came. Dealing is over when all members of the roster have dealt."""
-    _admit(agreement, number, state.closed.entries, SHARE)
-    dealing = Dealing(said.seed, said.marks, said.sealed, said.signature)
-    dealt = state.dealt.having(number, published(state.closed, number, dealing))
+    _admit(number, state.closed.entries)
+    dealt = state.dealt.having(number, published(state.closed, number, said))
     state = replace(state, dealt=dealt)
     return close_dealing(agreement, state) if len(dealt) == len(state.closed.members) else Step(state)
 
@@ -261,16 +264,10 @@ def _by_holder(
                     told[holder].append((box, hashes, evidence))
     return (
         {holder: tuple(own) for holder, own in marks.items()},
-        {holder: _dealt(dealers, rows) for holder, rows in told.items()},
-    )
-
-
-def _dealt(dealers: tuple[int, ...], rows: Sequence[tuple[Share, Commitment, bytes]]) -> Dealt:
-    return Dealt(
-        dealers=dealers,
-        sealed=tuple([box for box, _, _ in rows]),
-        marks=tuple([hashes for _, hashes, _ in rows]),
-        evidence=tuple([evidence for _, _, evidence in rows]),
+        {
+            holder: Dealt(dealers, *(zip(*rows, strict=True) if rows else ((), (), ())))
+            for holder, rows in told.items()
+        },
     )
 
 
@@ -280,7 +277,7 @@ def complained(agreement: Agreement, state: Summing, number: int, said: Complain
     Accusations by more holders than may be corrupt are a proof. The accusation of a single holder never is
     one, even if `corrupt` is 0: either the accuser or the dealer may lie.
     """
-    _admit(agreement, number, state.dealt, SHARE)
+    _admit(number, state.dealt)
     accused, liars = dict(state.accused), max(agreement.parameters.corrupt, 1)
     for dealer, proven in judge(state.closed, state.dealt, number, said.keys):
         accused[dealer] = accused.get(dealer, frozenset()) | {number}
@@ -300,9 +297,8 @@ def complained(agreement: Agreement, state: Summing, number: int, said: Complain
 
 def masked(agreement: Agreement, state: Summing, number: int, said: MaskedInput) -> Step[ServerState]:
     """A masked input came. Add it to the sums at once. The sums close with the last input."""
-    _admit(agreement, number, state.dealt, MASK)
-    vectors: tuple[Any, ...] = said.releases
-    pieces = _unpacked(agreement, vectors)
+    _admit(number, state.dealt)
+    pieces = _unpacked(agreement, said.releases)
     # In round 3, clients require this signature of each survivor that does not sign. A sender that was shown
     # other dealers has signed another text: its input would stop the opening there, so it is refused here.
     text = state.closed.input_of(number, state.dealers)
@@ -312,16 +308,10 @@ def masked(agreement: Agreement, state: Summing, number: int, said: MaskedInput)
     return close_sums(agreement, state) if _all_in(state) else Step(state)
 
 
-def _unpacked(agreement: Agreement, came: tuple[Delivered, ...]) -> list[Words]:
-    wanted = [(vector.name, "masked", b"") for vector in agreement.vectors]
-    if [(one.name, one.form, one.sealed) for one in came] != wanted:
-        raise CryptoError(
-            f"Expected one masked release for each of {[name for name, *_ in wanted]}, got "
-            f"{[(one.name, one.form) for one in came]}."
-        )
+def _unpacked(agreement: Agreement, came: tuple[Any, ...]) -> list[Words]:
     return [
         unpack(one.numbers, vector.length, vector.bits)  # type: ignore[arg-type]  # checked there
-        for one, vector in zip(came, agreement.vectors, strict=True)
+        for one, vector in zip(delivered(came, agreement.names, "masked"), agreement.vectors, strict=True)
     ]
 
 
@@ -343,7 +333,7 @@ def close_sums(agreement: Agreement, state: Summing) -> Step[ServerState]:
     out = (_to(agreement, survivors, Survivors(survivors=survivors, dropped=dropped)),)
     if agreement.parameters.mode == "active":
         return Step(Agreeing(state, AppendMap(), AppendMap()), out=out)
-    return Step(_opening(state, survivors), out=out)
+    return Step(Opening(state, survivors, AppendMap()), out=out)
 
 
 # Round 3 ----------------------------------------------------------------------------------------
@@ -352,7 +342,7 @@ def close_sums(agreement: Agreement, state: Summing) -> Step[ServerState]:
 def signed(agreement: Agreement, state: Agreeing, number: int, said: Consistent) -> Step[ServerState]:
     """A survivor signed the one set of survivors. Its tags are for its neighbours alone to check."""
     summed = state.summed
-    _admit(agreement, number, summed.inputs, CONSISTENCY)
+    _admit(number, summed.inputs)
     near = summed.closed.surviving_neighbours(number, alive(summed.survivors))
     if [len(tag.raw) for tag in said.tags] != [TAG_BYTES] * len(near):
         raise CryptoError(f"Expected {len(near)} tags of {TAG_BYTES} bytes, got {len(said.tags)} tags.")
@@ -384,7 +374,7 @@ def close_signatures(agreement: Agreement, state: Agreeing) -> Step[ServerState]
     )
     # The tags first: a client that has them verifies fewer signatures of the list.
     tags = tuple(_to(agreement, (one,), Confirmed(tags=of)) for one, of in _by_receiver(state))
-    return Step(_opening(state.summed, signers), out=(*tags, _to(agreement, signers, quorum)))
+    return Step(Opening(state.summed, signers, AppendMap()), out=(*tags, _to(agreement, signers, quorum)))
 
 
 def _by_receiver(state: Agreeing) -> Iterator[tuple[int, tuple[Signature, ...]]]:
@@ -404,14 +394,9 @@ def _by_receiver(state: Agreeing) -> Iterator[tuple[int, tuple[Signature, ...]]]
 # Round 4 ----------------------------------------------------------------------------------------
 
 
-def _opening(state: Summing, asked: tuple[int, ...]) -> Opening:
-    """Return the state before the first answer."""
-    return Opening(state, asked, AppendMap())
-
-
 def opened(agreement: Agreement, state: Opening, number: int, said: Unmask) -> Step[ServerState]:
     """A survivor opened its shares. Check each against the hash that its dealer published."""
-    _admit(agreement, number, alive(state.asked), UNMASK)
+    _admit(number, alive(state.asked))
     summed = state.summed
     held = [dealer for dealer in summed.closed.graph.holders(number) if dealer in summed.dealt]
     if len(said.shares) != len(held):
@@ -466,15 +451,10 @@ def unmasked(agreement: Agreement, state: Working, answer: Summed | Aborted) -> 
 # All rounds -------------------------------------------------------------------------------------
 
 
-def _admit(agreement: Agreement, number: int, allowed: Container[int], phase: str) -> None:
-    """Raise RemoteProtocolError if a client has no place in this phase."""
+def _admit(number: int, allowed: Container[int]) -> None:
+    """Raise CryptoError if a client has no place in this phase."""
     if number not in allowed:
-        name = agreement.roster.members[number].name
-        raise RemoteProtocolError(
-            f"Expected a member that takes part in {phase!r}, got {name}, which dropped out before.",
-            sender=name,
-            phase=phase,
-        )
+        raise CryptoError("Expected a member that takes part in this phase, got one that dropped out before.")
 
 
 def _to(agreement: Agreement, members: tuple[int, ...], message: Any) -> Outgoing:

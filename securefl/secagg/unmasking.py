@@ -120,7 +120,7 @@ class Unmasking:
         plus: list[SecretKey] = []
         minus: list[SecretKey] = []
         for gone, key in dropped.items():
-            for member in self.closed.graph.neighbours[gone]:
+            for member in self.closed.graph[gone]:
                 if member in alive:
                     (minus if member < gone else plus).append(self.closed.mask_seed(gone, key, member))
         return plus, minus

@@ -11,17 +11,18 @@ one copy is in use at a time.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from struct import Struct
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.storage import inputs
-from securefl.storage.database import seal
+from securefl.storage.database import Damaged
 from securefl.storage.files import folder_at, write
+from securefl.storage.note import SealedNote
 
 _LEDGER, _PLACE, _KEYS = "ledger.head", "place", "keys"
-_NOTE = Struct("<4Q")
 _LARGEST = 2**10
 
 
@@ -82,11 +83,12 @@ class Counter:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ledger = folder / _LEDGER
+        self._note = SealedNote(folder / _PLACE, "place", Struct("<4Q"))
 
     @property
     def there(self) -> bool:
         """Whether the counter was begun and its note exists."""
-        return (self.folder / _PLACE).is_file()
+        return self._note.path.is_file()
 
     def begin(self) -> None:
         """Make the counter's folder, which only its owner may read, before the party's first session."""
@@ -95,13 +97,7 @@ class Counter:
 
     def note(self, place: Place) -> None:
         """Note the party's progress."""
-        body = _NOTE.pack(*astuple(place))
-        file = os.open(self.folder / _PLACE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            # Every note has the same length, so this one write replaces the old note completely.
-            os.pwrite(file, body + seal("place", body), 0)
-        finally:
-            os.close(file)
+        self._note.write(*astuple(place))
 
     def note_keys(self, fingerprint: str) -> None:
         """Note the fingerprint of the party's newest keys."""
@@ -117,7 +113,6 @@ class Counter:
 
     def place(self) -> Place:
         """Return the last note. Raises ConfigError if it is missing, and DataError if it is damaged."""
-        path = self.folder / _PLACE
         if not self.there:
             raise ConfigError(
                 f"Expected the party's counter at {self.folder}, got none. Put it back. If the folder is a "
@@ -126,14 +121,13 @@ class Counter:
                 "and was never restored from a backup, begin it anew: securefl party recount, or "
                 "Counter.begin for a party of your own program."
             )
-        content = inputs.content(path, _LARGEST)
-        body = content[: _NOTE.size]
-        if content[_NOTE.size :] != seal("place", body):
-            raise DataError(
-                f"Expected the counter's note in {path} as it was written, got {len(content)} other bytes. "
-                "Put the newest copy of the file back. If an earlier securefl wrote it, make a new folder."
-            )
-        return Place(*_NOTE.unpack(body))
+        with suppress(Damaged):
+            if (found := self._note.read()) is not None:
+                return Place(*found)
+        raise DataError(
+            f"Expected the counter's note in {self._note.path} as it was written, got other bytes. Put the "
+            "newest copy of the file back. If an earlier securefl wrote it, make a new folder."
+        )
 
     def require(self, own: Place) -> None:
         """Raise DataError if the party's progress is behind the note."""

@@ -321,6 +321,22 @@ class Database:
         except sqlite3.Error as error:
             raise _explained(self.path, self.kind, error) from None
 
+    def sealed(
+        self, statement: str, values: Sequence[Value] = (), label: Sequence[Value] = ()
+    ) -> list[tuple[Any, ...]]:
+        """All rows of a query without their last columns, the seals, which are checked (see `put`)."""
+        rows = self.rows(statement, values)
+        try:
+            for *row, own in rows:
+                check(own, *label, *row)
+        except Damaged as error:
+            raise _told(self.path, self.kind, error, "damaged") from None
+        return [row[:-1] for row in rows]
+
+    def put(self, how: str, *row: Value, label: Sequence[Value] = ()) -> None:
+        """Write a row with its seal, which covers the label too. how: the statement up to the values."""
+        self.run(f"{how} VALUES ({'?, ' * len(row)}?)", (*row, seal(*label, *row)))
+
     def each(self, statement: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a query one by one, for tables that grow with a run."""
         with self.explaining():

@@ -18,7 +18,7 @@ from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Question
 from securefl.core.keys import SecretKey
 from securefl.core.wire import Header
-from securefl.storage.database import Damaged, Database, Kind, Value, check, seal
+from securefl.storage.database import Damaged, Database, Kind, Value
 
 KIND = Kind(
     name="journal",
@@ -236,16 +236,13 @@ class Journal:
         seen, place = self._seen.setdefault(str(key[0]), {}), (table, *key)
         if place not in seen:
             where = " AND ".join(f"{column} = ?" for column in _KEY[: _KEYS[table]])
-            row = self._db.row(f"SELECT * FROM {table} WHERE {where}", key)
-            if row is not None:
-                check(row[-1], table, *row[:-1])
-            seen[place] = None if row is None else row[:-1]
+            rows = self._db.sealed(f"SELECT * FROM {table} WHERE {where}", key, (table,))
+            seen[place] = rows[0] if rows else None
         return seen[place]
 
     def _write(self, table: str, *values: Value) -> None:
         """Write a row with its seal, in place of the row under its key."""
-        places = ", ".join("?" * (len(values) + 1))
-        self._db.run(f"INSERT OR REPLACE INTO {table} VALUES ({places})", (*values, seal(table, *values)))
+        self._db.put(f"INSERT OR REPLACE INTO {table}", *values, label=(table,))
         self._seen.setdefault(str(values[0]), {})[(table, *values[: _KEYS[table]])] = values
 
     def _lasting(self, party: str, session: bytes) -> SecretKey:
@@ -303,11 +300,9 @@ class Journal:
         """Whether this constant value was signed in another round or query, or entered at a later place."""
         where = "party = ? AND session = ? AND name = ? AND again = ? AND (round, initial) != (?, ?)"
         same = (party, question.session, question.name, question.again, question.round, question.ask)
-        rows = self._db.rows(f"SELECT * FROM questions WHERE {where}", same)
         # Each row's seal is checked: after a flipped bit, a row could say that nothing was signed.
-        for row in rows:
-            check(row[-1], "questions", *row[:-1])
-        others = [_Row(*row[6:-1]) for row in rows]
+        rows = self._db.sealed(f"SELECT * FROM questions WHERE {where}", same, ("questions",))
+        others = [_Row(*row[6:]) for row in rows]
         return any(other.signed or other.at >= here for other in others)
 
     def _enter(self, act: Begin, question: Question, cohort: bytes) -> None:

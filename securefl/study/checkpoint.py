@@ -146,13 +146,10 @@ class Checkpoint:
         )
 
     def _bound(self) -> dict[str, str]:
-        rows = self._db.rows("SELECT name, value, seal FROM bound")
-        for name, value, sealed in rows:
-            check(sealed, name, value)
-        return {name: value for name, value, _ in rows}
+        return dict(self._db.sealed("SELECT * FROM bound"))
 
     def _bind(self, name: str, value: str) -> None:
-        self._db.run("INSERT INTO bound VALUES (?, ?, ?)", (name, value, seal(name, value)))
+        self._db.put("INSERT INTO bound", name, value)
 
     def save(
         self, number: int, state: State, record: dict[str, Any], kept: Mapping[int, ClientState] | None = None
@@ -172,12 +169,10 @@ class Checkpoint:
                     f"Expected round {number} to be open, got a finished one: another process runs in this "
                     "folder. Stop one of them."
                 )
-            own = seal(session, number, written)
-            self._db.run("INSERT INTO rounds VALUES (?, ?, ?)", (number, written, own))
+            self._db.put("INSERT INTO rounds", number, written, label=(session,))
             whole = self._keep(session, devices)
             self._db.run("DELETE FROM state")
-            own = seal(session, number, arrays, whole)
-            self._db.run("INSERT INTO state VALUES (?, ?, ?, ?)", (number, arrays, whole, own))
+            self._db.put("INSERT INTO state", number, arrays, whole, label=(session,))
 
     def _keep(self, session: str, devices: Sequence[tuple[int, bytes]]) -> bytes:
         """Write client states. Returns the sum of all rows' seals mod 2^256."""
@@ -194,14 +189,12 @@ class Checkpoint:
     def load(self) -> tuple[State | None, list[dict[str, Any]]]:
         """The newest state and the records of all finished rounds, in order."""
         with self._db.explaining():
-            rows = self._db.rows("SELECT round, record, seal FROM rounds ORDER BY round")
-            stored = self._db.rows("SELECT round, arrays, clients, seal FROM state")
+            label = (self._bound().get(_SESSION, ""),)
+            rows = self._db.sealed("SELECT * FROM rounds ORDER BY round", (), label)
+            stored = self._db.sealed("SELECT * FROM state", (), label)
             numbers = [row[0] for row in rows]
             if numbers != list(range(1, len(rows) + 1)) or [row[0] for row in stored] != numbers[-1:]:
                 raise Damaged("rounds are missing")
-            session = self._bound().get(_SESSION, "")
-            for *content, sealed in (*rows, *stored):
-                check(sealed, session, *content)
             with decoding():
                 records = [json.loads(row[1]) for row in rows]
                 if not stored:

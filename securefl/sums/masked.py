@@ -6,6 +6,7 @@ The protocol is `secagg`. This module makes a sum scheme of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from securefl.algorithm.plan import Plan
@@ -79,22 +80,22 @@ class Masked:
         )
 
 
+@dataclass(eq=False)
 class MaskedClients:
     """The clients' side. Channels are agreed once per cohort and kept over its rounds.
 
     A client keeps the channels of a few cohorts, since the server chooses the cohorts.
     """
 
-    def __init__(self, scheme: Masked, directory: Directory) -> None:
-        self._scheme = scheme
-        self._directory = directory
-        self._channels: dict[str, dict[bytes, Channels]] = {}
+    scheme: Masked
+    directory: Directory
+    _channels: dict[str, dict[bytes, Channels]] = field(default_factory=dict, init=False)
 
     def machines(
         self, attempt: Attempt, identities: Sequence[Identity], key: bytes
     ) -> Mapping[str, Machine[Any]]:
-        agreed = self._scheme.agreement(attempt, self._directory)
-        policy = self._scheme.policy(attempt.spec, attempt.ordered)
+        agreed = self.scheme.agreement(attempt, self.directory)
+        policy = self.scheme.policy(attempt.spec, attempt.ordered)
         return {
             own.name: Client(agreement=agreed, channels=self._channel(own, agreed.roster), policy=policy)
             for own in identities
@@ -106,22 +107,22 @@ class MaskedClients:
         if roster.digest not in own:
             if len(own) >= MOST_COHORTS:
                 del own[next(iter(own))]  # the oldest; a new agreement costs only time
-            own[roster.digest] = Channels(identity, roster, self._directory.session)
+            own[roster.digest] = Channels(identity, roster, self.directory.session)
         return own[roster.digest]
 
 
+@dataclass(frozen=True)
 class MaskedServer:
     """The server's side. It holds no secret."""
 
-    def __init__(self, scheme: Masked, directory: Directory) -> None:
-        self._scheme = scheme
-        self._directory = directory
+    scheme: Masked
+    directory: Directory
 
     def check(self, attempt: Attempt) -> None:
-        self._scheme.agreement(attempt, self._directory)
+        self.scheme.agreement(attempt, self.directory)
 
     def machine(self, attempt: Attempt, key: bytes) -> Server:
-        return Server(agreement=self._scheme.agreement(attempt, self._directory))
+        return Server(agreement=self.scheme.agreement(attempt, self.directory))
 
     def outcome(self, machine: Any, result: Summed | Aborted) -> Opened | Unopened:
         if isinstance(result, Aborted):

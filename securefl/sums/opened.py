@@ -31,7 +31,7 @@ from securefl.core.errors import CryptoError, LocalProtocolError, RemoteProtocol
 from securefl.core.hiding import ComputeAndConceal, Conceal
 from securefl.core.keys import Commitment, SecretKey, Signature
 from securefl.core.machine import Expects, Machine, Need, Outgoing, Step, Work
-from securefl.core.release import KEY_HOLDER, SERVER, Form, Release
+from securefl.core.release import KEY_HOLDER, SERVER, Form, Release, require_releases
 from securefl.core.wire import Limit
 from securefl.storage.own_record import PartyKeys
 from securefl.sums.scheme import Attempt, Opened, Unopened, required_contributions
@@ -147,9 +147,7 @@ class OpenedClient:
             return Step(replace(state, secret=answer), need=Need(order))
         if state.secret is None:
             raise LocalProtocolError("Expected the secret of this attempt before its releases, got none.")
-        wanted = [(vector.name, self.part.form) for vector in self.agreement.vectors]
-        if [(release.key.name, release.form) for release in answer] != wanted:
-            raise LocalProtocolError(f"Expected one release for each of {wanted}, got {answer}.")
+        require_releases(answer, self.agreement.names, self.part.form)
         message = self.part.message(self.agreement, member, state.secret, answer, self.identity)
         return Step(done, out=(Outgoing((SERVER,), message),), result="answered")
 

@@ -77,3 +77,9 @@ def scheme_of(plan: Plan) -> SumScheme | None:
             scheme: SumScheme = point.load()(plan)
             return scheme
     raise ConfigError(f"Expected sum among {', '.join(names())}, got {plan.sum!r}. Choose one of them.")
+
+
+def has_key_holder(plan: Plan) -> bool:
+    """Whether a key holder opens the plan's sums."""
+    scheme = scheme_of(plan)
+    return scheme is not None and bool(scheme.key_holder_learns)

@@ -23,7 +23,7 @@ from support.tiny_study import with_privacy
 
 from securefl.core.agreement import Identity
 from securefl.core.release import SERVER
-from securefl.deployment.messages import REFUSED, Turn, encode_envelope
+from securefl.deployment.messages import REFUSED, Parcel, Turn, encode_envelope
 from securefl.flower.records import unwrapped, wrapped
 
 VICTIM, EVERYBODY, OTHERS = "client-0002", (0, 1, 2, 3), (0, 1, 3)
@@ -39,22 +39,24 @@ def study(rounds: int = 1) -> str:
 
 def another_model(turn: Turn) -> Turn:
     """The broadcast is the longest thing that is said."""
-    contents = list(turn.contents)
-    for at, data in enumerate(contents):
-        if len(data) > 1000:
-            middle = len(data) // 2
-            contents[at] = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
-    return replace(turn, contents=tuple(contents))
+
+    def changed(data: bytes) -> bytes:
+        middle = len(data) // 2
+        return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :] if len(data) > 1000 else data
+
+    return replace(turn, packets=tuple(Parcel(own.name, changed(own.data)) for own in turn.packets))
 
 
 TURNS: dict[str, Callable[[Turn], Turn]] = {
     "another model": another_model,
-    "words under another name": lambda turn: replace(turn, senders=("client-0003",) * len(turn.senders)),
-    "every word twice": lambda turn: Turn.of(turn.packets * 2, call=turn.call),
-    "a word of nobody": lambda turn: Turn.of((*turn.packets, ("client-0009", b"x")), call=turn.call),
+    "words under another name": lambda turn: replace(
+        turn, packets=tuple(Parcel("client-0003", own.data) for own in turn.packets)
+    ),
+    "every word twice": lambda turn: replace(turn, packets=turn.packets * 2),
+    "a word of nobody": lambda turn: replace(turn, packets=(*turn.packets, Parcel("client-0009", b"x"))),
     "a deadline in every wave": lambda turn: replace(turn, deadline=1),
-    "no words": lambda turn: replace(turn, senders=(), contents=()),
-    "the key holder's call": lambda turn: replace(turn, calls=(b"x",) if turn.calls else ()),
+    "no words": lambda turn: replace(turn, packets=()),
+    "the key holder's call": lambda turn: replace(turn, call=b"x" if turn.call else b""),
 }
 FRAMES: dict[str, Frames] = {
     "a frame cut in the middle": lambda number, frame: frame if number == 1 else frame[: len(frame) // 2],

@@ -25,6 +25,7 @@ from securefl.core.wire import Header, Limit, decode, encode, peek
 from securefl.deployment.engine import RemoteEngine
 from securefl.deployment.messages import (
     REFUSED,
+    Parcel,
     SignedTurn,
     Turn,
     TurnReply,
@@ -68,7 +69,8 @@ def told(turn: Turn, kind: type[Any], change: Callable[[Any], Any]) -> Turn:
         found = said(data, kind)
         return data if found is None else encode(found[0], change(found[1]))
 
-    return replace(turn, calls=tuple(map(changed, turn.calls)), contents=tuple(map(changed, turn.contents)))
+    packets = tuple(Parcel(own.name, changed(own.data)) for own in turn.packets)
+    return replace(turn, call=turn.call and changed(turn.call), packets=packets)
 
 
 def without(request: Request, *members: int) -> Request:
@@ -127,8 +129,8 @@ class Server:
     def last(self) -> tuple[Header, SumCall, Request]:
         """The last place to which it called the key holder, that call, and what it asked for there."""
         *_, called, asked = map(turn_in, self.sent[KEY_HOLDER][1:])
-        ((_, data),) = asked.packets
-        call, request = said(called.call or b"", SumCall), said(data, PadRequest) or said(data, SumRequest)
+        data = asked.packets[0].data
+        call, request = said(called.call, SumCall), said(data, PadRequest) or said(data, SumRequest)
         assert call is not None
         assert request is not None
         return *call, request[1]
@@ -138,8 +140,8 @@ def turn_in(frame: bytes) -> Turn:
     return decode_envelope(decode_envelope(frame, SignedTurn, sender=SERVER).turn, Turn, sender=SERVER)
 
 
-def packet(header: Header, message: Any, call: bytes | None = None) -> Turn:
-    return Turn.of(((SERVER, encode(header, message)),), call=call)
+def packet(header: Header, message: Any, call: bytes = b"") -> Turn:
+    return Turn(call=call, packets=(Parcel(SERVER, encode(header, message)),))
 
 
 NOTHING = encode_envelope(TurnReply())
@@ -183,7 +185,7 @@ def test_every_frame_of_a_round_that_is_over_is_refused(how: str) -> None:
             assert server.says(name, frame) == REFUSED
             assert "was replayed" in server.parties.why(name)
             anew = server.tells(name, turn)  # and signed once more
-            if turn.call is not None:
+            if turn.call:
                 assert anew == REFUSED
                 assert "places go up" in server.parties.why(name)
             else:

@@ -23,7 +23,7 @@ from securefl.core.messages import client_name
 from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header
 from securefl.secagg import Agreement, Channels, centred
-from securefl.secagg.agreement import ClosedRoster, Entry, advertised
+from securefl.secagg.agreement import Advertise, ClosedRoster, advertised
 from securefl.secagg.dealing import SALT_BYTES, deal
 from securefl.secagg.dealing import opened as open_box
 from securefl.secagg.masks import apply_masks
@@ -54,13 +54,13 @@ def play(
     for k in cohort:
         random = drawn(secrets[k], b"advertise" + agreed.context)
         keys[k], nonce = AgreementKey(SecretKey(random(32))), Commitment(random(32))
-        text = advertised(agreed, k, keys[k].public, nonce)
-        entries[k] = Entry(keys[k].public, nonce, identities[k].signing.sign(text))
+        text = advertised(agreed.context, k, keys[k].public, nonce)
+        entries[k] = Advertise(keys[k].public, nonce, identities[k].signing.sign(text))
         tell(
             f"0 advertise    Client {k} signs a mask key for this attempt, {keys[k].public.raw.hex()[:8]}..."
         )
     closed = ClosedRoster(agreed, entries)
-    near = closed.graph.neighbours
+    near = closed.graph
     tell("               The server closes the roster. All that follows is bound to it.")
 
     for k in cohort:

@@ -18,6 +18,7 @@ from securefl.engine.party.clients import ClientParty
 from securefl.engine.server import ServerParty
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
+from support import tiny_orders
 from support.hidden_plans import hidden
 
 CLIENTS, SIZE = 4, 3
@@ -40,20 +41,8 @@ def records() -> list[tuple[Any, Any]]:
 
 def sum_call(**changes: Any) -> SumCall:
     """A call to all of them, with defects on demand."""
-    good: dict[str, Any] = {
-        "members": bits_of(range(CLIENTS)),
-        "ordered": CLIENTS,
-        "draws": (),
-        "whole": 0,
-        "records": 0,
-        "names": ("own",),
-        "lengths": (SIZE,),
-        "initial": 0,
-        "number": 0,
-        "again": 0,
-        "task": bytes(32),
-    }
-    return SumCall(**{**good, **changes})
+    good = {"members": bits_of(range(CLIENTS)), "ordered": CLIENTS, "lengths": (SIZE,)}
+    return tiny_orders.sum_call(**{**good, **changes})
 
 
 def client(plan: Plan, numbers: Any = (0,), ledger: Ledger | None = None) -> ClientParty:

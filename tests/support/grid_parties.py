@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any
 
 from flwr.app import Message
@@ -26,7 +26,7 @@ from securefl.core.wire import Header
 from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.messages import SignedTurn, Turn, decode_envelope, encode_envelope
 from securefl.deployment.party import PartySession
-from securefl.deployment.party_setup import PartyStudy, data_of
+from securefl.deployment.party_setup import data_of
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.session_store import SessionStore
 from securefl.engine.engine import Engine
@@ -36,9 +36,8 @@ from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.flower.exchange import GridExchange, relay
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
-from securefl.study.config import parse
 from support.grid_double import GridDouble
-from support.party_folders import server_of
+from support.party_folders import made, server_of
 
 NONCE = bytes(32)
 
@@ -46,13 +45,6 @@ NONCE = bytes(32)
 def constant(name: str) -> Callable[[int], bytes]:
     """A party's randomness."""
     return lambda count: hashlib.shake_256(name.encode()).digest(count)
-
-
-@cache
-def made_of(text: str) -> PartyStudy:
-    """What all parties make of a study's text. It is frozen, and so made once."""
-    study = parse(text)
-    return PartyStudy.of(study, study.arms[0], study.study.seeds[0])
 
 
 @dataclass
@@ -74,7 +66,7 @@ class Parties:
     survivors: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.made = made_of(self.text)
+        self.made = made(self.text)
         clients = [client_name(k) for k in range(self.made.world.problem.clients)]
         self.others = [*clients, *(name for name in self.made.names if name != SERVER)]
         self.keys = {

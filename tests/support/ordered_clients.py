@@ -19,6 +19,7 @@ from securefl.engine.calls import QueryCall, SumCall, bits_of, encode_call
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.party.clients import ClientParty
 from securefl.storage.journal import Journal
+from support import tiny_orders
 from support.tiny_orders import order
 from support.tiny_parties import Session, session
 from support.tiny_secagg import entropy
@@ -64,21 +65,9 @@ def summing(cohort: Cohort = COHORT, **changes: Any) -> Order:
 
 def sum_call(**changes: Any) -> SumCall:
     """The call that fits this order, with defects on demand."""
-    told = summing()
-    draws = changes.pop("draws", COHORT.draws)
-    good: dict[str, Any] = {
-        "ordered": len(draws),
-        "draws": draws,
-        "whole": told.whole,
-        "records": told.records,
-        "names": told.sums,
-        "lengths": (SIZE,),
-        "initial": told.initial,
-        "number": told.number,
-        "again": told.again,
-        "task": bytes(32),
-    }
-    return SumCall(members=bits_of(changes.pop("members", ORDERED)), **{**good, **changes})
+    draws, members = changes.pop("draws", COHORT.draws), bits_of(changes.pop("members", ORDERED))
+    good = {"ordered": len(draws), "draws": draws, "whole": summing().whole, "lengths": (SIZE,)}
+    return tiny_orders.sum_call(members=members, **{**good, **changes})
 
 
 @dataclass

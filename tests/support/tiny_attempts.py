@@ -28,7 +28,7 @@ from securefl.core.release import SERVER, Release, ReleaseKey
 from securefl.core.wire import Header
 from securefl.secagg import Agreement, Channels, Client, Policy, Vector, centred
 from securefl.secagg.agreement import ClosedRoster
-from securefl.secagg.dealing import SALT_BYTES, Dealing, Published, published
+from securefl.secagg.dealing import SALT_BYTES, Published, published
 from securefl.secagg.messages import (
     Advertise,
     Consistent,
@@ -152,10 +152,6 @@ class Attempt:
     def seeds(self) -> dict[int, dict[int, bytes]]:
         return self.view.seeds if self.view else {}
 
-    @property
-    def keys(self) -> dict[int, dict[int, bytes]]:
-        return self.view.keys if self.view else {}
-
     def agreement(self, client: int) -> Agreement:
         return Agreement(
             header=self.header,
@@ -201,7 +197,7 @@ class Attempt:
 
         mixed: those of all rosters together.
         """
-        for k in list(only if only is not None else self.backend):
+        for k in self._called(only):
             closed = self._closed_of(k) or self.closed
             if closed is None:
                 continue
@@ -209,7 +205,7 @@ class Attempt:
             dealings = {member: of for view in views for member, of in view.dealings.items()}
             chosen = sorted(dealings if dealers is None else {self.place(m) for m in dealers} & set(dealings))
             holder = self.place(k)
-            near = [dealings[m] for m in closed.graph.neighbours.get(holder, ()) if m in chosen]
+            near = [dealings[m] for m in closed.graph.get(holder, ()) if m in chosen]
             dealt = Dealt(
                 dealers=tuple(chosen),
                 sealed=tuple(of.boxes[holder] for of in near),
@@ -222,7 +218,7 @@ class Attempt:
     def survive(self, survivors: Sequence[int], only: Iterable[int] | None = None) -> Attempt:
         """Show them a set of survivors, of the dealers that each was shown."""
         alive = tuple(sorted(self.place(k) for k in survivors))
-        for k in list(only if only is not None else self.backend):
+        for k in self._called(only):
             held = self._held_of(k)
             dealers = held.dealers if held else sorted(self.dealings)
             dropped = tuple(m for m in dealers if m not in alive)
@@ -231,7 +227,7 @@ class Attempt:
 
     def quorum(self, only: Iterable[int] | None = None) -> Attempt:
         """Show each the signatures on its own set, or on the one that has most; corrupt clients sign all."""
-        for k in list(only if only is not None else self.backend):
+        for k in self._called(only):
             held = self._held_of(k)
             survivors = getattr(self.backend[k].state, "survivors", None) if k in self.backend else None
             shown = held and survivors and (held.closed.context, held.dealers, survivors)
@@ -258,17 +254,21 @@ class Attempt:
             inputs=tuple(self.inputs[self.members[m]][0].signature for m in others),
         )
 
+    def _called(self, only: Iterable[int] | None) -> list[int]:
+        return list(self.backend if only is None else only)
+
     def _closed_of(self, k: int) -> ClosedRoster | None:
-        state = self.backend[k].state if k in self.backend else None
-        held = getattr(state, "held", state)
-        found = getattr(held, "closed", None)
+        found = getattr(self._holds(k), "closed", None)
         return found if found is not None and found.context in self.views else None
 
     def _held_of(self, k: int) -> Any:
         """What a client that was shown its dealers holds; None before."""
-        state = self.backend[k].state if k in self.backend else None
-        held = getattr(state, "held", state)
+        held = self._holds(k)
         return held if hasattr(held, "dealers") else None
+
+    def _holds(self, k: int) -> Any:
+        state = self.backend[k].state if k in self.backend else None
+        return getattr(state, "held", state)
 
     def whole(self, survivors: Sequence[int] | None = None) -> Attempt:
         """The honest course, with all who enter."""
@@ -280,7 +280,7 @@ class Attempt:
         return self.survive(alive).quorum() if alive else self
 
     def _show(self, message: Any, only: Iterable[int] | None) -> Attempt:
-        for k in list(only if only is not None else self.backend):
+        for k in self._called(only):
             seat = self.backend.get(k)
             if seat is None or seat.state is None:
                 continue
@@ -315,9 +315,8 @@ class Attempt:
                 self.entries[k] = message
             case Shares():
                 closed = state.closed
-                dealing = Dealing(message.seed, message.marks, message.sealed, message.signature)
                 view = self.views.setdefault(closed.context, View(closed))
-                view.dealings[number] = published(closed, number, dealing)
+                view.dealings[number] = published(closed, number, message)
             case MaskedInput():
                 self.inputs[k] = (message, state.dealers)
                 self.views[state.closed.context].inputs.add((number, state.dealers))
@@ -344,19 +343,19 @@ class Attempt:
     def opened(self, survivors: Sequence[int]) -> int | None:
         """The total over these survivors, if the collected shares open it: through the product's own code."""
         alive = tuple(sorted(self.place(k) for k in survivors))
-        if self.closed is None or any(k not in self.inputs for k in survivors):
+        view = self.view
+        if view is None or any(k not in self.inputs for k in survivors):
             return None
         sums = [unpack(self.inputs[k][0].releases[0]._numbers, 1, self.vector.bits) for k in survivors]
         dealers = self.inputs[survivors[0]][1]
-        shares = {d: (self.seeds if d in alive else self.keys).get(d, {}) for d in dealers}
-        threshold = self.closed.agreement.parameters.threshold
-        if any(len(of) < threshold for of in shares.values()):
+        shares = {d: (view.seeds if d in alive else view.keys).get(d, {}) for d in dealers}
+        if any(len(of) < view.closed.agreement.parameters.threshold for of in shares.values()):
             return None
         work = Unmasking(
-            closed=self.closed,
+            closed=view.closed,
             dealers=dealers,
             survivors=alive,
-            seeds={d: self.dealings[d].dealing.seed for d in dealers},
+            seeds={d: view.dealings[d].dealing.seed for d in dealers},
             shares=shares,
             sums=(np.sum(sums, axis=0, dtype=np.uint64).astype(sums[0].dtype),),
         )
@@ -388,7 +387,7 @@ class Attempt:
         if own not in view.told(view.seeds):
             row["seed", closed.context, own] = 1
         for other in dealers:
-            if other not in closed.graph.neighbours[own]:
+            if other not in closed.graph[own]:
                 continue
             if not {closed.entries[own].key.raw, closed.entries[other].key.raw} & keys:
                 low, high = min(own, other), max(own, other)

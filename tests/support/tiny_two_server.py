@@ -27,7 +27,7 @@ from securefl.sums.two_server.agreement import Agreement, boxes_digest, signed_i
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.scheme import PaddingPart, PadsPart, UnpaddingPart
 from support.hidden_plans import hidden
-from support.tiny_secagg import entropy, identity, release, told
+from support.tiny_secagg import entropy, identity, integers, release, told
 
 SESSION = hashlib.sha256(b"a session of two servers").digest()
 MEMBERS, LEAST = 6, 4
@@ -90,11 +90,6 @@ def agreement(
         ordered=MEMBERS,
         weights=Weights((1,) * MEMBERS).encoded(),
     )
-
-
-def integers(member: int, vector: Vector) -> NDArray[np.int64]:
-    rng = np.random.default_rng([member, vector.length, vector.bits])
-    return rng.integers(-vector.bound, vector.bound, vector.length, endpoint=True)
 
 
 def secret(member: int, number: int = 1) -> SecretKey:

@@ -56,7 +56,6 @@ from securefl.secagg import (
     client_rounds,
 )
 from securefl.secagg.dealing import (
-    Dealing,
     Pair,
     _bound,
     _seal,
@@ -176,10 +175,10 @@ def holding(given: Given, number: int) -> tuple[Client, Any]:
     return one, held
 
 
-def said(dealer: int, of: dict[str, Any]) -> Dealing:
+def said(dealer: int, of: dict[str, Any]) -> Shares:
     sealed = tuple(Share(box) for holder, box in of["sealed"].items() if holder != dealer)
     marks = tuple(map(Commitment, of["marks"].values()))
-    return Dealing(Commitment(of["seed_mark"]), marks, sealed, Signature(of["signature"]))
+    return Shares(Commitment(of["seed_mark"]), marks, sealed, Signature(of["signature"]))
 
 
 def handed(of: dict[str, Any]) -> Dealt:
@@ -218,7 +217,7 @@ def first_close(given: Given) -> Any:
 
 def first_graph(given: Given) -> Any:
     seed = digest(b"graph", raw(given)["CONTEXT"])
-    return dict(draw(given["members"], given["neighbours"], seed).neighbours)
+    return dict(draw(tuple(given["members"]), given["neighbours"], seed))
 
 
 def first_split(given: Given) -> Any:
@@ -405,10 +404,7 @@ def messages(of: dict[str, Any], agreed: Agreement) -> list[dict[int, Any]]:
         )
         for e in of["entries"]
     }
-    shared = {}
-    for dealer, parts in of["dealings"].items():
-        one = said(dealer, parts)
-        shared[dealer] = Shares(seed=one.seed, marks=one.marks, sealed=one.sealed, signature=one.signature)
+    shared = {dealer: said(dealer, parts) for dealer, parts in of["dealings"].items()}
     masked = {}
     for number, sent in of["inputs"].items():
         releases: Any = tuple(

@@ -18,7 +18,7 @@ from securefl.core.errors import CryptoError, RemoteProtocolError
 from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey
 from securefl.core.messages import OVERHEAD, REFUSED, OpenReply
-from securefl.core.release import KEY_HOLDER, SERVER, Delivered, Form, Release
+from securefl.core.release import KEY_HOLDER, SERVER, Form, Release, delivered
 from securefl.core.wire import Header, Limit, decode, encode
 from securefl.he.keys import EncryptionKey, checked
 from securefl.he.parameters import STRONG
@@ -177,17 +177,7 @@ class AddingPart:
         return {EncryptedInput: limit, OpenReply: limit}
 
     def signed(self, agreed: Agreement, member: int, said: EncryptedInput) -> tuple[bytes, bytes]:
-        came: tuple[Any, ...] = said.releases
-        delivered: tuple[Delivered, ...] = came
-        names = [vector.name for vector in agreed.vectors]
-        if [(one.name, one.form, one.numbers.size) for one in delivered] != [
-            (name, "encrypted", 0) for name in names
-        ]:
-            raise CryptoError(
-                f"Expected an encrypted vector for each of {names}, got {len(delivered)} values of other "
-                "names, forms or sizes: they are not in the sum."
-            )
-        digest = input_digest([one.sealed for one in delivered])
+        digest = input_digest([one.sealed for one in delivered(said.releases, agreed.names, "encrypted")])
         return digest, signed_input(agreed, member, digest)
 
     def add(self, agreed: Agreement, total: Any, sender: str, said: Any) -> dict[str, Any]:

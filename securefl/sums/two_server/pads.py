@@ -9,18 +9,18 @@ has other seeds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.agreement import fields, tagged, u32
 from securefl.core.entropy import derived
-from securefl.core.errors import CryptoError, LocalProtocolError
+from securefl.core.errors import CryptoError
 from securefl.core.keys import SecretKey, Share
 from securefl.core.signing import AgreementKey, seal, unseal
 from securefl.secagg.masks import Words, apply_masks
-from securefl.secagg.packing import centred, masked, pack, packed_bytes, reduce, unpack, word, words
+from securefl.secagg.packing import centred, pack, packed_bytes, reduce, unpack, word, words
 from securefl.sums.two_server.agreement import Agreement
 
 SEED_BYTES: Final = 32
@@ -63,29 +63,6 @@ def _place(agreed: Agreement, member: int, number: int) -> bytes:
 
 
 # Vectors ----------------------------------------------------------------------------------------
-
-
-class Padder:
-    """Pads each vector of a client once. Two vectors under one pad would reveal their difference."""
-
-    def __init__(self, agreed: Agreement, seeds: Sequence[SecretKey]) -> None:
-        self._vectors = agreed.vectors
-        self._left = dict(enumerate(seeds))
-
-    def __call__(self, number: int, integers: NDArray[Any]) -> NDArray[np.uint8]:
-        """Pad one vector.
-
-        Raises:
-            LocalProtocolError: the vector was padded before, has another length, or is beyond its bound.
-        """
-        if number not in self._left:
-            raise LocalProtocolError(
-                f"Expected a vector without a pad yet, got number {number}: a pad serves once."
-            )
-        hidden = masked(self._vectors[number], number, integers, add=[self._left[number]])
-        # After the padding: a refused vector uses no pad.
-        del self._left[number]
-        return hidden
 
 
 def total_pads(

@@ -26,14 +26,14 @@ from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey, Share
 from securefl.core.messages import OVERHEAD, REFUSED
-from securefl.core.release import KEY_HOLDER, Delivered, Form, Release
+from securefl.core.release import KEY_HOLDER, Form, Release, delivered
 from securefl.core.signing import AgreementKey, seal, unseal
 from securefl.core.wire import Header, Limit
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.totals import row_noise
 from securefl.secagg.masks import Words
-from securefl.secagg.packing import unpack
+from securefl.secagg.packing import Masker, unpack
 from securefl.storage.own_record import PartyKeys
 from securefl.sums.opened import Evidence, Keys, OpenedScheme, Unboxable
 from securefl.sums.scheme import Attempt
@@ -48,7 +48,6 @@ from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.pads import (
     BOX_BYTES,
     SEALING_BYTES,
-    Padder,
     box,
     opened,
     pads_bytes,
@@ -101,8 +100,8 @@ class PaddingPart:
     form: ClassVar[Form] = "masked"
 
     def conceal(self, agreed: Agreement, member: int, secret: SecretKey) -> dict[str, Conceal]:
-        padder = Padder(agreed, seeds_of(secret, agreed, member))
-        return {vector.name: partial(padder, number) for number, vector in enumerate(agreed.vectors)}
+        pads = [([seed], ()) for seed in seeds_of(secret, agreed, member)]
+        return Masker(agreed.vectors, pads).by_name()
 
     def message(
         self,
@@ -148,21 +147,14 @@ class UnpaddingPart:
         }
 
     def signed(self, agreed: Agreement, member: int, said: PaddedInput) -> tuple[bytes, bytes]:
-        came: tuple[Any, ...] = said.releases
-        delivered: tuple[Delivered, ...] = came
-        names = [vector.name for vector in agreed.vectors]
-        if [(one.name, one.form, one.sealed) for one in delivered] != [(n, "masked", b"") for n in names]:
-            raise CryptoError(
-                f"Expected a padded vector for each of {names}, got {len(delivered)} values of other "
-                "names or forms: they are not in the sum."
-            )
+        vectors, count = delivered(said.releases, agreed.names, "masked"), len(agreed.vectors)
         boxes = [one.raw for one in said.boxes]
-        if list(map(len, boxes)) != [BOX_BYTES] * len(names):
+        if list(map(len, boxes)) != [BOX_BYTES] * count:
             raise CryptoError(
-                f"Expected {len(names)} boxes of {BOX_BYTES} bytes each, got {len(boxes)} of "
+                f"Expected {count} boxes of {BOX_BYTES} bytes each, got {len(boxes)} of "
                 f"{sum(map(len, boxes))} bytes: the client is not in the sum."
             )
-        digest = vectors_digest([one.numbers for one in delivered])
+        digest = vectors_digest([one.numbers for one in vectors])
         return digest, signed_input(agreed, member, digest, boxes_digest(boxes))
 
     def add(self, agreed: Agreement, total: Any, sender: str, said: Any) -> AppendMap[int, Input]:

@@ -256,7 +256,7 @@ def test_what_a_request_costs_does_not_grow_with_the_sessions(
     enrolled(tmp_path)
     with folders.opened(tmp_path / "client-0000") as party:
         answer, looked = party.session().answer, []
-        monkeypatch.setattr("securefl.deployment.session_store.check", lambda *parts: looked.append(parts))
+        monkeypatch.setattr("securefl.storage.database.check", lambda *parts: looked.append(parts))
         for number in range(30):
             party.files.diary.enter(number.to_bytes(32, "big"), "a session")
             answer(b"anything")

@@ -217,7 +217,7 @@ def test_a_call_before_any_session_is_refused() -> None:
     deployment = Deployment(CLEAR)
     other = Deployment(CLEAR, keys=deployment.keys)
     other.enter(TODAY)
-    turn = other.signed("client-0000", Turn.of(call=b"x"))
+    turn = other.signed("client-0000", Turn(call=b"x"))
     assert deployment.residents["client-0000"].answer(turn) == REFUSED
     assert "before any" in deployment.why("client-0000")
     for data in (b"", b"x" * 99, REFUSED):

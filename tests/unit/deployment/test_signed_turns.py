@@ -21,6 +21,7 @@ from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.messages import (
     REFUSED,
     Entered,
+    Parcel,
     SignedTurn,
     Turn,
     decode_envelope,
@@ -46,7 +47,7 @@ def begun() -> Deployment:
 def far(deployment: Deployment) -> Turn:
     """A call to a place far ahead: after it, every honest call would come too late."""
     place = Header(deployment.session, 10**6, 0, 0)
-    return Turn.of(call=encode_call(place, QueryCall(most=Limit(999, 9))))
+    return Turn(call=encode_call(place, QueryCall(most=Limit(999, 9))))
 
 
 def opened(data: bytes) -> SignedTurn:
@@ -89,12 +90,14 @@ ATTACKS: dict[str, tuple[Callable[[Deployment], bytes], str]] = {
     "a number far ahead": (lambda d: d.signed(VICTIM, far(d), number=2**62), "near it"),
     "the deadline flag": (lambda d: turned(d.signed(VICTIM, Turn()), deadline=1), "server signed"),
     "another call": (
-        lambda d: turned(d.signed(VICTIM, Turn.of(call=b"x")), calls=far(d).calls),
+        lambda d: turned(d.signed(VICTIM, Turn(call=b"x")), call=far(d).call),
         "server signed",
     ),
-    "no call": (lambda d: turned(d.signed(VICTIM, far(d)), calls=()), "server signed"),
+    "no call": (lambda d: turned(d.signed(VICTIM, far(d)), call=b""), "server signed"),
     "another sender": (
-        lambda d: turned(d.signed(VICTIM, Turn.of([(SERVER, b"x")])), senders=(OTHER,)),
+        lambda d: turned(
+            d.signed(VICTIM, Turn(packets=(Parcel(SERVER, b"x"),))), packets=(Parcel(OTHER, b"x"),)
+        ),
         "server signed",
     ),
 }
@@ -213,7 +216,7 @@ def test_a_turn_that_was_lost_costs_its_wave_alone() -> None:
 
 def test_a_turn_that_the_party_refuses_for_its_content_has_used_its_number() -> None:
     deployment = begun()
-    turn = deployment.transport.signed(VICTIM, Turn.of(call=b"no call"))
+    turn = deployment.transport.signed(VICTIM, Turn(call=b"no call"))
     assert deployment.residents[VICTIM].answer(turn) == REFUSED
     assert deployment.residents[VICTIM].answer(turn) == REFUSED
     assert "was replayed" in deployment.why(VICTIM)
@@ -233,7 +236,7 @@ def test_a_signed_turn_of_other_bytes_is_refused() -> None:
 def test_the_key_holder_takes_signed_turns_alone() -> None:
     deployment = Deployment(replace(MASKED, sum="two-server"))
     deployment.enter(TODAY)
-    for turn in (far(deployment), Turn.of(call=b"x")):
+    for turn in (far(deployment), Turn(call=b"x")):
         forged = deployment.signed(KEY_HOLDER, turn, server=STRANGER)
         assert deployment.residents[KEY_HOLDER].answer(forged) == REFUSED
     np.testing.assert_array_equal(deployment.query(1).totals["own"].value, [10, 10, 10])

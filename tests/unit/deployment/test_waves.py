@@ -21,6 +21,7 @@ from securefl.deployment.messages import (
     Computed,
     Enter,
     Entered,
+    Parcel,
     Refused,
     SignedTurn,
     Turn,
@@ -81,10 +82,10 @@ def test_who_says_what_is_no_reply_is_left_out_and_named(replied: bytes) -> None
 SIGNED = SignedTurn(visit=bytes(16), number=3, signature=bytes(64), turn=b"abc")
 ENVELOPES = [
     Turn(),
-    Turn.of(call=b""),
-    replace(Turn.of((("a", b""), ("b", b"xy")), call=b"abc"), deadline=1),
+    Turn(call=b"x"),
+    Turn(call=b"abc", packets=(Parcel("a", b""), Parcel("b", b"xy")), deadline=1),
     SIGNED,
-    TurnReply.of(((SERVER, b"one"), ("client-0001", b"")), key=b"k"),
+    TurnReply(key=b"k", packets=(Parcel(SERVER, b"one"), Parcel("client-0001", b""))),
     Entered(visit=bytes(16), number=2**40),
     Enter(plan="{}", study="s", work=bytes(32), roster=bytes(32), nonce=bytes(32), signature=bytes(64)),
     Refused(),
@@ -118,13 +119,10 @@ def test_an_envelope_that_is_cut_or_longer_or_of_another_kind_is_refused(body: A
 
 
 MISFITS = [
-    replace(ENVELOPES[2], senders=("a",)),
-    replace(ENVELOPES[2], calls=(b"a", b"b")),
     replace(ENVELOPES[2], deadline=2),
     replace(SIGNED, visit=bytes(15)),
     replace(SIGNED, signature=bytes(63)),
     replace(SIGNED, number=-1),
-    replace(ENVELOPES[4], receivers=()),
     replace(ENVELOPES[5], visit=bytes(17)),
     replace(ENVELOPES[5], number=-1),
     *(replace(ENVELOPES[6], **{name: b"x"}) for name in ("work", "roster", "nonce", "signature")),
@@ -142,12 +140,10 @@ def test_an_envelope_whose_fields_do_not_fit_is_refused(body: Any) -> None:
 
 
 def test_a_claim_of_many_messages_is_refused_before_any_is_made() -> None:
-    empty = encode_envelope(Turn())  # its last 20 bytes: three counts of 0, and the deadline
-    for place in (-20, -16, -12):
-        end = len(empty) + place
-        claim = empty[:end] + (2**21).to_bytes(4, "little") + empty[end + 4 :] + bytes(2**23)
-        with pytest.raises(RemoteProtocolError, match="2097152 elements"):
-            decode_envelope(claim, Turn, sender="a")
+    empty = encode_envelope(Turn())  # its last 12 bytes: a count of 0, and the deadline
+    claim = empty[:-12] + (2**21).to_bytes(4, "little") + empty[-8:] + bytes(2**23)
+    with pytest.raises(RemoteProtocolError, match="2097152 elements"):
+        decode_envelope(claim, Turn, sender="a")
 
 
 def test_a_number_that_no_coding_holds_is_not_sent() -> None:
@@ -158,7 +154,7 @@ def test_a_number_that_no_coding_holds_is_not_sent() -> None:
 def test_messages_before_a_call_are_refused() -> None:
     deployment = Deployment(CLEAR)
     deployment.enter(bytes(32))
-    request = deployment.signed("client-0000", Turn.of(((SERVER, b"x"),)))
+    request = deployment.signed("client-0000", Turn(packets=(Parcel(SERVER, b"x"),)))
     assert deployment.residents["client-0000"].answer(request) == REFUSED
     assert "call before any message" in deployment.why("client-0000")
 
@@ -183,7 +179,7 @@ def saw(plan: Any, replied: Callable[[int, bytes], bytes | None]) -> Seen:
         (lambda at, reply: REFUSED, Absence.REFUSED),
         (lambda at, reply: encode_envelope(TurnReply()), Absence.NO_VALUE),
         (lambda at, reply: b"x" * 99, Absence.INVALID),
-        (lambda at, reply: encode_envelope(TurnReply.of(((SERVER, b"xx"),))), Absence.INVALID),
+        (lambda at, reply: encode_envelope(TurnReply(packets=(Parcel(SERVER, b"xx"),))), Absence.INVALID),
     ],
 )
 def test_the_server_says_who_is_missing_by_what_came_on_its_wire(

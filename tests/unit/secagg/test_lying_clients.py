@@ -21,7 +21,7 @@ from securefl.core.messages import client_name
 from securefl.core.release import Delivered
 from securefl.secagg import Aborted, Agreement, Client, Summed
 from securefl.secagg.agreement import advertised
-from securefl.secagg.dealing import Dealing, deal, seed_mark, share_key
+from securefl.secagg.dealing import deal, seed_mark, share_key
 from securefl.secagg.messages import Advertise, Complaint, Consistent, Dealt, MaskedInput, Shares, Unmask
 
 
@@ -127,18 +127,14 @@ def other_seed(inner: Client, state: Any, shares: Shares) -> Shares:
     )
     own = inner.channels.own
     promised = seed_mark(state.closed.context, own, state.seed.reveal())
-    return signed_anew(inner, state, as_shares(replace(dealing, seed=promised)))
+    return signed_anew(inner, state, replace(dealing, seed=promised))
 
 
 def other_key(inner: Client, state: Any, shares: Shares) -> Shares:
     dealing, _ = deal(
         state.closed, inner.channels, state.seed, SecretKey(bytes(31) + b"x"), entropy("key", 1)
     )
-    return as_shares(dealing)
-
-
-def as_shares(dealing: Dealing) -> Shares:
-    return Shares(**vars(dealing))
+    return dealing
 
 
 def silent_at_the_end(number: int, kind: bytes) -> Callable[[str, str, bytes], bytes]:
@@ -184,7 +180,7 @@ def test_a_wrong_share_at_unmasking_costs_its_holder_alone(lie: str) -> None:
 
 def weak(inner: Client, state: Any, said: Advertise) -> Advertise:
     """A key of small order, well signed: every agreement with it would be all zeros."""
-    text = advertised(inner.agreement, inner.channels.own, PublicKey(bytes(32)), said.nonce)
+    text = advertised(inner.agreement.context, inner.channels.own, PublicKey(bytes(32)), said.nonce)
     return replace(said, key=PublicKey(bytes(32)), signature=inner.channels.identity.signing.sign(text))
 
 

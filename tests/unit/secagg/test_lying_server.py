@@ -20,7 +20,7 @@ from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.core.signing import AgreementKey
 from securefl.secagg import Aborted, Agreement, Client, Server, Summed
-from securefl.secagg.agreement import ClosedRoster, Entry
+from securefl.secagg.agreement import Advertise, ClosedRoster
 from securefl.secagg.checks import read_survivors
 from securefl.secagg.client_rounds import Agreeing
 from securefl.secagg.messages import (
@@ -100,14 +100,14 @@ def test_a_forged_entry_of_a_stranger_is_named_too() -> None:
     """Its graph differs, and so the boxes that come do not open, whoever was forged."""
     _, machine, _ = sparse()
     state, roster, _ = machine.at(RosterClosed)
-    far = next(k for k in range(60) if k and k not in machine.at(Dealt)[0].closed.graph.neighbours[0])
-    due = len(machine.at(Dealt)[0].closed.graph.neighbours[0])
+    far = next(k for k in range(60) if k and k not in machine.at(Dealt)[0].closed.graph[0])
+    due = len(machine.at(Dealt)[0].closed.graph[0])
 
     def lied(number: int) -> RosterClosed:
         return put(far, nonces=Commitment(number.to_bytes(32, "little")))(roster)
 
     def neighbours(of: RosterClosed) -> int:
-        return len(ClosedRoster(machine.inner.agreement, of.entries).graph.neighbours[0])
+        return len(ClosedRoster(machine.inner.agreement, of.entries).graph[0])
 
     # with another number of neighbours the number of boxes would be wrong before any of them is opened
     lie = next(one for one in map(lied, range(99)) if neighbours(one) == due)
@@ -123,7 +123,7 @@ class Forging(Recording):
         if not (step.out and isinstance(step.out[0].message, RosterClosed)):
             return step
         key = AgreementKey(SecretKey(bytes(31) + b"x")).public
-        mine = {4: Entry(key, Commitment(bytes(32)), Signature(bytes(64)))}
+        mine = {4: Advertise(key, Commitment(bytes(32)), Signature(bytes(64)))}
         entries = dict(sorted({**step.state.closed.entries, **mine}.items()))
         closed = ClosedRoster(self.inner.agreement, entries)
         rows = [(k, e.key, e.nonce, e.signature) for k, e in entries.items()]
@@ -172,7 +172,7 @@ def test_a_server_cannot_try_sessions_until_the_graph_suits_it() -> None:
     """Another session id would give another graph; what the members signed fits no other."""
     agreed = honest().agreed
     roster = honest().clients[0].at(RosterClosed)[1]
-    entry = Entry(roster.keys[2], roster.nonces[2], roster.signatures[2])
+    entry = Advertise(roster.keys[2], roster.nonces[2], roster.signatures[2])
     entry.check(agreed, 2)
     for number in range(256):
         moved = replace(agreed, header=replace(agreed.header, session=number.to_bytes(32, "little")))
@@ -183,11 +183,13 @@ def test_a_server_cannot_try_sessions_until_the_graph_suits_it() -> None:
 def test_the_graph_changes_with_one_nonce() -> None:
     """A member's fresh nonce moves everybody's neighbours, so nobody knows them before the roster closes."""
     agreed = agreement(60, corrupt=0.05, dropout=0.1)
-    entries = {k: Entry(identity(k).channel.public, Commitment(bytes(32)), Signature(b"")) for k in range(60)}
+    entries = {
+        k: Advertise(identity(k).channel.public, Commitment(bytes(32)), Signature(b"")) for k in range(60)
+    }
     one = ClosedRoster(agreed, entries)
     two = ClosedRoster(agreed, entries | {59: replace(entries[59], nonce=Commitment(bytes(31) + b"x"))})
     assert one.graph == ClosedRoster(agreed, dict(reversed(entries.items()))).graph
-    assert all(one.graph.neighbours[k] != two.graph.neighbours[k] for k in range(60))
+    assert all(one.graph[k] != two.graph[k] for k in range(60))
 
 
 # A server that lies about shares and graphs -----------------------------------------------------------
@@ -269,7 +271,7 @@ def test_a_roster_whose_graph_leaves_a_member_with_few_neighbours_is_refused_by_
     one = client(0, agreed)
     state = one.provide(one.begin().state, SecretKey(bytes(32))).state
     keys = [AgreementKey(SecretKey(bytes(31) + bytes([k + 1]))).public for k in range(12)]
-    entries = {k: Entry(keys[k], Commitment(bytes([k] * 32)), Signature(bytes(64))) for k in range(12)}
+    entries = {k: Advertise(keys[k], Commitment(bytes([k] * 32)), Signature(bytes(64))) for k in range(12)}
     entries[0] = state.entry
     roster = RosterClosed(
         members=tuple(entries),
@@ -309,10 +311,10 @@ def around_seven() -> tuple[ClosedRoster, dict[bool, tuple[int, ...]]]:
     """A closed sparse roster, and the fifth of it that drops: around member 7 (True), or anywhere (False)."""
     agreed = agreement(200, corrupt=0.1, dropout=0.2)
     entries = {
-        k: Entry(identity(k).channel.public, Commitment(bytes(32)), Signature(b"")) for k in range(200)
+        k: Advertise(identity(k).channel.public, Commitment(bytes(32)), Signature(b"")) for k in range(200)
     }
     closed = ClosedRoster(agreed, entries)
-    near = closed.graph.neighbours[7]
+    near = closed.graph[7]
     far = [k for k in range(200) if k not in near and k not in (0, 7)]
     return closed, {True: near[:40], False: (*near[:5], *far[-35:])}
 
@@ -320,7 +322,7 @@ def around_seven() -> tuple[ClosedRoster, dict[bool, tuple[int, ...]]]:
 def test_a_victim_whose_neighbours_are_all_called_dropped_is_not_opened() -> None:
     """A lying server may drop a fifth of a sparse cohort: not those who stand around one client."""
     closed, drops = around_seven()
-    agreed, near = closed.agreement, closed.graph.neighbours[7]
+    agreed, near = closed.agreement, closed.graph[7]
     own = next(k for k in range(200) if k not in near and k != 7)
     for lonely, dropped in drops.items():
         survivors = tuple(k for k in range(200) if k not in dropped)
@@ -340,7 +342,7 @@ def test_who_is_lonely_is_who_has_too_few_neighbours_left() -> None:
     seen = set()
     for share in np.linspace(0, 0.7, 60):
         survivors = tuple(np.flatnonzero(rng.random(200) >= share).tolist())
-        left = {k: len({*closed.graph.neighbours[k]} & {*survivors}) for k in survivors}
+        left = {k: len({*closed.graph[k]} & {*survivors}) for k in survivors}
         expected = next((k for k in survivors if left[k] < least), None)
         assert closed.lonely(survivors) == expected
         seen.add(expected is None)
@@ -445,7 +447,7 @@ def test_where_neighbours_are_too_few_for_a_quorum_strangers_must_have_signed(
 ) -> None:
     agreed, machine, _ = sparse()
     state, quorum, _ = machine.at(Quorum)
-    near = {0, *state.held.closed.graph.neighbours[0]}
+    near = {0, *state.held.closed.graph[0]}
     far = [k for k in quorum.signers if k not in near]
     needed = agreed.parameters.quorum - len(near)
     assert (agreed.parameters.quorum, needed > 1) == (32, True)

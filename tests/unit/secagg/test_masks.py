@@ -70,7 +70,7 @@ def test_a_masked_vector_is_uniform() -> None:
 
     The randomness is fixed, so it never flickers; a mask of 19 bits or one left out goes red.
     """
-    masker = Masker((VECTOR,), (SEED,), (SecretKey(bytes(32)),))
+    masker = Masker((VECTOR,), [((SEED,), (SecretKey(bytes(32)),))])
     packed = masker(0, np.full(VECTOR.length, 7))
     words = unpack(packed, VECTOR.length, 20)
     counts = np.bincount(words >> 14, minlength=64)
@@ -83,7 +83,7 @@ def test_a_masked_vector_is_uniform() -> None:
 
 
 def test_a_mask_serves_once() -> None:
-    masker = Masker((VECTOR,), (SEED,), ())
+    masker = Masker((VECTOR,), [((SEED,), ())])
     masker(0, integers(1, VECTOR))
     with pytest.raises(LocalProtocolError, match="A mask serves once"):
         masker(0, integers(2, VECTOR))
@@ -91,7 +91,7 @@ def test_a_mask_serves_once() -> None:
 
 @every("bad", [np.full(20_000, 101), np.full(20_000, -101), np.zeros(19_999, int), np.zeros(20_000)])
 def test_values_outside_the_declared_vector_are_refused(bad: Any) -> None:
-    masker = Masker((VECTOR,), (SEED,), ())
+    masker = Masker((VECTOR,), [((SEED,), ())])
     with pytest.raises(LocalProtocolError):
         masker(0, bad)
     masker(0, integers(1, VECTOR))  # the refusal has not used the mask up

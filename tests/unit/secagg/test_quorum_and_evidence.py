@@ -30,7 +30,7 @@ from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.core.signing import verify
 from securefl.secagg import Aborted, Channels, Client, Server
-from securefl.secagg.agreement import ClosedRoster, Entry
+from securefl.secagg.agreement import ClosedRoster
 from securefl.secagg.checks import read_survivors
 from securefl.secagg.dealing import Pair, Tree, _bound, _seal, leaves, share_key, signed
 from securefl.secagg.messages import (
@@ -129,10 +129,10 @@ def around(victim: int) -> tuple[ClosedRoster, tuple[int, ...]]:
     """A sparse roster, and its survivors where forty neighbours of one member dropped."""
     agreed = agreement(200, corrupt=0.1, dropout=0.2)
     entries = {
-        k: Entry(identity(k).channel.public, Commitment(bytes(32)), Signature(b"")) for k in range(200)
+        k: Advertise(identity(k).channel.public, Commitment(bytes(32)), Signature(b"")) for k in range(200)
     }
     closed = ClosedRoster(agreed, entries)
-    dropped = set(closed.graph.neighbours[victim][:40])
+    dropped = set(closed.graph[victim][:40])
     return closed, tuple(k for k in range(200) if k not in dropped)
 
 
@@ -188,7 +188,7 @@ def shown(near: int, far: int, *, own: bool = True, others: Sequence[str] = ()) 
     """
     _, machine, server = sparse()
     state, quorum, _ = machine.at(Quorum)
-    neighbours = [k for k in state.held.closed.graph.neighbours[0] if k in state.survivors]
+    neighbours = [k for k in state.held.closed.graph[0] if k in state.survivors]
     strangers = [k for k in quorum.signers if k not in neighbours and k != 0]
     signers = sorted([*neighbours[:near], *strangers[:far], *([0] if own else [])])
     rest = {"near": neighbours[near:], "far": strangers[far:][:3]}
@@ -220,7 +220,7 @@ def sizes() -> tuple[int, int]:
     """The quorum, and how many neighbours of client 0 survived."""
     agreed, machine, _ = sparse()
     state, _, _ = machine.at(Quorum)
-    return agreed.parameters.quorum, len(set(state.held.closed.graph.neighbours[0]) & set(state.survivors))
+    return agreed.parameters.quorum, len(set(state.held.closed.graph[0]) & set(state.survivors))
 
 
 def test_a_client_verifies_a_quorum_less_its_own_signature() -> None:
@@ -253,7 +253,7 @@ def test_a_client_that_is_not_among_the_signers_verifies_a_whole_quorum() -> Non
 
 
 def neighbours_of(state: Any) -> tuple[int, ...]:
-    found: tuple[int, ...] = state.held.closed.graph.neighbours[0]
+    found: tuple[int, ...] = state.held.closed.graph[0]
     return found
 
 
@@ -330,7 +330,7 @@ def test_who_holds_no_shares_of_a_dealer_cannot_accuse_it() -> None:
     """Else a quorum of strangers could take a dealer's place, and nobody's shares would be looked at."""
     _, _, server = sparse()
     state = summing(server, 0)
-    near = state.closed.graph.neighbours[0]
+    near = state.closed.graph[0]
     far = next(k for k in state.dealers if k != 0 and k not in near)
     for wrong in ((far,), (near[0], far)):
         with pytest.raises(RemoteProtocolError, match="holds no shares"):

@@ -98,7 +98,7 @@ def test_no_server_cuts_more_graphs_than_the_bound_says(
     """800 graphs. If the bound is right, the test fails in one of a million runs; the source is seeded."""
     random, cut, turns = entropy("cut", clients, within), 0, 800
     for _ in range(turns):
-        rows = draw(range(clients), 2 * count, random(32)).neighbours
+        rows = draw(range(clients), 2 * count, random(32))
         near = [sum(1 << other for other in rows[k]) for k in range(clients)]
         cut += can_be_cut(near, survivors, corrupt, within)
     bound = 2.0 ** log2_apart(clients, survivors, corrupt, count, within)
@@ -110,7 +110,7 @@ def test_every_ring_is_equally_likely() -> None:
     """2,400 graphs of one ring of 5: 12 circular orders. A fair draw fails in one of a million runs."""
     random, counts = entropy("ring"), Counter[tuple[tuple[int, ...], ...]]()
     for _ in range(2_400):
-        rows = draw(range(5), 2, random(32)).neighbours
+        rows = draw(range(5), 2, random(32))
         counts[tuple(rows.values())] += 1
     assert len(counts) == 12
     assert chisquare(list(counts.values())).pvalue > FALSE_ALARM
@@ -120,7 +120,7 @@ def test_members_beside_each_other_in_one_ring_are_so_in_another_by_chance_alone
     """2,000 graphs of two rings of 6: member 0 meets three others with 6 / 10. The false alarm is 1e-6."""
     random, both, turns = entropy("two rings"), 0, 2_000
     for _ in range(turns):
-        both += len(draw(range(6), 4, random(32)).neighbours[0]) == 3
+        both += len(draw(range(6), 4, random(32))[0]) == 3
     # of the 10 pairs of others, one is that of the first ring, 6 share a member with it, and 3 share none
     low, high = binom(turns, 6 / 10).interval(1 - FALSE_ALARM)
     assert low <= both <= high

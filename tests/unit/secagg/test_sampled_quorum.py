@@ -98,7 +98,7 @@ def test_a_list_with_one_true_signature_too_few_passes_as_rarely_as_stated(
 
 
 def strangers(state: Any, quorum: Quorum) -> list[int]:
-    near = {0, *state.held.closed.graph.neighbours[0]}
+    near = {0, *state.held.closed.graph[0]}
     return [member for member in quorum.signers if member not in near]
 
 

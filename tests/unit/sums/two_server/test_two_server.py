@@ -65,7 +65,8 @@ from securefl.sums.scheme import Opened, Unopened
 from securefl.sums.two_server import TwoServer
 from securefl.sums.two_server.agreement import Agreement, request_digest
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
-from securefl.sums.two_server.pads import BOX_BYTES, Padder, box, opened, pads_of, seeds_of, total_pads
+from securefl.sums.two_server.pads import BOX_BYTES, box, opened, pads_of, seeds_of, total_pads
+from securefl.sums.two_server.scheme import PaddingPart
 
 
 @pytest.fixture
@@ -120,16 +121,14 @@ def test_one_key_does_not_stand_for_both_parties(key: Any) -> None:
 
 
 def test_a_pad_serves_once_and_no_vector_beyond_its_bound_is_padded() -> None:
-    of = agreement()
     fine = integers(0, VECTORS[0])
-    padder = Padder(of, seeds_of(secret(0), of, 0))
+    pad = PaddingPart().conceal(agreement(), 0, secret(0))[VECTORS[0].name]
     for bad in (fine[:-1], np.full(11, 10**6 + 1), np.full(11, -(2**63)), fine.reshape(1, 11)):
         with pytest.raises(LocalProtocolError):
-            padder(0, bad)
-    padder(0, fine)
-    for number in (0, 2):
-        with pytest.raises(LocalProtocolError, match="a pad serves once"):
-            padder(number, fine)
+            pad(bad)
+    pad(fine)
+    with pytest.raises(LocalProtocolError, match="mask serves once"):
+        pad(fine)
 
 
 # What each party sees ---------------------------------------------------------------------------
@@ -303,7 +302,7 @@ def altered(of: Agreement) -> dict[str, tuple[PaddedInput, str]]:
         "one vector swapped": (replace(good, releases=(other.releases[0], count)), "did not sign"),
         "the vectors in another order": (
             replace(good, releases=good.releases[::-1]),
-            "a padded vector for each",
+            "one masked vector for each",
         ),
         "another's boxes": (replace(good, boxes=other.boxes), "did not sign"),
         "the boxes in another order": (replace(good, boxes=good.boxes[::-1]), "did not sign"),
@@ -327,15 +326,15 @@ def altered(of: Agreement) -> dict[str, tuple[PaddedInput, str]]:
         ),
         "a vector of another form": (
             signed(of, 1, replace(good, releases=(first, replace(count, form="open")))),
-            "a padded vector for each",
+            "one masked vector for each",
         ),
         "a vector with something sealed beside it": (
             signed(of, 1, replace(good, releases=(first, replace(count, sealed=b"x")))),
-            "a padded vector for each",
+            "one masked vector for each",
         ),
         "a vector too few": (
             signed(of, 1, replace(good, releases=good.releases[:1])),
-            "a padded vector for each",
+            "one masked vector for each",
         ),
         "a vector of one byte more": (
             signed(of, 1, replace(good, releases=(first, longer))),
@@ -719,7 +718,7 @@ def test_a_client_says_nothing_without_its_record_and_its_releases() -> None:
     late = machine.deadline(entered.state)
     assert late.result == "missed"
     assert machine.provide(late.state, ()).out == ()
-    with pytest.raises(LocalProtocolError, match="one release"):
+    with pytest.raises(LocalProtocolError, match="one masked release"):
         machine.provide(entered.state, ())
     with pytest.raises(LocalProtocolError, match="secret of this attempt"):
         machine.provide(begun.state, ())
@@ -861,7 +860,7 @@ def test_the_client_adds_no_noise_where_the_key_holder_does() -> None:
         given.append(integers)
         return padded_form
 
-    padded_form: Any = Padder(agreement(), seeds_of(secret(0), agreement(), 0))(0, np.zeros(11, np.int64))
+    padded_form: Any = PaddingPart().conceal(agreement(), 0, secret(0))["update"](np.zeros(11, np.int64))
     values = np.arange(-5, 6)
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 1, "update")
     came = protect(
