@@ -20,8 +20,7 @@ from securefl.accounting.figures import asked_for, says_infinite, with_reason
 from securefl.core.installed import versions
 from securefl.report import run_page, style
 from securefl.report.accuracy import MEASURES, Measure, joint
-from securefl.report.inline import inline_svg
-from securefl.report.pages import environment, number_text
+from securefl.report.pages import Picture, environment, number_text
 from securefl.report.significance import with_interval
 from securefl.storage.texts import show
 from securefl.study import publication
@@ -29,7 +28,7 @@ from securefl.sweep.best import answer, caveats, headline
 from securefl.sweep.cells import Sweep, in_force, short_names
 from securefl.sweep.run import Facts
 from securefl.sweep.tradeoff import Series, filters
-from securefl.sweep.tradeoff_plots import Drawing, drawings, worn_by
+from securefl.sweep.tradeoff_plots import worn_by
 
 _COLUMNS: Final = (
     *("Epsilon asked for, or by given noise", "True epsilon", "Models tested"),
@@ -69,13 +68,13 @@ def render(
     series: Sequence[Series],
     failed: Mapping[str, str],
     reproduce: str,
-    figures: Sequence[Shown],
+    figures: Sequence[Picture],
     *,
     private: bool = True,
 ) -> str:
     """The page as one HTML text.
 
-    failed: the errors of failed cells, by name. figures: see `shown_on_pages`. private: whether the page is
+    failed: the errors of failed cells, by name. private: whether the page is
     for the person at this machine alone. Otherwise it has no warnings.
     """
     alarms = alarms_of(told) if private else {}
@@ -116,34 +115,6 @@ def render(
             digest=script_digest(),
         )
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A figure as the page has it. wide, narrow: its SVG for a screen of that kind."""
-
-    drawing: Drawing
-    wide: Markup
-    narrow: Markup
-
-
-def shown_on_pages(
-    series: Sequence[Series], others: Sequence[Sequence[Series]], measure: Measure
-) -> list[Shown]:
-    """The figures of these series. others: series over other axes than epsilon, for figures of their own."""
-    labels = {f"series-{own.number}": own.label for own in (*series, *(one for own in others for one in own))}
-    wide, narrow = (
-        drawings(series, legend=False, measure=measure, others=others, width=width)
-        for width in (style.WIDE, style.NARROW)
-    )
-    return [
-        Shown(
-            drawing=large,
-            wide=inline_svg(large.figure, name=large.name, title=large.title, labels=labels),
-            narrow=inline_svg(small.figure, name=f"{small.name}-narrow", title=small.title, labels=labels),
-        )
-        for large, small in zip(wide, narrow, strict=True)
-    ]
 
 
 def _outside(told: Facts) -> list[str]:
