@@ -16,7 +16,6 @@ from typing import Annotated, Any, Final, Literal, assert_never, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter, zoom
 
 from securefl.core.errors import ConfigError
 from securefl.core.ranges import Probability, Range, Ranged
@@ -84,6 +83,8 @@ def _shaped(images: Floats, shape: tuple[int, ...]) -> Floats:
     if images.shape[1] != channels:
         images = np.repeat(images.mean(axis=1, keepdims=True), channels, axis=1)
     if images.shape[2:] != (height, width):
+        from scipy.ndimage import zoom  # late: it takes a fifth of a second to import, and is rarely needed
+
         factors = (1.0, 1.0, height / images.shape[2], width / images.shape[3])
         images = zoom(images, factors, order=1)
     return np.asarray(images, np.float32)
@@ -94,6 +95,8 @@ def blurred(x: Floats, *, sigma: float = 2.0) -> Floats:
 
     An image is mirrored at its border, which keeps its mean brightness.
     """
+    from scipy.ndimage import gaussian_filter  # late, as above
+
     _image(x)
     return np.asarray(gaussian_filter(x, sigma=(0, 0, sigma, sigma), mode="reflect"), np.float32)
 
