@@ -24,7 +24,7 @@ from securefl.report.pages import Picture, environment, number_text
 from securefl.report.significance import with_interval
 from securefl.storage.texts import show
 from securefl.study import publication
-from securefl.sweep.best import answer, caveats, headline
+from securefl.sweep.best import caveats, headline, table
 from securefl.sweep.cells import Sweep, in_force, short_names
 from securefl.sweep.run import Facts
 from securefl.sweep.tradeoff import Series, filters
@@ -103,7 +103,7 @@ def render(
             rows=[(one, _numbers(own)) for one in series for _, own in one.rows.groupby("asked", sort=True)],
             held=_held(series),
             headline=headline(series),
-            answer=answer(series),
+            answer=table([own for own in series if own.known]),
             figures=figures,
             cards=cards(told),
             columns=_COLUMNS,
