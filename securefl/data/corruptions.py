@@ -11,6 +11,7 @@ and a public seed. The privacy guarantee holds for the corrupted record that the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, assert_never, get_args
 
@@ -183,14 +184,13 @@ class Corruption(Ranged):
     scale_factor: Annotated[float, Range("(0, 10^6]")] = 10.0
     irrelevant_source: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def refusals(self) -> Iterator[str]:
         total = sum(self._shares())
         # In floats, shares such as 0.1 + 0.2 + 0.7 may sum to slightly more than 1.
         if total > 1 + 1e-9:
-            raise ValueError(f"Expected shares of corrupted clients that sum to at most 1, got {total:g}.")
+            yield f"Expected shares of corrupted clients that sum to at most 1, got {total:g}."
         if (self.irrelevant > 0) != (self.irrelevant_source is not None):
-            raise ValueError(
+            yield (
                 "Expected irrelevant_source (a data set, or 'photographs') exactly if irrelevant > 0, got "
                 f"irrelevant={self.irrelevant}, irrelevant_source={self.irrelevant_source!r}."
             )
