@@ -260,21 +260,20 @@ def write(
         (page, shown, comparable(shown.summary), to_publish, False),
         (private_page(page), results, results.summary, whole, True),
     ):
-        data = run_page.ReportData(
-            **_compared(study, found, arms),
-            title=study.study.name,
-            privacy=privacy,
-            config=study.text,
-            figures=[*pictures.values()],
-            versions=conditions,
-            seeds=study.study.seeds,
-            reproduce=reproduce,
-            changes=changes,
-            outside=[results.accounting, *outside],
-            notice=notice(page.name, private=apart),
-            private=apart,
-        )
-        run_page.write(path, data)
+        said = {
+            "title": study.study.name,
+            "privacy": privacy,
+            "config": study.text,
+            "figures": [*pictures.values()],
+            "versions": conditions,
+            "seeds": study.study.seeds,
+            "reproduce": reproduce,
+            "changes": changes,
+            "outside": [results.accounting, *outside],
+            "notice": notice(page.name, private=apart),
+            "private": apart,
+        }
+        run_page.write(path, {**_compared(study, found, arms), **said})
     return page
 
 
