@@ -97,7 +97,7 @@ class PrivacyRow:
 
 
 def write(path: Path, report: Mapping[str, Any]) -> None:
-    """Write the report to `path` as UTF-8 HTML (`render`), over what was there. Raises OSError if it fails."""
+    """Write the report to `path` as UTF-8 HTML (`render`). Raises OSError if that fails."""
     write_file(path, render(report))
 
 

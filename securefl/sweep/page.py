@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pandas as pd
@@ -50,16 +49,6 @@ for (const box of boxes) box.addEventListener("change", show);
 document.getElementById("filters").hidden = boxes.length === 0;
 show();
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Card:
-    """The privacy card of the cell `first`, and of `others` more cells. Their cards differ from it at most in
-    the size of finite epsilons."""
-
-    first: str
-    others: int
-    rows: Sequence[Mapping[str, Any]]
 
 
 def render(
@@ -133,14 +122,17 @@ def swept_values(sweep: Sweep, key: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def cards(told: Facts) -> list[Card]:
-    """The privacy cards of the finished cells. Cards that differ in finite epsilons alone are merged."""
+def cards(told: Facts) -> list[tuple[str, int, Sequence[Mapping[str, Any]]]]:
+    """The privacy cards of the finished cells: a cell's name, the number of others with its card, its rows.
+
+    Cards that differ in the size of finite epsilons alone are one.
+    """
     alike: dict[str, list[tuple[str, Any]]] = {}
     for cell, own in told:
         # Without the size of finite epsilons: otherwise a sweep over epsilon would have a card for each cell.
         like = repr([{**row, "epsilon": says_infinite(row["epsilon"])} for row in own["card"]])
         alike.setdefault(like, []).append((cell.name, own["card"]))
-    return [Card(first=name, rows=rows, others=len(more)) for (name, rows), *more in alike.values()]
+    return [(name, len(more), rows) for (name, rows), *more in alike.values()]
 
 
 def alarms_of(told: Facts) -> dict[str, Sequence[Mapping[str, Any]]]:
