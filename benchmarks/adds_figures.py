@@ -20,7 +20,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import gaussian_kde
 
-from securefl.report.style import NARROW, blank, legend, light_frame, looks
+from securefl.report.style import blank, legend, light_frame, looks
 from securefl.report.tables import write_png
 
 
@@ -52,7 +52,7 @@ def density(figures: pd.DataFrame) -> Figure:
     last = local(figures)
     arms = list(last["arm"].unique())
     edges = np.linspace(0, 1, 21)
-    figure = blank(height=0.8 + 1.15 * len(arms), width=NARROW)
+    figure = blank(height=0.8 + 1.15 * len(arms))
     panels = figure.subplots(len(arms), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     for axes, (arm, worn) in zip(panels, looks(arms).items(), strict=True):
         light_frame(axes)

@@ -136,8 +136,8 @@ def dpsgd_epsilon() -> Figure:
 
 def growth() -> Figure:
     """CPU of a round by its cohort, and memory by the number of clients."""
-    figure = blank(height=3.2)
-    time, memory = figure.subplots(1, 2)
+    figure = blank(height=6.4)
+    time, memory = figure.subplots(2, 1)
     words = {"none": "no noise", "local": "noise by each client", "masked": "masked, no noise"}
     for number, (kind, name) in enumerate(words.items()):
         cells = pd.DataFrame(json.loads((RESULTS / f"growth_{kind}.json").read_text())["cells"])

@@ -63,7 +63,7 @@ def normality(outputs: Floats) -> pd.DataFrame:
 
 def histograms(outputs: Mapping[str, Floats], elements: Sequence[int]) -> Figure:
     """Histograms of standardised elements, with the normal density: a row of panels for each name."""
-    figure = blank(height=0.6 + 1.5 * len(outputs))
+    figure = blank(height=0.6 + 1.5 * len(outputs), width=9.0)
     panels = figure.subplots(len(outputs), len(elements), sharex=True, sharey=True, squeeze=False)
     places = np.linspace(-REACH, REACH, 200)
     for row, (name, found) in zip(panels, outputs.items(), strict=True):

@@ -24,7 +24,7 @@ from securefl.study.config import Brought, slug
 from securefl.study.interruption import Interruption
 from securefl.study.publication import public
 from securefl.sweep import tradeoff
-from securefl.sweep.best import caveats, means
+from securefl.sweep.best import caveats
 from securefl.sweep.cells import Sweep, claim, parse_sweep, require_own
 from securefl.sweep.page import alarms_of
 from securefl.sweep.session import require_runnable, run_and_write
@@ -75,11 +75,6 @@ class SweepRun:
             [f"epsilon_{party}" for party in PARTIES]
         ].max()
         return spent.rename(columns=lambda name: str(name).removeprefix("epsilon_"))
-
-    @property
-    def means(self) -> pd.DataFrame:
-        """Mean final accuracies of the arms that compare: a row for each, a column for each epsilon."""
-        return means([] if self.summary.empty else tradeoff.series_of(self.sweep, self.private.summary))
 
     @property
     def accounting(self) -> list[str]:

@@ -22,7 +22,6 @@ from securefl.study.packaged import text_of
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import TaskID
     from rich.text import Text
 
     from securefl.study import results
@@ -158,34 +157,32 @@ def computed(study: Study, seeds: Iterable[int], console: Console) -> None:
     """
     if study.data.features is None:
         return
-    from rich.progress import Progress
-
     from securefl.study import world
     from securefl.training import single_thread
 
     single_thread()
     if not draws(console):
         console.print("Computing features. They are cached, so you can stop and resume.", highlight=False)
-    with Progress(console=console, transient=True, disable=not draws(console)) as bars:
-        for seed in seeds:
-            bar = bars.add_task(f"features, seed {seed}", total=None)
-
-            def tell(done: int, total: int, bar: TaskID = bar) -> None:
-                bars.update(bar, completed=done, total=total)
-
+    for seed in seeds:
+        with bar(f"features, seed {seed}", console=console) as tell:
             world.build(study, seed, tell=tell)
 
 
 @contextmanager
-def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, if that is a terminal. It gives a function that takes how much is done."""
+def bar(
+    title: str, total: int | None = None, console: Console | None = None
+) -> Iterator[Callable[..., None]]:
+    """A progress bar on stderr, if that is a terminal.
+
+    It gives a function that takes how much is done, and, if that was not known before, of how much.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True)
+    console = console or Console(stderr=True)
     with Progress(console=console, transient=True, disable=not draws(console)) as bars:
         task = bars.add_task(title, total=total)
-        yield lambda done: bars.update(task, completed=done)
+        yield lambda done, of=total: bars.update(task, completed=done, total=of)
 
 
 def printing(console: Console) -> Callable[[str], None]:

@@ -11,12 +11,12 @@ and a public seed. The privacy guarantee holds for the corrupted record that the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, assert_never, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter, zoom
 
 from securefl.core.errors import ConfigError
 from securefl.core.ranges import Probability, Range, Ranged
@@ -84,6 +84,8 @@ def _shaped(images: Floats, shape: tuple[int, ...]) -> Floats:
     if images.shape[1] != channels:
         images = np.repeat(images.mean(axis=1, keepdims=True), channels, axis=1)
     if images.shape[2:] != (height, width):
+        from scipy.ndimage import zoom  # late: it takes a fifth of a second to import, and is rarely needed
+
         factors = (1.0, 1.0, height / images.shape[2], width / images.shape[3])
         images = zoom(images, factors, order=1)
     return np.asarray(images, np.float32)
@@ -94,6 +96,8 @@ def blurred(x: Floats, *, sigma: float = 2.0) -> Floats:
 
     An image is mirrored at its border, which keeps its mean brightness.
     """
+    from scipy.ndimage import gaussian_filter  # late, as above
+
     _image(x)
     return np.asarray(gaussian_filter(x, sigma=(0, 0, sigma, sigma), mode="reflect"), np.float32)
 
@@ -180,14 +184,13 @@ class Corruption(Ranged):
     scale_factor: Annotated[float, Range("(0, 10^6]")] = 10.0
     irrelevant_source: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def refusals(self) -> Iterator[str]:
         total = sum(self._shares())
         # In floats, shares such as 0.1 + 0.2 + 0.7 may sum to slightly more than 1.
         if total > 1 + 1e-9:
-            raise ValueError(f"Expected shares of corrupted clients that sum to at most 1, got {total:g}.")
+            yield f"Expected shares of corrupted clients that sum to at most 1, got {total:g}."
         if (self.irrelevant > 0) != (self.irrelevant_source is not None):
-            raise ValueError(
+            yield (
                 "Expected irrelevant_source (a data set, or 'photographs') exactly if irrelevant > 0, got "
                 f"irrelevant={self.irrelevant}, irrelevant_source={self.irrelevant_source!r}."
             )

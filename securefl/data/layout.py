@@ -29,7 +29,6 @@ class Dialect:
     encoding: the encoding of the text by Python's name, such as "cp1252". Signs have their ASCII bytes in it.
     empty: the words for an empty cell, beside "", na, n/a, nan, null and none.
 
-    Raises ValueError if the encoding is unknown, or is one of several bytes such as UTF-16.
     """
 
     delimiter: Literal[",", ";", "|", "\t"] = ","
@@ -37,7 +36,8 @@ class Dialect:
     encoding: str = "utf-8"
     empty: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
+    def require(self) -> None:
+        """Raises ValueError if the encoding is unknown, or is one of several bytes such as UTF-16."""
         try:
             plain = _SIGNS.encode(self.encoding) == _SIGNS.encode()
         except (LookupError, UnicodeError):

@@ -10,7 +10,7 @@ the request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
@@ -228,17 +228,16 @@ class Partition(Ranged):
     mean: Annotated[float, Range("(0, 10^9]")] | None = None
     deviation: Annotated[float, Range("[0, 10^9]")] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def refusals(self) -> Iterator[str]:
         given = self._given()
         needed, taken = (set(names.split()) for names in _KINDS[self.kind][:2])
         for name in sorted(needed - given):
-            raise ValueError(f"Expected {name} for partition {self.kind!r}, got none. Add it.")
+            yield f"Expected {name} for partition {self.kind!r}, got none. Add it."
         # A number that the kind does not use is refused: the author of the study expects an effect of it.
         for name in sorted(given - needed - taken):
-            raise ValueError(f"Expected no {name} for partition {self.kind!r}, got one. Remove it.")
+            yield f"Expected no {name} for partition {self.kind!r}, got one. Remove it."
         if ("mean" in given) != ("deviation" in given):
-            raise ValueError("Expected both mean and deviation of client sizes, got one. Add the other.")
+            yield "Expected both mean and deviation of client sizes, got one. Add the other."
 
     def in_words(self) -> str:
         """The partition in a few words, for a figure's legend."""

@@ -6,16 +6,18 @@ release that no ledger counts.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.core.ranges import Positive, Range, Ranged
+
 
 @dataclass(frozen=True, kw_only=True)
-class Scaling:
+class Scaling(Ranged):
     """Scaling by public constants: one for all values of a record, or one for each channel of an image.
 
     mean: subtracted from each value. deviation: divides the difference.
@@ -23,19 +25,12 @@ class Scaling:
     Raises ValueError for other than finite means and as many finite deviations above 0.
     """
 
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
+    mean: tuple[Annotated[float, Range("(-inf, inf)")], ...]
+    deviation: tuple[Positive, ...]
 
-    def __post_init__(self) -> None:
+    def refusals(self) -> Iterator[str]:
         if not 1 <= len(self.mean) == len(self.deviation):
-            raise ValueError(
-                f"Expected as many deviations as means, got {len(self.deviation)} and {len(self.mean)}."
-            )
-        for number in (*self.mean, *self.deviation):
-            if not isfinite(number):
-                raise ValueError(f"Expected finite constants, got {number}.")
-        if min(self.deviation) <= 0:
-            raise ValueError(f"Expected deviations above 0, got {min(self.deviation)}.")
+            yield f"Expected as many deviations as means, got {len(self.deviation)} and {len(self.mean)}."
 
     def require(self, shape: tuple[int, ...]) -> None:
         """Raises ValueError unless records of `shape` have one channel for each constant, or one is given."""

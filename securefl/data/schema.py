@@ -76,6 +76,7 @@ class Schema:
     def __post_init__(self) -> None:
         if not self.shape or min(self.shape) < 1 or prod(self.shape) > MOST_VALUES:
             raise ValueError(f"Expected records of 1 to {MOST_VALUES:,} values, got shape {self.shape}.")
+        self.csv.require()
         if self.scaling is not None:
             self.scaling.require(self.shape)
         if self.network and not is_name(self.network):

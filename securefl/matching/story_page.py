@@ -12,7 +12,7 @@ from securefl.core.linear import Floats
 from securefl.linear.pad_terms import PLACE
 from securefl.matching.story import Client, Story
 from securefl.report.pages import Picture, environment, number_text
-from securefl.report.style import ARM_COLOURS, WIDE, blank, light_frame
+from securefl.report.style import ARM_COLOURS, blank, light_frame
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -393,17 +393,16 @@ def _picture(story: Story, name: str) -> Picture:
     return Picture(
         name=name,
         title="What three parties have of the same client",
-        caption=f"Left: the numbers of {own.label}, which it alone has. Middle: the first bytes of what the "
-        f"evaluator gets, of {_bytes(len(own.message))}. Right: the scores, which the key holder alone "
-        "reads. On a narrow page they stand below each other.",
-        draw=lambda width: _drawn(story, own, width),
+        caption=f"Above: the numbers of {own.label}, which it alone has. Middle: the first bytes of what the "
+        f"evaluator gets, of {_bytes(len(own.message))}. Below: the scores, which the key holder alone "
+        "reads.",
+        draw=lambda: _drawn(story, own),
     )
 
 
-def _drawn(story: Story, own: Client, width: float) -> Figure:
-    wide = width >= WIDE
-    figure = blank(height=3.4 if wide else 7.6, width=width)
-    client, evaluator, holder = figure.subplots(*((1, 3) if wide else (3, 1)))
+def _drawn(story: Story, own: Client) -> Figure:
+    figure = blank(height=7.6)
+    client, evaluator, holder = figure.subplots(3, 1)
     for axes, title in (
         (client, "client: plain means"),
         (evaluator, "evaluator: bytes"),

@@ -16,7 +16,7 @@ from securefl.published.comparison import by_seed, costs
 from securefl.published.table import Figure, Measure, Part, Row, Table
 from securefl.report import style
 from securefl.report.plots import evaluated, lines, seeds_words
-from securefl.report.style import NARROW, Look, blank, light_frame
+from securefl.report.style import Look, blank, light_frame
 from securefl.report.tables import write_png
 from securefl.study.config import slug
 
@@ -55,7 +55,7 @@ def pictures(table: Table, metrics: Mapping[str, pd.DataFrame]) -> dict[Measure,
 def _picture(table: Table, measure: Measure, metrics: Mapping[str, pd.DataFrame]) -> Picture:
     looks = style.looks(row.label for part in table.parts for row in part.rows)
     heights = [2.3, 0.17 * max(len(part.rows) for part in table.parts) + 0.15] * len(table.parts)
-    figure = blank(height=1.1 * len(table.parts) + sum(heights), width=NARROW)
+    figure = blank(height=1.1 * len(table.parts) + sum(heights))
     panels = figure.subplots(len(heights), 1, height_ratios=heights)
     for above, below, part in zip(panels[::2], panels[1::2], table.parts, strict=True):
         _draw(above, below, part, measure, metrics[part.name], looks)

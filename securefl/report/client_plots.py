@@ -14,7 +14,6 @@ from securefl.core.errors import DataError
 from securefl.report.pages import number_text
 from securefl.report.style import (
     GRID,
-    WIDE,
     arms_of,
     blank,
     checked,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 _INK = "#000000"
 
 
-def participation(participation: pd.DataFrame, *, width: float = WIDE) -> Figure:
+def participation(participation: pd.DataFrame) -> Figure:
     """Plot each client's participation by data quality (FedProf v2, Fig. 6), with a panel for each arm.
 
     participation: columns arm, client, quality, answered (the number of rounds in which the client took
@@ -48,7 +47,7 @@ def participation(participation: pd.DataFrame, *, width: float = WIDE) -> Figure
     data = checked(participation, ("arm", "client", "quality", "answered"))
     arms, qualities = arms_of(data), qualities_of(data)
     colours = quality_colours(qualities)
-    figure = blank(height=0.9 + (0.5 + 0.4 * len(qualities)) * len(arms), width=width)
+    figure = blank(height=0.9 + (0.5 + 0.4 * len(qualities)) * len(arms))
     panels = figure.subplots(len(arms), 1, sharex=True, squeeze=False)[:, 0]
     for axes, arm in zip(panels, arms, strict=True):
         light_frame(axes)
@@ -75,7 +74,7 @@ def participation(participation: pd.DataFrame, *, width: float = WIDE) -> Figure
     return figure
 
 
-def divergence(scores: pd.DataFrame, *, width: float = WIDE) -> Figure:
+def divergence(scores: pd.DataFrame) -> Figure:
     """Divergence of every client's profile over the rounds, a heatmap (FedProf v2, Fig. 7); a panel per arm.
 
     scores: columns arm, round, client, quality, divergence (>= 0), which holds until the client's next row.
@@ -95,12 +94,12 @@ def divergence(scores: pd.DataFrame, *, width: float = WIDE) -> Figure:
     low, high = np.quantile(positive, [0.01, 0.99])
     norm = LogNorm(vmin=low, vmax=max(high, low * 1.01))
     arms, qualities = arms_of(data), qualities_of(data)
-    figure = blank(height=0.8 + 3.6 * len(arms), width=width)
+    figure = blank(height=0.8 + 3.6 * len(arms))
     panels = figure.subplots(len(arms), 1, squeeze=False)[:, 0]
     for axes, arm in zip(panels, arms, strict=True):
         own = data[data["arm"] == arm]
         mesh = _divergence_panel(axes, own, qualities, norm, int(data["round"].max()))
-        panel_title(axes, arm, share=0.8 if width >= WIDE else 0.5)
+        panel_title(axes, arm, share=0.6)
     panels[-1].set_xlabel("round")
     whole_numbers(panels[-1].xaxis)
     bar = figure.colorbar(mesh, ax=list(panels), extend="both", pad=0.02, aspect=25 * len(arms))
@@ -136,7 +135,7 @@ def _divergence_panel(
     return mesh
 
 
-def embedding(places: pd.DataFrame, *, width: float = WIDE) -> Figure:
+def embedding(places: pd.DataFrame) -> Figure:
     """Plot the clients in the plane (FedCor, Fig. 7, without t-SNE), with a panel for each arm.
 
     places: columns arm, client, label (the most frequent one of its records), first, second. The two
@@ -146,7 +145,7 @@ def embedding(places: pd.DataFrame, *, width: float = WIDE) -> Figure:
     """
     data = checked(places, ("arm", "client", "label", "first", "second"))
     arms, labels = arms_of(data), sorted(data["label"].astype(str).unique(), key=lambda one: (len(one), one))
-    figure = blank(height=0.5 + 3.8 * len(arms), width=width)
+    figure = blank(height=0.5 + 3.8 * len(arms))
     panels = figure.subplots(len(arms), 1, squeeze=False)[:, 0]
     for axes, arm in zip(panels, arms, strict=True):
         light_frame(axes)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _COLOUR = re.compile("|".join(PAGE_INKS), re.IGNORECASE)
 
 
-def inline_svg(figure: Figure, *, name: str, title: str, labels: Mapping[str, str] | None = None) -> Markup:
+def inline_svg(figure: Figure, *, name: str, title: str, labels: Mapping[str, str]) -> Markup:
     """The figure as an <svg> element for a page with several figures.
 
     name: of the figure, unique in the page. Ids must be unique in a page, so each gets the name as a
@@ -41,7 +41,7 @@ def inline_svg(figure: Figure, *, name: str, title: str, labels: Mapping[str, st
         canvas.print_svg(buffer, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     figure.dpi = usual
     root = ElementTree.fromstring(buffer.getvalue())
-    _localise(root, name, labels or {})
+    _localise(root, name, labels)
     # Without these two the page sets the size, and the view box keeps the aspect ratio.
     for key in ("width", "height"):
         root.attrib.pop(key)

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from securefl.report import style
-from securefl.report.style import WIDE, Look, blank, checked, curve, legend, letters, light_frame
+from securefl.report.style import WIDTH, Look, blank, checked, curve, legend, letters, light_frame
 from securefl.report.terminal import shortened
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-_ACROSS = 3
-"""Matrices side by side."""
 _NUMBERED = 12
 """The most classes of a matrix with numbers."""
 
 
-def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
+def confusion(table: pd.DataFrame) -> Figure:
     """A matrix for each model: the percentage of a class's records (row) by predicted class (column).
 
     Percentages are shades, and numbers too if the classes are few; those below a half have no number.
@@ -36,14 +33,10 @@ def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
     ink = style.ARM_COLOURS[0]
     shades = LinearSegmentedColormap.from_list("share", [f"{ink}00", f"{ink}BF"])
     names = list(dict.fromkeys(data["name"]))
-    across = min(len(names), _ACROSS if width >= WIDE else 1)
-    rows = ceil(len(names) / across)
-    figure = blank(height=0.4 + 3.1 * rows, width=width)
-    panels = figure.subplots(rows, across, squeeze=False).flat
-    for axes in [*panels][len(names) :]:
-        axes.set_visible(False)
+    figure = blank(height=0.4 + 3.1 * len(names))
+    figure.subplots(len(names), 1)
     # Two lines above a matrix have room.
-    titles = shortened([str(name) for name in names], 2 * max(16, letters(width / across) - 16))
+    titles = shortened([str(name) for name in names], 2 * max(16, letters(WIDTH) - 16))
     for axes, name, title in zip(figure.axes, names, titles, strict=False):
         own = data[data["name"] == name]
         counts = own.pivot_table(index="true", columns="predicted", values="records", aggfunc="sum")
@@ -54,19 +47,17 @@ def confusion(table: pd.DataFrame, *, width: float = WIDE) -> Figure:
         image = axes.imshow(100 * share, cmap=shades, vmin=0, vmax=100, interpolation="none")
         for (row, column), each in np.ndenumerate(100 * share if len(share) <= _NUMBERED else ()):
             if each >= 0.5:
-                axes.text(column, row, f"{each:.0f}", fontsize=8, ha="center", va="center")
+                axes.text(column, row, f"{each:.0f}", fontsize=9, ha="center", va="center")
         style.whole_numbers(axes.xaxis)
         style.whole_numbers(axes.yaxis)
         axes.set_xlabel("predicted class")
         axes.set_ylabel("class")
-        style.panel_title(axes, title, share=1 / across)
-    figure.colorbar(image, ax=figure.axes, aspect=20 * rows, label="records of the class (%)")
+        style.panel_title(axes, title)
+    figure.colorbar(image, ax=figure.axes, aspect=20 * len(names), label="records of the class (%)")
     return figure
 
 
-def calibration(
-    table: pd.DataFrame, *, looks: Mapping[str, Look] | None = None, width: float = WIDE
-) -> Figure:
+def calibration(table: pd.DataFrame, *, looks: Mapping[str, Look] | None = None) -> Figure:
     """Reliability diagram: the share of right classes against the probability that the model gave them.
 
     table: columns name, probability, right, records: a row for each model, seed and bin. Bins of several
@@ -76,7 +67,7 @@ def calibration(
     data = checked(table, ("name", "probability", "right", "records"))
     names = list(dict.fromkeys(data["name"]))
     shown = style.looks([*(looks or {}), *names]) | {**(looks or {})}
-    figure = blank(height=3.9, width=width)
+    figure = blank(height=3.9)
     axes = figure.subplots()
     light_frame(axes)
     axes.plot([0, 1], [0, 1], color="#8a8a8a", linestyle=":", linewidth=1.4, label="as good as it says")

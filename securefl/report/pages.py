@@ -1,4 +1,4 @@
-"""What all pages share: style, filters, and figures in two widths, for a screen and for a telephone.
+"""What all pages share: style, filters and figures.
 
 A page is one file without network and script. All text in it is escaped, and a content policy forbids
 loading or running anything. It follows the reader's choice of light or dark.
@@ -7,8 +7,8 @@ loading or running anything. It follows the reader's choice of light or dark.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +19,7 @@ from markupsafe import Markup
 from securefl.accounting.figures import in_words
 from securefl.core.errors import ConfigError
 from securefl.report.inline import inline_svg
-from securefl.report.style import NARROW, WIDE, swatch
+from securefl.report.style import swatch
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -36,32 +36,37 @@ APART: Final = "Not for publication: no epsilon covers this."
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Picture:
-    """A figure of a page, drawn in two widths.
+    """A figure of a page.
 
-    draw: makes the figure for a width in inches. name: of files and ids, unique in the page. The caption is
-    also the words for a reader who cannot see the picture. private: whether it must not be published; the
-    page then says so. note: a sentence beside it.
+    draw: makes the figure. name: of files and ids, unique in the page. The caption is also the words for a
+    reader who cannot see the picture. private: whether it must not be published; the page then says so. note:
+    a sentence beside it. labels: by the beginning of an id in the figure, its words under the pointer.
     """
 
     name: str
     title: str
     caption: str
-    draw: Callable[[float], Figure]
+    draw: Callable[[], Figure]
     private: bool = False
     note: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def figure(self) -> Figure:
+        """The figure, drawn once for its file and all pages."""
+        return self.draw()
+
+    @cached_property
+    def svg(self) -> Markup:
+        """Its SVG element."""
+        return inline_svg(self.figure, name=self.name, title=self.caption, labels=self.labels)
 
     @cached_property
     def element(self) -> Markup:
-        """Its heading, and two SVG elements, of which a page shows one. Made once for all pages."""
-        drawn = [
-            Markup('<div class="{}">{}</div>').format(
-                kind, inline_svg(self.draw(width), name=f"{self.name}-{kind}", title=self.caption)
-            )
-            for kind, width in (("on-wide", WIDE), ("on-narrow", NARROW))
-        ]
+        """Its heading, its SVG element and its caption."""
         apart = Markup('\n  <p class="apart">{}</p>').format(APART) if self.private else ""
         return Markup("<figure>\n  <h3>{}</h3>\n  {}\n  <figcaption>{}</figcaption>{}\n</figure>").format(
-            self.title, Markup("\n  ").join(drawn), " ".join(filter(None, (self.caption, self.note))), apart
+            self.title, self.svg, " ".join(filter(None, (self.caption, self.note))), apart
         )
 
 

@@ -17,7 +17,6 @@ from securefl.report import style
 from securefl.report.significance import student
 from securefl.report.style import (
     FEW_SEEDS,
-    WIDE,
     Look,
     arms_of,
     checked,
@@ -99,7 +98,6 @@ def accuracy(
     looks: Mapping[str, Look] | None = None,
     label: str = SHARE,
     least: float = 0.0,
-    width: float = WIDE,
 ) -> Figure:
     """Accuracy over rounds, one line per arm (see `lines`).
 
@@ -108,28 +106,26 @@ def accuracy(
     If there is a column models, arms of "global" and of "personal" models have a panel each: they do not
     compare. target: drawn as a line; the round at which each arm's (mean) curve first reaches it is marked,
     and named in the legend. label: of the axis.
-    If there is a column floor, the accuracy of a constant answer is drawn as a line in each panel. width: in
-    inches.
+    If there is a column floor, the accuracy of a constant answer is drawn as a line in each panel.
     Raises DataError for missing columns or an empty frame.
     """
     # Dropped before arms are listed: a line through nan would have gaps, and an arm without values no line.
     data = evaluated(checked(metrics, ("arm", "round", "accuracy")))
     looks = looks or style.looks(arms_of(data))
     parts = _by_models(data)
-    figure, panels = panels_of(max(1, len(parts)), height=3.2, width=width)
+    figure, panels = panels_of(max(1, len(parts)), height=3.2)
     for axes, (models, part) in zip(panels, parts.items(), strict=False):
         for arm, ((line, *_), mean) in lines(axes, part, looks, least=least, most=1.0).items():
             if target is not None:
                 _mark_target(axes, arm, line, mean.index[mean >= target], mean, looks[arm])
-        between = "; " if width >= WIDE else "\n"
-        words = between.join(filter(None, (_WHOSE.get(models), seeds_words(part))))
+        words = "\n".join(filter(None, (_WHOSE.get(models), seeds_words(part))))
         axes.set_title(words, fontsize=9.0, loc="left")
         draw_floor(axes, part)
     for axes in panels:
         axes.set_xlabel("round")
         whole_numbers(axes.xaxis)
         limit(axes, target, "target")
-        axes.set_ylabel(label if axes is panels[0] or width < WIDE else "")
+        axes.set_ylabel(label)
     legend(figure)
     return figure
 
@@ -154,7 +150,6 @@ def bytes_and_time(
     *,
     looks: Mapping[str, Look] | None = None,
     label: str = SHARE,
-    width: float = WIDE,
 ) -> Figure:
     """Accuracy against the cost up to each round: megabytes on the wire, and minutes of the cost model.
 
@@ -180,14 +175,14 @@ def bytes_and_time(
     means = rounds[["accuracy", *costs]].mean()
     means[[*costs]] = means[[*costs]].groupby("arm", observed=True).cumsum()
     tested = means[rounds["accuracy"].count() == rounds.size()].reset_index()
-    figure, panels = panels_of(2, height=3.2, width=width)
+    figure, panels = panels_of(2, height=3.2)
     for axes, (cost, words) in zip(panels, costs.items(), strict=True):
         lines(axes, tested, worn, x=cost)
         for part in parts.values():
             draw_floor(axes, part)
         far_apart(axes, [*means.groupby("arm", observed=True)[cost].max()])
         axes.set_xlabel(words)
-        axes.set_ylabel(label if axes is panels[0] or width < WIDE else "")
+        axes.set_ylabel(label)
     legend(figure)
     return figure
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from securefl.report import style
 from securefl.report.style import (
-    WIDE,
     Look,
     arms_of,
     beyond,
@@ -40,7 +39,6 @@ def epsilon(
     *,
     budget: float | None = None,
     looks: Mapping[str, Look] | None = None,
-    width: float = WIDE,
 ) -> Figure:
     """Epsilon over rounds, one panel for each party of `finite_parties`, one line per arm.
 
@@ -52,7 +50,7 @@ def epsilon(
     data = checked(spent, COLUMNS)
     arms, parties = arms_of(data), finite_parties(data)
     looks = looks or style.looks(arms)
-    figure, panels = panels_of(max(1, len(parties)), height=2.7, width=width)
+    figure, panels = panels_of(max(1, len(parties)), height=2.7)
     known = data["most"][np.isfinite(data["most"])]
     top = max(float(known.max()) if len(known) else 0.0, budget or 0.0) or 1.0
     for axes, party in zip(panels, parties, strict=False):
@@ -77,6 +75,6 @@ def epsilon(
         axes.set_xlabel("round")
         whole_numbers(axes.xaxis)
         beyond(axes, top, "infinite")
-        axes.set_ylabel("epsilon of a data holder" if axes is panels[0] or width < WIDE else "")
+        axes.set_ylabel("epsilon of a data holder")
     legend(figure)
     return figure

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.core.errors import ConfigError
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
-from securefl.report.pages import Picture, environment
+from securefl.report.pages import environment
 from securefl.storage.files import write as write_file
 
 _TEMPLATE = "run.html.j2"
@@ -56,7 +55,6 @@ class ArmSummary:
     "personal", the models that have this accuracy.
 
     floor: the accuracy of the best constant answer.
-    Raises ConfigError for rounds to a target without a target.
     """
 
     name: str
@@ -78,12 +76,6 @@ class ArmSummary:
     models: str = "global"
     floor: float = math.nan
 
-    def __post_init__(self) -> None:
-        if self.rounds_to_target is not None and self.target is None:
-            raise ConfigError(
-                f"Expected a target for {self.name!r}, which has rounds to it, got none. Pass `target`."
-            )
-
     @property
     def no_better(self) -> bool:
         """Whether one constant answer is as accurate. False if either accuracy is unknown."""
@@ -104,57 +96,29 @@ class PrivacyRow:
     shortly: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ReportData:
-    """The contents of a report.
+def write(path: Path, report: Mapping[str, Any]) -> None:
+    """Write the report to `path` as UTF-8 HTML (`render`). Raises OSError if that fails."""
+    write_file(path, render(report))
 
-    answer: one sentence. price: what a finite epsilon cost, or empty. table: the arms in short, a head and a
-    row for each (`sentences.rows`). figures: the most important one first. config: the TOML text as run.
-    reproduce: the command that makes it again. bought: sentences on how many rounds the budgets bought, if
-    they ended. quiet: sentences on rounds without a question. changes: the changes of private training in the
-    model. ledgers: the head of each ledger's chain when its run ended, to note elsewhere. alarms: what a
-    person must not overlook, in sentences. reasons: why parts of clients are missing, the rows of
-    `study.results.abstentions`. measure: what "accuracy" is, in words. outside: what no epsilon covers, in
-    sentences. measures: a row for each arm's model and each of the observer's own, nan where it has none.
-    observers: whose the observer's models are, in words. notice: what the page says first of whether it may
-    be published. private: whether it has figures that are not for publication: alarms, reasons, `bought`,
-    times, and those of clients and of personal models.
+
+def render(report: Mapping[str, Any]) -> str:
+    """The report as one HTML text. A name that the page needs and `report` lacks is an error.
+
+    report: title; answer: one sentence; price: what a finite epsilon cost, or empty; table: the arms in
+    short, a head and a row for each (`sentences.rows`); summary: an `ArmSummary` for each; privacy: the rows
+    of the card; figures: each a `Picture`, the most important one first; config: the TOML text as run;
+    reproduce: the command that makes it again; versions, by package; seeds; bought: sentences on how many
+    rounds the budgets bought, if they ended; quiet: sentences on rounds without a question; changes: those of
+    private training in the model; ledgers: the head of each ledger's chain when its run ended, to note
+    elsewhere; alarms: what a person must not overlook, in sentences; reasons: why parts of clients are
+    missing, the rows of `study.results.abstentions`; measure: what "accuracy" is, in words; outside: what no
+    epsilon covers, in sentences; measures: a row for each arm's model and each of the observer's own, nan
+    where it has none; observers: whose the observer's models are, in words; notice: what the page says first
+    of whether it may be published; private: whether it has figures that are not for publication: alarms,
+    reasons, `bought`, times, and those of clients and of personal models.
     """
-
-    title: str
-    answer: str
-    privacy: Sequence[PrivacyRow]
-    config: str
-    summary: Sequence[ArmSummary]
-    figures: Sequence[Picture]
-    versions: Mapping[str, str]
-    seeds: Sequence[int]
-    reproduce: str
-    bought: Sequence[str] = ()
-    quiet: Sequence[str] = ()
-    changes: Sequence[str] = ()
-    ledgers: Sequence[LedgerRow] = ()
-    alarms: Sequence[str] = ()
-    reasons: Sequence[Mapping[str, Any]] = ()
-    measure: str = ""
-    outside: Sequence[str] = ()
-    measures: Sequence[Mapping[str, Any]] = ()
-    observers: str = ""
-    price: str = ""
-    table: Sequence[Sequence[str]] = ()
-    notice: str = ""
-    private: bool = False
-
-
-def write(path: Path, data: ReportData) -> None:
-    """Write the report to `path` as UTF-8 HTML, over what was there. Raises OSError where that fails."""
-    write_file(path, render(data))
-
-
-def render(data: ReportData) -> str:
-    """Return the report as one HTML text."""
     page = environment().get_template(_TEMPLATE)
-    return page.render(report=data, tested=TESTED, flow=_flow(data.privacy), figures=_FIGURES)
+    return page.render(report=report, tested=TESTED, flow=_flow(report["privacy"]), figures=_FIGURES)
 
 
 def _flow(card: Sequence[PrivacyRow]) -> list[tuple[str, list[tuple[str, str, list[str]]]]]:

@@ -12,7 +12,7 @@ from securefl.accounting.figures import in_words
 from securefl.core.errors import ConfigError
 from securefl.report.pages import number_text
 from securefl.report.run_page import ArmSummary
-from securefl.report.significance import with_interval
+from securefl.report.significance import listed, with_interval
 
 
 def answer(summary: Sequence[ArmSummary]) -> str:
@@ -31,7 +31,7 @@ def answer(summary: Sequence[ArmSummary]) -> str:
     elif len(level) == len(kept):
         who = f"all {len(kept)} arms{models} ended level,"
     else:
-        names = _listed(level if len(level) < 4 else [level[0], f"{len(level) - 1} more"])
+        names = listed(level if len(level) < 4 else [level[0], f"{len(level) - 1} more"])
         who = f"of {len(kept)} arms{models}, {names} ended highest,"
     known = "" if math.isnan(first.final_accuracy) else "an accuracy of "
     noted = " (of personal models: no epsilon covers it)" if first.models == "personal" else ""
@@ -69,7 +69,7 @@ def privacy_cost(summary: Sequence[ArmSummary], against: Collection[str]) -> str
     method = "" if same else " Their methods differ too, so the noise alone may have cost more or less."
     return (
         f"A finite epsilon cost {price}: {one.name} ended at {_share(one.final_accuracy)}, at an epsilon of "
-        f"{in_words(worst(one))} against the {_listed([p for p in against if p in one.epsilon])}, and "
+        f"{in_words(worst(one))} against the {listed([p for p in against if p in one.epsilon])}, and "
         f"{other.name}, {others}, at {_share(other.final_accuracy)}.{method}"
     )
 
@@ -110,7 +110,3 @@ def _megabytes(sent: float) -> str:
 
 def _share(accuracy: float) -> str:
     return "an unknown accuracy" if math.isnan(accuracy) else f"{accuracy:.3f}"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

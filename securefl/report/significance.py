@@ -106,7 +106,7 @@ def said(
         sign = "+" if lead > 0 else "−" if lead < 0 else ""
         words[way].append(f"{name} by {by} (p {_p(p)})" if sure else f"{name} ({sign}{by}, p {_p(p)})")
     words["no figure of"] = [*without]
-    parts = [f"{way} {_listed(names)}" for way, names in words.items() if names]
+    parts = [f"{way} {listed(names)}" for way, names in words.items() if names]
     return f"{label}: {'; '.join(parts) or 'no figure of its own'}."
 
 
@@ -118,5 +118,6 @@ def _p(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else "below 0.001"
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The names in words, the last one behind "and"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -58,9 +58,8 @@ PAGE_INKS: Final[Mapping[str, str]] = {
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d")
 FEW_SEEDS: Final = 5
 """With fewer seeds a figure shows each seed as a point: a band of so few says more than is known."""
-WIDE: Final = 9.0
-NARROW: Final = 4.4
-"""Inches of a picture's width: for a screen, and for a telephone's page."""
+WIDTH: Final = 5.1
+"""Inches of a picture: one picture is legible on a telephone's page and fits a screen."""
 _FAR: Final = 20
 _MARKS: Final = 10
 """About the number of marks of a line of any length."""
@@ -143,7 +142,7 @@ def no_settings_of_the_folder() -> Iterator[None]:
             yield
 
 
-def blank(*, height: float, width: float = WIDE) -> Figure:
+def blank(*, height: float, width: float = WIDTH) -> Figure:
     """An empty figure of this height and width in inches. Its panels are placed when it is first drawn.
 
     Each further file of it has the panels where they are: to place them takes as long as to draw them.
@@ -167,14 +166,10 @@ def light_frame(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def panels_of(count: int, *, height: float, width: float) -> tuple[Figure, list[Axes]]:
-    """A figure with panels of one vertical axis: side by side, or one below the other if it is narrow.
-
-    height: of a panel, in inches.
-    """
-    down, across = (1, count) if width >= WIDE else (count, 1)
-    figure = blank(height=0.6 + height * down, width=width)
-    panels = list(figure.subplots(down, across, sharey=True, squeeze=False).flat)
+def panels_of(count: int, *, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with panels of one vertical axis, one below the other. height: of a panel, in inches."""
+    figure = blank(height=0.6 + height * count)
+    panels = list(figure.subplots(count, 1, sharey=True, squeeze=False).flat)
     for axes in panels:
         light_frame(axes)
     return figure, panels
@@ -300,7 +295,7 @@ def panel_title(axes: Axes, words: str, *, share: float = 1.0) -> None:
     share: the part of the figure's width that the panel has, without the labels of its axis.
     """
     figure = axes.get_figure(root=True)
-    inches = WIDE if figure is None else figure.get_figwidth()
+    inches = WIDTH if figure is None else figure.get_figwidth()
     axes.set_title(fill(words, max(16, letters(inches * share) - 12)), fontsize=11, loc="left")
 
 

@@ -21,7 +21,7 @@ Records = Sequence[Mapping[str, Any]]
 NUMBER = re.compile(r"(?<![\w-])\d+(\.\d+)?(e[+-]?\d+)?")
 """A number. Digits in the name of a client are none."""
 
-_NAMED: Final = 10
+_NAMED: Final = 3
 """The most arms or cells that one sentence names beside the first."""
 
 

@@ -208,7 +208,7 @@ def page(found: Comparison, reproduce: str) -> str:
         caption=f"All series in one picture. Accuracy is {measure.words}.",
         private=found.personal,
         note="" if found.personal else TESTED,
-        draw=lambda width: plots.accuracy(found.metrics, width=width, **axis),
+        draw=lambda: plots.accuracy(found.metrics, **axis),
     )
     (head, *rows), differing = tables(found)
     shown = {"head": head, "rows": rows, "differing": differing, "looks": worn, "measure": measure.words}

@@ -299,6 +299,8 @@ _HOMES: Final = {
     },
 }
 """The sections that have a key, for errors."""
+_ELSEWHERE: Final = {**_HOMES, "fraction": "an [[arm]] whose protocol draws clients"}
+"""The same for a key of an arm."""
 
 
 def read(path: Path, trusted: Sequence[Path] = ()) -> Study:
@@ -432,7 +434,7 @@ def _arm(table: Any, where: str, *read_with: Any) -> Arm:
         with mistakes.noted():
             rest = {key: table[key] for key in table if key not in own}
             found["options"] = (
-                convert(kind, rest, where, _HOMES) if isinstance(kind, type) else kind(keys=rest)
+                convert(kind, rest, where, _ELSEWHERE) if isinstance(kind, type) else kind(keys=rest)
             )
     mistakes.require_none()
     return Arm(**found)

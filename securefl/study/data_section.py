@@ -134,6 +134,8 @@ class DataSection(Ranged):
             yield "Expected one of `test`, `test_share` and `test_clients`, got several. Keep one."
         if isinstance(self.classes, int) and self.classes != 0 and not 2 <= self.classes <= 100_000:
             yield f"Expected 2 to 100,000 classes, or 0 for a regression, got {self.classes}."
+        if self.csv is not None:
+            yield from refused(self.csv.require)
         wrong = [*refused(lambda: self.layout)]
         yield from wrong or self._refused_columns(self.layout)
 

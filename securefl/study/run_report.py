@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,7 @@ from securefl.report.accuracy import MEASURES
 from securefl.report.pages import Picture
 from securefl.report.run_page import TESTED
 from securefl.report.sentences import answer, rows
-from securefl.report.style import WIDE, Look, looks
+from securefl.report.style import Look, looks
 from securefl.report.tables import write_png, write_table
 from securefl.storage import files
 from securefl.storage.private_folder import FIELD, NOTICE, json_text, private_folder, private_page
@@ -65,13 +63,12 @@ def figures(study: Study, results: Results, spent: pd.DataFrame | None = None) -
                 title="Accuracy",
                 caption=f"Accuracy after each round, {_whose(kinds)}. It is {measure.words}.",
                 note=TESTED if kinds != {PERSONAL} else "",
-                draw=lambda width: plots.accuracy(
+                draw=lambda: plots.accuracy(
                     results.metrics,
                     target=study.study.target,
                     looks=of_arm,
                     label=measure.axis,
                     least=measure.least,
-                    width=width,
                 ),
             )
         )
@@ -86,9 +83,7 @@ def figures(study: Study, results: Results, spent: pd.DataFrame | None = None) -
             title="Bytes and time",
             caption="The accuracy against bytes, both directions, and against modelled seconds; it is the "
             f"accuracy {_whose(kinds)}.",
-            draw=lambda width: plots.bytes_and_time(
-                results.metrics, looks=of_arm, label=measure.axis, width=width
-            ),
+            draw=lambda: plots.bytes_and_time(results.metrics, looks=of_arm, label=measure.axis),
         )
     )
     if len(results.confusion):
@@ -109,7 +104,7 @@ def _epsilons(
         title="Epsilon of the data holders",
         caption="The largest epsilon of a data holder after each round, by who looks; the area reaches down "
         f"to the smallest one. {limit}{bare}",
-        draw=lambda width: privacy_plots.epsilon(spent, budget=budget, looks=of_arm, width=width),
+        draw=lambda: privacy_plots.epsilon(spent, budget=budget, looks=of_arm),
     )
 
 
@@ -123,7 +118,7 @@ def _of_clients(results: Results, seed: int) -> list[Picture]:
             name="participation",
             title="Participation by data quality",
             caption="In how many rounds each client took part (as FedProf, Fig. 6); the first seed.",
-            draw=lambda width: client_plots.participation(participation, width=width),
+            draw=lambda: client_plots.participation(participation),
         )
     ]
     divergence = figures[figures["figure"] == "divergence"].rename(columns={"value": "divergence"})
@@ -134,7 +129,7 @@ def _of_clients(results: Results, seed: int) -> list[Picture]:
                 title="Divergence of the clients' profiles",
                 caption="Each client's newest divergence from the server's profile (as FedProf, Fig. 7); "
                 "the first seed.",
-                draw=lambda width: client_plots.divergence(divergence, width=width),
+                draw=lambda: client_plots.divergence(divergence),
             )
         )
     # Each client's newest embedding in two dimensions.
@@ -149,7 +144,7 @@ def _of_clients(results: Results, seed: int) -> list[Picture]:
                 title="Embeddings of the clients",
                 caption="The selection's embedding of each client, after the last round (as FedCor, Fig. 7); "
                 "the losses of clients that are near each other change together. The first seed.",
-                draw=lambda width: client_plots.embedding(places, width=width),
+                draw=lambda: client_plots.embedding(places),
             )
         )
     return made
@@ -164,14 +159,14 @@ def _of_measures(results: Results, of_arm: Mapping[str, Look]) -> list[Picture]:
             title="Calibration",
             caption="The share of right classes against the probability that the model gave them, in ten "
             f"bins, after the last round. {whose}",
-            draw=lambda width: measure_plots.calibration(results.reliability, looks=of_arm, width=width),
+            draw=lambda: measure_plots.calibration(results.reliability, looks=of_arm),
         ),
         Picture(
             name="confusion",
             title="Confusion",
             caption="The share of each class's test records by predicted class, after the last round, over "
             f"all seeds: the darker, the larger. {whose}",
-            draw=lambda width: measure_plots.confusion(results.confusion, width=width),
+            draw=lambda: measure_plots.confusion(results.confusion),
         ),
     ]
 
@@ -250,41 +245,36 @@ def write(
     if digests:
         files.write(private / "records.json", json_text(digests))
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
-    to_publish, whole = _drawn(study, shown), _drawn(study, results, spent)
+    to_publish, whole = (
+        {own.name: own for own in made} for made in (figures(study, shown), figures(study, results, spent))
+    )
     if results.metrics["accuracy"].equals(shown.metrics["accuracy"]):
         whole |= to_publish  # drawn once
     for name, picture in to_publish.items():
-        write_png(files.subfolder(folder / "plots") / f"{name}.png", picture.draw(WIDE), picture.note)
+        write_png(files.subfolder(folder / "plots") / f"{name}.png", picture.figure, picture.note)
     for name, picture in whole.items():
         if picture not in to_publish.values():
-            write_png(files.subfolder(private / "plots") / f"{name}.png", picture.draw(WIDE), NOTICE)
+            write_png(files.subfolder(private / "plots") / f"{name}.png", picture.figure, NOTICE)
     page = folder / "report.html"
     for path, found, arms, pictures, apart in (
         (page, shown, comparable(shown.summary), to_publish, False),
         (private_page(page), results, results.summary, whole, True),
     ):
-        data = run_page.ReportData(
-            **_compared(study, found, arms),
-            title=study.study.name,
-            privacy=privacy,
-            config=study.text,
-            figures=[*pictures.values()],
-            versions=conditions,
-            seeds=study.study.seeds,
-            reproduce=reproduce,
-            changes=changes,
-            outside=[results.accounting, *outside],
-            notice=notice(page.name, private=apart),
-            private=apart,
-        )
-        run_page.write(path, data)
+        said = {
+            "title": study.study.name,
+            "privacy": privacy,
+            "config": study.text,
+            "figures": [*pictures.values()],
+            "versions": conditions,
+            "seeds": study.study.seeds,
+            "reproduce": reproduce,
+            "changes": changes,
+            "outside": [results.accounting, *outside],
+            "notice": notice(page.name, private=apart),
+            "private": apart,
+        }
+        run_page.write(path, {**_compared(study, found, arms), **said})
     return page
-
-
-def _drawn(study: Study, results: Results, spent: pd.DataFrame | None = None) -> dict[str, Picture]:
-    """The pictures by name. A picture of one width is drawn once, for its file and the pages."""
-    made = figures(study, results, spent)
-    return {own.name: replace(own, draw=cache(own.draw)) for own in made}
 
 
 def _compared(study: Study, results: Results, arms: Sequence[run_page.ArmSummary]) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""A sweep's answer: a sentence on the best arm, and the means of all arms at each epsilon over all seeds.
-
-An arm is compared only if its true epsilon is at most the one that was asked for.
-"""
+"""A sweep's answer: a sentence on the best arm, and the means of all arms at each epsilon over all seeds."""
 
 from __future__ import annotations
 
@@ -81,38 +78,6 @@ def caveats(sweep: Sweep) -> list[str]:
     """Sentences on what the epsilons of a sweep cover and do not cover."""
     found = list(dict.fromkeys(accounted(cell.study) for cell in sweep.cells))
     return [*found, CHOICE] if len(sweep.cells) > 1 and sweep.choice is None else found
-
-
-def comparable(series: Sequence[Series]) -> list[Series]:
-    """The series of a global model whose true epsilons are all at most the ones asked for."""
-    return [
-        own
-        for own in series
-        if not own.personal and (own.rows["epsilon_true"] <= own.rows["asked"] * (1 + 1e-9)).all()
-    ]
-
-
-def means(series: Sequence[Series]) -> pd.DataFrame:
-    """Mean final accuracies: a row for each panel and line, a column for each epsilon.
-
-    nan where a line has no value. Empty if no two lines compare at any epsilon.
-    """
-    rows = [
-        {"panel": ", ".join(own.panel), "line": own.line, "epsilon": point.asked, "mean": point.mean}
-        for own in comparable(series)
-        for point in own.points("final_accuracy")
-    ]
-    if not rows:
-        return pd.DataFrame()
-    found = pd.DataFrame(rows).pivot_table(
-        index=["panel", "line"], columns="epsilon", values="mean", sort=False
-    )
-    return found if (found.groupby("panel").count() > 1).to_numpy().any() else pd.DataFrame()
-
-
-def answer(series: Sequence[Series]) -> list[list[str]]:
-    """The table of the series that compare. Empty if nothing compares."""
-    return [] if means(series).empty else table(comparable(series))
 
 
 def table(series: Sequence[Series]) -> list[list[str]]:

@@ -51,7 +51,7 @@ class Section:
     """The section [sweep].
 
     grid: lists of values by key. Their product gives the cells. list: overrides; each entry has the whole
-    grid. panels: swept keys whose values have panels of their own; the first key's panels are side by side.
+    grid. panels: swept keys whose values have panels of their own.
     choice: the number of trials that a private selection draws; None if all cells are run and published.
     """
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pandas as pd
@@ -20,16 +19,15 @@ from securefl.accounting.figures import asked_for, says_infinite, with_reason
 from securefl.core.installed import versions
 from securefl.report import run_page, style
 from securefl.report.accuracy import MEASURES, Measure, joint
-from securefl.report.inline import inline_svg
-from securefl.report.pages import environment, number_text
+from securefl.report.pages import Picture, environment, number_text
 from securefl.report.significance import with_interval
 from securefl.storage.texts import show
 from securefl.study import publication
-from securefl.sweep.best import answer, caveats, headline
+from securefl.sweep.best import caveats, headline, table
 from securefl.sweep.cells import Sweep, in_force, short_names
 from securefl.sweep.run import Facts
 from securefl.sweep.tradeoff import Series, filters
-from securefl.sweep.tradeoff_plots import Drawing, drawings, worn_by
+from securefl.sweep.tradeoff_plots import worn_by
 
 _COLUMNS: Final = (
     *("Epsilon asked for, or by given noise", "True epsilon", "Models tested"),
@@ -53,29 +51,19 @@ show();
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Card:
-    """The privacy card of the cell `first`, and of `others` more cells. Their cards differ from it at most in
-    the size of finite epsilons."""
-
-    first: str
-    others: int
-    rows: Sequence[Mapping[str, Any]]
-
-
 def render(
     sweep: Sweep,
     told: Facts,
     series: Sequence[Series],
     failed: Mapping[str, str],
     reproduce: str,
-    figures: Sequence[Shown],
+    figures: Sequence[Picture],
     *,
     private: bool = True,
 ) -> str:
     """The page as one HTML text.
 
-    failed: the errors of failed cells, by name. figures: see `shown_on_pages`. private: whether the page is
+    failed: the errors of failed cells, by name. private: whether the page is
     for the person at this machine alone. Otherwise it has no warnings.
     """
     alarms = alarms_of(told) if private else {}
@@ -104,7 +92,7 @@ def render(
             rows=[(one, _numbers(own)) for one in series for _, own in one.rows.groupby("asked", sort=True)],
             held=_held(series),
             headline=headline(series),
-            answer=answer(series),
+            answer=table([own for own in series if own.known]),
             figures=figures,
             cards=cards(told),
             columns=_COLUMNS,
@@ -116,34 +104,6 @@ def render(
             digest=script_digest(),
         )
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A figure as the page has it. wide, narrow: its SVG for a screen of that kind."""
-
-    drawing: Drawing
-    wide: Markup
-    narrow: Markup
-
-
-def shown_on_pages(
-    series: Sequence[Series], others: Sequence[Sequence[Series]], measure: Measure
-) -> list[Shown]:
-    """The figures of these series. others: series over other axes than epsilon, for figures of their own."""
-    labels = {f"series-{own.number}": own.label for own in (*series, *(one for own in others for one in own))}
-    wide, narrow = (
-        drawings(series, legend=False, measure=measure, others=others, width=width)
-        for width in (style.WIDE, style.NARROW)
-    )
-    return [
-        Shown(
-            drawing=large,
-            wide=inline_svg(large.figure, name=large.name, title=large.title, labels=labels),
-            narrow=inline_svg(small.figure, name=f"{small.name}-narrow", title=small.title, labels=labels),
-        )
-        for large, small in zip(wide, narrow, strict=True)
-    ]
 
 
 def _outside(told: Facts) -> list[str]:
@@ -162,14 +122,17 @@ def swept_values(sweep: Sweep, key: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def cards(told: Facts) -> list[Card]:
-    """The privacy cards of the finished cells. Cards that differ in finite epsilons alone are merged."""
+def cards(told: Facts) -> list[tuple[str, int, Sequence[Mapping[str, Any]]]]:
+    """The privacy cards of the finished cells: a cell's name, the number of others with its card, its rows.
+
+    Cards that differ in the size of finite epsilons alone are one.
+    """
     alike: dict[str, list[tuple[str, Any]]] = {}
     for cell, own in told:
         # Without the size of finite epsilons: otherwise a sweep over epsilon would have a card for each cell.
         like = repr([{**row, "epsilon": says_infinite(row["epsilon"])} for row in own["card"]])
         alike.setdefault(like, []).append((cell.name, own["card"]))
-    return [Card(first=name, rows=rows, others=len(more)) for (name, rows), *more in alike.values()]
+    return [(name, len(more), rows) for (name, rows), *more in alike.values()]
 
 
 def alarms_of(told: Facts) -> dict[str, Sequence[Mapping[str, Any]]]:

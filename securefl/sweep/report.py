@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from securefl.accounting.figures import plain
+from securefl.report.pages import Picture
 from securefl.report.run_page import TESTED
 from securefl.report.tables import write_csv, write_png
 from securefl.storage.files import subfolder
@@ -18,7 +19,7 @@ from securefl.study.publication import PERSONAL, public
 from securefl.sweep import tradeoff, tradeoff_plots
 from securefl.sweep.best import caveats, headline
 from securefl.sweep.cells import CONFIG, Sweep
-from securefl.sweep.page import Shown, alarms_of, measure_of, render, shown_on_pages
+from securefl.sweep.page import alarms_of, measure_of, render
 from securefl.sweep.run import Facts
 
 
@@ -51,8 +52,8 @@ def _written(
     failed: Mapping[str, str],
     *,
     private: bool,
-    figures: Sequence[Shown] | None = None,
-) -> Sequence[Shown]:
+    figures: Sequence[Picture] | None = None,
+) -> Sequence[Picture]:
     """Write the page of this summary, and the plots that it does not share. Returns its figures.
 
     private: whether it is for the person at this machine. figures: those that it shares with another page.
@@ -61,10 +62,10 @@ def _written(
     series, others = tradeoff.series_of(sweep, summary), tradeoff.other_axes(sweep, summary)
     measure = measure_of(told)
     if figures is None:
-        for drawing in tradeoff_plots.drawings(series, legend=True, measure=measure, others=others):
+        figures = tradeoff_plots.pictures(series, measure=measure, others=others)
+        for picture in figures:
             plots = subfolder((private_folder(out) if private else out) / "plots")
-            write_png(plots / f"{drawing.name}.png", drawing.figure, NOTICE if private else TESTED)
-        figures = shown_on_pages(series, others, measure)
+            write_png(plots / f"{picture.name}.png", picture.figure, NOTICE if private else TESTED)
     reproduce = f"securefl sweep {out / CONFIG} --out {out}-again"
     path = private_page(page) if private else page
     text = render(sweep, told, series, failed, reproduce, figures, private=private)

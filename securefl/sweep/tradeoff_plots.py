@@ -8,7 +8,7 @@ figure has one pair of axes for all series, or one for each panel. Every artist 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise, zip_longest
 from math import inf, isfinite, isnan, sqrt
 from textwrap import fill
@@ -19,11 +19,12 @@ import pandas as pd
 from securefl.accounting.figures import SIGN
 from securefl.report import style
 from securefl.report.accuracy import MEASURES, Measure
+from securefl.report.pages import Picture
 from securefl.report.plots import draw_floor, lines
 from securefl.report.significance import student
 from securefl.report.style import (
     FEW_SEEDS,
-    WIDE,
+    WIDTH,
     Look,
     beyond,
     blank,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_OF_PANEL: Final = (3.0, 2.5)
+_HEIGHT: Final = 2.5
 """The least inches of a panel among several."""
 _FILLED: Final = 0.8
 """The share of a panel's width that a line of its words takes at most."""
@@ -48,55 +49,39 @@ Place = Callable[[Series, float], float]
 """Where a series is drawn at a value of its axis."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Drawing:
-    """A figure with its name (for files and ids), heading, caption and series."""
-
-    name: str
-    title: str
-    caption: str
-    figure: Figure
-    series: Sequence[Series]
-
-    @property
-    def legend(self) -> list[Series]:
-        """The first series of each line's words."""
-        return list({own.line: own for own in reversed(self.series)}.values())[::-1]
-
-
-def drawings(
+def pictures(
     series: Sequence[Series],
     *,
-    legend: bool,
     measure: Measure = MEASURES["classification"],
     others: Sequence[Sequence[Series]] = (),
-    width: float = WIDE,
-) -> list[Drawing]:
-    """The figures for which this sweep has data. The first one is the one that a reader should see first.
+) -> list[Picture]:
+    """The pictures for which this sweep has data. The first one is the one that a reader should see first.
 
-    Series without an accuracy are in none.
-
-    legend: whether each figure gets a legend below its axes. measure: of accuracy. others: series over other
-    axes than epsilon. width: of each figure, in inches.
+    Series without an accuracy are in none. measure: of accuracy. others: series over other axes than epsilon.
     """
     series, *others = [[own for own in group if own.known] for group in (series, *others)]
     made = []
     if any(isfinite(point.at) for own in series for point in own.points("final_accuracy")):
-        made.append(accuracy(series, measure, width))
+        made.append(accuracy(series, measure))
         if any(own.rows["target"].notna().any() for own in series):
-            made.append(rounds_against_epsilon(series, width))
-    made += [accuracy(own, measure, width) for own in others if own]
+            made.append(rounds_against_epsilon(series))
+    made += [accuracy(own, measure) for own in others if own]
     if series:
-        made.append(accuracy_against_bytes(series, measure, width))
-    for drawing in made if legend else ():
-        style.legend(drawing.figure)
+        made.append(accuracy_against_bytes(series, measure))
+    for picture in made:
+        style.legend(picture.figure)
     return made
 
 
+def _picture(name: str, title: str, caption: str, figure: Figure, series: Sequence[Series]) -> Picture:
+    labels = {f"series-{own.number}": own.label for own in series}
+    return Picture(name=name, title=title, caption=caption, draw=lambda: figure, labels=labels)
+
+
 def accuracy(
-    series: Sequence[Series], measure: Measure, width: float = WIDE, unprotected: Sequence[Series] = ()
-) -> Drawing:
-    """The figure of final accuracy against the true epsilon, or the swept key over which these series are.
+    series: Sequence[Series], measure: Measure, width: float = WIDTH, unprotected: Sequence[Series] = ()
+) -> Picture:
+    """The picture of final accuracy against the true epsilon, or the swept key over which these series are.
 
     unprotected: runs without noise, each drawn as a line across the panels whose words begin with its own.
     """
@@ -123,7 +108,7 @@ def accuracy(
         for panel, axes in panels.items():
             if panel[: len(own.panel)] == own.panel:
                 _across(axes, own)
-    return Drawing(
+    return _picture(
         name=f"accuracy_{(key or 'epsilon').replace('.', '_')}",
         title=f"Accuracy against {key or 'the true epsilon'}",
         caption=f"Accuracy after the last round: {measure.words}. Mean over the seeds with a 95 % band "
@@ -161,9 +146,9 @@ def _tested(panels: Mapping[Panel, Axes], series: Sequence[Series]) -> str:
     return f" Dotted: {what}, which do not compare with global models on the server's records.{floor}"
 
 
-def rounds_against_epsilon(series: Sequence[Series], width: float = WIDE) -> Drawing:
-    """The figure of rounds to the target against the true epsilon."""
-    figure, panels = panelled(series, "rounds to the target", width=width)
+def rounds_against_epsilon(series: Sequence[Series]) -> Picture:
+    """The picture of rounds to the target against the true epsilon."""
+    figure, panels = panelled(series, "rounds to the target")
     place, _ = _epsilon_axis(panels, series, aside=0.25)
     curves = [(own, own.points("rounds_to_target")) for own in series]
     means = [point.mean for _, points in curves for point in points]
@@ -176,7 +161,7 @@ def rounds_against_epsilon(series: Sequence[Series], width: float = WIDE) -> Dra
         lost = [place(own, point.at) for point in points if isnan(point.mean)]
         crosses = axes.plot(lost, [1.2 * top] * len(lost), "x", color=look(own.look).colour, markersize=8)
         mark(own, "never", crosses)
-    return Drawing(
+    return _picture(
         name="rounds_epsilon",
         title="Rounds to the target against the true epsilon",
         caption="The first round that reached the target accuracy: the mean over the seeds that reached it, "
@@ -187,9 +172,9 @@ def rounds_against_epsilon(series: Sequence[Series], width: float = WIDE) -> Dra
     )
 
 
-def accuracy_against_bytes(series: Sequence[Series], measure: Measure, width: float = WIDE) -> Drawing:
-    """The figure of final accuracy against all bytes of a run. Marks grow with epsilon."""
-    figure, panels = panelled(series, f"final {measure.axis}", width=width)
+def accuracy_against_bytes(series: Sequence[Series], measure: Measure) -> Picture:
+    """The picture of final accuracy against all bytes of a run. Marks grow with epsilon."""
+    figure, panels = panelled(series, f"final {measure.axis}")
     asked = pd.concat([own.rows["asked"] for own in series]).drop_duplicates()
     sizes = (5 + 6 * asked.rank(pct=True).set_axis(asked)) ** 2
     xs: list[float] = []
@@ -213,7 +198,7 @@ def accuracy_against_bytes(series: Sequence[Series], measure: Measure, width: fl
         if not far_apart(axes, xs) and min(xs) == max(xs):
             axes.set_xlim(0, 2 * max(xs) or 1)
     along(panels, lambda _: "sent and received in the whole run, all clients (MB)")
-    return Drawing(
+    return _picture(
         name="accuracy_bytes",
         title="Accuracy against bytes",
         caption="Accuracy after the last round and megabytes on the wire, both directions, means over the "
@@ -265,27 +250,24 @@ def _epsilon_axis(
     return place, endless
 
 
-def panelled(series: Sequence[Series], what: str, *, width: float = WIDE) -> tuple[Figure, dict[Panel, Axes]]:
+def panelled(
+    series: Sequence[Series], what: str, *, width: float = WIDTH
+) -> tuple[Figure, dict[Panel, Axes]]:
     """A figure with axes for every panel of these series. what: the quantity of all vertical axes.
 
-    Panels with different first words are side by side, and panels with different other words are below each
-    other. In a figure that is narrower than a screen they are in rows of two.
+    Several panels are in rows of two, in the order of their words.
     """
     there = list(dict.fromkeys(own.panel for own in series))
     columns, rows = (
         list(dict.fromkeys(panel[part] for panel in there)) for part in (slice(1), slice(1, None))
     )
-    spots, across = [column + row for row in rows for column in columns], len(columns)
-    several = len(there) > 1
-    if width < WIDE:
-        spots, across, height = [panel for panel in spots if panel in there], 1 + several, 0.8 * width
-    else:
-        width, height = max(width, _OF_PANEL[0] * across), 4.6
-    down = -(-len(spots) // across)
-    figure = blank(height=max(height, _OF_PANEL[1] * down * several), width=width)
+    spots = [column + row for row in rows for column in columns if column + row in there]
+    several = len(spots) > 1
+    down, across = -(-len(spots) // 2), 1 + several
+    figure = blank(height=max(0.8 * width, _HEIGHT * down * several), width=width)
     placed = figure.subplots(down, across, sharex=several, sharey=several, squeeze=False).flat
     for axes, panel in zip_longest(placed, spots):
-        axes.set_visible(panel in there)
+        axes.set_visible(panel is not None)
         # In lines that fit its width: longer ones would overlap the next panel's title.
         parts = filter(None, (", ".join(own) for own in ((panel or ())[:1], (panel or ())[1:])))
         axes.set_title("\n".join(_fitted(axes, own) for own in parts), fontsize="medium")
@@ -293,7 +275,7 @@ def panelled(series: Sequence[Series], what: str, *, width: float = WIDE) -> tup
         light_frame(axes)
     for axes in figure.axes[::across]:
         axes.set_ylabel(fill(what, letters(_FILLED * figure.get_figheight() / down)))
-    return figure, {panel: axes for panel, axes in zip(spots, figure.axes, strict=False) if panel in there}
+    return figure, dict(zip(spots, figure.axes, strict=False))
 
 
 def along(panels: Mapping[Panel, Axes], what: Callable[[Panel], str]) -> None:

@@ -13,9 +13,8 @@ from securefl.accounting import composition
 from securefl.report.pages import Picture
 from securefl.storage.processes import Name, Supervisor
 from securefl.study import observed, run_report
-from securefl.sweep import page, tradeoff_plots
 from securefl.sweep import run as cells
-from securefl.sweep.tradeoff_plots import Drawing
+from securefl.sweep import tradeoff_plots
 
 
 class _Copying(Supervisor[Name]):
@@ -34,7 +33,7 @@ def undrawn() -> Iterator[None]:
     made = run_report.figures
 
     def figures(*args: Any) -> list[Picture]:
-        return [replace(own, draw=lambda width: Figure(figsize=(0.5, 0.5))) for own in made(*args)]
+        return [replace(own, draw=lambda: Figure(figsize=(0.5, 0.5))) for own in made(*args)]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_report, "figures", figures)
@@ -53,14 +52,13 @@ def unplotted() -> Iterator[None]:
     """A sweep's plots have their names and captions, and are blank."""
     from matplotlib.figure import Figure
 
-    made = tradeoff_plots.drawings
+    made = tradeoff_plots.pictures
 
-    def drawings(*args: Any, **more: Any) -> list[Drawing]:
-        return [replace(own, figure=Figure(figsize=(0.5, 0.5))) for own in made(*args, **more)]
+    def pictures(*args: Any, **more: Any) -> list[Picture]:
+        return [replace(own, draw=lambda: Figure(figsize=(0.5, 0.5))) for own in made(*args, **more)]
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (tradeoff_plots, page):
-            patch.setattr(module, "drawings", drawings)
+        patch.setattr(tradeoff_plots, "pictures", pictures)
         yield
 
 

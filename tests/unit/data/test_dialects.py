@@ -99,7 +99,13 @@ def test_a_refusal_shows_the_declaration_that_helps(dialect: Dialect, declared: 
 @every("encoding", ["utf-16", "utf-7", "cp037", "no such", "hex", "utf-32"])
 def test_an_encoding_whose_line_breaks_are_other_bytes_is_refused(encoding: str) -> None:
     with pytest.raises(ValueError, match="Save the file as UTF-8"):
-        Dialect(encoding=encoding)
+        Dialect(encoding=encoding).require()
+
+
+def test_a_card_of_an_unknown_encoding_is_refused() -> None:
+    card = {**Schema(columns=None, shape=(2,)).words(), "csv": {"encoding": "hex"}}
+    with pytest.raises(ConfigError, match=r"\[records\] Expected `encoding`"):
+        Schema.parse(card)
 
 
 def test_a_mark_before_utf_8_is_no_letter_of_the_first_column(tmp_path: Path) -> None:

@@ -75,8 +75,8 @@ def test_a_card_with_constants_for_other_channels_is_refused() -> None:
     ("more", "said"),
     [
         ("scaling = { mean = [0.1, 0.2], deviation = [0.3] }\n", "as many deviations as means"),
-        ("scaling = { mean = [0.1], deviation = [0.0] }\n", "deviations above 0"),
-        ("scaling = { mean = [nan], deviation = [1.0] }\n", "finite"),
+        ("scaling = { mean = [0.1], deviation = [0.0] }\n", r"deviation in \(0, inf\), got 0.0"),
+        ("scaling = { mean = [nan], deviation = [1.0] }\n", "mean in .-inf, inf., got nan"),
         ("scaling = { mean = [0.1] }\n", "deviation"),
         (MNIST + 'features = "efficientnet_lite0"\n', "`scaling` or `features`"),
     ],

@@ -25,7 +25,7 @@ def heat_map() -> Figure:
 
 def test_a_picture_in_a_figure_stays_a_picture() -> None:
     """A reference to an id gets the figure's name, and data must not."""
-    text = inline_svg(heat_map(), name="map", title="A map.")
+    text = inline_svg(heat_map(), name="map", title="A map.", labels={})
     (image,) = re.findall(r'<image[^>]*href="data:image/png;base64,([^"]*)"', text)
     assert base64.b64decode(image, validate=False).startswith(b"\x89PNG")
     assert re.sub(r"\s", "", image).rstrip("=").isascii()
@@ -33,7 +33,7 @@ def test_a_picture_in_a_figure_stays_a_picture() -> None:
 
 
 def test_two_figures_of_a_page_share_no_id() -> None:
-    one, other = (inline_svg(heat_map(), name=name, title="A map.") for name in ("a", "b"))
+    one, other = (inline_svg(heat_map(), name=name, title="A map.", labels={}) for name in ("a", "b"))
     ids = [set(re.findall(r'id="([^"]*)"', text)) for text in (one, other)]
     assert ids[0]
     assert not ids[0] & ids[1]
@@ -43,11 +43,11 @@ def test_two_figures_of_a_page_share_no_id() -> None:
 
 
 def test_black_follows_the_page() -> None:
-    assert "stroke: currentColor" in inline_svg(heat_map(), name="map", title="A map.")
+    assert "stroke: currentColor" in inline_svg(heat_map(), name="map", title="A map.", labels={})
 
 
 def test_a_figure_styles_itself_alone() -> None:
-    assert "<style" not in inline_svg(heat_map(), name="map", title="A map.")
+    assert "<style" not in inline_svg(heat_map(), name="map", title="A map.", labels={})
 
 
 @every("first", ["style.blank(height=1)", "style._shape('o')"])

@@ -159,12 +159,11 @@ def test_arms_without_any_accuracy_leave_an_empty_figure() -> None:
 
 def test_forty_long_names_stand_below_the_panel() -> None:
     data = pd.concat([metrics().assign(arm=f"arm {k} of a name as long as people write") for k in range(40)])
-    for inches in (style.WIDE, style.NARROW):
-        figure = plots.accuracy(data, target=0.5, width=inches)
-        draw(figure)
-        assert len(legend_words(figure)) == 41
-        assert figure.axes[0].bbox.height > 2 * figure.dpi
-        assert figure.legends[0].get_window_extent().y1 < figure.axes[0].bbox.y0
+    figure = plots.accuracy(data, target=0.5)
+    draw(figure)
+    assert len(legend_words(figure)) == 41
+    assert figure.axes[0].bbox.height > 2 * figure.dpi
+    assert figure.legends[0].get_window_extent().y1 < figure.axes[0].bbox.y0
 
 
 def test_accuracy_leaves_out_rounds_that_were_not_evaluated() -> None:
@@ -191,11 +190,10 @@ def test_no_pair_of_colour_and_mark_comes_twice() -> None:
     assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 9
 
 
-@pytest.mark.parametrize("inches", [style.WIDE, style.NARROW])
-def test_participation_has_a_row_for_each_quality_with_its_clients_and_their_mean(inches: float) -> None:
+def test_participation_has_a_row_for_each_quality_with_its_clients_and_their_mean() -> None:
     data = participation(60)
     data["quality"] = data["quality"].replace("clean", "aged")
-    figure = client_plots.participation(data, width=inches)
+    figure = client_plots.participation(data)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["FedAvg", "FedProf"]
 
     axes, own = figure.axes[1], data[data["arm"] == "FedProf"].groupby("quality")["answered"]
@@ -277,7 +275,7 @@ def test_costs_far_apart_are_drawn_on_a_log_scale() -> None:
 
 
 def test_numbers_of_a_long_log_scale_do_not_lie_on_each_other() -> None:
-    figure = style.blank(height=4.0, width=style.NARROW)
+    figure = style.blank(height=4.0)
     short, long = figure.subplots(2, 1)
     for axes, most in ((short, 50), (long, 3000)):
         axes.set_xscale("log")
@@ -295,10 +293,9 @@ ALL: list[tuple[Callable[[pd.DataFrame], Figure], pd.DataFrame]] = [
 ]
 
 
-@pytest.mark.parametrize("inches", [style.WIDE, style.NARROW])
 @pytest.mark.parametrize(("plot", "data"), ALL)
-def test_no_text_is_small_or_cut_off(plot: Callable[..., Figure], data: pd.DataFrame, inches: float) -> None:
-    figure = plot(data.assign(arm=data["arm"] + ", an arm of a name that needs two lines"), width=inches)
+def test_no_text_is_small_or_cut_off(plot: Callable[..., Figure], data: pd.DataFrame) -> None:
+    figure = plot(data.assign(arm=data["arm"] + ", an arm of a name that needs two lines"))
     draw(figure)
 
     outline = figure.get_tightbbox()

@@ -15,7 +15,7 @@ from PIL import Image
 from support.every import every
 
 from securefl.report.inline import inline_svg
-from securefl.report.style import NARROW, WIDE, blank, legend, panel_title
+from securefl.report.style import WIDTH, blank, legend, panel_title
 from securefl.report.tables import write_png
 
 
@@ -49,8 +49,8 @@ def apart(one: np.ndarray, other: np.ndarray) -> bool:
 @every(
     ("down", "across", "width", "scale"),
     [
-        *((2, 2, WIDE, scale) for scale in (1.0, 123456.0, 0.00012)),
-        *((1, 1, WIDE, 123456.0), (1, 2, WIDE, 0.00012), (3, 1, NARROW, 1.0), (3, 1, NARROW, 123456.0)),
+        *((2, 2, 2 * WIDTH, scale) for scale in (1.0, 123456.0, 0.00012)),
+        *((1, 1, WIDTH, 123456.0), (2, 2, WIDTH, 0.1), (3, 1, WIDTH, 1.0), (3, 1, WIDTH, 123456.0)),
     ],
 )
 def test_all_words_have_room(down: int, across: int, width: float, scale: float) -> None:
@@ -66,8 +66,8 @@ def test_all_words_have_room(down: int, across: int, width: float, scale: float)
 
 
 def test_little_room_is_left_empty() -> None:
-    panels, _ = boxes(drawn(1, 2, WIDE))
-    edge = WIDE * 110
+    panels, _ = boxes(drawn(1, 2, WIDTH))
+    edge = WIDTH * 110
     assert panels[0][0] < 0.02 * edge
     assert panels[1][2] > 0.97 * edge
     assert panels[1][0] - panels[0][2] < 0.03 * edge
@@ -83,32 +83,32 @@ def test_panels_are_placed_once_for_all_files(tmp_path: Path, monkeypatch: pytes
         return usual(self, fig)
 
     monkeypatch.setattr(ConstrainedLayoutEngine, "execute", counted)
-    figure = drawn(1, 2, WIDE)
+    figure = drawn(1, 2, WIDTH)
     write_png(tmp_path / "a.png", figure)
-    inline_svg(figure, name="a", title="A figure.")
+    inline_svg(figure, name="a", title="A figure.", labels={})
     assert placed == 1
 
 
 def test_the_files_of_a_figure_are_the_same_picture(tmp_path: Path) -> None:
     """A picture is drawn at 150 dots an inch in its file, and labels keep their distance in the page."""
-    figure = drawn(1, 2, WIDE)
+    figure = drawn(1, 2, WIDTH)
     write_png(tmp_path / "a.png", figure)
     panels, below = boxes(figure)
     assert figure.dpi == 110
-    again, other = boxes(drawn(1, 2, WIDE))
+    again, other = boxes(drawn(1, 2, WIDTH))
     assert np.allclose(panels, again, atol=3)
     assert np.allclose(below, other, atol=3)
 
 
 def test_the_file_of_a_figure_is_what_matplotlib_draws(tmp_path: Path) -> None:
     """All dots of all colours, at 150 an inch, with the notice beside them."""
-    write_png(tmp_path / "a.png", drawn(1, 2, WIDE), "for you")
-    figure = drawn(1, 2, WIDE)
+    write_png(tmp_path / "a.png", drawn(1, 2, WIDTH), "for you")
+    figure = drawn(1, 2, WIDTH)
     figure.dpi = 150
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     with Image.open(tmp_path / "a.png") as found:
-        assert found.size == (int(WIDE * 150), int(figure.get_figheight() * 150))
+        assert found.size == (int(WIDTH * 150), int(figure.get_figheight() * 150))
         assert np.array_equal(np.asarray(found), np.asarray(canvas.buffer_rgba())[..., :3])
         assert found.info["Comment"] == "for you"
         assert found.info["dpi"] == pytest.approx((150, 150), abs=0.1)
@@ -116,7 +116,7 @@ def test_the_file_of_a_figure_is_what_matplotlib_draws(tmp_path: Path) -> None:
 
 def test_a_bar_of_errors_beside_a_logarithmic_panel_has_room() -> None:
     """Its box is infinite there. The figure stayed where matplotlib puts one without words."""
-    figure = blank(height=4.0, width=NARROW)
+    figure = blank(height=4.0, width=WIDTH)
     axes = figure.subplots()
     axes.plot([1, 1000], [0, 1], label="arm 0 of a study")
     axes.set_xscale("log")

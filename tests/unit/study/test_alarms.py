@@ -173,7 +173,7 @@ def test_sentences_that_differ_in_numbers_alone_are_one() -> None:
     assert once(told) == [said, "C: never."]
     many = once((f"epsilon = {at}: A", f": {at} rounds.") for at in range(14))
     assert len(many) == 1
-    assert many[0].endswith("; epsilon = 10: A; 3 more."), "cells are named by their noise"
+    assert many[0].endswith("; epsilon = 3: A; 10 more."), "cells are named by their noise"
     assert once([]) == []
 
 

@@ -196,6 +196,17 @@ def test_arms_are_tables(arms: str, part: str) -> None:
     assert part in told(arms + body)
 
 
+def test_a_key_of_other_protocols_is_not_sent_to_where_it_stands() -> None:
+    said = told(text('[[arm]]\nname = "a"\nprotocol = "heads"\nfraction = 0.5\n'))
+    assert "[arm 1] Unknown key `fraction`: it belongs under an [[arm]] whose protocol draws clients." in said
+
+
+def test_an_unknown_encoding_hides_no_other_mistake() -> None:
+    said = told(changed("[data]", '[data]\ncsv = { encoding = "utf-61" }\ntest_on = "validation"'))
+    assert "Expected `encoding` with the digits" in said
+    assert "Expected `validation` beside test_on" in said
+
+
 def test_no_arms_at_all() -> None:
     assert "Missing section [[arm]]" in told(GOOD[: GOOD.index("[[arm]]")])
 

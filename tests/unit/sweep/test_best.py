@@ -9,20 +9,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.cheap_runs import unplotted
-from support.every import every
 from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, summary_of, sweep
 
 from securefl.commands.telling import echo_arms
 from securefl.report.accuracy import MEASURES
 from securefl.report.sentences import rows
 from securefl.report.style import legend
-from securefl.sweep.best import arms_of, means
+from securefl.sweep.best import arms_of, table
 from securefl.sweep.cells import parse_sweep
-from securefl.sweep.page import measure_of, render, shown_on_pages
-from securefl.sweep.run import facts_of
 from securefl.sweep.tradeoff import Series, other_axes, series_of
-from securefl.sweep.tradeoff_plots import accuracy, drawings
+from securefl.sweep.tradeoff_plots import accuracy, pictures
 
 PANELS = f"""[sweep]
 panels = ["data.clients", "privacy.calibration"]
@@ -33,52 +29,35 @@ panels = ["data.clients", "privacy.calibration"]
 """
 
 
-def line(
-    name: str, accuracy: Mapping[float, float], *panel: str, spent: float = 1.0, models: str = "global"
-) -> Series:
+def line(name: str, accuracy: Mapping[float, float], *panel: str, spent: float = 1.0) -> Series:
     """A series of one seed. spent: the true epsilon as a share of the asked one."""
     rows = pd.DataFrame(
         {
             "asked": [*accuracy],
             "epsilon_true": [spent * asked for asked in accuracy],
             "final_accuracy": [*accuracy.values()],
-            "models": models,
+            "models": "global",
         }
     )
     return Series(number=0, label=name, values={"arm": name}, rows=rows, panel=panel, line=name, look=0)
 
 
-def test_each_panel_and_arm_has_a_row_and_each_epsilon_a_column() -> None:
-    found = means(
+def test_each_line_has_a_row_and_each_epsilon_a_column() -> None:
+    found = table(
         [
-            line("a", {1.0: 0.5}, "few", "here"),
-            line("b", {1.0: 0.6}, "few", "here"),
-            line("a", {1.0: 0.9, math.inf: 0.9}, "many", "here"),
-            line("b", {1.0: 0.6, math.inf: 0.6}, "many", "here"),
+            line("a", {1.0: 0.5, 2.0: math.nan}, "few", "here"),
+            line("b", {1.0: 0.6}, spent=1.1),
+            line("d", {math.inf: 0.6}),
+            line("c", {1.0: 0.9}, spent=math.inf),
         ]
     )
-    assert found.fillna(0).to_dict("index") == {
-        ("few, here", "a"): {1.0: 0.5, math.inf: 0},
-        ("few, here", "b"): {1.0: 0.6, math.inf: 0},
-        ("many, here", "a"): {1.0: 0.9, math.inf: 0.9},
-        ("many, here", "b"): {1.0: 0.6, math.inf: 0.6},
-    }
-
-
-@every(
-    "other",
-    [
-        line("b", {1.0: 0.9}, spent=math.inf),
-        line("b", {1.0: 0.9}, spent=1.1),
-        line("b", {1.0: 0.9}, models="personal"),
-        line("b", {2.0: 0.9}),
-        line("b", {1.0: math.nan}),
-    ],
-)
-def test_what_cannot_be_compared_is_not(other: Series) -> None:
-    assert means([line("a", {1.0: 0.5}), other]).empty
-    assert means([other]).empty
-    assert means([]).empty
+    assert found == [
+        ["Final accuracy at epsilon", "1", "2", "∞"],
+        ["few: here: a", "0.500", "–", "–"],
+        ["b", "0.600 (ε = 1.1)", "–", "–"],
+        ["d", "–", "–", "0.600"],
+        ["c", "0.900 (ε = infinite)", "–", "–"],
+    ]
 
 
 def test_each_arm_of_each_cell_has_a_line_of_the_table_of_a_run(
@@ -99,11 +78,6 @@ def test_each_arm_of_each_cell_has_a_line_of_the_table_of_a_run(
     _, *lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
     assert len({line[:50] for line in lines}) == len(rest), "what differs stays"
-
-
-def test_a_setting_that_an_arm_is_missing_in_is_unknown() -> None:
-    found = means([line("a", {1.0: 0.5, 2.0: 0.6}), line("b", {1.0: 0.4})])
-    assert found.isna().to_numpy().tolist() == [[False, False], [False, True]]
 
 
 def test_a_legend_whose_labels_are_long_leaves_the_axes_their_place(tmp_path: Path) -> None:
@@ -136,21 +110,16 @@ def test_each_panel_has_its_axes_and_an_arm_one_look(tmp_path: Path) -> None:
         for words in ("exact calibration", "the paper's calibration")
     }
     assert {(own.line, own.look) for own in series} == {("unit", 0), ("bounded", 1)}
-    first, *_, last = drawings(series, legend=True)
+    first, *_, last = pictures(series)
     titles = [axes.get_title() for axes in first.figure.axes]
     assert titles == [
         f"{clients}\n{words}"
         for words in ("exact calibration", "the paper's calibration")
         for clients in ("5 clients", "6 clients")
     ]
-    assert [own.line for own in first.legend] == ["unit", "bounded"]
     named = [text.get_text() for text in first.figure.legends[0].get_texts()]
     assert named == ["unit", "bounded", "one constant answer"]
     assert len(last.figure.axes) == 4
-    with unplotted():
-        figures = shown_on_pages(series, (), measure_of(facts_of(swept, tmp_path)))
-    page = render(swept, facts_of(swept, tmp_path), series, {}, "securefl sweep x", figures)
-    assert page.count("</svg>unit</li>") == 3, "an arm once in each legend"
 
 
 def test_a_panel_that_nothing_ran_in_is_left_out(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, summary_of, sweep, 
 
 from securefl.report.accuracy import MEASURES
 from securefl.sweep import page as sweep_page
+from securefl.sweep import tradeoff_plots
 from securefl.sweep.cells import Sweep
 from securefl.sweep.run import facts_of
 from securefl.sweep.tradeoff import Point, series_of
-from securefl.sweep.tradeoff_plots import accuracy, draw, drawings, worn_by
+from securefl.sweep.tradeoff_plots import accuracy, draw, worn_by
 
 EVIL = "<script>alert('x')</script>"
 
@@ -48,18 +49,18 @@ class Page(HTMLParser):
 def page(found: Sweep, out: Path, failed: Mapping[str, str] | None = None, *, plots: Any = unplotted) -> str:
     series = series_of(found, summary_of(found, out))
     with plots():
-        figures = sweep_page.shown_on_pages(series, (), sweep_page.measure_of(facts_of(found, out)))
+        figures = tradeoff_plots.pictures(series, measure=sweep_page.measure_of(facts_of(found, out)))
     return sweep_page.render(found, facts_of(found, out), series, failed or {}, "securefl sweep x", figures)
 
 
 def test_figures_are_those_there_is_data_for(swept: Sweep, tmp_path: Path) -> None:
     fill(swept, tmp_path)
     series = series_of(swept, summary_of(swept, tmp_path))
-    made = drawings(series, legend=True)
+    made = tradeoff_plots.pictures(series)
     names = [d.name for d in made]
     assert names == ["accuracy_epsilon", "rounds_epsilon", "accuracy_bytes"]
     endless = [own for own in series if own.endless]
-    assert [d.name for d in drawings(endless, legend=True)] == ["accuracy_bytes"]
+    assert [d.name for d in tradeoff_plots.pictures(endless)] == ["accuracy_bytes"]
     axes = made[0].figure.axes[0]
     assert axes.get_xscale() == "log"
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.9", "3.6", "∞"], "the true epsilons"
@@ -111,7 +112,7 @@ def test_the_page_says_what_is_true(swept: Sweep, tmp_path: Path) -> None:
     assert "infinite (∞): one record moves the sum without bound" in words
     assert "per record (replace-one), δ = 0.0001, against server and others." in words
     assert "calibration = paper, epsilon = inf: no memory" in words
-    assert sum(tag == "svg" and a.get("role") == "img" for tag, a in found.tags) == 2 * 3
+    assert sum(tag == "svg" and a.get("role") == "img" for tag, a in found.tags) == 3
     values = [a["value"] for tag, a in found.tags if tag == "input"]
     assert values == ["0-0", "0-1", "1-0", "1-1"]
     groups = [a["data-in"] for tag, a in found.tags if "data-in" in a]

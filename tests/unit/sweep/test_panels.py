@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from support.every import every
@@ -30,4 +29,6 @@ def test_long_titles_do_not_run_into_each_other(columns: int) -> None:
     canvas.draw()
     boxes = [axes.title.get_window_extent(canvas.get_renderer()) for axes in made.values()]
     assert len(boxes) == columns
-    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    rows = zip(boxes[::2], boxes[1::2], strict=False)
+    assert all(left.x1 < right.x0 for left, right in rows)
+    assert all(above.y0 > below.y1 for above, below in zip(boxes, boxes[2:], strict=False))

@@ -17,7 +17,7 @@ from securefl.report.run_page import TESTED
 from securefl.report.tables import write_csv
 from securefl.storage.private_folder import NOTICE, PRIVATE
 from securefl.study.publication import PERSONALLY_TESTED, notice
-from securefl.sweep import page, tradeoff_plots
+from securefl.sweep import tradeoff_plots
 from securefl.sweep.cells import Sweep
 from securefl.sweep.report import as_json, write
 from securefl.sweep.run import FACTS, METRICS, facts_of
@@ -100,8 +100,7 @@ def test_no_private_figure_reaches_a_file_outside(
 
     No picture is drawn, to save time: those outside are of the table outside.
     """
-    for module in (page, tradeoff_plots):
-        monkeypatch.setattr(module, "drawings", lambda *args, **named: [])
+    monkeypatch.setattr(tradeoff_plots, "pictures", lambda *args, **named: [])
     files = []
     for name in ("place-1", "place-2"):
         out = tmp_path / name

@@ -34,7 +34,7 @@ from securefl.sweep.tradeoff import (
     summary_table,
     with_levels,
 )
-from securefl.sweep.tradeoff_plots import accuracy, drawings
+from securefl.sweep.tradeoff_plots import accuracy, pictures
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def test_another_axis_has_lines_of_its_own(tmp_path: Path) -> None:
     assert [point.at for point in over[0].points("final_accuracy")] == [1.2, 4.8]
     numbers = {own.number for own in over} | {own.number for own in series_of(found, summary)}
     assert len(numbers) == 4, "a box of the page hides no line over another axis"
-    names = [own.name for own in drawings(series_of(found, summary), legend=False, others=[over])]
+    names = [own.name for own in pictures(series_of(found, summary), others=[over])]
     assert names[2:] == ["accuracy_dpsgd_noise_multiplier", "accuracy_bytes"]
 
 
@@ -293,7 +293,7 @@ def test_a_constant_answer_is_drawn_once_in_each_panel_and_said() -> None:
     made = Series(number=0, label="a", values={}, rows=rows, panel=(), line="a", look=0)
     for own in (made, replace(made, rows=rows.assign(floor=np.nan))):
         known = bool(own.rows["floor"].notna().any())
-        for drawing in drawings([own], legend=False):
+        for drawing in pictures([own]):
             heights = [
                 line.get_ydata()[0]
                 for axes in drawing.figure.axes
