@@ -23,7 +23,7 @@ from securefl.engine.party.computing import Records
 from securefl.study import cost
 from securefl.study.config import Study, placed
 from securefl.study.cost import PRESETS
-from securefl.study.own_code import Told, architecture, featured, protocols
+from securefl.study.own_code import Told, architecture, declared_loss, featured, protocols
 from securefl.study.own_code import records as own_records
 from securefl.study.seeded import Digests, World
 from securefl.study.split_key import Keeper, Splits
@@ -134,8 +134,9 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
     # The code below reads the shape and type of a record, and no record.
     train = replace(split.train.take(slice(0)), x=np.empty((0, *made.shape), split.train.x.dtype))
     outputs, model_seed = train.classes or train.y.shape[1], public_seed(seed, "model")
+    loss, of_loss = declared_loss(study, train, outputs)
     with placed(study, "[model]"):
-        model, of_model = architecture(study, train, outputs, model_seed)
+        model, of_model = architecture(study, train, outputs, model_seed, loss)
     if model.reads_text:
         name, claimed = train.name, study.claims
         kept = [whole_numbers(x, y, name, lenient=claimed) for x, y in kept]
@@ -159,6 +160,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         hardware=hardware,
         planned=_planned(study, owned, clients, leaving),
         rounds=study.study.rounds,
+        declared_loss=loss,
     )
     if not study.claims and isinstance(model, OwnModel) and problem.codes is not None:
         _require_codes(kept, train.name, problem.codes)
@@ -173,7 +175,14 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         held=held,
         unscaled_x=split.test.x[fits] if study.data.scaling is not None else None,
         schema=replace(read.schema, features=made.network, scaling=study.data.scaling),
-        marks=marks | made.marks | of_model | protocols(study) | _dealing(study) | _bound_to(splits) | shares,
+        marks=marks
+        | made.marks
+        | of_model
+        | of_loss
+        | protocols(study)
+        | _dealing(study)
+        | _bound_to(splits)
+        | shares,
     )
 
 
