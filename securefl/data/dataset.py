@@ -125,6 +125,38 @@ def finite_rows(x: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
 
 
+def whole_numbers(
+    x: NDArray[Any], y: NDArray[Any], name: str, *, lenient: bool = False
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Convert records of codes, such as the words of a text, to int64, for a model that reads whole numbers.
+
+    Args:
+        x: Records (n, *shape), int64 or float32.
+        y: Their targets, (n,) or (n, targets).
+        name: The name of the data set, for errors.
+        lenient: Whether another value is no error, but makes the record unusable: its target becomes unknown.
+
+    Returns:
+        The records, int64 (n, *shape), and the targets.
+
+    Raises:
+        DataError: A value is no whole number from 0 to 2^24 - 1. float32 holds no others exactly.
+    """
+    if x.dtype == np.int64:
+        return x, y
+    fits = (x >= 0) & (x < 2**24) & (x == np.trunc(x))
+    if not lenient and not fits.all():
+        row, *place = np.argwhere(~fits)[0].tolist()
+        raise DataError(
+            f"{name}: expected whole numbers from 0 to {2**24 - 1:,}, since the model reads codes, got "
+            f"{x[row, *place]:g} in a record at {tuple(place)}. Correct the record, leave out a `range` or "
+            "`scaling`, or have the model read real numbers and take codes by x[:, 0].long()."
+        )
+    bad, y = ~fits.all(axis=tuple(range(1, x.ndim))), y.copy()
+    y[bad] = -1 if y.dtype == np.int64 else np.nan
+    return np.where(fits, x, 0).astype(np.int64), y
+
+
 def labelled(y: NDArray[Any], classes: int) -> NDArray[np.bool_]:
     """A mask (n,) of the targets that are finite, or labels of one of `classes` classes (0: a regression)."""
     return np.asarray((y >= 0) & (y < classes) if classes else finite_rows(y))

@@ -489,7 +489,10 @@ def _digest(whole: Dataset) -> str:
 
 
 def _notes(train: Dataset, columns: Sequence[Named], layout: Layout) -> Iterator[str]:
-    if plain := [one.name for one in columns if one.name not in layout.columns]:
+    plain = [one.name for one in columns if one.name not in layout.columns]
+    # Of targets of unlike scale a step learns the largest alone, or diverges.
+    plain += [name for name in layout.target if columns and not layout.count and name not in layout.columns]
+    if plain:
         yield (
             f"{listed(plain)}: numbers used without scaling. A range under [data.columns] would scale them."
         )

@@ -25,7 +25,7 @@ from securefl.data import NAMES, Corruption
 from securefl.engine.network import Faults
 from securefl.storage import owned, processes
 from securefl.storage.files import folder_at, write
-from securefl.storage.own_code import CALLER, Namer
+from securefl.storage.own_code import CALLER, Namer, names_code
 from securefl.storage.private_folder import PRIVATE
 from securefl.storage.processes import MOST_WORKERS
 from securefl.storage.texts import kept, read_text, toml
@@ -206,6 +206,29 @@ class Brought:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossSection(Ranged):
+    """The section [loss]: another loss of the training than cross-entropy or mean squared error.
+
+    class_weights: a factor of each class's cross-entropy, in the order of `classes`. They are public, so they
+    must not be counted from records under a finite epsilon. function: `module:name` of a function of the
+    study's own, (outputs (n, outputs), targets) -> each record's loss (n,). The mean over a mini-batch is
+    minimised, and with [dpsgd] a record's gradient is clipped with its weight.
+    """
+
+    class_weights: tuple[Annotated[float, Range("(0, 10^6]")], ...] = ()
+    function: str | None = None
+
+    def refusals(self) -> Iterator[str]:
+        if bool(self.class_weights) == (self.function is not None):
+            yield (
+                "Expected one of `class_weights` and `function`, got "
+                f"{'both' if self.class_weights else 'neither'}. Keep one; a function may weigh by itself."
+            )
+        if self.function is not None and not names_code(self.function):
+            yield f"Expected `function` as `module:name`, got {self.function[:80]!r}. Name a function so."
+
+
+@dataclass(frozen=True, kw_only=True)
 class Study:
     """A whole study.
 
@@ -227,6 +250,7 @@ class Study:
     dpsgd: DPSGDSection | None = None
     runtime: RuntimeSection = field(default_factory=RuntimeSection)
     measures: MeasuresSection = field(default_factory=MeasuresSection)
+    loss: LossSection | None = None
     text: str = ""
     file: str = ""
     home: Path | None = None
@@ -285,8 +309,9 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "dpsgd": DPSGDSection,
     "runtime": RuntimeSection,
     "measures": MeasuresSection,
+    "loss": LossSection,
 }
-_OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime", "measures")
+_OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime", "measures", "loss")
 _HOMES: Final = {
     "protocol": "[[arm]]",
     "fraction": "[[arm]]",

@@ -35,7 +35,7 @@ from securefl.study.arm_options import OwnProtocol
 from securefl.study.config import Arm, Study, place_of, placed
 from securefl.study.data_section import DataSection, data_points, path_of
 from securefl.study.seeded import Digests
-from securefl.training.losses import Loss
+from securefl.training.losses import DeclaredLoss, Loss, TrainingLoss, require_per_record
 from securefl.training.models import Architecture, ModelConfig
 from securefl.training.networks import Network, digest_of, made_by, named, source_of
 from securefl.training.own_models import OwnModel, model_points
@@ -75,6 +75,12 @@ def features_code(study: Study) -> CodePlace | None:
     return located(named, study.home, study.namer) if named is not None and names_code(named) else None
 
 
+def loss_code(study: Study) -> CodePlace | None:
+    """The place of the code of the study's loss; None without such code. The code does not run."""
+    named = None if study.loss is None else study.loss.function
+    return None if named is None else located(named, study.home, study.namer)
+
+
 def protocol_code(arm: Arm) -> CodePlace | None:
     """The place of the code of the arm's protocol; None for an installed one, or one from Python.
 
@@ -87,6 +93,7 @@ def _parts(study: Study) -> Iterator[tuple[str, str, Callable[[], CodePlace | No
     yield "[data]", "The records come from", partial(data_code, study)
     yield "[data]", "The features come from", partial(features_code, study)
     yield "[model]", "The model comes from", partial(model_code, study)
+    yield "[loss]", "The loss comes from", partial(loss_code, study)
     for arm in study.arms:
         yield place_of(arm), f"The protocol of {arm.name} comes from", partial(protocol_code, arm)
 
@@ -277,10 +284,34 @@ def _marks_of(study: Study, made: Prepared, name: str, place: CodePlace | None) 
     )
 
 
-def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple[Architecture, Digests]:
+def declared_loss(study: Study, train: Dataset, outputs: int) -> tuple[DeclaredLoss | None, Digests]:
+    """The loss that the study declares, or None. Raises ConfigError for one that it cannot use."""
+    if study.loss is None:
+        return None, Digests()
+    weights, place = study.loss.class_weights, loss_code(study)
+    if weights and len(weights) != train.classes:
+        wanted = f"{train.classes} class_weights, one for each class" if train.classes else "no class_weights"
+        got = f"{len(weights)}" if train.classes else "some for a regression"
+        raise ConfigError(f"[loss] Expected {wanted}, got {got}. Correct them.")
+    of: Loss = "cross_entropy" if train.classes else "mse"
+    if place is None:
+        return DeclaredLoss(of=of, class_weights=weights), Digests()
+    function = load_code(place)
+    if not callable(function):
+        raise ConfigError(f"[loss] Expected {place.name} to be a function, got {type(function).__name__}.")
+    found = DeclaredLoss(of=of, function=function)
+    with placed(study, "[loss]"):
+        require_per_record(found, place.name, outputs)
+    return found, Digests(bound={"loss_code": place.sha256}, words={"code of the loss": str(place)})
+
+
+def architecture(
+    study: Study, train: Dataset, outputs: int, seed: int, loss: DeclaredLoss | None = None
+) -> tuple[Architecture, Digests]:
     """The study's model for these records. A person's own model is tried on blank records first.
 
-    seed: of the model's initial values. Raises ConfigError for a model that the study cannot use.
+    seed: of the model's initial values. loss: the loss that the study declares.
+    Raises ConfigError for a model that the study cannot use.
     """
     section, brought = study.model, study.brought.model
     if isinstance(section, ModelConfig) and brought is None:
@@ -310,8 +341,16 @@ def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple
         reads_text=train.x.dtype != np.float32,
     ).resolved(train.shape, outputs, seed)
     if study.private is not None:
-        _require_private(model, train, outputs, study.private)
-    return model, _model_marks(model, train, outputs, seed)
+        _require_private(model, train, outputs, study.private, loss)
+    marks = _model_marks(model, train, outputs, seed)
+    own = loss is not None and loss.function is not None
+    if train.classes and not own and model.gives_shares(train.shape, outputs, seed):
+        note = (
+            f"{name} puts out shares that sum to 1, as behind a softmax. Cross-entropy takes a softmax "
+            "itself, so it learns slowly: leave out the model's, and take predict_proba for probabilities."
+        )
+        marks |= Digests(notes=(note,))
+    return model, marks
 
 
 def protocols(study: Study) -> Digests:
@@ -326,13 +365,15 @@ def protocols(study: Study) -> Digests:
     return Digests(bound={"protocol_code": whole.hexdigest()}, words=words) if words else Digests()
 
 
-def _require_private(model: OwnModel, train: Dataset, outputs: int, config: DPSGD) -> None:
+def _require_private(
+    model: OwnModel, train: Dataset, outputs: int, config: DPSGD, declared: DeclaredLoss | None
+) -> None:
     """Raises ConfigError if one step of private training on a record of zeros fails."""
     from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import
 
     x = model.blank(train.shape).numpy()
     y = np.zeros(1, np.int64) if train.classes else np.zeros((1, outputs), np.float32)
-    loss: Loss = "cross_entropy" if train.classes else "mse"
+    loss: TrainingLoss = declared or ("cross_entropy" if train.classes else "mse")
     try:
         module, _ = make_private(model.build(train.shape, outputs, 0))
         with torch.random.fork_rng(devices=[]):

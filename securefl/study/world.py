@@ -12,22 +12,24 @@ from numpy.typing import NDArray
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.streams import public_seed, stream
 from securefl.data import Corruption, Dataset, Split
 from securefl.data.corruptions import unrelated
+from securefl.data.dataset import whole_numbers
 from securefl.data.sides import HOLDOUT, VALIDATION, Sides
 from securefl.data.sources import PUBLISHED
 from securefl.engine.party.computing import Records
 from securefl.study import cost
 from securefl.study.config import Study, placed
 from securefl.study.cost import PRESETS
-from securefl.study.own_code import Told, architecture, featured, protocols
+from securefl.study.own_code import Told, architecture, declared_loss, featured, protocols
 from securefl.study.own_code import records as own_records
 from securefl.study.seeded import Digests, World
 from securefl.study.split_key import Keeper, Splits
 from securefl.training.devices import Hardware, chosen
 from securefl.training.models import ModelConfig
+from securefl.training.own_models import OwnModel
 from securefl.training.task import Problem
 
 
@@ -132,8 +134,16 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
     # The code below reads the shape and type of a record, and no record.
     train = replace(split.train.take(slice(0)), x=np.empty((0, *made.shape), split.train.x.dtype))
     outputs, model_seed = train.classes or train.y.shape[1], public_seed(seed, "model")
+    loss, of_loss = declared_loss(study, train, outputs)
     with placed(study, "[model]"):
-        model, of_model = architecture(study, train, outputs, model_seed)
+        model, of_model = architecture(study, train, outputs, model_seed, loss)
+    if model.reads_text:
+        name, claimed = train.name, study.claims
+        kept = [whole_numbers(x, y, name, lenient=claimed) for x, y in kept]
+        held = held and [whole_numbers(x, y, name, lenient=claimed) for x, y in held]
+        coded_x, coded_y = whole_numbers(test.x, test.y, name, lenient=test.lenient)
+        test = replace(test, x=coded_x, y=coded_y)
+        fits, test = fits[test.usable], test.take(np.flatnonzero(test.usable))
     problem = Problem(
         model=model,
         local=study.local,
@@ -150,7 +160,10 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         hardware=hardware,
         planned=_planned(study, owned, clients, leaving),
         rounds=study.study.rounds,
+        declared_loss=loss,
     )
+    if not study.claims and isinstance(model, OwnModel) and problem.codes is not None:
+        _require_codes(kept, train.name, problem.codes)
     preset = PRESETS[study.cost.preset]
     return World(
         seed=seed,
@@ -162,8 +175,26 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         held=held,
         unscaled_x=split.test.x[fits] if study.data.scaling is not None else None,
         schema=replace(read.schema, features=made.network, scaling=study.data.scaling),
-        marks=marks | made.marks | of_model | protocols(study) | _dealing(study) | _bound_to(splits) | shares,
+        marks=marks
+        | made.marks
+        | of_model
+        | of_loss
+        | protocols(study)
+        | _dealing(study)
+        | _bound_to(splits)
+        | shares,
     )
+
+
+def _require_codes(records: Sequence[Records], name: str, codes: int) -> None:
+    """Raises DataError if a record has a code that the model does not know."""
+    for client, (x, _) in enumerate(records):
+        if (strange := (x < 0) | (x >= codes)).any():
+            raise DataError(
+                f"{name}: expected codes from 0 to {codes - 1:,}, as many as the model knows, got "
+                f"{x[strange][0]:,} in a record of client {client}. Correct the record, or give the model a "
+                "larger table."
+            )
 
 
 def _apart(

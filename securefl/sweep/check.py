@@ -76,8 +76,8 @@ def data_of(study: Study, seed: int) -> str:
     """The options that a world depends on, as text. Studies with equal texts can share a world."""
     privacy = (study.noised, study.claims, study.privacy.unit, study.privacy.adjacency)
     shared = study.privacy.ledger is not None
-    parts = (shared, study.data, study.corruption, study.model, study.cost, study.runtime.device, study.home)
-    return repr((seed, *privacy, *parts))
+    parts = (study.data, study.corruption, study.model, study.loss, study.cost, study.runtime.device)
+    return repr((seed, *privacy, shared, *parts, study.home))
 
 
 def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) -> Iterator[Checked]:

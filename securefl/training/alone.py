@@ -145,10 +145,19 @@ class _Around(nn.Module):
 
 def under(entries: Entries, model: nn.Module, compute: Callable[..., Tensor], *given: Tensor) -> Tensor:
     """`compute` for given tensors, while the model has these entries."""
-    held = {f"model.{name}": one for name, one in entries.items()}
+    names = {id(one): name for name, one in [*model.named_parameters(), *model.named_buffers()]}
+    around = _Around(model)
+    # Each layer's own, by the layer's first name: of a layer of two names, torch would write back the entries
+    # given here in place of the model's.
+    held = {
+        f"{place}.{key}": entries[names[id(one)]]
+        for place, layer in around.named_modules()
+        for key, one in [*layer._parameters.items(), *layer._buffers.items()]
+        if one is not None
+    }
     # torch writes back what the model puts in their place.
     kept = dict(held)
-    found: Tensor = functional_call(_Around(model), held, (compute, *given))
+    found: Tensor = functional_call(around, held, (compute, *given), tie_weights=False)
     if any(held[name] is not one for name, one in kept.items()):
         raise _keeping("a parameter or buffer")
     return found

@@ -36,7 +36,7 @@ from securefl.training.isolation import (
     require_apart,
     without_raising,
 )
-from securefl.training.losses import Loss, losses_of, records
+from securefl.training.losses import TrainingLoss, losses_of, name_of, records
 from securefl.training.products import ROWS, RowsAlike, check_rows, padded
 from securefl.training.row_wise import RowHook, outside
 
@@ -115,7 +115,9 @@ def body_features(
         return np.asarray(per_record_outputs(model, ("features", activation), read, as_tensor(x)).numpy())
 
 
-def record_losses(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
+def record_losses(
+    model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: TrainingLoss
+) -> NDArray[np.float64]:
     """The loss of each record in evaluation mode. It does not depend on other records (`chunks`).
 
     >>> from securefl.training import ModelConfig, record_losses
@@ -128,7 +130,7 @@ def record_losses(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss
         model: A model from records (n, *shape) to outputs.
         x: Records, shape (n, *shape). n may be 0 or 1.
         y: int64 labels (n,) for "cross_entropy", float32 targets (n, targets) for "mse".
-        loss: The name of the loss.
+        loss: The loss. Of a declared one, the loss of the same targets is computed, without weights.
 
     Returns:
         float64 (n,). It is nan if the model has no output for the label, and not finite if the record is not.
@@ -138,6 +140,7 @@ def record_losses(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss
         ConfigError: The model mixes records.
     """
     inputs, targets = records(x, y, loss)
+    loss = name_of(loss)
 
     def read(rows: Tensor, wanted: Tensor) -> Tensor:
         # The outputs are returned so that `require_apart` tests them too: a loss may round a differing bit

@@ -44,7 +44,7 @@ from securefl.training.clipped import Outer, clip
 from securefl.training.devices import as_tensor, one_thread
 from securefl.training.jobs import HookSteps, Trainer, TrainingJob, TrainingResult
 from securefl.training.local import LocalTraining, diverged, passes
-from securefl.training.losses import records, require_records
+from securefl.training.losses import name_of, records, require_records
 from securefl.training.models import MLP, ModelConfig
 from securefl.training.private_steps import DPSGD, Records, private_steps
 from securefl.training.private_steps import diverged as diverged_privately
@@ -99,6 +99,8 @@ def why_alone(problem: Problem) -> str:
         return "their models are on a GPU"
     if problem.private is None and problem.local.batch_size > MOST_ROWS:
         return f"mini-batches of more than {MOST_ROWS:,} records gain nothing side by side"
+    if problem.declared_loss is not None:
+        return "the study declares a loss"
     if stackable(problem.model):
         return ""
     if not isinstance(problem.model, ModelConfig):
@@ -521,7 +523,7 @@ def _factors(stack: Stack, probe: Sequence[Tensor]) -> Tensor:
 def tail_of(fit: TrainingJob) -> Tail:
     """The tail of this training. Private training has no penalty."""
     return Tail(
-        loss=fit.problem.loss,
+        loss=name_of(fit.problem.loss),
         activation=fit.activation,
         penalty=copy.copy(fit.penalty) if fit.problem.private is None else None,
         under_head=fit.under_head,

@@ -51,7 +51,7 @@ from securefl.training.isolation import (
     require_apart,
     require_slopes_apart,
 )
-from securefl.training.losses import Loss, losses_of, records
+from securefl.training.losses import TrainingLoss, has_code, losses_of, records
 from securefl.training.per_record import ClippedSum, Gradients, Part
 from securefl.training.private_steps import DPSGD, Records, diverged, lone_rows, private_steps
 from securefl.training.products import RowsAlike
@@ -67,7 +67,7 @@ logging.root.handlers[:] = _HANDLERS
 
 
 def train_privately(
-    model: nn.Module, x: NDArray[Any], y: NDArray[Any], config: DPSGD, loss: Loss, source: Source
+    model: nn.Module, x: NDArray[Any], y: NDArray[Any], config: DPSGD, loss: TrainingLoss, source: Source
 ) -> DpEvent:
     """Train the model by DP-SGD, in place. The returned event does not depend on the records.
 
@@ -114,13 +114,16 @@ def train_privately(
 
 
 @contextmanager
-def _summing(model: nn.Module, x: Tensor, y: Tensor, config: DPSGD, loss: Loss) -> Iterator[ClippedSum]:
+def _summing(
+    model: nn.Module, x: Tensor, y: Tensor, config: DPSGD, loss: TrainingLoss
+) -> Iterator[ClippedSum]:
     """The function that sums this model's clipped gradients, after the public passes of `isolation`.
 
     x, y: only their shapes, types and device are used.
     """
     trained = [one for one in model.parameters() if one.requires_grad]
-    if outside(model) is not None:
+    # A loss of own code sees each record alone, as code of a model does.
+    if outside(model) is not None or has_code(loss):
         rows = lone_rows(config.chunk, sum(one.numel() for one in trained))
         gradients, length = lone_gradients(model, x, y, loss, rows)
         yield ClippedSum(gradients, trained, config.clip_norm, rows, length)
@@ -167,7 +170,7 @@ def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:
 
 
 @contextmanager
-def _by_layers(model: nn.Module, loss: Loss) -> Iterator[Gradients]:
+def _by_layers(model: nn.Module, loss: TrainingLoss) -> Iterator[Gradients]:
     """A context with the gradients of a model of listed layers. Its hooks are removed at the end.
 
     Only gradients with respect to the layers' outputs are propagated. With a layer's input they give each

@@ -17,7 +17,7 @@ from securefl.core.errors import DataError
 from securefl.data.dataset import finite_rows, labelled
 from securefl.training.devices import computed, device_of, full_precision, in_mode
 from securefl.training.isolation import without_raising
-from securefl.training.losses import Loss, criterion_of, records, require_records
+from securefl.training.losses import Loss, TrainingLoss, criterion_of, name_of, records, require_records
 
 Task = Literal["classification", "regression"]
 """The kind of a learning problem. It decides the loss and the accuracy."""
@@ -78,7 +78,9 @@ def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> 
     return Evaluation(accuracy=share * accuracy, loss=share * float(criterion_of(loss)(outputs, targets)))
 
 
-def mean_loss(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss = "cross_entropy") -> float:
+def mean_loss(
+    model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: TrainingLoss = "cross_entropy"
+) -> float:
     """Compute the mean loss over the records in evaluation mode. Selection by loss queries it from clients.
 
     >>> from securefl.training import ModelConfig, mean_loss
@@ -91,13 +93,13 @@ def mean_loss(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss = "
         model: A model from records (n, *shape) to outputs.
         x: Records, shape (n, *shape), n >= 1.
         y: int64 labels (n,) for "cross_entropy", float32 targets (n, targets) for "mse".
-        loss: The name of the loss.
+        loss: The loss. Of a declared one, the loss of the same targets is computed, without weights.
 
     Raises:
         DataError: The arrays do not fit, there are no records, or the loss is not finite.
     """
-    outputs, targets, _ = _outputs(model, x, y, loss)
-    value = float(criterion_of(loss)(outputs, targets))
+    outputs, targets, _ = _outputs(model, x, y, name_of(loss))
+    value = float(criterion_of(name_of(loss))(outputs, targets))
     if not isfinite(value):
         raise DataError(
             f"Expected a finite loss, got {value}. Look for NaN in the records or a diverged model."

@@ -40,7 +40,7 @@ from securefl.training.alone import (
 from securefl.training.clipped import Whole
 from securefl.training.devices import in_mode, of_memory
 from securefl.training.draws import DrawCount, Drawing, RecordRandomness, TapeReader, tape_of
-from securefl.training.losses import Loss, losses_of
+from securefl.training.losses import TrainingLoss, losses_of
 from securefl.training.probes import all_probes, codes_of, mixed, probes_of, stay_apart
 from securefl.training.products import RowsAlike
 
@@ -99,6 +99,8 @@ def _public(model: nn.Module) -> Iterator[None]:
         if isinstance(error, RuntimeError) and of_memory(error):
             raise
         text = str(error).strip().partition("\n")[0]
+        if isinstance(error, IndexError):
+            text += ". Keep codes that `forward` computes inside their table: x[:, 0].long().clamp(0, n - 1)"
         raise ConfigError(
             f"Expected {type(model).__name__} to compute made-up records of this shape, each on its own, got "
             f"{type(error).__name__}: {text[:300]}. Correct the model: it may compute with tensors alone, by "
@@ -169,7 +171,7 @@ def _undrawn(model: nn.Module) -> Iterator[None]:
             layer.training = True
 
 
-def require_slopes_apart(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int) -> None:
+def require_slopes_apart(model: nn.Module, x: Tensor, y: Tensor, loss: TrainingLoss, rows: int) -> None:
     """Raises ConfigError unless the gradient of one row's loss is zero with respect to all other rows.
 
     x, y: only their shapes, types and device are used. For codes, the gradient at their embeddings is tested.
@@ -214,7 +216,7 @@ def length_of(model: nn.Module, x: Tensor, rows: int) -> DrawCount:
 
 
 def lone_gradients(
-    model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int
+    model: nn.Module, x: Tensor, y: Tensor, loss: TrainingLoss, rows: int
 ) -> tuple[Callable[[Tensor, Tensor, RecordRandomness | None], Any], DrawCount]:
     """A model's per-record gradients (`per_record.Gradients`), after public passes tested the model.
 

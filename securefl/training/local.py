@@ -17,7 +17,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.ranges import Count, Decay, Fraction, Passes, Positive, Range, Ranged, Weight
 from securefl.training.devices import device_of, full_precision, in_mode
 from securefl.training.heads import with_features
-from securefl.training.losses import Loss, criterion_of, records
+from securefl.training.losses import TrainingLoss, criterion_of, records
 from securefl.training.vector import optimizer_of, views_of
 
 
@@ -155,7 +155,7 @@ def train(
     x: NDArray[Any],
     y: NDArray[Any],
     config: LocalTraining,
-    loss: Loss,
+    loss: TrainingLoss,
     rng: np.random.Generator,
     round_number: int,
     *,
@@ -201,7 +201,7 @@ def descend(
     x: NDArray[Any],
     y: NDArray[Any],
     config: LocalTraining,
-    loss: Loss,
+    loss: TrainingLoss,
     rng: np.random.Generator,
     round_number: int,
     *,
@@ -284,5 +284,6 @@ def diverged(rate: float) -> DataError:
     """The error of a training whose loss or model is no longer finite."""
     return DataError(
         f"Expected a finite loss and model after training at learning rate {rate:g}, got a training that "
-        "diverged. Lower the learning rate, or look for records that are not finite."
+        "diverged. Lower the learning rate, bring all targets of a regression to one scale near 1 (a `range` "
+        "for their columns, public constants for arrays), or look for records that are not finite."
     )

@@ -1,8 +1,9 @@
-"""The losses cross-entropy and mean squared error, and checks of the arrays that each takes."""
+"""The losses cross-entropy and mean squared error, declared changes of them, and checks of their arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -11,15 +12,49 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
-from securefl.core.errors import DataError
+from securefl.core.errors import ConfigError, DataError
 from securefl.training.devices import CPU, as_tensor
 
 Loss = Literal["cross_entropy", "mse"]
 """A loss by name: cross-entropy of int64 labels (n,), or squared error of float32 targets (n, targets)."""
+PerRecord = Callable[[Tensor, Tensor], Tensor]
+"""(outputs (n, outputs), targets) -> each record's loss (n,), which depends on that record alone."""
 
 
-def criterion_of(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
+@dataclass(frozen=True, kw_only=True)
+class DeclaredLoss:
+    """A loss that a study declares. Its mean over a mini-batch is minimised.
+
+    Attributes:
+        of: The loss that takes the same targets.
+        class_weights: Factors of the classes' cross-entropies, or none. They are declared, not counted from
+            records. The mean over a batch divides by its records, and not by their weights as torch does.
+        function: A loss of the study's own, or None. `require_per_record` tests it.
+    """
+
+    of: Loss
+    class_weights: tuple[float, ...] = ()
+    function: PerRecord | None = None
+
+
+TrainingLoss = Loss | DeclaredLoss
+"""A loss by name, or one that a study declares."""
+
+
+def name_of(loss: TrainingLoss) -> Loss:
+    """The name of the loss that takes the same targets."""
+    return loss.of if isinstance(loss, DeclaredLoss) else loss
+
+
+def has_code(loss: TrainingLoss) -> bool:
+    """Whether the loss runs code that is not this package's."""
+    return isinstance(loss, DeclaredLoss) and loss.function is not None
+
+
+def criterion_of(loss: TrainingLoss) -> PerRecord:
     """The function (outputs, targets) -> mean loss."""
+    if isinstance(loss, DeclaredLoss):
+        return lambda outputs, targets: losses_of(outputs, targets, loss).mean()
     match loss:
         case "cross_entropy":
             return cross_entropy
@@ -27,35 +62,83 @@ def criterion_of(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
             return mse_loss
 
 
-def losses_of(outputs: Tensor, y: Tensor, loss: Loss) -> Tensor:
-    """Each record's loss (n,). A label without an output of the model gives nan."""
-    match loss:
+def losses_of(outputs: Tensor, y: Tensor, loss: TrainingLoss) -> Tensor:
+    """Each record's loss (n,). A label without an output of the model, or a target nan, gives nan."""
+    declared = loss if isinstance(loss, DeclaredLoss) else DeclaredLoss(of=loss)
+    own = declared.function
+    match declared.of:
         case "cross_entropy":
             # torch raises if any record has an unknown label, and so would reveal that record. nan drops it
             # alone.
             known = (y >= 0) & (y < outputs.shape[1])
-            losses = cross_entropy(outputs, torch.where(known, y, 0), reduction="none")
-            return torch.where(known, losses, torch.nan)
+            labels = torch.where(known, y, 0)
+            losses = own(outputs, labels) if own else cross_entropy(outputs, labels, reduction="none")
+            if declared.class_weights:
+                losses = losses * outputs.new_tensor(declared.class_weights)[labels]
         case "mse":
-            return mse_loss(outputs, y, reduction="none").mean(1)
+            known = torch.isfinite(y).all(1)
+            losses = own(outputs, y) if own else mse_loss(outputs, y, reduction="none").mean(1)
+    return torch.where(known, losses, torch.nan)
+
+
+_PROBES = 4
+
+
+def require_per_record(loss: DeclaredLoss, name: str, outputs: int) -> None:
+    """Test a loss of a study's own on made-up outputs and targets.
+
+    Args:
+        loss: The loss.
+        name: Its name, for errors.
+        outputs: The number of the model's outputs.
+
+    Raises:
+        ConfigError: The function fails, does not return one float for each record, or a record's loss, or its
+            gradient, depends on another record.
+    """
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn((_PROBES, outputs), generator=generator).requires_grad_()
+    targets = torch.rand((_PROBES, outputs), generator=generator)
+    if loss.of == "cross_entropy":
+        targets = torch.arange(_PROBES) % outputs
+    said = f"Expected {name} to give the loss of each record, of shape ({_PROBES},) for {_PROBES} records"
+    own: Any = loss.function
+    try:
+        found = own(scores, targets)
+        alone = [own(scores[at : at + 1], targets[at : at + 1]) for at in range(_PROBES)]
+    except Exception as error:  # the function is the study's own code: it can raise any exception
+        raise ConfigError(f"{said}, got {type(error).__name__}: {error}. Correct it.") from error
+    if not isinstance(found, Tensor) or found.shape != (_PROBES,) or not found.is_floating_point():
+        came = f"shape {tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found)
+        raise ConfigError(
+            f'{said}, got {came}. Take no mean over records (torch\'s losses have reduction="none"), and '
+            "the mean over a record's own values: .mean(1)."
+        )
+    if not found.requires_grad:
+        raise ConfigError(f"{said}, got losses without a gradient. Compute them from the outputs by torch.")
+    (slope,) = torch.autograd.grad(found[0], scores)
+    if slope[1:].count_nonzero() or not torch.allclose(found, torch.cat(alone), rtol=1e-4, atol=1e-6):
+        raise ConfigError(
+            f"{said}, got one that depends on other records. Take no mean, maximum or count over them."
+        )
 
 
 def records(
-    x: NDArray[Any], y: NDArray[Any], loss: Loss, device: torch.device = CPU
+    x: NDArray[Any], y: NDArray[Any], loss: TrainingLoss, device: torch.device = CPU
 ) -> tuple[Tensor, Tensor]:
     """Records and targets as tensors on the device. Raises DataError as `require_records` does."""
     require_records(x, y, loss)
     return as_tensor(x).to(device), as_tensor(y).to(device)
 
 
-def require_records(x: NDArray[Any], y: NDArray[Any], loss: Loss) -> None:
+def require_records(x: NDArray[Any], y: NDArray[Any], loss: TrainingLoss) -> None:
     """Raises DataError if the lengths of records and targets, or the targets' type, do not fit."""
     if len(x) != len(y):
         raise DataError(f"Expected one target a record, got {len(x)} records and {len(y)} targets.")
-    match loss:
+    match name_of(loss):
         case "cross_entropy":
             fits, expected = y.ndim == 1 and y.dtype == np.int64, "int64 labels of shape (n,)"
         case "mse":
             fits, expected = y.ndim == 2 and y.dtype == np.float32, "float32 targets of shape (n, targets)"
     if not fits:
-        raise DataError(f"Expected {expected} for loss {loss!r}, got {y.dtype} of shape {y.shape}.")
+        raise DataError(f"Expected {expected} for loss {name_of(loss)!r}, got {y.dtype} of shape {y.shape}.")

@@ -201,12 +201,22 @@ class OwnModel(Architecture):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             self._require_size(shape, outputs)
-            first = self.build(shape, outputs, seed)
-            require_same(self.name, first, self.build(shape, outputs, seed))
-            found: Found = tried(self.name, first, self.blank(shape), outputs, self.profiled_layer)
+            first, second = (self.build(shape, outputs, seed) for _ in range(2))
+            require_same(self.name, first, second)
+            known = replace(self, reads_text=self.reads_text or _reads_codes(second, shape))
+            found: Found = tried(self.name, first, known.blank(shape), outputs, self.profiled_layer)
         layers = [layer for layer in first.children() if isinstance(layer, nn.Linear)]
-        hidden = tuple(layer.out_features for layer in layers[:-1]) if type(first) is MLP else None
-        return replace(self, profiled_layer=found.layer, draws=found.draws, hidden=hidden)
+        # A stack trains each layer's own values, and tied layers have none.
+        plain = type(first) is MLP and len({*first.parameters()}) == len(layers) * 2
+        hidden = tuple(layer.out_features for layer in layers[:-1]) if plain else None
+        return replace(known, profiled_layer=found.layer, draws=found.draws, hidden=hidden)
+
+    def gives_shares(self, shape: tuple[int, ...], outputs: int, seed: int) -> bool:
+        """Whether the outputs of made-up records are not negative and sum to 1, as behind a softmax."""
+        model = self.build(shape, outputs, seed)
+        with in_mode(model, training=False), torch.no_grad():
+            found = _passed(self.name, model, _varied(self.blank(shape)))
+        return outputs > 1 and bool((found >= 0).all() and ((found.sum(1) - 1).abs() < 1e-4).all())
 
     def _require_size(self, shape: tuple[int, ...], outputs: int) -> None:
         """Raises ConfigError if there are too many parameters, if possible before they are allocated."""
@@ -259,26 +269,29 @@ def require_same(name: str, first: nn.Module, second: nn.Module) -> None:
 
 
 def _require_plain(name: str, model: nn.Module) -> None:
-    named = list(model.named_parameters(remove_duplicate=False))
+    named = list(model.named_parameters())
     for key, parameter in named:
         if isinstance(parameter, UninitializedParameter):
             raise ConfigError(f"Expected sizes in {name}, got the lazy parameter {key}. Set its size.")
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
             raise ConfigError(
                 f"Expected parameters of float32 on the CPU in {name}, got {key} of {parameter.dtype} on "
-                f"{parameter.device}. The study moves the model itself, by [runtime] device."
+                f"{parameter.device}. Make the model with .float() on the CPU: sums and noise are "
+                "computed in 32 bits, and the study moves the model by [runtime] device."
             )
     require_size(name, sum(parameter.numel() for parameter in model.parameters()))
     if not any(parameter.requires_grad for _, parameter in named):
         raise ConfigError(f"Expected a parameter to train in {name}, got none. Leave one free.")
-    # By memory: of two parameters that share some, a frozen one would be trained by the other.
+    # By memory: of two parameters that share some, a frozen one would be trained by the other. One parameter
+    # of two names, as of tied layers, is trained once.
     spans = sorted((*_span(parameter), at) for at, (_, parameter) in enumerate(named) if parameter.numel())
     shared = [sorted((one, other)) for (_, end, one), (start, _, other) in pairwise(spans) if start < end]
     if shared:
         one, other = min(shared)
         raise ConfigError(
             f"Expected parameters of their own in {name}, got one that is both {named[one][0]} and "
-            f"{named[other][0]}. Give each layer its own."
+            f"{named[other][0]}. Give each layer its own, or both layers one parameter: "
+            "one.weight = other.weight."
         )
     for key, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
@@ -292,6 +305,20 @@ def _span(values: Tensor) -> tuple[int, int]:
     """The first byte of a tensor's values, and the one after the last."""
     steps = sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
     return values.data_ptr(), values.data_ptr() + (steps + 1) * values.element_size()
+
+
+def _reads_codes(model: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether the model takes a record of whole numbers, and none of real ones, as an `Embedding` does."""
+
+    def takes(kind: torch.dtype) -> bool:
+        try:
+            model(torch.zeros((1, *shape), dtype=kind))
+        except Exception:  # the model is the caller's code: it can raise any exception
+            return False
+        return True
+
+    with in_mode(model, training=False), torch.no_grad():
+        return not takes(torch.float32) and takes(torch.int64)
 
 
 def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str | None) -> Found:
@@ -349,13 +376,29 @@ def _passed(name: str, model: nn.Module, rows: Tensor) -> Tensor:
     try:
         found: object = model(rows)
     except Exception as error:  # the model is the caller's code: it can raise any exception
+        if isinstance(error, TypeError) and len(needs := _needs(model)) > 1:
+            raise ConfigError(
+                f"Expected a `forward` of {name} that takes one tensor of records, got one that needs "
+                f"{', '.join(needs)}. Put all inputs into one record and cut it in `forward`, such as "
+                "a, b = x[:, :3], x[:, 3:]."
+            ) from error
         raise ConfigError(
             f"Expected {name} to take records of shape {tuple(rows.shape[1:])}, got {type(error).__name__}: "
             f"{error}. Correct the model, or its [model.options]."
         ) from error
     if not isinstance(found, Tensor):
-        raise ConfigError(f"Expected {name} to put out a tensor, got {type(found).__name__}.")
+        raise ConfigError(
+            f"Expected {name} to put out a tensor, got {type(found).__name__}. Return the scores alone from "
+            'its `forward`, such as found["logits"] or found.logits.'
+        )
     return found
+
+
+def _needs(model: nn.Module) -> list[str]:
+    """The inputs without which the model's `forward` cannot be called, by name."""
+    given = inspect.signature(model.forward).parameters.values()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [one.name for one in given if one.default is one.empty and one.kind in named]
 
 
 def _require_outputs(name: str, values: Tensor, rows: int, outputs: int) -> None:

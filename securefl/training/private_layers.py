@@ -104,13 +104,11 @@ def make_private(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     with the same values. The result depends on the model alone, and all parties of a round must make it.
     """
     made = copy.deepcopy(model)
-    changes = []
-    for name, layer in list(made.named_modules()):
-        fresh: nn.Module | None = record_by_record(layer)
-        if isinstance(layer, _BatchNorm):
-            fresh = _group_norm(layer).train(layer.training)
-            fresh.requires_grad_(any(parameter.requires_grad for parameter in layer.parameters()))
-        if fresh is None:
+    changes, known = [], dict[nn.Module, nn.Module | None]()
+    for name, layer in list(made.named_modules(remove_duplicate=False)):
+        if layer not in known:
+            known[layer] = _replaced(layer)
+        if (fresh := known[layer]) is None:
             continue
         changes.append(f"{name or 'the model'}: {layer} became {fresh}")
         if name:
@@ -118,6 +116,18 @@ def make_private(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
         else:
             made = fresh
     return made, tuple(changes)
+
+
+def _replaced(layer: nn.Module) -> nn.Module | None:
+    """The layer in place of this one, with the same parameters if they fit. None if this one stays."""
+    if isinstance(layer, _BatchNorm):
+        norm = _group_norm(layer).train(layer.training)
+        return norm.requires_grad_(any(parameter.requires_grad for parameter in layer.parameters()))
+    fresh = record_by_record(layer)
+    if fresh is not None:
+        for key, entry in layer.named_parameters(recurse=False):
+            setattr(fresh, key, entry)  # not a copy: another layer may be tied to it
+    return fresh
 
 
 def _group_norm(layer: _BatchNorm) -> nn.GroupNorm:

@@ -23,7 +23,7 @@ from securefl.training.devices import Hardware
 from securefl.training.evaluation import Task, evaluate
 from securefl.training.heads import output_layer, places
 from securefl.training.local import LocalTraining
-from securefl.training.losses import Loss
+from securefl.training.losses import DeclaredLoss, TrainingLoss, has_code
 from securefl.training.models import Architecture, ModelConfig
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
@@ -73,6 +73,7 @@ class Problem:
         rounds: The number of rounds of the run. None if it is unknown.
         norms: The running statistics of the model's norms, if each client keeps its own, float32 (b,). None
             is the initial ones.
+        declared_loss: The loss of the training, if a study declares one. None is the loss of the task.
 
     Raises nothing. `initial` and `module` raise ConfigError if the model cannot be built.
     """
@@ -93,6 +94,7 @@ class Problem:
     planned: Callable[[Sequence[ValueSpec]], Plan] | None = None
     rounds: int | None = None
     norms: NDArray[np.float32] | None = None
+    declared_loss: DeclaredLoss | None = None
 
     @cached_property
     def bare_plan(self) -> Plan | None:
@@ -100,7 +102,10 @@ class Problem:
         return None if self.planned is None else self.planned(())
 
     @property
-    def loss(self) -> Loss:
+    def loss(self) -> TrainingLoss:
+        """The loss of the training."""
+        if self.declared_loss is not None:
+            return self.declared_loss
         return "cross_entropy" if self.kind == "classification" else "mse"
 
     @property
@@ -166,10 +171,12 @@ class Problem:
 
     @cached_property
     def own_code(self) -> bool:
-        """Whether a pass of the model runs code that is neither this package's nor a listed layer's.
+        """Whether a pass of model or loss runs code that is neither this package's nor a listed layer's.
 
         Such code may keep state in an attribute or a file, which nobody can see.
         """
+        if has_code(self.loss):
+            return True
         return not isinstance(self.model, ModelConfig) and outside(self._built()[0].eval()) is not None
 
     @cached_property

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import convert
 from securefl.core.text_safety import some
+from securefl.data.dataset import whole_numbers
 from securefl.data.files import cache_folder
 from securefl.data.schema import frame_of
 from securefl.storage.own_code import names_code
@@ -158,6 +159,8 @@ class Trained(nn.Module):
     def _featured(self, rows: NDArray[Any], tell: Told) -> NDArray[Any]:
         """The features of encoded records, the scaled records, or the records as they are."""
         features, scaling = self.about.records.features, self.about.records.scaling
+        if self.about.reads_text:
+            return whole_numbers(rows, np.zeros(len(rows), np.int64), _WHERE)[0]
         if features is None:
             return rows if scaling is None else scaling.of(rows)
         network = self._given[0]

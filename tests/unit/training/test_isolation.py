@@ -269,6 +269,35 @@ class OddAttention(nn.Module):
         return self.last(self.body(x, x, x, need_weights=False)[0].mean(1))
 
 
+class TiedWords(nn.Module):
+    """A table of codes that is also a dense layer's weights, and a layer of two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.back = nn.Embedding(CODES, FEATURES), nn.Linear(FEATURES, CODES, bias=False)
+        self.back.weight = self.words.weight
+        self.body = nn.LSTM(FEATURES, FEATURES, batch_first=True)
+        self.again, self.head = self.body, nn.Linear(CODES, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.back(self.again(self.body(self.words(x))[0])[0][:, -1]))
+
+
+class Bag(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.EmbeddingBag(CODES, 5), nn.Linear(5, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.words(x))
+
+
+def tied_layers() -> nn.Module:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+    model[2].weight = model[0].weight
+    return model
+
+
 class Convolving(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -313,6 +342,8 @@ ACCEPTED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "gru, places first": (lambda: Reading(nn.GRU, first=False), PLACED),
     "rnn": (lambda: Reading(nn.RNN, nonlinearity="relu"), PLACED),
     "text lstm": (lambda: Reading(nn.LSTM, text=True), TEXT),
+    "tied words": (TiedWords, TEXT),
+    "bag of words": (Bag, TEXT),
     "convolutions": (Convolving, IMAGES),
     "instance norm": (OfInstances, PLACED),
     "no sampler": (unsampled, ROWS),
@@ -347,6 +378,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
         PLACED,
     ),
     "repeated": (repeated, ROWS),
+    "tied": (tied_layers, ROWS),
     "half frozen": (half_frozen, ROWS),
     "changed in place": (
         lambda: nn.Sequential(nn.Linear(8, 5), nn.ReLU(inplace=True), nn.Linear(5, CLASSES, bias=False)),
@@ -1109,7 +1141,10 @@ def test_a_trained_layer_whose_rows_are_no_records_is_refused() -> None:
 
 # A record that a kernel refuses -----------------------------------------------------------------------
 
-WITH_CODES = {**{name: ACCEPTED[name] for name in ("text lstm",)}, "text": LAYERS["text"]}
+WITH_CODES = {
+    **{name: ACCEPTED[name] for name in ("text lstm", "tied words", "bag of words")},
+    "text": LAYERS["text"],
+}
 
 
 @pytest.mark.parametrize("case", WITH_CODES)

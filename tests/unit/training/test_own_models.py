@@ -204,6 +204,11 @@ class Twice(Net):
         return super().forward(x), x
 
 
+class TwoInputs(Net):
+    def forward(self, x: Tensor, more: Tensor) -> Any:
+        return super().forward(x + more)
+
+
 class Pooled(Net):
     def forward(self, x: Tensor) -> Any:
         return super().forward(x).mean(0)
@@ -220,7 +225,16 @@ BAD: dict[str, tuple[Callable[..., Any], str]] = {
     "outputs": (lambda: Net(outputs=3), r"put out 4 numbers for each record, .* got shape \(1, 3\)"),
     "pooled": (Pooled, r"got shape \(4,\)"),
     "inputs": (lambda: Net(inputs=5), r"take records of shape \(2, 3\), got RuntimeError"),
-    "a pair": (Twice, "put out a tensor, got tuple"),
+    "a pair": (Twice, "put out a tensor, got tuple. Return the scores alone"),
+    "two inputs": (
+        TwoInputs,
+        "takes one tensor of records, got one that needs x, more. Put all inputs into one",
+    ),
+    "bfloat16": (
+        lambda: Net().bfloat16(),
+        r"got first.weight of torch.bfloat16 .* Make the model with .float\(\)",
+    ),
+    "float16": (lambda: Net().half(), r"got first.weight of torch.float16 .* Make the model with .float\(\)"),
     "no module": (lambda: 3, "return an nn.Module, got int"),
     "failing": (lambda: 1 / 0, "ZeroDivisionError"),
     "unknown needs": (lambda depth: Net(), "one that needs depth too"),
@@ -230,8 +244,6 @@ BAD: dict[str, tuple[Callable[..., Any], str]] = {
     "average": (lambda: Averaging(registered=True), "kept from one pass to the next"),
     "unregistered average": (lambda: Averaging(registered=False), "kept from one pass to the next"),
     "largest": (Largest, "got largest that a pass changes"),
-    "tied": (TiedValues, "one that is both first.weight and last.weight"),
-    "tied layer": (Tied, "one that is both first.weight and again.weight"),
     "overlapping": (Overlapping, "one that is both frozen and first.weight"),
     "tied values, one frozen": (HalfTied, "one that is both first.weight and last.weight"),
     "random in evaluation": (Random, "the same outputs again in evaluation"),

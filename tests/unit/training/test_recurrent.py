@@ -96,3 +96,13 @@ def test_sequences_of_other_shapes_are_refused() -> None:
     for given in (drawn(6, 3), packed):
         with pytest.raises(ConfigError, match="Pad sequences"):
             ours(given)  # type: ignore[misc]
+
+
+def test_a_layer_of_two_names_and_tied_values_stay_so() -> None:
+    norm, one, other = nn.BatchNorm1d(4), nn.GRU(4, 4), nn.GRU(4, 4)
+    other.weight_ih_l0 = one.weight_ih_l0
+    ours, changes = make_private(nn.ModuleList([norm, one, norm, other]))
+    assert len(changes) == 4
+    assert ours[0] is ours[2]
+    assert ours[1].weight_ih_l0 is ours[3].weight_ih_l0
+    assert len(list(ours.parameters())) == 2 + 2 * 4 - 1

@@ -1,0 +1,234 @@
+"""Losses that a study declares: weights of classes, and functions of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.own_study import folder
+from support.tiny_study import FEDAVG, run, text
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from securefl.core.errors import ConfigError
+from securefl.core.keys import SecretKey
+from securefl.dp.noise import Source
+from securefl.study import world
+from securefl.study.config import parse, read
+from securefl.study.own_code import told
+from securefl.sweep.check import data_of
+from securefl.training import DPSGD as Private
+from securefl.training import LocalTraining, ModelConfig, train
+from securefl.training.cohorts import why_alone
+from securefl.training.dpsgd import train_privately
+from securefl.training.losses import DeclaredLoss, losses_of, require_per_record
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(40, 5)).astype(np.float32), RNG.integers(0, 3, 40)
+WEIGHTED = DeclaredLoss(of="cross_entropy", class_weights=(0.5, 1.0, 1000.0))
+
+
+def focal(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Lin et al., ICCV 2017: cross-entropy, less of records that are learnt."""
+    losses = cross_entropy(outputs, labels, reduction="none")
+    return (1 - torch.exp(-losses)) ** 2 * losses
+
+
+def multi_label(outputs: Tensor, targets: Tensor) -> Tensor:
+    return binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(1)
+
+
+OWN = DeclaredLoss(of="cross_entropy", function=focal)
+
+
+class Silent(Source):
+    """A source whose noise is zero."""
+
+    def normal(self, n: int) -> Any:
+        return np.zeros(n)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+
+
+def clipped_sum(loss: Any, x: Any, y: Any) -> Any:
+    """The sum of clipped gradients, of a clipping norm of 2, read off one step of that size."""
+    made, size = model(), 2.0**-10
+    settings = Private(
+        clip_norm=2.0,
+        noise_multiplier=1.0,
+        sampling_rate=1.0,
+        expected_batch=1 / size,
+        steps=1,
+        optimizer="sgd",
+        learning_rate=1.0,
+    )
+    before = torch.cat([one.detach().double().ravel() for one in made.parameters()])
+    train_privately(made, x, y, settings, loss, Silent(SecretKey(bytes(32))))
+    after = torch.cat([one.detach().double().ravel() for one in made.parameters()])
+    return ((before - after) / size).numpy()
+
+
+@pytest.mark.parametrize("loss", [WEIGHTED, OWN], ids=["weights", "a function"])
+def test_each_records_gradient_is_clipped_with_its_weight(loss: DeclaredLoss) -> None:
+    made, total = model(), 0.0
+    for at in range(len(X)):
+        value = losses_of(made(torch.tensor(X[at : at + 1])), torch.tensor(Y[at : at + 1]), loss)
+        slopes = torch.autograd.grad(value.sum(), list(made.parameters()))
+        gradient = torch.cat([slope.double().ravel() for slope in slopes]).numpy()
+        total = total + gradient * min(1.0, 2.0 / np.linalg.norm(gradient))
+    whole = clipped_sum(loss, X, Y)
+    assert np.linalg.norm(whole - total) <= 1e-3 * np.linalg.norm(total)  # read off float32 parameters
+    heavy = int(np.flatnonzero(Y == 2)[0])
+    moved = whole - clipped_sum(loss, np.delete(X, heavy, 0), np.delete(Y, heavy))
+    assert np.linalg.norm(moved) <= 2.0 * (1 + 1e-3)
+
+
+def test_a_weight_multiplies_its_class_s_part_of_a_step() -> None:
+    local = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=40)
+    ends = []
+    for loss in ("cross_entropy", DeclaredLoss(of="cross_entropy", class_weights=(1.0, 1.0, 3.0))):
+        made = model()
+        train(made, X, np.full_like(Y, 2), local, loss, np.random.default_rng(0), 0)
+        ends.append(made[2].bias.detach() - model()[2].bias.detach())
+    torch.testing.assert_close(ends[1], 3 * ends[0], rtol=1e-4, atol=1e-6)
+
+
+def test_a_loss_of_own_code_sees_one_record_at_a_time() -> None:
+    """By construction, whatever a test of it on made-up records finds."""
+    rows: list[int] = []
+
+    def watching(outputs: Tensor, labels: Tensor) -> Tensor:
+        rows.append(len(outputs))
+        return cross_entropy(outputs, labels, reduction="none")
+
+    clipped_sum(DeclaredLoss(of="cross_entropy", function=watching), X, Y)
+    assert {*rows} == {1}
+
+
+def test_clients_of_a_declared_loss_train_by_it(tmp_path: Path) -> None:
+    """Clients of a packaged stack train side by side, by the loss of the task alone."""
+    ends = []
+    for section in ("", "\n[loss]\nclass_weights = [1.0, 50.0]\n"):
+        study = parse(text(FEDAVG, rounds=1, extra=section.replace("50.0]", "50.0, " + "1.0, " * 8 + "]")))
+        ends.append(run(study, tmp_path / str(len(section))).records[-1]["loss"])
+    assert ends[0] != ends[1]
+
+
+def test_a_record_without_a_label_or_target_has_no_loss() -> None:
+    outputs = torch.zeros((2, 3))
+    assert losses_of(outputs, torch.tensor([1, 3]), OWN).isnan().tolist() == [False, True]
+    filled = DeclaredLoss(of="mse", function=lambda outputs, y: (outputs - y.nan_to_num()).square().mean(1))
+    targets = torch.tensor([[1.0, 0.0, 0.0], [torch.nan, 0.0, 0.0]])
+    assert losses_of(outputs, targets, filled).isnan().tolist() == [False, True]
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "a mean": (cross_entropy, r"shape \(\) of torch.float32. Take no mean over records"),
+    "of each value": (lambda outputs, y: outputs.square(), r"shape \(4, 3\) .* own values"),
+    "a batch's mean": (lambda outputs, y: (outputs - outputs.mean(0)).square().mean(1), "other records"),
+    "a batch's weights": (
+        lambda outputs, y: cross_entropy(outputs, y, reduction="none") / (y == y[:1]).sum(),
+        "other records",
+    ),
+    "no gradient": (lambda outputs, y: outputs.detach().sum(1), "without a gradient"),
+    "failing": (lambda outputs, y: 1 / 0, "ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_function_that_is_no_loss_of_each_record(case: str) -> None:
+    function, said = BAD[case]
+    with pytest.raises(ConfigError, match=said):
+        require_per_record(DeclaredLoss(of="cross_entropy", function=function), "mine", 3)
+
+
+def test_several_labels_of_a_record_are_a_loss_of_ones_own() -> None:
+    require_per_record(DeclaredLoss(of="mse", function=multi_label), "mine", 3)
+
+
+# In a study -------------------------------------------------------------------------------------------
+
+LOSS = """
+import torch
+from torch.nn.functional import cross_entropy
+
+
+def focal(outputs, labels):
+    losses = cross_entropy(outputs, labels, reduction="none")
+    return (1 - torch.exp(-losses)) ** 2 * losses
+
+
+def mean(outputs, labels):
+    return cross_entropy(outputs, labels)
+"""
+
+
+def with_loss(home: Path, section: str, **changes: str) -> Path:
+    path = folder(home, extra=f"\n[loss]\n{section}\n", rounds=1, **changes)
+    (home / "loss.py").write_text(LOSS, encoding="utf-8")
+    return path
+
+
+def test_a_study_names_its_loss(tmp_path: Path) -> None:
+    study = read(with_loss(tmp_path, 'function = "loss:focal"'))
+    assert any(line.startswith("The loss comes from loss:focal in") for line in told(study))
+    here = world.build(study, 0)
+    assert isinstance(here.problem.loss, DeclaredLoss)
+    assert here.problem.loss.function is not None
+    assert here.marks.bound["loss_code"]
+    assert why_alone(here.problem) == "the study declares a loss"
+    # Its code could keep a record for another pass.
+    packaged = replace(here.problem, model=ModelConfig(kind="mlp"))
+    assert packaged.own_code
+    assert not replace(packaged, declared_loss=None).own_code
+    weighted = read(with_loss(tmp_path, "class_weights = [1.0, 4.0]"))
+    assert world.build(weighted, 0).problem.loss == DeclaredLoss(of="cross_entropy", class_weights=(1.0, 4.0))
+    assert data_of(weighted, 0) != data_of(study, 0)
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("class_weights = [1.0]", "Expected 2 class_weights, one for each class, got 1"),
+        ("class_weights = [1.0, 0.0]", "class_weights"),
+        ('class_weights = [1.0, 2.0]\nfunction = "loss:focal"', "got both"),
+        ("", "got neither"),
+        ('function = "focal"', "as `module:name`"),
+        ('function = "loss:mean"', "reduction"),
+        ('function = "loss:nothing"', "nothing"),
+    ],
+)
+def test_a_loss_that_a_study_cannot_use(section: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        world.build(read(with_loss(tmp_path, section)), 0)
+
+
+def test_a_softmax_before_the_loss_is_told(tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    assert not any("softmax" in note for note in world.build(read(path), 0).marks.notes)
+    net = tmp_path / "net.py"
+    net.write_text(net.read_text().replace(".relu())", ".relu()).softmax(1)"), encoding="utf-8")
+    assert any("leave out the model's" in note for note in world.build(read(path), 0).marks.notes)
+
+
+def test_targets_without_a_range_are_told(tmp_path: Path) -> None:
+    data = '[data]\nsource = "people.csv"\ntarget = ["dose", "age"]\nclasses = 0\n'
+    data += 'ignore = ["name", "sex", "ill"]\n'
+    path = folder(tmp_path, data=f"\n{data}clients = 4\npartition = {{ kind = 'iid' }}\n")
+    table = pd.read_csv(tmp_path / "people.csv").assign(x=np.arange(60) % 7)
+    table.to_csv(tmp_path / "people.csv", index=False)
+    notes = world.build(read(path), 0).marks.notes
+    assert any("'dose', 'age': numbers used without scaling" in note for note in notes)
+    scaled = path.read_text().replace("[model]", "[data.columns]\nage = { range = [0, 120] }\n[model]")
+    path.write_text(scaled, encoding="utf-8")
+    here = world.build(read(path), 0)
+    assert not any("'age'" in note for note in here.marks.notes)
+    assert float(here.problem.server_y[:, 1].max()) <= 1
