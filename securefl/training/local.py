@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.ranges import Count, Decay, Fraction, Passes, Positive, Range, Ranged, Weight
-from securefl.training.devices import device_of, full_precision, in_mode
+from securefl.training.devices import device_of, full_precision, in_mode, norms
 from securefl.training.heads import with_features
 from securefl.training.losses import Loss, criterion_of, records
 from securefl.training.vector import optimizer_of, views_of
@@ -225,13 +225,13 @@ def descend(
     pull = envelope.weight if envelope is not None else config.proximal
     near = values.clone() if pull else None
     optimizer, criterion = optimizer_of(config, config.rate(round_number), near, pull), criterion_of(loss)
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    moving = [norm for norm in norms(model, frozen=False).values() if isinstance(norm, _BatchNorm)]
     total = torch.zeros((), device=device)
     with in_mode(model, training=True), views_of(values, trained), full_precision(device):
         for batch, wanted in _batches(inputs, targets, config, rng):
             if before is not None:
                 before()
-            for norm in norms:
+            for norm in moving:
                 norm.train(len(batch) > 1)
             for _ in range(1 if envelope is None else envelope.steps):
                 if penalty is None:

@@ -303,7 +303,8 @@ class Choices(Protocol):
 
 def with_choices(model: nn.Module, choices: Choices) -> nn.Module:
     """The model with these choices, in place. Raises ConfigError as `train_only` does."""
-    return train_only(local_statistics(model) if choices.buffers == "local" else model, choices.train)
+    train_only(model, choices.train)  # first: the statistics of a frozen norm stay in the state dict
+    return local_statistics(model) if choices.buffers == "local" else model
 
 
 class Architecture(Protocol):

@@ -18,14 +18,19 @@ from torch import nn
 from securefl.algorithm.clients import ClientContext, Device, State
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.streams import stream
+from securefl.dp import Source
 from securefl.protocols.averaging import Adam, Replace
 from securefl.protocols.parts import Part, stepped
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Brought, Study
 from securefl.study.forecast import forecast, lines
+from securefl.training import DPSGD
+from securefl.training.devices import in_mode
+from securefl.training.dpsgd import train_privately
 from securefl.training.kept_norms import NORMS, KeptNorms
 from securefl.training.own_models import OwnModelSection
+from securefl.training.private_layers import make_private
 from securefl.training.vector import kept_statistics, running_statistics
 
 WIDTH, CLIENTS = 6, 4
@@ -237,3 +242,73 @@ def test_a_plan_says_what_becomes_of_them() -> None:
         found = forecast(own, own.arms[0], world(own))
         assert f"  running statistics: {said}" in "\n".join(lines(own, [found])).replace("each client ", "")
     assert running_statistics(world(own).problem.layers).keys() == {"2.running_mean", "2.running_var"}
+
+
+# Norms of a frozen body ------------------------------------------------------------------------------
+
+
+class Plain(nn.Module):
+    """A body with norms of every kind under a head."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        norms = nn.BatchNorm1d(WIDTH), nn.BatchNorm1d(WIDTH, affine=False)
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(inputs, WIDTH), *norms, nn.ReLU())
+        self.head = nn.Linear(WIDTH, outputs)
+        norms[0].running_mean = torch.full((WIDTH,), 0.25)  # as of a pretrained model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(self.body(x))
+        return found
+
+
+def on_a_body(of: Study, **section: Any) -> Study:
+    """The study under `train = "head"`. The model's own word would be `body.requires_grad_(False)`."""
+    return replace(of, model=OwnModelSection(**{"train": "head"} | section), brought=Brought(model=Plain))
+
+
+@every("own", [of("fedavg", rounds=2), under_noise(NOISES["shares"], "averaged")])
+def test_a_frozen_body_is_the_same_after_a_run_with_or_without_noise(own: Study, tmp_path: Path) -> None:
+    """Under noise this needed buffers = "local", though nothing of the body should have moved."""
+    own = on_a_body(own)
+    here = world(own)
+    before = {name: entry.clone() for name, entry in here.problem.layers.state_dict().items()}
+    (after,) = models(own, tmp_path)
+    assert {name for name in after if not np.array_equal(after[name], before[name])} == {
+        "head.weight",
+        "head.bias",
+    }
+    assert len(here.problem.initial) == WIDTH * 10 + 10
+    assert float(after["body.2.running_mean"].mean()) == 0.25
+
+
+def test_a_frozen_body_is_trained_on_as_it_is_evaluated() -> None:
+    """In training mode it would have normed each batch by its own mean, which no evaluation does."""
+    model = Plain(64, 10).train()
+    model.body.requires_grad_(False)
+    x = torch.rand(8, 64)
+    with in_mode(model, training=True):
+        trained = model(x)
+        assert model.head.training
+    with in_mode(model, training=False):
+        assert torch.equal(trained, model(x))
+
+
+def test_private_training_keeps_the_norms_of_a_frozen_body() -> None:
+    """They became group norms with scales of 1: a pretrained body was another one."""
+    model = Plain(64, 10)
+    made, changes = make_private(model)
+    assert len(changes) == 2  # trained norms mix records
+    model.body.requires_grad_(False)
+    made, changes = make_private(model)
+    assert not changes
+    before = {name: entry.clone() for name, entry in made.state_dict().items()}
+    x, y = np.random.default_rng(0).random((12, 64), np.float32), np.arange(12) % 10
+    size = {"sampling_rate": 0.5, "expected_batch": 6.0, "steps": 2}
+    config = DPSGD(clip_norm=1.0, noise_multiplier=1.0, optimizer="sgd", learning_rate=0.5, **size)
+    with torch.no_grad(), in_mode(made, training=True):  # as private training does: no record moves another
+        both, alone = made(torch.from_numpy(x)), made(torch.from_numpy(np.concatenate([x[:1], 5 * x[1:]])))
+        assert torch.equal(both[0], alone[0])
+    train_privately(made, x, y, config, "cross_entropy", Source())
+    moved = {name for name, entry in made.state_dict().items() if not torch.equal(entry, before[name])}
+    assert moved == {"head.weight", "head.bias"}
