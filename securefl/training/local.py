@@ -84,10 +84,12 @@ class LocalTraining(Ranged):
         update_bound: Largest L2 norm of a client's update. The client scales a longer update down before it
             sends it. Client-level noise is scaled to this norm (McMahan et al., ICLR 2018, algorithm 1). None
             leaves updates unchanged.
+        buffers_bound: Largest L2 norm of the step of a client's running statistics of batch norm, which then
+            are a sum of their own beside bounded updates, with its own noise and charge.
 
     Raises:
-        ValueError: A value is out of range, not exactly one of `epochs` and `steps` is set, or "adam" has a
-            momentum.
+        ValueError: A value is out of range, not exactly one of `epochs` and `steps` is set, "adam" has a
+            momentum, or there is a `buffers_bound` and no `update_bound`.
     """
 
     optimizer: Literal["sgd", "adam"]
@@ -101,6 +103,7 @@ class LocalTraining(Ranged):
     milestones: tuple[Annotated[int, Range("[0, inf)")], ...] = ()
     proximal: Weight = 0.0
     update_bound: Annotated[float, Range("[2^-10, 2^10]")] | None = None
+    buffers_bound: Annotated[float, Range("[2^-10, 2^10]")] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,6 +114,12 @@ class LocalTraining(Ranged):
         if self.optimizer == "adam" and self.momentum:
             raise ValueError(
                 f"Expected no momentum with optimizer 'adam', got {self.momentum}. Leave it out."
+            )
+
+        if self.buffers_bound is not None and self.update_bound is None:
+            raise ValueError(
+                "Expected `update_bound` beside `buffers_bound`, got none: weights without a bound have no "
+                "epsilon. Set both, or neither."
             )
 
     def rate(self, round_number: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,12 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.streams import stream
 from securefl.dp import Source
 from securefl.protocols.averaging import Adam, Replace
+from securefl.protocols.client_state import FIRST, digest_of
 from securefl.protocols.parts import Part, stepped
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Brought, Study
-from securefl.study.forecast import forecast, lines
+from securefl.study.forecast import final_epsilon, forecast, lines
 from securefl.training import DPSGD
 from securefl.training.devices import in_mode
 from securefl.training.dpsgd import train_privately
@@ -127,6 +129,85 @@ def test_a_step_leaves_no_variance_below_zero_and_a_zero_stays() -> None:
         assert after[variances].min() == 0
         assert after[variances[1]] == np.float32(2.0**-30)
         assert (after[np.setdiff1d(averaged, variances)] == np.float32(-(2.0**-20))).all()
+
+
+# Under a bound of their own ---------------------------------------------------------------------------
+
+
+def declared(own: Study, bound: float = 2.0) -> Study:
+    return replace(own, local=replace(own.local, buffers_bound=bound))
+
+
+@every("noise", NOISES.values())
+def test_under_a_bound_of_their_own_they_are_noised_apart_and_epsilon_counts_them(
+    noise: dict[str, str], tmp_path: Path
+) -> None:
+    own = declared(under_noise(noise, "averaged"))
+    here = world(own)
+    algorithm, plan = composed(own, here)
+    update, buffers = (one.spec for one in algorithm.contributions)
+    assert (update.name, buffers.name) == ("update", "buffers")
+    assert buffers.sensitivity["client", "zero-out"] == 2.0
+    one, both = (final_epsilon(plan, sent)["others"] for sent in ([update], [update, buffers]))
+    assert one < 0.45 < both <= 0.5  # the target, from which the noise was calibrated
+    spy, finished = spied(own, tmp_path)
+    spent = Counter(name for _, _, name, _ in finished.charges)
+    assert spent == {"update": 12, "buffers": 12}  # of 6 clients in 2 rounds
+    averaged, variances = here.problem.averaged
+    last, first = spy.states[-1].broadcast, here.problem.initial
+    assert last[variances].min() >= 0
+    assert (last[averaged] != first[averaged]).any()
+
+
+def test_a_step_of_statistics_is_clipped_to_its_own_bound_and_the_weights_step_is_not() -> None:
+    """Without noise on it: the two values of one client, beside the plain update."""
+    whole = under_noise(NOISES["shares"], "averaged")
+    whole = replace(whole, local=replace(whole.local, update_bound=1000.0))
+    own, here = declared(whole, 0.01), world(declared(whole, 0.01))
+    update, buffers = composed(own, here)[0].contributions
+    x, y = here.records[0]
+    context = _context(here, 0, x, y, {})
+    first = update.compute(context)
+    assert first.new_state is not None
+    step = first.new_state["step"]
+    assert np.linalg.norm(step) > 0.1
+    told = replace(context, kept=first.new_state, public={FIRST: digest_of(context.broadcast)})
+    second = buffers.compute(told)
+    assert 0.005 < np.linalg.norm(second.floats()) <= 0.01
+    assert second.new_state == {}
+    assert len(first.floats()) + len(second.floats()) == len(here.problem.initial)
+    with pytest.raises(DataError, match="abstains"):  # of another model, as an active server would ask
+        buffers.compute(replace(told, public={FIRST: digest_of(context.broadcast + 1)}))
+
+
+def test_without_noise_they_move_as_they_would_beside_the_weights(tmp_path: Path) -> None:
+    """Wide bounds clip nothing: what is summed apart is the mean of before, to the grid."""
+    options = 'fraction = 1.0\naggregation = "full"'
+    (plain,) = models(of("fedavg", options, rounds=1), tmp_path / "plain")
+    own = of("fedavg", options, rounds=1, non_private='["update", "buffers"]')
+    wide = replace(own.local, update_bound=1000.0, buffers_bound=1000.0)
+    (apart,) = models(replace(own, local=wide), tmp_path / "apart")
+    for name, values in plain.items():
+        np.testing.assert_allclose(apart[name], values, atol=2e-3, err_msg=name)
+
+
+REFUSED_BOUNDS: dict[str, tuple[Study, str]] = {
+    "no statistics": (declared(client_level()), "`buffers_bound` under .local., got none. Leave it out"),
+    "kept": (declared(under_noise(NOISES["shares"], "local")), "Leave it out"),
+    "a part": (declared(brought(client_level("fedper"))), 'buffers = "local"'),
+    "none": (under_noise(NOISES["shares"], "averaged"), "Or set `buffers_bound` under .local."),
+}
+
+
+@every(("own", "remedy"), REFUSED_BOUNDS.values())
+def test_a_bound_that_bounds_nothing_is_refused(own: Study, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy):
+        composed(own)
+
+
+def test_a_bound_of_statistics_needs_one_of_weights() -> None:
+    with pytest.raises(ValueError, match="Set both"):
+        replace(study().local, buffers_bound=1.0)
 
 
 PROTOCOLS = {
@@ -237,8 +318,14 @@ def test_the_remedies_work(tmp_path: Path) -> None:
 
 
 def test_a_plan_says_what_becomes_of_them() -> None:
-    for buffers, said in (("averaged", "12 are averaged, and no server"), ("local", "keeps its own 12")):
-        own = of("fedavg", buffers=buffers)
+    plain, kept = of("fedavg", buffers="averaged"), of("fedavg", buffers="local")
+    bounded = declared(under_noise(NOISES["shares"], "averaged"))
+    said_of = {
+        "12 are averaged, and no server": plain,
+        "keeps its own 12": kept,
+        "12 are summed apart within a norm of 2, a release that epsilon counts": bounded,
+    }
+    for said, own in said_of.items():
         found = forecast(own, own.arms[0], world(own))
         assert f"  running statistics: {said}" in "\n".join(lines(own, [found])).replace("each client ", "")
     assert running_statistics(world(own).problem.layers).keys() == {"2.running_mean", "2.running_var"}
