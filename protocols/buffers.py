@@ -126,15 +126,19 @@ class Buffers:
     problem: Problem
     sampling: Sampling = field(default=UNSAMPLED)
 
+    @property
+    def bound(self) -> float:
+        found = self.problem.local.buffers_bound
+        assert found is not None
+        return found
+
     @cached_property
     def spec(self) -> ValueSpec:
-        bound = self.problem.local.buffers_bound
-        assert bound is not None
-        own = replace(BUFFERS, sensitivity=of_client(bound))
-        own = replace(own, grid=grid_within(bound, own, self.problem.bare_plan))
+        own = replace(BUFFERS, sensitivity=of_client(self.bound))
+        own = replace(own, grid=grid_within(self.bound, own, self.problem.bare_plan))
         return with_model(self.sampling.of(own), self.problem)
 
     def compute(self, context: ClientContext) -> Value:
         require_made_in(context, context.public.get(FIRST))
-        value = Value.summed(context.kept["step"][None], self.spec.grid, self.problem.local.buffers_bound)
+        value = Value.summed(context.kept["step"][None], self.spec.grid, self.bound)
         return replace(value, new_state={})

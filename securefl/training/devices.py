@@ -273,7 +273,7 @@ def norms(model: nn.Module, *, frozen: bool) -> dict[str, nn.Module]:
     model's order, or with the model's first ones. A frozen body is then the same after training as before.
     """
     first = next(model.parameters(), None)
-    found, fixed = {}, first is not None and not first.requires_grad
+    found, fixed = dict[str, nn.Module](), first is not None and not first.requires_grad
     for name, layer in model.named_modules():
         if own := [entry.requires_grad for entry in layer.parameters(recurse=False)]:
             fixed = not any(own)
