@@ -126,7 +126,7 @@ class RoundRunner:
         """former: the plans of the run before it got more rounds, each of which had a session."""
         self._study, self._arm, self._world, self._last = study, arm, world, last
         self._algorithm, self._plan, self._ledger = algorithm, plan, saved.ledger
-        self._population = world.population()
+        self._population, self._records = world.population(), saved.records
         self._saved = saved.checkpoint.kept()
         arm_context = ArmContext(
             study=study,
@@ -211,6 +211,7 @@ class RoundRunner:
             evaluation = self._algorithm.evaluate(played.state, devices)
             accuracy, loss, personal = evaluation.accuracy, evaluation.loss, evaluation.personal
             figures = {**figures, **evaluation.figures}
+            ended = ended or self._level(accuracy)
         return {
             "arm": self._arm.name,
             "seed": self._world.seed,
@@ -245,6 +246,13 @@ class RoundRunner:
             ],
             "ended": ended,
         }
+
+    def _level(self, accuracy: float) -> bool:
+        """Whether the last tests, of which this is the newest, were no better than the best one before."""
+        if (patience := self._study.study.patience) is None:
+            return False
+        tested = [own["accuracy"] for own in self._records if own["accuracy"] is not None]
+        return int(np.nanargmax([-1e9, *tested, accuracy])) <= len(tested) + 1 - patience
 
     def _news(self, name: str, values: cost.Floats) -> list[list[Any]]:
         """The clients whose figure changed, and the figures."""
