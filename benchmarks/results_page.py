@@ -173,6 +173,7 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "Targets by protocol": lambda: whole("targets.csv"),
     "Encrypted matching": lambda: whole("matching.csv"),
     "Matching between files": lambda: whole("matching_files.csv"),
+    "Frozen parts at an epsilon per client": lambda: whole("frozen_parts.csv"),
     "Kinds of models and files": lambda: whole("brought_kinds.csv"),
     "What a protocol's round takes": lambda: whole("protocol_times.csv"),
 }
