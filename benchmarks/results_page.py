@@ -163,7 +163,7 @@ def ablations() -> Iterator[str]:
 def whole(file: str, *without: str) -> Iterator[str]:
     """Every row of a file as it stands."""
     table = pd.read_csv(RESULTS / file, dtype=str, comment="#").drop(columns=[*without])
-    return (_row(*row) for row in table.to_numpy())
+    return (_row(*row) for row in table.fillna("").to_numpy())
 
 
 OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
@@ -173,6 +173,8 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "Targets by protocol": lambda: whole("targets.csv"),
     "Encrypted matching": lambda: whole("matching.csv"),
     "Matching between files": lambda: whole("matching_files.csv"),
+    "Frozen parts at an epsilon per client": lambda: whole("frozen_parts.csv"),
+    "Kinds of models and files": lambda: whole("brought_kinds.csv"),
     "What a protocol's round takes": lambda: whole("protocol_times.csv"),
 }
 

@@ -38,6 +38,7 @@ from securefl.algorithm import (
 )
 from securefl.core.ranges import Fraction, Range, Ranged
 from securefl.errors import ConfigError, SecureFLError
+from securefl.protocols.buffers import whole_model
 from securefl.protocols.contributions import COUNT, LOSS, Count, Loss, Sampling, Size
 from securefl.protocols.parts import Part, ServerUpdate
 from securefl.training import Learnt, Problem
@@ -292,7 +293,7 @@ class Averaging:
 
     @property
     def averaged(self) -> Part:
-        return self.part or Part(self.problem)
+        return self.part or whole_model(self.problem)
 
     @property
     def _sums(self) -> tuple[Contribution, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from securefl.algorithm import ClientContext, ClientState, Float32s, Floats
 from securefl.errors import DataError
 
+FIRST: Final = "first"
+"""The public array of a query with the digest of the model that clients trained for the query before."""
 _NOTHING = np.zeros(0)
 
 
@@ -42,7 +44,7 @@ def digest_of(broadcast: Float32s) -> Floats:
 
 def made_in(context: ClientContext) -> dict[str, NDArray[Any]]:
     """The mark of state that a client makes for the next query of its round: session, round and model."""
-    return {**_place(context), "first": digest_of(context.broadcast)}
+    return {**_place(context), FIRST: digest_of(context.broadcast)}
 
 
 def _place(context: ClientContext) -> dict[str, NDArray[Any]]:
@@ -55,7 +57,7 @@ def require_made_in(context: ClientContext, first: Any) -> None:
     All signers of the query's sum were shown `first`. So they agree on every byte that the state follows from
     beside their own records and draws.
     """
-    expected = {**_place(context), "first": np.asarray(first)}
+    expected = {**_place(context), FIRST: np.asarray(first)}
     # As bytes: `np.array_equal` takes as long as the digest.
     if any(own.tobytes() != context.kept.get(name, _NOTHING).tobytes() for name, own in expected.items()):
         raise DataError(

@@ -153,13 +153,22 @@ UNSAMPLED: Final = Sampling()
 """The sampling of cohorts of which nothing is known before the run."""
 
 
-def update_sends(problem: Problem, sampling: Sampling) -> ValueSpec:
-    """The spec of a client's update. If the problem bounds it, it declares the sensitivity per client."""
+def update_sends(problem: Problem, sampling: Sampling, *, apart: bool = False) -> ValueSpec:
+    """The spec of a client's update. If the problem bounds it, it declares the sensitivity per client.
+
+    apart: whether the update lacks running statistics, which are summed under `buffers_bound`.
+    """
     spec = sampling.of(with_training(UPDATE, problem))
     bound = problem.local.update_bound
     if bound is None:
         return spec
-    require_weights(problem, "`update_bound` clips, and noise moves,")
+    if not apart:
+        require_weights(problem, "`update_bound` clips, and noise moves,")
+        if problem.local.buffers_bound is not None:
+            raise ConfigError(
+                "Expected a model with running statistics that are averaged, for `buffers_bound` under "
+                "[local], got none. Leave it out."
+            )
     return replace(spec, sensitivity=of_client(bound), grid=_grid(problem, bound))
 
 

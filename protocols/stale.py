@@ -22,6 +22,7 @@ import numpy as np
 from securefl.algorithm import ClientContext, Value
 from securefl.errors import DataError
 from securefl.protocols.averaging import Aggregation, Options, aggregated
+from securefl.protocols.buffers import whole_model
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import bounded, training_job
 from securefl.protocols.parts import Part
@@ -51,7 +52,7 @@ class Cached(Part):
 
 def part_of(problem: Problem, stale: bool) -> Part:
     """The part that is averaged: the whole model, with or without the cache."""
-    return Cached(problem) if stale else Part(problem)
+    return Cached(problem) if stale else whole_model(problem)
 
 
 def with_stale(stale: bool) -> str | None:

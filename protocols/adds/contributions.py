@@ -18,7 +18,7 @@ from securefl.algorithm import ClientContext, Floats, Grid, Value, ValueSpec
 from securefl.errors import DataError
 from securefl.protocols.adds.subnet_search import Search, search_job, subnet_of
 from securefl.protocols.adds.supernet import Mask, Supernet
-from securefl.protocols.client_state import made_in, require_made_in
+from securefl.protocols.client_state import FIRST, made_in, require_made_in
 from securefl.protocols.contributions import (
     CLIPPED,
     UNSAMPLED,
@@ -42,8 +42,6 @@ MAP = ValueSpec(
 )
 MASK: Final = "mask"
 """The name of the public array in the query for the update. It says which groups are summed."""
-FIRST: Final = "first"
-"""The name of the digest beside it: of the model from which the maps came."""
 LASTING: Final = ("round", "units", "alpha", "skew")
 """The client state that outlasts a round. An observer of a study reads it."""
 _WORD: Final = 32

@@ -38,11 +38,11 @@ from securefl.algorithm import (
     Total,
 )
 from securefl.core.ranges import Count
-from securefl.protocols.adds.contributions import FIRST, MASK, Map, SubnetUpdate, packed
+from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.subnet_search import Search, fixed_masks, masked
 from securefl.protocols.adds.supernet import Supernet, supernet_of
 from securefl.protocols.averaging import Averaging, Options
-from securefl.protocols.client_state import digest_of
+from securefl.protocols.client_state import FIRST, digest_of
 from securefl.protocols.contributions import Sampling
 from securefl.protocols.local_accuracy import local_accuracy
 from securefl.protocols.parts import Gathering, Part

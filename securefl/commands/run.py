@@ -30,6 +30,11 @@ Example:  securefl run gas_turbine --out runs/gas
     type=FOLDER,
     help="Run folder; default runs/<name of the study>.",
 )
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    help="Take a finished run on to this number of rounds, if its noise and budget allow it.",
+)
 @with_workers
 @click.option(
     "--device",
@@ -47,6 +52,7 @@ Example:  securefl run gas_turbine --out runs/gas
 def run(
     study: str,
     out: Path | None,
+    rounds: int | None,
     workers: int | None,
     device: Wanted | None,
     tensorboard: Path | None,
@@ -82,4 +88,4 @@ def run(
             from securefl.api.callbacks import MLflow
 
             callbacks.append(stack.enter_context(MLflow(mlflow, experiment=found.study.name)))
-        run_and_tell(found, out or Path("runs") / slug(found.study.name), as_json, callbacks)
+        run_and_tell(found, out or Path("runs") / slug(found.study.name), as_json, callbacks, rounds)

@@ -92,18 +92,28 @@ def run_and_tell(
     out: Path,
     as_json: bool,
     callbacks: Sequence[Callback] = (),
+    rounds: int | None = None,
 ) -> None:
-    """Run a study with progress on the terminal, then print its answer and its arms, or JSON."""
+    """Run a study with progress on the terminal, then print its answer and its arms, or JSON.
+
+    rounds: as of `session.run_study`.
+    """
     from securefl.storage.private_folder import CONFIG
     from securefl.study import session
+    from securefl.study.folder import going_on
     from securefl.study.round_events import calling
 
-    fresh = calling(callbacks, study.study.rounds)
+    whole = going_on(study, out)
+    if rounds is not None:
+        whole = replace(whole, study=replace(whole.study, rounds=rounds))
+    fresh = calling(callbacks, whole.study.rounds)
 
     def play(bars: Bars, stop: Interruption, say: Callable[[str], None]) -> tuple[results.Results, Path]:
-        return session.run_study(study, out, bars.tell, fresh=fresh, stop=stop, say=say, watch=bars.observe)
+        return session.run_study(
+            study, out, bars.tell, fresh=fresh, stop=stop, say=say, watch=bars.observe, rounds=rounds
+        )
 
-    play_and_tell(study, out, as_json, play, go_on=f"securefl run {out / CONFIG} --out {out}")
+    play_and_tell(whole, out, as_json, play, go_on=f"securefl run {out / CONFIG} --out {out}")
 
 
 def play_and_tell(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,7 @@ _OWN = {
     "model": "values and layers of the model",
     "model_code": "code that makes the model",
     "protocol_code": "code of an arm's protocol",
+    "weights": "initial weights",
     "split": "keys of its splits, or another version of them",
 }
 """Words for the objects that a run may bind by digest, by the digest's name."""
@@ -287,9 +288,14 @@ def require_all(ledger: Ledger, stands: ResumePoint) -> None:
             )
 
 
-def require_new(plan: Plan, session: bytes, ledger: Ledger, journal: Journal, finished: int) -> None:
-    """Raises DataError if the journal or checkpoint is new, or older than the other files of the run."""
-    if {*journal.sessions(), *ledger.sessions()} - {session}:
+def require_new(
+    plan: Plan, session: bytes, own: Container[bytes], ledger: Ledger, journal: Journal, finished: int
+) -> None:
+    """Raises DataError if the journal or checkpoint is new, or older than the other files of the run.
+
+    own: the run's sessions: of now, and of before it got more rounds.
+    """
+    if any(one not in own for one in (*journal.sessions(), *ledger.sessions())):
         raise DataError(
             "The checkpoint of this run is lost, or parties on machines of their own ran it: the ledger or "
             "journal beside it has another session, whose rounds would be run and charged a second time. "

@@ -53,8 +53,24 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
         _check_cohorts(plan, sent, problem.clients)
         _check_device(plan, sent, problem.hardware)
     with placed(study, place_of(arm)):
-        algorithm.start()  # raises the error about a layer that does not exist
+        start = algorithm.start()  # raises the error about a layer that does not exist
+        if study.study.patience is not None:
+            _check_patience(study, problem, algorithm.evaluate(start, ()).personal)
     return algorithm, plan
+
+
+def _check_patience(study: Study, problem: Problem, personal: bool) -> None:
+    """Raises ConfigError unless a stop follows from the server's own records alone.
+
+    personal: whether models are tested on records like their clients'.
+    """
+    if personal or not len(problem.server_x) or (study.tests_on_the_claimed and study.data.test is None):
+        what = "records of its clients" if len(problem.server_x) else "no records"
+        raise ConfigError(
+            f"Expected the server's own test records for `patience` under [study], got {what}: "
+            "the round of a stop would tell of them, and no epsilon covers it. Leave it out, or name a "
+            "public file as `test` under [data] and a protocol with one model for all."
+        )
 
 
 def sized(study: Study, arm: Arm, problem: Problem) -> Problem:

@@ -55,6 +55,8 @@ class StudySection(Ranged):
     name: for people. rounds: the number of rounds of each arm. seeds: every arm runs once under each seed.
     target: the accuracy to be reached.
     evaluate_every: models are tested in rounds whose number this divides, and in the last one.
+    patience: an arm ends when this many tests in a row, on the server's own records, were no better than its
+    best one. No client's record decides it.
     """
 
     name: str = field(metadata={"words": str})
@@ -62,6 +64,7 @@ class StudySection(Ranged):
     seeds: tuple[int, ...] = (0,)
     target: Fraction | None = None
     evaluate_every: Count = 1
+    patience: Count | None = None
 
     def refusals(self) -> Iterator[str]:
         yield from refused(require_name, self.name)

@@ -16,10 +16,11 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, DataError
 from securefl.storage.files import folder_at, write
 from securefl.storage.folder_lock import require_idle
 from securefl.storage.private_folder import ARMS, CONFIG, RUN, note_format, require_format, run_config
@@ -30,6 +31,8 @@ from securefl.training.devices import Gpu, Hardware, chosen
 
 DEVICE_NOTE: Final = "device.txt"
 """The file with the devices of a run, a line each. A run that was never on a GPU has none."""
+ROUNDS_NOTE: Final = "rounds.txt"
+"""The file with the numbers of rounds of a run, first to last. A run that got no more has none."""
 
 
 def require_own(folder: Path, study: Study) -> None:
@@ -69,7 +72,28 @@ def study_of(folder: Path, brought: Brought | None = None, trusted: Sequence[Pat
 
     trusted: the paths of --trust-code.
     """
-    return of_folder(run_config(folder), trusted, brought)
+    return going_on(of_folder(run_config(folder), trusted, brought), folder)
+
+
+def going_on(study: Study, folder: Path) -> Study:
+    """The study with as many rounds as its run was asked for last. Its text stays: the run is bound to it."""
+    return replace(study, study=replace(study.study, rounds=rounds_of(study, folder)[-1]))
+
+
+def rounds_of(study: Study, folder: Path) -> list[int]:
+    """The numbers of rounds of the folder's run, first to last. Raises DataError for a damaged note."""
+    path = folder / ROUNDS_NOTE
+    if not path.exists():
+        return [study.study.rounds]
+    lines = read_text(path).split()
+    if not lines or not all(line.isdecimal() for line in lines):
+        raise DataError(f"Expected numbers of rounds in {path}, got {lines!r:.60}. Restore it from a copy.")
+    return [*map(int, lines)]
+
+
+def note_rounds(study: Study, folder: Path, rounds: int) -> None:
+    """Note that the folder's run goes on to this number of rounds."""
+    write(folder / ROUNDS_NOTE, "".join(f"{one}\n" for one in [*rounds_of(study, folder), rounds]))
 
 
 def hardware_of(

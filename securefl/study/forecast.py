@@ -167,12 +167,14 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
 def _buffers(problem: Problem) -> str:
     if kept := len(problem.initial_norms):
         return f"each client keeps its own {kept:,}, which are neither sent nor noised"
-    if averaged := len(problem.averaged[0]):
-        return (
-            f"{averaged:,} are averaged, and no server optimiser moves them; with bounded or noised updates "
-            'set buffers = "local"'
-        )
-    return ""
+    if not (averaged := len(problem.averaged[0])):
+        return ""
+    if (bound := problem.local.buffers_bound) is not None:
+        return f"{averaged:,} are summed apart within a norm of {bound:g}, a release that epsilon counts"
+    return (
+        f"{averaged:,} are averaged, and no server optimiser moves them; with bounded or noised updates set "
+        'buffers = "local" under [model], or `buffers_bound` under [local]'
+    )
 
 
 def final_epsilon(plan: Plan, sent: Sequence[ValueSpec]) -> dict[str, float]:

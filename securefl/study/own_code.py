@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from securefl.study.arm_options import OwnProtocol
 from securefl.study.config import Arm, Study, place_of, placed
 from securefl.study.data_section import DataSection, data_points, path_of
 from securefl.study.seeded import Digests
+from securefl.training.exported import weights_of
 from securefl.training.losses import DeclaredLoss, Loss, TrainingLoss, require_per_record
 from securefl.training.models import Architecture, ModelConfig
 from securefl.training.networks import Network, digest_of, made_by, named, source_of
@@ -314,8 +316,18 @@ def architecture(
     Raises ConfigError for a model that the study cannot use.
     """
     section, brought = study.model, study.brought.model
+    of_weights = Digests()
+    if section.weights is None and section.trained_on is not None:
+        raise ConfigError(
+            "Expected `weights` beside `trained_on`, got none. Name the file, or leave both out."
+        )
+    if section.weights is not None:
+        path = path_of(section.weights, study.home, "[model]")
+        section, of_weights = replace(section, weights=str(path)), _weights_marks(study, path)
     if isinstance(section, ModelConfig) and brought is None:
-        return section, Digests()
+        if of_weights.bound:
+            section.build(train.shape, outputs, seed)  # raises the error of a file that does not fit
+        return section, of_weights
     if isinstance(section, ModelConfig):
         raise ConfigError(
             "[model] Expected a study that was read together with the model passed from Python, got one "
@@ -337,12 +349,13 @@ def architecture(
         profiled_layer=section.profiled_layer,
         train=section.train,
         buffers=section.buffers,
+        weights=section.weights,
         place=place,
         reads_text=train.x.dtype != np.float32,
     ).resolved(train.shape, outputs, seed)
     if study.private is not None:
         _require_private(model, train, outputs, study.private, loss)
-    marks = _model_marks(model, train, outputs, seed)
+    marks = of_weights | _model_marks(model, train, outputs, seed)
     own = loss is not None and loss.function is not None
     if train.classes and not own and model.gives_shares(train.shape, outputs, seed):
         note = (
@@ -351,6 +364,33 @@ def architecture(
         )
         marks |= Digests(notes=(note,))
     return model, marks
+
+
+def _weights_marks(study: Study, path: Path) -> Digests:
+    """The marks of a file of initial weights.
+
+    Raises ConfigError unless the study says what is behind them, and the errors of `weights_of`.
+    """
+    origin = study.model.trained_on
+    if origin is None or (origin == "ledger" and study.privacy.ledger is None):
+        raise ConfigError(
+            f"Expected a word on the records that {path.name} was trained on, got "
+            f"{'none' if origin is None else 'a ledger that [privacy] does not name'}: no charge of this "
+            'run covers them. Set trained_on = "public" under [model] if they are of nobody here, or "ledger"'
+            " if they are of these clients, and the `ledger` of that run under [privacy], which counts both."
+        )
+    # Before it is read: a pickle, a pipe and what is too large are refused without a digest.
+    weights_of(path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    behind = {
+        "public": "that are declared public: no epsilon covers these",
+        "ledger": "of these clients: of both runs together, the shared ledger says the epsilon",
+    }
+    return Digests(
+        bound={"weights": digest},
+        words={"initial weights": f"{path.name} (SHA-256 {digest[:12]})"},
+        outside=(f"The initial weights, {path.name}, were trained on records {behind[origin]}.",),
+    )
 
 
 def protocols(study: Study) -> Digests:

@@ -261,7 +261,7 @@ def _aggregation(arm: Arm) -> str:
 
 
 def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
-    """The number of finished rounds of an arm and seed in a run folder; `sys.maxsize` if budgets ended it."""
+    """The number of finished rounds of an arm and seed in a run folder; `sys.maxsize` if it ended."""
     path = checkpoint_file(arm_folder(folder, arm, seed))
     if not rounds_in(path):
         return 0

@@ -49,7 +49,8 @@ class Round:
         bytes_up, bytes_down: of all clients together.
         epsilon: the largest of any client so far, by party: "server", "key-holder", "others".
         asked: the number of exchanges with clients.
-        ended: whether the arm ends with this round, since too few clients are left that may contribute.
+        ended: whether the arm ends with this round, since too few clients are left that may contribute, or
+            tests on the server's records were no better for long enough (`patience`).
         private: figures that no epsilon covers, for the person at this machine.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -34,8 +34,10 @@ from securefl.study.backends import ArmContext, Backend, OneProcess
 from securefl.study.checkpoint import Figures, require_new
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
+from securefl.study.folder import rounds_of
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.seeded import World
+from securefl.study.world import of_study
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -79,7 +81,8 @@ def run_arm(
             own = allotted(study, arm, world.seed, (algorithm, plan), saved.ledger.identity)
             reserve(study, plan, world.marks.records, [own])
         last = last or study.study.rounds
-        turn = RoundRunner(study, arm, world, algorithm, plan, saved, backend, last)
+        former = [*_former(study, arm, world, folder)]
+        turn = RoundRunner(study, arm, world, algorithm, plan, saved, backend, last, former)
         state = saved.state or algorithm.start()
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
@@ -98,6 +101,13 @@ def run_arm(
         return ArmRun(arm, world, records, saved.ledger.charges())
 
 
+def _former(study: Study, arm: Arm, world: World, folder: Path) -> Iterator[Plan]:
+    """The plans of the folder's run before it got more rounds."""
+    for rounds in rounds_of(study, folder)[:-1]:
+        own = replace(study, study=replace(study.study, rounds=rounds))
+        yield composition(own, arm, of_study(world, own))[1]
+
+
 class RoundRunner:
     """Runs single rounds of one arm, and makes their records for the observer."""
 
@@ -111,10 +121,12 @@ class RoundRunner:
         saved: Saved,
         backend: Backend,
         last: int,
+        former: Sequence[Plan] = (),
     ) -> None:
+        """former: the plans of the run before it got more rounds, each of which had a session."""
         self._study, self._arm, self._world, self._last = study, arm, world, last
         self._algorithm, self._plan, self._ledger = algorithm, plan, saved.ledger
-        self._population = world.population()
+        self._population, self._records = world.population(), saved.records
         self._saved = saved.checkpoint.kept()
         arm_context = ArmContext(
             study=study,
@@ -129,7 +141,8 @@ class RoundRunner:
             stands=saved.stands,
         )
         self._session = backend.session(arm_context)
-        require_new(plan, self._session, saved.ledger, saved.journal, len(saved.stands))
+        own = {self._session, *(backend.session(replace(arm_context, plan=one)) for one in former)}
+        require_new(plan, self._session, own, saved.ledger, saved.journal, len(saved.stands))
         self._engine = backend.engine(arm_context)
         self._engine.server.account.restore(own.charged for own in saved.stands)
         # From the record and not from the ledger: the charge of an interrupted round must not retire a client
@@ -198,6 +211,7 @@ class RoundRunner:
             evaluation = self._algorithm.evaluate(played.state, devices)
             accuracy, loss, personal = evaluation.accuracy, evaluation.loss, evaluation.personal
             figures = {**figures, **evaluation.figures}
+            ended = ended or self._level(accuracy)
         return {
             "arm": self._arm.name,
             "seed": self._world.seed,
@@ -232,6 +246,13 @@ class RoundRunner:
             ],
             "ended": ended,
         }
+
+    def _level(self, accuracy: float) -> bool:
+        """Whether the last tests, of which this is the newest, were no better than the best one before."""
+        if (patience := self._study.study.patience) is None:
+            return False
+        tested = [own["accuracy"] for own in self._records if own["accuracy"] is not None]
+        return int(np.nanargmax([-1e9, *tested, accuracy])) <= len(tested) + 1 - patience
 
     def _news(self, name: str, values: cost.Floats) -> list[list[Any]]:
         """The clients whose figure changed, and the figures."""

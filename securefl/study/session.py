@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from securefl.algorithm.clients import Algorithm
+from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger, to_stderr
@@ -24,12 +24,15 @@ from securefl.study.config import Arm, Brought, Study
 from securefl.study.folder import (
     claim,
     devices,
+    going_on,
     hardware_of,
     note_device,
+    note_rounds,
     private_copy,
     require_own,
     study_of,
 )
+from securefl.study.forecast import affordable_rounds
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.lanes import Pair, Record, in_lanes
 from securefl.study.own_code import require_no_code
@@ -57,6 +60,7 @@ def run_study(
     baselines: bool = True,
     watch: observed.Watch = lambda what, done, total: None,
     reserved: bool = False,
+    rounds: int | None = None,
 ) -> tuple[results.Results, Path]:
     """Run or resume all arms under all seeds in `folder`. Returns the results and the report's path.
 
@@ -71,11 +75,13 @@ def run_study(
     baselines: whether the observer trains its own models if [measures] does not say (see `observed`).
     watch: called with (name, finished, all) for each pass of these trainings.
     reserved: whether `reserve_here` was called for this folder, on a machine that has the shared ledger.
+    rounds: takes a finished run on to this number of rounds (see `extended`).
     Raises ConfigError if another process runs in the folder, before anything is written or charged.
     """
-    stop, say = stop or Interruption(), logged(say)
+    stop, say, before = stop or Interruption(), logged(say), study
     # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
     require_own(folder, study)
+    study = going_on(study, folder) if rounds is None else extended(study, folder, rounds)
     hardware = hardware_of(study, folder, (folder / ARMS).exists(), say)
     # With a backend, parties on their own machines have their own keys. This process holds no client records.
     began = (folder / CONFIG).exists()
@@ -86,6 +92,9 @@ def run_study(
     with locked(folder, say):
         claim(folder, study, keeper)
         note_device(folder, hardware)
+        if rounds is not None:
+            note_rounds(before, folder, rounds)
+            (folder / observed.FILE).unlink(missing_ok=True)  # of the models of before
         telling = told(study, folder, tell, fresh)
         if not reserved:
             # All runs together before one trains: half a study must not spend budget if the rest cannot run.
@@ -97,6 +106,58 @@ def run_study(
                 seen = observed.observed(study, runs, folder, baselines=baselines, stop=stop, watch=watch)
         with stop.finishing("the report"):
             return _written(study, runs, made, folder, folder, seen)
+
+
+def extended(study: Study, folder: Path, rounds: int) -> Study:
+    """The study of a finished run in this folder, which `run_study` takes on to this number of rounds.
+
+    Guarantees: no charge, noise or message of the finished rounds would be another under the new number. So
+    without noise the run ends as one that was never interrupted. What a protocol did in its last round, such
+    as FedBABU's fine-tuning, it has done.
+
+    Raises ConfigError, before anything is written, unless the run is finished and its noise and budget allow
+    more rounds.
+    """
+    require_own(folder, study)
+    study = going_on(study, folder)
+    before = study.study.rounds
+    if not (folder / CONFIG).exists() or _unfinished(study, folder):
+        raise ConfigError(
+            f"Expected a finished run in {folder}, to go on to {rounds} rounds, got none. Finish it first, "
+            "without --rounds."
+        )
+    if rounds <= before:
+        raise ConfigError(f"Expected more than its {before} rounds for the run in {folder}, got {rounds}.")
+    afresh = (
+        f"Begin a new run of {rounds - before} rounds from this one's export: `weights` under [model], with "
+        'trained_on = "ledger".'
+    )
+    if study.privacy.ledger is not None:
+        raise ConfigError(
+            f"[privacy] Expected no `ledger` for more rounds of a finished run, got {study.privacy.ledger}, "
+            f"in which {before} rounds are reserved. {afresh}"
+        )
+    longer = replace(study, study=replace(study.study, rounds=rounds))
+    keeper = split_key.of_run(study, folder, began=True)
+    made, more = (_prepared(one, Hardware(), keeper).arms for one in (study, longer))
+    for name, (algorithm, plan) in made.items():
+        grown, wanted = more[name]
+        trained = [[spec.training for spec in specs_of(one)] for one in (algorithm, grown)]
+        same = replace(wanted, max_rounds=before, max_releases=plan.max_releases)
+        if plan.noisy or same != plan or trained[0] != trained[1]:
+            raise ConfigError(
+                f"Expected a run whose noise does not hang on its number of rounds, got noise for {before}, "
+                f"beyond which ledgers refuse. {afresh}"
+            )
+        bought = affordable_rounds(wanted, specs_of(grown))
+        if bought is not None and bought < rounds:
+            raise ConfigError(
+                f"Expected a budget for {rounds} rounds, got {wanted.budget:g}, which buys {bought}. "
+                + (f"Ask for {bought}." if bought > before else afresh)
+            )
+    if not _unfinished(longer, folder):
+        raise ConfigError(f"Expected an arm that can go on in {folder}, got none: all ended early. {afresh}")
+    return longer
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from securefl.core.errors import ConfigError, SecureFLError
 
@@ -265,13 +266,35 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(array if flags.c_contiguous and flags.writeable else np.array(array, order="C"))
 
 
+def norms(model: nn.Module, *, frozen: bool) -> dict[str, nn.Module]:
+    """The norms with running statistics by name: those that training moves, or the frozen ones.
+
+    A norm is frozen with its parameters. If it has none, it is frozen with the last ones before it in the
+    model's order, or with the model's first ones. A frozen body is then the same after training as before.
+    """
+    first = next(model.parameters(), None)
+    found, fixed = dict[str, nn.Module](), first is not None and not first.requires_grad
+    for name, layer in model.named_modules():
+        if own := [entry.requires_grad for entry in layer.parameters(recurse=False)]:
+            fixed = not any(own)
+        if isinstance(layer, _NormBase) and layer.running_mean is not None and fixed is frozen:
+            found[name] = layer
+    return found
+
+
 @contextmanager
 def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """A context with the model in training or evaluation mode. Then every module gets its own mode back."""
+    """A context with the model in training or evaluation mode. Then every module gets its own mode back.
+
+    Frozen norms (`norms`) are in evaluation mode in both.
+    """
     before = [(module, module.training) for module in model.modules()]
     # Setting attributes of modules is slow, and a model that is only read is in its mode already.
     if any(mode is not training for _, mode in before):
         model.train(training)
+    if training:
+        for norm in norms(model, frozen=True).values():
+            norm.training = False
     try:
         yield
     finally:

@@ -43,7 +43,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.training.clipped import Outer, Whole
-from securefl.training.devices import device_of, in_mode, one_thread, records_apart
+from securefl.training.devices import device_of, in_mode, norms, one_thread, records_apart
 from securefl.training.draws import Drawing, RecordRandomness, TapeReader, tape_of
 from securefl.training.isolation import (
     length_of,
@@ -154,10 +154,11 @@ def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:
     # Opacus refuses torch's attention for its own gradients' sake. `vmap` follows it.
     known = {**ModuleValidator.VALIDATORS, nn.RNN: ModuleValidator.VALIDATORS[nn.LSTM]}
     del known[nn.MultiheadAttention]
+    held = norms(model, frozen=True)  # in evaluation mode
     refused = [
         f"{name}: {layer}"
         for name, layer in model.named_modules()
-        if (validate := known.get(type(layer))) is not None and validate(layer)
+        if name not in held and (validate := known.get(type(layer))) is not None and validate(layer)
     ]
     if refused:
         raise ConfigError(

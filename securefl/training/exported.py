@@ -17,13 +17,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.formats import VERSION
+from securefl.core.text_safety import some
 from securefl.storage.files import write
-from securefl.training.models import MOST_PARAMETERS
 
+MOST_PARAMETERS: Final = 10**8
+"""The most parameters of a model. They take 400 MB, and a run holds several models at a time. The largest
+packaged model has 6 million."""
 Tensors = Mapping[str, NDArray[np.float32]]
 FORMAT: Final = f"securefl {VERSION} model"
 LARGEST_CARD: Final = 2**20
@@ -86,6 +91,36 @@ def read(path: Path) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
     return tensors, card
 
 
+def weights_of(path: Path) -> dict[str, NDArray[np.float32]]:
+    """The values in a safetensors file of another program, or in an exported model.
+
+    Values of 64 and 16 bits become float32. Raises ConfigError if there is no such file, and DataError if it
+    is not safetensors, is too large, damaged, or has a value that is not finite, or a variance below zero.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    _require_fitting(path)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            ours = _KEY in (file.metadata() or {})
+            found = {} if ours else {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, ValueError, TypeError, OSError, AttributeError) as error:
+        raise DataError(
+            f"Expected {path} as a whole safetensors file of float16, float32 or float64, got damage or "
+            f"another type ({error}). Write it again."
+        ) from None
+    with np.errstate(over="ignore"):
+        plain = {name: own.astype(np.float32) for name, own in found.items() if own.dtype.kind == "f"}
+    values = read(path)[0] if ours else plain
+    for name, own in values.items():
+        if not np.isfinite(own).all() or (name.endswith("running_var") and (own < 0).any()):
+            raise DataError(
+                f"Expected finite values in {path}, and no variance below zero, got others in {name!r}. Take "
+                "another file."
+            )
+    return values
+
+
 def _require_fitting(path: Path) -> None:
     """Check size and first bytes before anything is parsed. Raises as `read` does."""
     try:
@@ -117,6 +152,31 @@ def _require_fitting(path: Path) -> None:
     raise DataError(
         f"Expected {path} as safetensors, got {found.st_size:,} bytes that begin with {first!r}. {_AGAIN}"
     )
+
+
+def fill(model: nn.Module, tensors: Tensors, path: Path, *, whole: bool) -> None:
+    """Write the values into the model, in place. Raises ConfigError unless names and shapes fit the model.
+
+    whole: whether all values of the model must be among `tensors`.
+    """
+    entries = {name: entry for name, entry in model.state_dict().items() if entry.is_floating_point()}
+    said = f"Expected a model that fits {path}"
+    if strange := [name for name in tensors if name not in entries]:
+        raise ConfigError(f"{said}, got one without {some(strange, 3)}. Give the class that was trained.")
+    if whole and (missing := [name for name in entries if name not in tensors]):
+        statistics = all(name.endswith((".running_mean", ".running_var")) for name in missing)
+        remedy = "Export one client's, by --client" if statistics else "Give the class that was trained"
+        raise ConfigError(f"{said}, got one that also has {some(missing, 3)}. {remedy}.")
+    for name, entry in entries.items():
+        values = tensors.get(name)
+        if values is None:
+            continue
+        if values.shape != tuple(entry.shape):
+            raise ConfigError(
+                f"{said}, in which {name} has the shape {values.shape}, got one with {tuple(entry.shape)}. "
+                "Give the class that was trained."
+            )
+        entry.copy_(torch.from_numpy(values))
 
 
 def _digest(card: str, tensors: Tensors) -> str:

@@ -119,6 +119,8 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
     )
     kind, part = section_of(table["model"], brought=False)
     section: Any = convert(kind, part, "model")
+    if section.weights is not None:
+        section = replace(section, weights=str(path.parent / section.weights))
     shape = (sum(len(one.values) for one in columns),) if columns else weights.shape
     schema = Schema(columns=columns, shape=shape) if columns else None
 
@@ -134,6 +136,7 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
                 profiled_layer=own.profiled_layer,
                 train=own.train,
                 buffers=own.buffers,
+                weights=own.weights,
                 place=place,
             )
             own = made.resolved(shape, weights.outputs, weights.seed)

@@ -185,8 +185,8 @@ def _unit_norm(features: Tensor) -> Tensor:
 
 def _stepped(kink: Kink, step: DPSGD, train: Train, *, added: bool) -> NDArray[np.float64]:
     """The noised sum of one step of `train`, divided by the clipping norm."""
-    start = to_vector(kink.model)
+    start = to_vector(kink.model, statistics=True)
     train(kink.model, *kink.records(added=added), step, "cross_entropy", Source())
-    moved = start.astype(np.float64) - to_vector(kink.model)
+    moved = start.astype(np.float64) - to_vector(kink.model, statistics=True)
     load_vector(kink.model, start)
     return moved

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.ranges import Count, Decay, Fraction, Passes, Positive, Range, Ranged, Weight
-from securefl.training.devices import device_of, full_precision, in_mode
+from securefl.training.devices import device_of, full_precision, in_mode, norms
 from securefl.training.heads import with_features
 from securefl.training.losses import TrainingLoss, criterion_of, records
 from securefl.training.vector import optimizer_of, views_of
@@ -84,10 +84,12 @@ class LocalTraining(Ranged):
         update_bound: Largest L2 norm of a client's update. The client scales a longer update down before it
             sends it. Client-level noise is scaled to this norm (McMahan et al., ICLR 2018, algorithm 1). None
             leaves updates unchanged.
+        buffers_bound: Largest L2 norm of the step of a client's running statistics of batch norm, which then
+            are a sum of their own beside bounded updates, with its own noise and charge.
 
     Raises:
-        ValueError: A value is out of range, not exactly one of `epochs` and `steps` is set, or "adam" has a
-            momentum.
+        ValueError: A value is out of range, not exactly one of `epochs` and `steps` is set, "adam" has a
+            momentum, or there is a `buffers_bound` and no `update_bound`.
     """
 
     optimizer: Literal["sgd", "adam"]
@@ -101,6 +103,7 @@ class LocalTraining(Ranged):
     milestones: tuple[Annotated[int, Range("[0, inf)")], ...] = ()
     proximal: Weight = 0.0
     update_bound: Annotated[float, Range("[2^-10, 2^10]")] | None = None
+    buffers_bound: Annotated[float, Range("[2^-10, 2^10]")] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,6 +114,12 @@ class LocalTraining(Ranged):
         if self.optimizer == "adam" and self.momentum:
             raise ValueError(
                 f"Expected no momentum with optimizer 'adam', got {self.momentum}. Leave it out."
+            )
+
+        if self.buffers_bound is not None and self.update_bound is None:
+            raise ValueError(
+                "Expected `update_bound` beside `buffers_bound`, got none: weights without a bound have no "
+                "epsilon. Set both, or neither."
             )
 
     def rate(self, round_number: int) -> float:
@@ -225,13 +234,13 @@ def descend(
     pull = envelope.weight if envelope is not None else config.proximal
     near = values.clone() if pull else None
     optimizer, criterion = optimizer_of(config, config.rate(round_number), near, pull), criterion_of(loss)
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    moving = [norm for norm in norms(model, frozen=False).values() if isinstance(norm, _BatchNorm)]
     total = torch.zeros((), device=device)
     with in_mode(model, training=True), views_of(values, trained), full_precision(device):
         for batch, wanted in _batches(inputs, targets, config, rng):
             if before is not None:
                 before()
-            for norm in norms:
+            for norm in moving:
                 norm.train(len(batch) > 1)
             for _ in range(1 if envelope is None else envelope.steps):
                 if penalty is None:

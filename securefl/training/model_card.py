@@ -14,8 +14,8 @@ from securefl.core.errors import ConfigError
 from securefl.core.reading import convert
 from securefl.core.text_safety import is_legible
 from securefl.data.schema import Schema
+from securefl.training.exported import MOST_PARAMETERS
 from securefl.training.heads import Bounded
-from securefl.training.models import MOST_PARAMETERS
 
 _LONGEST: Final = 1000
 """The most characters of a name."""

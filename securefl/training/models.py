@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import torch
@@ -21,15 +22,14 @@ from torch.nn.functional import max_pool2d
 
 from securefl.core.errors import ConfigError
 from securefl.core.ranges import Range
+from securefl.training.exported import MOST_PARAMETERS, fill, weights_of
 from securefl.training.heads import TrainedNames, named_layer, train_only
 from securefl.training.row_wise import of_rows
 from securefl.training.vector import local_statistics
 
-MOST_PARAMETERS: Final = 10**8
-"""The most parameters of a model. They take 400 MB, and a run holds several models at a time. The largest
-packaged model has 6 million."""
 _MOST_LAYERS: Final = 100
 Buffers = Literal["averaged", "local"]
+Origin = Literal["public", "ledger"]
 Kind = Literal["mlp", "lenet5", "fedlog_cnn", "fedcor_cnn", "adds_cnn", "shufflenet_v2", "char_lstm"]
 
 
@@ -300,10 +300,16 @@ class Choices(Protocol):
     @property
     def buffers(self) -> Buffers: ...
 
+    @property
+    def weights(self) -> str | None: ...
+
 
 def with_choices(model: nn.Module, choices: Choices) -> nn.Module:
-    """The model with these choices, in place. Raises ConfigError as `train_only` does."""
-    return train_only(local_statistics(model) if choices.buffers == "local" else model, choices.train)
+    """The model with these choices, in place. Raises the errors of `weights_of`, `fill` and `train_only`."""
+    if (path := choices.weights) is not None:
+        fill(model, weights_of(Path(path)), Path(path), whole=True)
+    train_only(model, choices.train)  # first: the statistics of a frozen norm stay in the state dict
+    return local_statistics(model) if choices.buffers == "local" else model
 
 
 class Architecture(Protocol):
@@ -387,6 +393,9 @@ class ModelConfig(Architecture):
             "dense.fc1"), and for ShuffleNet v2 the last convolution, "conv5" (FedProf, section 3.1).
         train: The layers or parameters that are trained, by name, or "head", the last dense layer. All others
             are frozen. None trains all.
+        weights: The path of a safetensors file, such as an exported model, with all initial values.
+        trained_on: What a study says of the records behind `weights`: "public", or "ledger", which are the
+            clients' own, charged in the shared ledger that [privacy] names.
         buffers: What becomes of the running statistics of batch norm. "averaged": they are summed beside the
             weights, and no server optimiser moves them. "local": each client keeps its own (FedBN).
 
@@ -400,6 +409,8 @@ class ModelConfig(Architecture):
     profiled_layer: str | None = None
     train: TrainedNames = None
     buffers: Buffers = "averaged"
+    weights: str | None = None
+    trained_on: Origin | None = None
 
     def __post_init__(self) -> None:
         if self.hidden is not None and self.kind not in ("mlp", "fedlog_cnn"):

@@ -32,14 +32,15 @@ from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.storage.own_code import CodePlace, importable, names_code
 from securefl.training.devices import in_mode
+from securefl.training.exported import MOST_PARAMETERS
 from securefl.training.heads import TrainedNames, named_layer
 from securefl.training.models import (
     MLP,
-    MOST_PARAMETERS,
     Architecture,
     Buffers,
     Kind,
     ModelConfig,
+    Origin,
     with_choices,
 )
 
@@ -51,7 +52,7 @@ class OwnModelSection:
     kind: `module:name`, an entry point's name, or None if a caller in Python passes the model. options:
     passed to the factory by name. profiled_layer: the name of a layer. The default is the first dense layer,
     or the last convolution if there is no dense layer. train: as of `ModelConfig`, of what the model itself
-    leaves free. buffers: as of `ModelConfig`.
+    leaves free. buffers, weights, trained_on: as of `ModelConfig`.
     """
 
     kind: str | None = None
@@ -59,6 +60,8 @@ class OwnModelSection:
     profiled_layer: str | None = None
     train: TrainedNames = None
     buffers: Buffers = "averaged"
+    weights: str | None = None
+    trained_on: Origin | None = None
 
 
 def model_points() -> dict[str, EntryPoint]:
@@ -104,6 +107,7 @@ class OwnModel(Architecture):
     profiled_layer: str | None = None
     train: TrainedNames = None
     buffers: Buffers = "averaged"
+    weights: str | None = None
     place: CodePlace | None = None
     reads_text: bool = False
     draws: bool = False

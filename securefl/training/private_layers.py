@@ -21,6 +21,7 @@ from torch.nn.functional import dropout, linear
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from securefl.core.errors import ConfigError
+from securefl.training.devices import norms
 
 State = tuple[Tensor, ...]
 """The state between two steps of a layer: the output and, for an LSTM, the cell, each (rows, units)."""
@@ -101,10 +102,11 @@ def make_private(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     Batch norm mixes the records of a batch and keeps their statistics. Group norm (Wu and He, ECCV 2018)
     replaces it: with 32 groups, or fewer so that each has two channels, and with one group after dense
     layers. Its scales and shifts start at 1 and 0. Layers of this module replace torch's LSTM, GRU and RNN,
-    with the same values. The result depends on the model alone, and all parties of a round must make it.
+    with the same values. A frozen batch norm stays: it is held in evaluation mode. The result depends on the
+    model alone, and all parties of a round must make it.
     """
     made = copy.deepcopy(model)
-    changes, known = [], dict[nn.Module, nn.Module | None]()
+    changes, known = [], dict[nn.Module, nn.Module | None](dict.fromkeys(norms(made, frozen=True).values()))
     for name, layer in list(made.named_modules(remove_duplicate=False)):
         if layer not in known:
             known[layer] = _replaced(layer)

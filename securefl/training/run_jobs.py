@@ -83,15 +83,15 @@ def _trained(fit: TrainingJob) -> TrainingResult:
                 with frozen(*head):
                     source = context.source or Source()
                     train_privately(model, context.x, context.y, problem.private, problem.loss, source)
-                return to_vector(model)
+                return to_vector(model, statistics=True)
             how = (problem.local, problem.loss, context.rng, context.round - 1)
             if fit.envelope is not None:
                 with frozen(*head):
                     near = descend(model, context.x, context.y, *how, envelope=fit.envelope)
                     free = [own for own in model.parameters() if own.requires_grad]
-                personal = to_vector(model)
+                personal = to_vector(model, statistics=True)
                 with nullcontext() if near is None else views_of(near, free):
-                    return np.concatenate([personal, to_vector(model)])
+                    return np.concatenate([personal, to_vector(model, statistics=True)])
             if fit.hook is not None:
                 return _beside(fit, fit.hook, model, how, head)
             penalty = None if fit.penalty is None else penalty_of(fit.penalty)
@@ -99,7 +99,7 @@ def _trained(fit: TrainingJob) -> TrainingResult:
                 train(model, context.x, context.y, *how, penalty=penalty)
     except DataError as error:
         return error
-    return to_vector(model)
+    return to_vector(model, statistics=True)
 
 
 def _beside(
@@ -114,7 +114,7 @@ def _beside(
 
         with frozen(*head):
             train(model, *steps.seen[0], *how, before=before)
-        return steps.result(0, to_vector(model))
+        return steps.result(0, to_vector(model, statistics=True))
 
 
 @contextmanager

@@ -120,7 +120,7 @@ class Problem:
     @cached_property
     def initial(self) -> NDArray[np.float32]:
         """The initial model as a vector (d,), float32."""
-        return to_vector(self._built()[0])
+        return to_vector(self._built()[0], statistics=True)
 
     @cached_property
     def initial_norms(self) -> NDArray[np.float32]:

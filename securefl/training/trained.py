@@ -18,13 +18,12 @@ from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import convert
-from securefl.core.text_safety import some
 from securefl.data.dataset import whole_numbers
 from securefl.data.files import cache_folder
 from securefl.data.schema import frame_of
 from securefl.storage.own_code import names_code
 from securefl.training.devices import as_tensor, in_mode
-from securefl.training.exported import Tensors, read
+from securefl.training.exported import Tensors, fill, read
 from securefl.training.heads import bound_features
 from securefl.training.model_card import Described, described
 from securefl.training.models import Kind, ModelConfig
@@ -313,7 +312,7 @@ def load(path: Path | str, model: Own | None = None, network: nn.Module | None =
     made = _packaged(path, about, shared=shared) if model is None else _own(model, about)
     if about.changes:
         made = make_private(made)[0]
-    _fill(made, tensors, path, whole=not shared or not isinstance(model, nn.Module))
+    fill(made, tensors, path, whole=not shared or not isinstance(model, nn.Module))
     bound_features(made, about.features)
     return Trained(made, card, None if network is None else _network(network, about))
 
@@ -386,31 +385,6 @@ def _own(model: Own, about: Described) -> nn.Module:
         wanted = {name: value for name, value in about.options.items() if anything or name in parameters}
     made = OwnModel(factory=model, name=getattr(model, "__name__", "`model`"), options=wanted)
     return made.build(about.shape, about.outputs, 0)
-
-
-def _fill(model: nn.Module, tensors: Tensors, path: Path, *, whole: bool) -> None:
-    """Write the values into the model. Raises ConfigError unless names and shapes fit the model.
-
-    whole: whether all values of the model must be among `tensors`.
-    """
-    entries = {name: entry for name, entry in model.state_dict().items() if entry.is_floating_point()}
-    said = f"Expected a model that fits {path}"
-    if strange := [name for name in tensors if name not in entries]:
-        raise ConfigError(f"{said}, got one without {some(strange, 3)}. Give the class that was trained.")
-    if whole and (missing := [name for name in entries if name not in tensors]):
-        statistics = all(name.endswith((".running_mean", ".running_var")) for name in missing)
-        remedy = "Export one client's, by --client" if statistics else "Give the class that was trained"
-        raise ConfigError(f"{said}, got one that also has {some(missing, 3)}. {remedy}.")
-    for name, entry in entries.items():
-        values = tensors.get(name)
-        if values is None:
-            continue
-        if values.shape != tuple(entry.shape):
-            raise ConfigError(
-                f"{said}, in which {name} has the shape {values.shape}, got one with {tuple(entry.shape)}. "
-                "Give the class that was trained."
-            )
-        entry.copy_(torch.from_numpy(values))
 
 
 def _array(x: object) -> NDArray[Any]:

@@ -21,12 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils import vector_to_parameters
 
-from securefl.core.errors import DataError
-from securefl.training.devices import Hardware, as_tensor, computed, device_of
+from securefl.core.errors import ConfigError, DataError
+from securefl.training.devices import Hardware, as_tensor, computed, device_of, norms
 
 
 def size(model: nn.Module) -> int:
@@ -41,18 +39,30 @@ def size(model: nn.Module) -> int:
     return sum(entry.numel() for entry in _entries(model))
 
 
-def to_vector(model: nn.Module) -> NDArray[np.float32]:
+def to_vector(model: nn.Module, *, statistics: bool = False) -> NDArray[np.float32]:
     """Copy the values of `trained_state` into a vector, in the order of the state dict.
 
     >>> from securefl.training import ModelConfig, to_vector
     >>> to_vector(ModelConfig(kind="mlp", hidden=()).build((3,), 2, seed=0)).shape
     (8,)
 
+    Args:
+        model: The model.
+        statistics: Whether running statistics of batch norm, if the model has any, stand among the weights.
+            That is right for a sum that is neither bounded nor noised, and for no server optimiser.
+
     Returns:
         float32 (d,).
 
-    Raises nothing.
+    Raises:
+        ConfigError: The model has running statistics, and `statistics` is False.
     """
+    if not statistics and (own := running_statistics(model).keys() & trained_state(model).keys()):
+        raise ConfigError(
+            f"Expected weights alone in a model's vector, got running statistics, such as {min(own)}: noise, "
+            "a bound or a server optimiser can make a variance negative. Keep them local by "
+            "`local_statistics(model)`, or give `statistics=True` for a plain mean."
+        )
     parts = [entry.reshape(-1).to(torch.float32) for entry in _entries(model)]
     vector: NDArray[np.float32] = torch.cat(parts).cpu().numpy() if parts else np.empty(0, np.float32)
     return vector
@@ -140,11 +150,10 @@ def _entries(model: nn.Module) -> list[Tensor]:
 
 
 def running_statistics(model: nn.Module) -> dict[str, Tensor]:
-    """The running means and variances of the model's norms, by name. They are the model's own tensors."""
+    """The running means and variances that training moves, by name. They are the model's own tensors."""
     return {
         f"{name}.{key}" if name else key: entry
-        for name, norm in model.named_modules()
-        if isinstance(norm, _BatchNorm | _InstanceNorm)
+        for name, norm in norms(model, frozen=False).items()
         for key, entry in norm.named_buffers(recurse=False)
         if entry.is_floating_point()
     }
@@ -155,6 +164,7 @@ def local_statistics(model: nn.Module) -> nn.Module:
 
     They are no weights: a server optimiser, a compression or noise can make a variance negative. This is
     FedBN's treatment of statistics (Li et al., ICLR 2021). In a study it is `buffers = "local"` in [model].
+    The statistics of a frozen norm are constants: keep it in evaluation mode, as `train` does.
 
     >>> from torch import nn
     >>> from securefl.training import local_statistics
@@ -169,10 +179,9 @@ def local_statistics(model: nn.Module) -> nn.Module:
 
     Raises nothing.
     """
-    for norm in model.modules():
-        if isinstance(norm, _BatchNorm | _InstanceNorm):
-            for name, buffer in list(norm.named_buffers(recurse=False)):
-                norm.register_buffer(name, buffer, persistent=False)
+    for norm in norms(model, frozen=False).values():
+        for name, buffer in list(norm.named_buffers(recurse=False)):
+            norm.register_buffer(name, buffer, persistent=False)
     return model
 
 

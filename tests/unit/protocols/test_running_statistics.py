@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +19,20 @@ from torch import nn
 from securefl.algorithm.clients import ClientContext, Device, State
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.streams import stream
+from securefl.dp import Source
 from securefl.protocols.averaging import Adam, Replace
+from securefl.protocols.client_state import FIRST, digest_of
 from securefl.protocols.parts import Part, stepped
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Brought, Study
-from securefl.study.forecast import forecast, lines
+from securefl.study.forecast import final_epsilon, forecast, lines
+from securefl.training import DPSGD
+from securefl.training.devices import in_mode
+from securefl.training.dpsgd import train_privately
 from securefl.training.kept_norms import NORMS, KeptNorms
 from securefl.training.own_models import OwnModelSection
+from securefl.training.private_layers import make_private
 from securefl.training.vector import kept_statistics, running_statistics
 
 WIDTH, CLIENTS = 6, 4
@@ -122,6 +129,85 @@ def test_a_step_leaves_no_variance_below_zero_and_a_zero_stays() -> None:
         assert after[variances].min() == 0
         assert after[variances[1]] == np.float32(2.0**-30)
         assert (after[np.setdiff1d(averaged, variances)] == np.float32(-(2.0**-20))).all()
+
+
+# Under a bound of their own ---------------------------------------------------------------------------
+
+
+def declared(own: Study, bound: float = 2.0) -> Study:
+    return replace(own, local=replace(own.local, buffers_bound=bound))
+
+
+@every("noise", NOISES.values())
+def test_under_a_bound_of_their_own_they_are_noised_apart_and_epsilon_counts_them(
+    noise: dict[str, str], tmp_path: Path
+) -> None:
+    own = declared(under_noise(noise, "averaged"))
+    here = world(own)
+    algorithm, plan = composed(own, here)
+    update, buffers = (one.spec for one in algorithm.contributions)
+    assert (update.name, buffers.name) == ("update", "buffers")
+    assert buffers.sensitivity["client", "zero-out"] == 2.0
+    one, both = (final_epsilon(plan, sent)["others"] for sent in ([update], [update, buffers]))
+    assert one < 0.45 < both <= 0.5  # the target, from which the noise was calibrated
+    spy, finished = spied(own, tmp_path)
+    spent = Counter(name for _, _, name, _ in finished.charges)
+    assert spent == {"update": 12, "buffers": 12}  # of 6 clients in 2 rounds
+    averaged, variances = here.problem.averaged
+    last, first = spy.states[-1].broadcast, here.problem.initial
+    assert last[variances].min() >= 0
+    assert (last[averaged] != first[averaged]).any()
+
+
+def test_a_step_of_statistics_is_clipped_to_its_own_bound_and_the_weights_step_is_not() -> None:
+    """Without noise on it: the two values of one client, beside the plain update."""
+    whole = under_noise(NOISES["shares"], "averaged")
+    whole = replace(whole, local=replace(whole.local, update_bound=1000.0))
+    own, here = declared(whole, 0.01), world(declared(whole, 0.01))
+    update, buffers = composed(own, here)[0].contributions
+    x, y = here.records[0]
+    context = _context(here, 0, x, y, {})
+    first = update.compute(context)
+    assert first.new_state is not None
+    step = first.new_state["step"]
+    assert np.linalg.norm(step) > 0.1
+    told = replace(context, kept=first.new_state, public={FIRST: digest_of(context.broadcast)})
+    second = buffers.compute(told)
+    assert 0.005 < np.linalg.norm(second.floats()) <= 0.01
+    assert second.new_state == {}
+    assert len(first.floats()) + len(second.floats()) == len(here.problem.initial)
+    with pytest.raises(DataError, match="abstains"):  # of another model, as an active server would ask
+        buffers.compute(replace(told, public={FIRST: digest_of(context.broadcast + 1)}))
+
+
+def test_without_noise_they_move_as_they_would_beside_the_weights(tmp_path: Path) -> None:
+    """Wide bounds clip nothing: what is summed apart is the mean of before, to the grid."""
+    options = 'fraction = 1.0\naggregation = "full"'
+    (plain,) = models(of("fedavg", options, rounds=1), tmp_path / "plain")
+    own = of("fedavg", options, rounds=1, non_private='["update", "buffers"]')
+    wide = replace(own.local, update_bound=1000.0, buffers_bound=1000.0)
+    (apart,) = models(replace(own, local=wide), tmp_path / "apart")
+    for name, values in plain.items():
+        np.testing.assert_allclose(apart[name], values, atol=2e-3, err_msg=name)
+
+
+REFUSED_BOUNDS: dict[str, tuple[Study, str]] = {
+    "no statistics": (declared(client_level()), "`buffers_bound` under .local., got none. Leave it out"),
+    "kept": (declared(under_noise(NOISES["shares"], "local")), "Leave it out"),
+    "a part": (declared(brought(client_level("fedper"))), 'buffers = "local"'),
+    "none": (under_noise(NOISES["shares"], "averaged"), "Or set `buffers_bound` under .local."),
+}
+
+
+@every(("own", "remedy"), REFUSED_BOUNDS.values())
+def test_a_bound_that_bounds_nothing_is_refused(own: Study, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy):
+        composed(own)
+
+
+def test_a_bound_of_statistics_needs_one_of_weights() -> None:
+    with pytest.raises(ValueError, match="Set both"):
+        replace(study().local, buffers_bound=1.0)
 
 
 PROTOCOLS = {
@@ -232,8 +318,84 @@ def test_the_remedies_work(tmp_path: Path) -> None:
 
 
 def test_a_plan_says_what_becomes_of_them() -> None:
-    for buffers, said in (("averaged", "12 are averaged, and no server"), ("local", "keeps its own 12")):
-        own = of("fedavg", buffers=buffers)
+    plain, kept = of("fedavg", buffers="averaged"), of("fedavg", buffers="local")
+    bounded = declared(under_noise(NOISES["shares"], "averaged"))
+    said_of = {
+        "12 are averaged, and no server": plain,
+        "keeps its own 12": kept,
+        "12 are summed apart within a norm of 2, a release that epsilon counts": bounded,
+    }
+    for said, own in said_of.items():
         found = forecast(own, own.arms[0], world(own))
         assert f"  running statistics: {said}" in "\n".join(lines(own, [found])).replace("each client ", "")
     assert running_statistics(world(own).problem.layers).keys() == {"2.running_mean", "2.running_var"}
+
+
+# Norms of a frozen body ------------------------------------------------------------------------------
+
+
+class Plain(nn.Module):
+    """A body with norms of every kind under a head."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        norms = nn.BatchNorm1d(WIDTH), nn.BatchNorm1d(WIDTH, affine=False)
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(inputs, WIDTH), *norms, nn.ReLU())
+        self.head = nn.Linear(WIDTH, outputs)
+        norms[0].running_mean = torch.full((WIDTH,), 0.25)  # as of a pretrained model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(self.body(x))
+        return found
+
+
+def on_a_body(of: Study, **section: Any) -> Study:
+    """The study under `train = "head"`. The model's own word would be `body.requires_grad_(False)`."""
+    return replace(of, model=OwnModelSection(**{"train": "head"} | section), brought=Brought(model=Plain))
+
+
+@every("own", [of("fedavg", rounds=2), under_noise(NOISES["shares"], "averaged")])
+def test_a_frozen_body_is_the_same_after_a_run_with_or_without_noise(own: Study, tmp_path: Path) -> None:
+    """Under noise this needed buffers = "local", though nothing of the body should have moved."""
+    own = on_a_body(own)
+    here = world(own)
+    before = {name: entry.clone() for name, entry in here.problem.layers.state_dict().items()}
+    (after,) = models(own, tmp_path)
+    assert {name for name in after if not np.array_equal(after[name], before[name])} == {
+        "head.weight",
+        "head.bias",
+    }
+    assert len(here.problem.initial) == WIDTH * 10 + 10
+    assert float(after["body.2.running_mean"].mean()) == 0.25
+
+
+def test_a_frozen_body_is_trained_on_as_it_is_evaluated() -> None:
+    """In training mode it would have normed each batch by its own mean, which no evaluation does."""
+    model = Plain(64, 10).train()
+    model.body.requires_grad_(False)
+    x = torch.rand(8, 64)
+    with in_mode(model, training=True):
+        trained = model(x)
+        assert model.head.training
+    with in_mode(model, training=False):
+        assert torch.equal(trained, model(x))
+
+
+def test_private_training_keeps_the_norms_of_a_frozen_body() -> None:
+    """They became group norms with scales of 1: a pretrained body was another one."""
+    model = Plain(64, 10)
+    made, changes = make_private(model)
+    assert len(changes) == 2  # trained norms mix records
+    model.body.requires_grad_(False)
+    made, changes = make_private(model)
+    assert not changes
+    before = {name: entry.clone() for name, entry in made.state_dict().items()}
+    x, y = np.random.default_rng(0).random((12, 64), np.float32), np.arange(12) % 10
+    size = {"sampling_rate": 0.5, "expected_batch": 6.0, "steps": 2}
+    config = DPSGD(clip_norm=1.0, noise_multiplier=1.0, optimizer="sgd", learning_rate=0.5, **size)
+    with torch.no_grad(), in_mode(made, training=True):  # as private training does: no record moves another
+        both, alone = made(torch.from_numpy(x)), made(torch.from_numpy(np.concatenate([x[:1], 5 * x[1:]])))
+        assert torch.equal(both[0], alone[0])
+    train_privately(made, x, y, config, "cross_entropy", Source())
+    moved = {name for name, entry in made.state_dict().items() if not torch.equal(entry, before[name])}
+    assert moved == {"head.weight", "head.bias"}

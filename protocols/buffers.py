@@ -1,0 +1,144 @@
+"""Running statistics of batch norm beside bounded updates: a sum of their own, with its own bound and charge.
+
+They are no weights. `update_bound` and noise scaled to it would treat them as such, so the update lacks them.
+A round has two cohort queries. For the first one clients train, and their updates of the weights are summed.
+For the second one the clients of that sum send the steps of their statistics, scaled down to `buffers_bound`.
+The plan clips, noises and charges it as any other value, so a client spends two releases a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.algorithm import (
+    ByDraws,
+    ClientContext,
+    ClientState,
+    CohortQuery,
+    Contribution,
+    Float32s,
+    Population,
+    Sum,
+    Value,
+    ValueSpec,
+)
+from securefl.errors import ConfigError, DataError
+from securefl.mechanisms import grid_within
+from securefl.protocols.client_state import FIRST, digest_of, made_in, require_made_in
+from securefl.protocols.contributions import UNSAMPLED, UPDATE, Sampling, of_client, update_sends
+from securefl.protocols.parts import Gathering, Part, gather_mean, step_of
+from securefl.training import Problem
+from securefl.training.jobs import TrainingResult, with_model
+
+BUFFERS = replace(
+    UPDATE,
+    name="buffers",
+    reveals="the step of its batch norm's running statistics",
+    on_model=False,
+    reads_state="bound",
+    bounded_by={"client": "`buffers_bound` in [local], and noise"},
+)
+
+
+def whole_model(problem: Problem) -> Part:
+    """The part that is the whole model, its running statistics apart from weights that have a bound."""
+    apart = problem.local.update_bound is not None and len(problem.averaged[0])
+    return Apart(problem) if apart else Part(problem)
+
+
+@dataclass(frozen=True, eq=False)
+class Apart(Part):
+    """The whole model. The update has the weights, and a second sum the running statistics.
+
+    Raises ConfigError, in `contributions`, if no bound of the statistics is declared.
+    """
+
+    @cached_property
+    def weights(self) -> NDArray[np.int64]:
+        """The positions of the weights in the model's vector."""
+        return np.setdiff1d(np.arange(len(self.initial)), self.problem.averaged[0])
+
+    def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
+        if self.problem.local.buffers_bound is None:
+            raise ConfigError(
+                "Expected a bound for the running statistics of batch norm beside `update_bound`, which "
+                "clips, and noise, which moves them as if they were weights; got none. Set "
+                'buffers = "local" under [model], so that each client keeps its own. Or set `buffers_bound` '
+                "under [local]: their sum is then a release of its own, which epsilon counts."
+            )
+        return (*super().contributions(sampling), Buffers(self.problem, sampling))
+
+    def spec(self, sampling: Sampling) -> ValueSpec:
+        return update_sends(self.charged, sampling, apart=True)
+
+    def before(self, broadcast: Float32s) -> Float32s:
+        return broadcast[self.weights]
+
+    def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
+        return trained[self.weights], None
+
+    def value(self, context: ClientContext, trained: TrainingResult) -> Value:
+        averaged = self.problem.averaged[0]
+        # After a training that failed it sends 0 twice: silence would tell of its records.
+        step = np.zeros(len(averaged), np.float32)
+        if not isinstance(trained, DataError):
+            step = trained[averaged] - context.broadcast[averaged]
+        return replace(super().value(context, trained), new_state={**made_in(context), "step": step})
+
+    def gather(
+        self,
+        query: CohortQuery,
+        population: Population,
+        rng: np.random.Generator,
+        contributions: Sequence[Contribution],
+    ) -> Gathering:
+        update, buffers = contributions
+        moved, answers = yield from gather_mean(query, update, len(self.weights))
+        if moved is None:
+            return None, answers
+        weights, averaged = query.weights, self.problem.averaged[0]
+        if isinstance(weights, ByDraws):
+            weights = ByDraws({k: weights.draws[k] for k in answers.survivors})
+        asked = CohortQuery(
+            cohort=answers.survivors,
+            broadcast=query.broadcast[:0],
+            sums=(Sum(buffers.spec, len(averaged)),),
+            public={FIRST: digest_of(query.broadcast)},
+            weights=weights,
+        )
+        second = yield asked
+        step = np.zeros(len(self.initial))
+        step[self.weights] = moved
+        if second.survivors:  # else the statistics stay
+            step[averaged] = step_of(asked, second.totals[BUFFERS.name])
+        return step, answers
+
+
+@dataclass(frozen=True, eq=False)
+class Buffers:
+    """The step of a client's running statistics in the training behind its update, within their bound."""
+
+    problem: Problem
+    sampling: Sampling = field(default=UNSAMPLED)
+
+    @property
+    def bound(self) -> float:
+        found = self.problem.local.buffers_bound
+        assert found is not None
+        return found
+
+    @cached_property
+    def spec(self) -> ValueSpec:
+        own = replace(BUFFERS, sensitivity=of_client(self.bound))
+        own = replace(own, grid=grid_within(self.bound, own, self.problem.bare_plan))
+        return with_model(self.sampling.of(own), self.problem)
+
+    def compute(self, context: ClientContext) -> Value:
+        require_made_in(context, context.public.get(FIRST))
+        value = Value.summed(context.kept["step"][None], self.spec.grid, self.bound)
+        return replace(value, new_state={})

@@ -1,0 +1,117 @@
+"""A run that starts from given weights: a safetensors file of another program, or an exported model."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from support.every import every
+from support.tiny_study import run, text, world
+
+from securefl.core.errors import ConfigError, DataError, SecureFLError
+from securefl.study.config import Study, parse
+from securefl.study.export import taken
+from securefl.training.trained import load
+from securefl.training.vector import to_vector
+
+SHAPES = {"fc1.weight": (8, 64), "fc1.bias": (8,), "fc2.weight": (10, 8), "fc2.bias": (10,)}
+PUBLIC = 'trained_on = "public"'
+
+
+def starting(path: Path | str, more: str = PUBLIC, privacy: str = "", **changes: Any) -> Study:
+    written = text(**changes).replace("hidden = [8]", f'hidden = [8]\nweights = "{path}"\n{more}')
+    if privacy:
+        written = written.replace("budget = inf\n", "")
+    return parse(written.replace("[privacy]", f"[privacy]\n{privacy}"), home=Path("/"))
+
+
+def values(seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    save_file(values(), tmp_path / "plain.safetensors")
+    return tmp_path / "plain.safetensors"
+
+
+def test_a_run_starts_from_the_values_of_another_programs_file(file: Path) -> None:
+    here = world(starting(file))
+    expected = np.concatenate([own.ravel() for own in values().values()])
+    np.testing.assert_array_equal(here.problem.initial, expected)
+    np.testing.assert_array_equal(to_vector(here.problem.layers), expected)
+    (sentence,) = here.marks.outside
+    assert "plain.safetensors" in sentence
+    assert "no epsilon covers" in sentence
+    assert "SHA-256" in here.marks.words["initial weights"]
+    half = {name: own.astype(np.float16) for name, own in values().items()}
+    save_file(half, file)
+    assert world(starting(file)).problem.initial[0] == np.float32(half["fc1.weight"][0, 0])
+
+
+def test_a_run_goes_on_from_an_exported_model(tmp_path: Path) -> None:
+    first = parse(text(rounds=1))
+    run(first, tmp_path / "first")
+    taken(first, tmp_path / "first", "FedAvg").write(tmp_path / "model.safetensors")
+    here = world(starting(tmp_path / "model.safetensors"))
+    found = load(tmp_path / "model.safetensors").module
+    np.testing.assert_array_equal(here.problem.initial, to_vector(found))
+    assert not np.array_equal(here.problem.initial, world(first).problem.initial)
+
+
+def test_a_resumed_run_refuses_another_file(file: Path, tmp_path: Path) -> None:
+    own = starting(file)
+    run(own, tmp_path / "run")
+    save_file(values(1), file)
+    with pytest.raises(DataError, match="other initial weights"):
+        run(own, tmp_path / "run")
+
+
+def _torch(path: Path) -> None:
+    path.write_bytes(pickle.dumps({"fc1.bias": [1.0]}))
+
+
+FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a pickle": (_torch, "not opened: a pickle can run any code"),
+    "other shapes": (lambda path: save_file(values() | {"fc1.bias": np.ones(9, np.float32)}, path), "shape"),
+    "another model": (
+        lambda path: save_file({"conv.bias": np.ones(8, np.float32)}, path),
+        "without conv.bias",
+    ),
+    "a part": (lambda path: save_file({"fc1.bias": np.ones(8, np.float32)}, path), "also has fc1.weight"),
+    "nan": (lambda path: save_file(values() | {"fc1.bias": np.full(8, np.nan, np.float32)}, path), "finite"),
+    "a variance below zero": (
+        lambda path: save_file(values() | {"norm.running_var": np.full(8, -1, np.float32)}, path),
+        "no variance below zero",
+    ),
+    "none": (lambda path: None, "Check the path"),
+    "damage": (lambda path: path.write_bytes(b"\x08" + bytes(15)), "damage"),
+}
+
+
+@every(("made", "message"), FILES.values())
+def test_a_file_that_does_not_fit_is_refused(
+    made: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    made(tmp_path / "model.safetensors")
+    with pytest.raises(SecureFLError, match=message):
+        world(starting(tmp_path / "model.safetensors"))
+
+
+def test_what_is_behind_the_weights_is_said_or_the_run_is_refused_and_the_remedies_work(
+    file: Path, tmp_path: Path
+) -> None:
+    for more in ("", 'trained_on = "ledger"'):
+        with pytest.raises(ConfigError, match=r'trained_on = "public" under .model.'):
+            world(starting(file, more))
+    named = f'ledger = "{tmp_path / "shared.sqlite"}"\nbudget = 9.0'
+    ledger = starting(file, 'trained_on = "ledger"', named)
+    assert "the shared ledger says the epsilon" in world(ledger).marks.outside[0]
+    with pytest.raises(ConfigError, match="Name the file"):
+        world(parse(text().replace("hidden = [8]", f"hidden = [8]\n{PUBLIC}")))

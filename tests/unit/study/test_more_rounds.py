@@ -1,0 +1,99 @@
+"""More rounds for a finished run: it ends as one that was never interrupted, or the reason is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.every import every
+from support.private_studies import DISTRIBUTED, client_level, private
+from support.tiny_study import FEDAVG, plain, study
+
+from securefl.core.errors import ConfigError, DataError
+from securefl.study.arm import arm_folder, checkpoint_file
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.config import Study
+from securefl.study.export import taken
+from securefl.study.folder import ROUNDS_NOTE, study_of
+from securefl.study.session import reopen, run_study
+
+
+def ran(own: Study, folder: Path, rounds: int | None = None) -> list[dict[str, object]]:
+    """Run the study, and return the records of its first arm."""
+    run_study(own, folder, lambda arm, seed, record: None, baselines=False, rounds=rounds)
+    place = arm_folder(folder, own.arms[0], own.study.seeds[0])
+    with Checkpoint(checkpoint_file(place)) as checkpoint:
+        return plain(checkpoint.load()[1])
+
+
+def test_a_run_with_more_rounds_is_the_run_that_had_them_from_the_start(tmp_path: Path) -> None:
+    once, short = study(FEDAVG, rounds=3), study(FEDAVG, rounds=1)
+    expected = ran(once, tmp_path / "once")
+    first = ran(short, tmp_path / "more")
+    assert first == expected[:1]
+    found = ran(short, tmp_path / "more", rounds=3)
+    assert found == expected
+    assert ran(short, tmp_path / "more") == expected  # without the word it stays, and is finished
+    both = {"once": once, "more": study_of(tmp_path / "more")}
+    models = [taken(own, tmp_path / name, "FedAvg") for name, own in both.items()]
+    one, other = (own.learnt.tensors() for own in models)
+    assert {name: values.tobytes() for name, values in one.items()} == {
+        name: values.tobytes() for name, values in other.items()
+    }
+    results, _ = reopen(tmp_path / "more")
+    assert results.metrics["round"].max() == 3
+    wanted, _ = reopen(tmp_path / "once")
+    assert results.measures.equals(wanted.measures)  # of the model after round 3
+
+
+def test_private_training_goes_on_until_its_budget_is_spent(tmp_path: Path) -> None:
+    own = private("fedavg", 'fraction = 1.0\naggregation = "partial"', rounds=1, budget="2.0")
+    one = ran(own, tmp_path)
+    two = ran(own, tmp_path, rounds=2)
+    assert two[:1] == one
+    assert two[1]["epsilon"] != one[0]["epsilon"]
+    with pytest.raises(ConfigError, match=r"for 5000 rounds, got 2, which buys \d+. Ask"):
+        ran(own, tmp_path, rounds=5000)
+    assert (tmp_path / ROUNDS_NOTE).read_text() == "1\n2\n"
+
+
+REFUSED: dict[str, tuple[Study, str]] = {
+    "noise": (client_level(rounds=1), "noise for 1, beyond which ledgers refuse.*`weights` under .model."),
+    "shares": (client_level(rounds=1, sum='"masked"', **DISTRIBUTED), "ledgers refuse"),
+    "spent": (
+        private("fedavg", 'fraction = 1.0\naggregation = "partial"', rounds=1, budget="1.3"),
+        "which buys 1. Begin a new run of 3 rounds",
+    ),
+}
+
+
+@every(("own", "message"), REFUSED.values())
+def test_noise_for_other_rounds_and_a_spent_budget_are_refused_with_what_to_do(
+    own: Study, message: str, tmp_path: Path
+) -> None:
+    before = ran(own, tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        ran(own, tmp_path, rounds=4)
+    assert ran(own, tmp_path) == before
+    assert not (tmp_path / ROUNDS_NOTE).exists()
+
+
+def test_no_finished_run_no_more_rounds_and_a_damaged_note(tmp_path: Path) -> None:
+    own = study(FEDAVG, rounds=1)
+    with pytest.raises(ConfigError, match="Expected a finished run"):
+        ran(own, tmp_path, rounds=2)
+    assert not list(tmp_path.iterdir())
+    ran(own, tmp_path)
+    with pytest.raises(ConfigError, match="Expected more than its 1 rounds"):
+        ran(own, tmp_path, rounds=1)
+    (tmp_path / ROUNDS_NOTE).write_text("many")
+    with pytest.raises(DataError, match="Restore it"):
+        ran(own, tmp_path)
+
+
+def test_a_shared_ledger_has_no_place_for_more(tmp_path: Path) -> None:
+    named = {"ledger": f'"{tmp_path / "shared.sqlite"}"', "budget": "4.0"}
+    own = private("fedavg", 'fraction = 1.0\naggregation = "partial"', rounds=1, **named)
+    ran(own, tmp_path / "run")
+    with pytest.raises(ConfigError, match="in which 1 rounds are reserved"):
+        ran(own, tmp_path / "run", rounds=2)

@@ -1,0 +1,66 @@
+"""An arm ends when tests on the server's own records get no better, and no client's record decides it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.private_studies import private
+from support.tiny_study import FEDAVG, composed, plain, run, study, world
+
+from securefl.core.errors import ConfigError
+from securefl.study.config import Study, parse
+
+
+def patient(own: Study, patience: int = 2, **changes: Any) -> Study:
+    return replace(own, study=replace(own.study, patience=patience, **changes))
+
+
+def test_an_arm_ends_after_its_tests_were_no_better_for_so_long(tmp_path: Path) -> None:
+    """Nothing moves the model: its first test is its best one."""
+    still = study(FEDAVG, rounds=9)
+    still = replace(still, local=replace(still.local, learning_rate=1e-12))
+    own = patient(still)
+    here = world(own)
+    records = run(own, tmp_path / "run", here=here).records
+    assert [record["ended"] for record in records] == [False, False, True]
+    assert plain(run(own, tmp_path / "run", here=here).records) == plain(records)  # it stays ended
+    seldom = patient(still, evaluate_every=2)
+    assert len(run(seldom, tmp_path / "seldom", here=here).records) == 6  # tests after rounds 2, 4 and 6
+
+
+def test_an_arm_that_gets_better_goes_on(tmp_path: Path) -> None:
+    own = patient(study(FEDAVG, rounds=3), 2)
+    own = replace(own, local=replace(own.local, learning_rate=0.05))
+    records = run(own, tmp_path).records
+    best = max(range(len(records)), key=lambda at: records[at]["accuracy"])
+    assert len(records) == 3 or len(records) - 1 - best >= 2
+
+
+def test_a_stop_that_would_tell_of_clients_records_is_refused_and_the_remedies_work(tmp_path: Path) -> None:
+    personal = '[[arm]]\nname = "x"\nprotocol = "fedper"\n'
+    with pytest.raises(ConfigError, match=r"got records of its clients.*Leave it out"):
+        composed(patient(study(personal)))
+    composed(study(personal))
+    claimed = private("fedavg", 'fraction = 1.0\naggregation = "partial"')
+    composed(patient(claimed))  # the packaged test part is public
+    rows = ["a,b,label", *(f"0.{at % 10},0.{at % 7},{at % 2}" for at in range(60))]
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    (tmp_path / "public.csv").write_text("\n".join(rows[:20]))
+    said = {"source": "rows.csv", "target": "label", "test_share": 0.25}
+    own = _of_file(claimed, tmp_path, said)
+    with pytest.raises(ConfigError, match="name a public file as `test`"):
+        composed(own)
+    composed(_of_file(claimed, tmp_path, {**said, "test": "public.csv", "test_share": None}))
+
+
+def _of_file(of: Study, home: Path, said: dict[str, Any]) -> Study:
+    lines = "\n".join(
+        f"{key} = {value!r}".replace("'", '"') for key, value in said.items() if value is not None
+    )
+    columns = "columns = { a = { range = [0, 1] }, b = { range = [0, 1] } }"
+    lines += "\nclasses = [0, 1]\npublic_num_examples = 9"
+    text = of.text.replace('source = "digits"', f"{lines}\n{columns}")
+    return patient(parse(text, home=home))
