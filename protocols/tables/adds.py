@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from securefl.protocols.tables.studies import PRINTED as PAPERS
 from securefl.protocols.tables.studies import arm, packaged, study_of
-from securefl.published.table import Figure, Measure, Part, Row, Table
+from securefl.published.table import Axis, Figure, Measure, Part, Row, Table
 
 OURS: Final = "ADDS (LRP)"
 _VGG: Final = "a VGG-like network of 5.68M parameters"
@@ -93,14 +93,14 @@ def part(
     study: str,
     figures: Mapping[str, Mapping[Measure, Figure]],
     own_arms: list[dict[str, Any]],
-    lamdas: tuple[float, float],
+    lamdas: Axis,
     setting: Mapping[str, Any],
     changes: Mapping[str, Any],
 ) -> Part:
     """A part with all six systems.
 
     study: the packaged one to which `changes` are applied. lamdas: those of pFedMe that tuning tries. Each of
-    them, times a learning rate of the grid beside it, must be below 2.
+    them, times eight learning rates, must be below 2.
     """
     text = study_of(packaged(study), own_arms, {"data.holdout": 0.2, **changes})
     rows = tuple(
@@ -109,7 +109,7 @@ def part(
             arm=label,
             figures=own,
             options={"lamda": 15.0} if label == "PFedMe" else {},
-            tunes=("lamda", lamdas) if label == "PFedMe" else None,
+            tunes=lamdas if label == "PFedMe" else None,
             sends=("update", "map") if label in _SENDS_MAP else ("update",),
         )
         for label, own in figures.items()
@@ -125,7 +125,7 @@ def _images(seeds: Sequence[int]) -> tuple[Part, Part]:
             study,
             figures,
             arms(0.2, lamda=15.0, eta=0.05, rate=rate),
-            (2.5, 7.5),
+            Axis(key="lamda", values=(0.5, 1.0, 2.0), below=(0.125, 0.25)),
             {"data.source": "FEMNIST", "model.kind": _VGG},
             {"data.test_clients": 10, "study.seeds": list(seeds)},
         )
@@ -179,7 +179,7 @@ def _shakespeare(fraction: float, changes: Mapping[str, Any]) -> Part:
         },
         # With SGD at rate 1, steps near the proximal point need a lambda below 2.
         arms(fraction, lamda=1.5, eta=0.5, rate=0.02),
-        (0.4, 0.8),
+        Axis(key="lamda", values=(0.05, 0.1, 0.2), below=(0.0125, 0.025)),
         {"data.source": "Shakespeare of LEAF", "model.width": 1.0},
         changes,
     )
