@@ -174,13 +174,14 @@ class Bar(BarGroup):
 # Tuned settings -------------------------------------------------------------------------------------------
 
 # Every system has SIZE candidates. A system without an option of its own has SIZE learning rates; a system
-# with one (FedProx's mu, FedProf's alpha) has three, with three values each. If the best one is at an edge of
+# with one (FedProx's mu, FedProf's alpha) has three, with three values each. All have the same least and
+# largest rate: the rate moves accuracies by more than systems do. If the best one is at an edge of
 # its grid, a better one may be beyond: there the grid goes on, once. Candidates are compared under seeds and
 # on test records that measure nothing. A record's side follows from its content, so that no record does both
 # under any seed.
-MANY: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 16.0)
+MANY: Final = tuple(2.0 ** (k / 2) for k in range(-4, 5))
 """Factors on the paper's learning rate, for a system without an option of its own."""
-FEW: Final = (1 / 2, 1.0, 2.0)
+FEW: Final = (1 / 4, 1.0, 4.0)
 """Factors for a system whose own option has three values."""
 SIZE: Final = len(MANY)
 """The number of candidates of every system."""
@@ -191,9 +192,9 @@ FIRST_SEED: Final = 1001
 SHARE: Final = 0.5
 """The share of the test records that choose."""
 GRID: Final = (
-    f"{SIZE} candidates a system: the paper's learning rate times {MANY[0]:g} to {MANY[-1]:g}, or times "
-    f"{', '.join(f'{f:g}' for f in FEW)} with three values of the system's own option. A best one at an edge "
-    f"has two more values beyond. The highest accuracy on {SHARE:.0%} of the test records, the mean over "
+    f"{SIZE} candidates a system: {SIZE} learning rates from {MANY[0]:g} to {MANY[-1]:g} times the paper's, "
+    "or three in the same range with three values of the system's own option. If the best one is at an edge, "
+    f"two more values beyond it. The highest accuracy on {SHARE:.0%} of the test records, the mean over "
     f"{SEEDS} seeds that measure nothing, chooses. The other records measure."
 )
 """The grid in words, for reports."""
@@ -218,8 +219,8 @@ def axes(part: Part, row: Row) -> tuple[Axis, ...]:
     rates = Axis(
         key=RATE,
         values=tuple(f * paper for f in factors),
-        below=tuple(factors[0] * f * paper for f in (1 / 4, 1 / 2)),
-        above=tuple(factors[-1] * f * paper for f in (2, 4)),
+        below=tuple(factors[0] * f * paper for f in (1 / 16, 1 / 4)),
+        above=tuple(factors[-1] * f * paper for f in (4, 16) if factors[-1] * f <= row.fastest),
     )
     return (rates,) if row.tunes is None else (rates, row.tunes)
 

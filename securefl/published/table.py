@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from math import inf
 from typing import Any, Final
 
 from securefl.core.errors import ConfigError, DataError
@@ -129,7 +130,8 @@ class Row:
 
     label: the paper's name of the system. arm: the name of the arm that runs it. figures: as printed.
     options: the paper's values of the system's options, by their names here. tunes: the option, if any, that
-    tuning chooses beside the learning rate. sends: those values that it sends
+    tuning chooses beside the learning rate. fastest: the largest factor on the study's learning rate that
+    the system takes. sends: those values that it sends
     of the study's `non_private`; by default all.
 
     Raises nothing.
@@ -144,6 +146,7 @@ class Row:
     figures: Mapping[Measure, Figure] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     tunes: Axis | None = None
+    fastest: float = inf
     sends: tuple[str, ...] | None = None
 
 

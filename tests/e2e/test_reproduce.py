@@ -75,6 +75,7 @@ def test_a_table_of_another_size_has_a_folder_and_a_command_of_its_own(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # some thirty runs, on a busy machine
 @pytest.mark.usefixtures("forked_cells")
 def test_a_tuned_table_from_its_choice_to_its_csv(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

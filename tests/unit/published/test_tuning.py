@@ -65,11 +65,11 @@ def test_every_system_is_tried_as_often_on_the_choosing_half_under_seeds_that_me
 
 def test_every_candidate_has_its_settings_beside_the_arms_own() -> None:
     arms = {arm.name: arm for arm in FIRST.parts[0].study.arms}
-    own = arms["FedProf, local learning rate 0.1, alpha 50"]
+    own = arms["FedProf, local learning rate 0.05, alpha 50"]
     assert own.local is not None
-    assert (own.local.learning_rate, own.local.epochs, own.options.alpha) == (0.1, 2, 50.0)  # type: ignore[attr-defined]
+    assert (own.local.learning_rate, own.local.epochs, own.options.alpha) == (0.05, 2, 50.0)  # type: ignore[attr-defined]
     rates = sorted(arm.local.learning_rate for name, arm in arms.items() if "FedAvg" in name and arm.local)
-    assert rates == pytest.approx([0.2 * 2.0**k for k in range(-4, 5)])
+    assert rates == pytest.approx([0.2 * 2.0 ** (k / 2) for k in range(-4, 5)])
 
 
 def test_the_most_accurate_candidate_is_chosen_and_measured_on_the_other_half() -> None:
@@ -85,29 +85,31 @@ def test_the_most_accurate_candidate_is_chosen_and_measured_on_the_other_half() 
 
 
 def test_a_grid_whose_best_is_at_its_edge_is_widened_once_and_says_so() -> None:
-    found = scored(**{"local_learning_rate_3.2": 0.8, "local_learning_rate_0.1_alpha_50": 0.9})
+    found = scored(**{"local_learning_rate_0.8": 0.8, "local_learning_rate_0.05_alpha_50": 0.9})
     wider = choosing(TABLE, found)
     assert wider is not None
     assert [row.arm for row in wider.parts[0].rows] == [
-        "FedAvg, local learning rate 6.4",
+        "FedAvg, local learning rate 3.2",
         "FedAvg, local learning rate 12.8",
-        "FedProf, local learning rate 0.025, alpha 50",
-        "FedProf, local learning rate 0.05, alpha 50",
+        "FedProf, local learning rate 0.003125, alpha 50",
+        "FedProf, local learning rate 0.0125, alpha 50",
     ]
-    runs_there = tried(wider, **{"local_learning_rate_6.4": 0.85, "local_learning_rate_0.025_alpha_50": 0.95})
+    runs_there = tried(
+        wider, **{"local_learning_rate_3.2": 0.85, "local_learning_rate_0.003125_alpha_50": 0.95}
+    )
     final = runs.scores(TABLE, runs_there, found)
-    assert runs.best_of(final["one", "FedAvg"])[0] == (("local.learning_rate", 6.4),)
+    assert runs.best_of(final["one", "FedAvg"])[0] == (("local.learning_rate", 3.2),)
     assert len(final["one", "FedProf"]) == runs.SIZE + 2
     assert [*runs.in_words(TABLE, final)] == [
-        "one: Avg: chosen local learning rate 6.4 (0.850, of 9 candidates and 2 beyond an edge).",
-        "one: Ours: chosen local learning rate 0.025, alpha 50 (0.950, of 9 candidates and 2 beyond an edge; "
-        "local.learning_rate 0.025 is still at an edge and alpha 50 is the end of its range).",
+        "one: Avg: chosen local learning rate 3.2 (0.850, of 9 candidates and 2 beyond an edge).",
+        "one: Ours: chosen local learning rate 0.003125, alpha 50 (0.950, of 9 candidates and 2 beyond an "
+        "edge; local.learning_rate 0.003125 is still at an edge and alpha 50 is the end of its range).",
     ]
 
 
 def test_a_study_beyond_the_edges_names_what_its_systems_send() -> None:
     """FedAvg sends no profile: a study with it alone must not name one."""
-    wider = choosing(TABLE, scored(**{**INSIDE, "local_learning_rate_3.2": 0.85}))
+    wider = choosing(TABLE, scored(**{**INSIDE, "local_learning_rate_0.8": 0.85}))
     assert wider is not None
     assert wider.parts[0].study.privacy.non_private == ("update",)
 
@@ -116,6 +118,16 @@ def test_a_study_beyond_the_edges_names_what_its_systems_send() -> None:
 def test_a_grid_that_is_all_edge_is_refused(values: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="Expected three or more values of mu in rising order"):
         Axis(key="mu", values=values)
+
+
+def test_all_systems_have_the_same_least_and_largest_rate() -> None:
+    """One had rates to 16 times the paper's and another to twice it, and the first one won."""
+    rates = [runs.axes(PART, row)[0] for row in (AVG, OURS)]
+    ends = [(own.below, own.values[0], own.values[-1], own.above) for own in rates]
+    for one, other in zip(*ends, strict=True):
+        assert one == pytest.approx(other)
+    slow = runs.axes(PART, replace(OURS, fastest=4.0))[0]
+    assert (slow.values, slow.above) == ((0.05, 0.2, 0.8), ())
 
 
 def test_a_grid_of_another_size_is_refused() -> None:
