@@ -143,6 +143,18 @@ def lenet5() -> Iterator[str]:
         )
 
 
+def rates() -> Iterator[str]:
+    for arm, own in read("fedprof_rates.csv").groupby("arm", sort=False):
+        by_rate = [
+            (
+                f"{seeds['best_accuracy'].mean():.3f} ± {seeds['best_accuracy'].std():.3f}",
+                ", ".join("–" if pd.isna(count) else f"{count:.0f}" for count in seeds["rounds_to_target"]),
+            )
+            for _, seeds in own.groupby("local.learning_rate")
+        ]
+        yield _row(arm, *(cell for pair in by_rate for cell in pair))
+
+
 def ablations() -> Iterator[str]:
     groups = read("fedcor_ablations.csv").groupby(
         ["arm.interval", "arm.annealing", "arm.warm_up"], sort=False
@@ -166,6 +178,7 @@ def whole(file: str, *without: str) -> Iterator[str]:
 
 OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "LeNet-5 under full aggregation": lenet5,
+    "FedProf's Table 4, by learning rate": rates,
     "FedCor's ablations": ablations,
     "How normal representations are": lambda: whole("representations.csv", "elements"),
     "Targets by protocol": lambda: whole("targets.csv"),
