@@ -1,8 +1,9 @@
 """The tables of docs/results.md that follow from the files in benchmarks/results.
 
-    python benchmarks/results_page.py [--write]    # are the rows below each heading so, or write them
+    python benchmarks/results_page.py [--write]    # are the tables below the headings so, or write them
 
-Headings and sentences are a person's. The page's other figures are compared by tests/e2e/test_figures.py.
+The heads and rows of a published table, and the sentence behind it, follow from the values of every seed.
+Other headings and sentences are a person's. tests/e2e/test_figures.py compares the page's other figures.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Any
+from math import nan
 
 import pandas as pd
 from kept import DOCS, RESULTS, read
 
-from securefl.published import comparison
+from securefl.published import Measure, Table, comparison
+from securefl.published.table import tasks
+from securefl.report.significance import least_pairs
 
 sys.path.append(str(DOCS.parent / "tools"))
 import made
@@ -25,111 +28,106 @@ PAGE = DOCS / "results.md"
 Cells = list[str]
 
 
-class Figure:
-    """One measure of one system: a row of a file that `comparison.write` made."""
-
-    def __init__(self, row: pd.Series[Any]) -> None:
-        self._row, self.least = row, "≥ " if row["reached"] < row["seeds"] else ""
-        self.p = "" if pd.isna(row["adjusted_p"]) else f"{row['adjusted_p']:.3f}"
-        self.reached = f"{row['reached']} of {row['seeds']}"
-
-    def printed(self, form: str, without: str = "–") -> str:
-        """The paper's figure, or `without` if it prints none."""
-        return without if pd.isna(self._row["published"]) else format(self._row["published"], form)
-
-    def measured(self, digits: int) -> str:
-        """The mean over seeds, and their standard deviation if there are several."""
-        row = self._row
-        spread = "" if row["seeds"] == 1 else f" ± {row['deviation']:.{digits}f}"
-        return f"{row['measured']:.{digits}f}{spread}"
-
-    def both(self, form: str, digits: int, without: str = "–") -> str:
-        return f"{self.printed(form, without)}, {self.measured(digits)}"
+def figures_of(file: str) -> tuple[Table, pd.DataFrame]:
+    """A published table, and its figures as `comparison.compare` has them, from benchmarks/results."""
+    (point,) = entry_points(group="securefl.tables", name=file.removesuffix("_tuned"))
+    table = point.load()
+    kept = comparison.read(RESULTS / f"{file}.csv", table)
+    return table, comparison.compare(table, kept) if "value" in kept else without_seeds(table, kept)
 
 
-def beside_published(file: str, measures: Sequence[str], shown: Callable[..., Cells]) -> Cells:
-    """The rows of a published table. shown: makes the cells of one system from the figures of `measures`."""
-    (table,) = entry_points(group="securefl.tables", name=file.removesuffix("_tuned"))
-    kept = comparison.read(RESULTS / f"{file}.csv", table.load())
-    rows = []
-    for (part, system), own in kept.groupby(["part", "system"], sort=False):
-        figures = {row["measure"]: Figure(row) for _, row in own.iterrows()}
-        name = system if kept["part"].nunique() == 1 else f"{part.replace(' aggregation', '')}: {system}"
-        rows.append(_row(name, *shown(*(figures[measure] for measure in measures))))
-    return rows
+def without_seeds(table: Table, kept: pd.DataFrame) -> pd.DataFrame:
+    """The figures of a file of means, whose values by seed were not kept: no intervals, no effect sizes."""
+    ours = {part.name: row.label for part in table.parts for row in part.rows if row.arm == part.ours}
+    cells = ["part", "measure"]
+    best = kept[kept["system"] == kept["part"].map(ours)].set_index(cells)["measured"]
+    gaps = kept["measured"] - best.reindex(kept.set_index(cells).index).to_numpy()
+    higher = kept["measure"].map(lambda name: Measure(name).higher_is_better)
+    rival = kept["adjusted_p"].notna()
+    needed = rival.groupby([kept[cell] for cell in cells]).transform("sum").clip(lower=1).map(least_pairs)
+    return kept.assign(
+        lead=gaps.where(~higher, -gaps).where(rival),
+        **dict.fromkeys(("low", "high", "effect"), nan),
+        level=0,
+        p=kept["adjusted_p"].where(kept["seeds"] >= needed),
+        needed=needed,
+    )
+
+
+def beside_published(file: str, measures: Sequence[str]) -> list[str]:
+    """A published table: its heads, a row for each system, and what the seeds say.
+
+    Published and measured figures of two tasks have heads that say so.
+    """
+    table, figures = figures_of(file)
+    printed = {(part.name, row.label): row.figures for part in table.parts for row in part.rows}
+    published, here = ("published", "measured") if (task := tasks(table)) is None else ("published", "a twin")
+    words = [published, here, "lead"]
+    heads = [f"{measure}, {word}" for measure in measures for word in words]
+    if task is not None:
+        heads[:2] = (f"{head} ({own})" for head, own in zip(heads, task, strict=False))
+    rows = [_row("", *heads), f"|{'---|' * (1 + len(heads))}"]
+    for (part, system), own in figures.groupby(["part", "system"], sort=False):
+        by_measure = {row.measure: row for row in own.itertuples()}
+        cells: list[str] = []
+        for measure in map(Measure, measures):
+            one = by_measure[measure]
+            lead = "" if pd.isna(one.lead) else comparison.lead_words(measure, one)
+            paper = comparison.published_words(measure, printed[part, system])
+            cells += [paper, comparison.measured_words(measure, one), lead]
+        name = system if figures["part"].nunique() == 1 else f"{part.replace(' aggregation', '')}: {system}"
+        rows.append(_row(name, *cells))
+    return [*rows, "", f"{SAYS}{sentence(table, figures, measures)}"]
+
+
+def sentence(table: Table, figures: pd.DataFrame, measures: Sequence[str]) -> str:
+    """Whom the own systems lead and follow in each measure. The largest group of rivals is counted alone."""
+    ours = {(part.name, row.label) for part in table.parts for row in part.rows if row.arm == part.ours}
+    rivals = figures[[key not in ours for key in zip(figures["part"], figures["system"], strict=True)]]
+    found = []
+    for measure in measures:
+        words: dict[str, list[str]] = {}
+        for one in rivals[rivals["measure"] == measure].itertuples():
+            part = "" if len(table.parts) == 1 else f"{one.part.replace(' aggregation', '')}: "
+            words.setdefault(comparison.verdict(one), []).append(f"{part}{one.system}")
+        most = max(words, key=lambda way: len(words[way]))
+        whole = sum(map(len, words.values()))
+        said = [
+            f"{way} {f'{len(own)} of {whole} rivals' if way == most else ' and '.join(own)}"
+            for way, own in words.items()
+        ]
+        found.append(f"{measure}: {'; '.join(said)}")
+    few = "" if figures["low"].notna().any() else " Values by seed were not kept, so there are no intervals."
+    return f"{'. '.join(found)}. Seeds: {figures['seeds'].iloc[0]}.{few}"
 
 
 def _row(*cells: object) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _best_and_rounds(best: Figure, rounds: Figure) -> Cells:
-    return [best.both(".3f", 3), best.p, rounds.both(".0f", 1), rounds.reached, rounds.p]
-
-
-def _last_and_sent(last: Figure, sent: Figure) -> Cells:
-    return [
-        last.printed(".4f"),
-        last.measured(3),
-        sent.printed("g"),
-        sent.least + sent.measured(1),
-        sent.reached,
-    ]
-
-
-def _shares(whole: Figure, alone: Figure, parameters: Figure, macs: Figure) -> Cells:
-    return [*(one.both("g", 3) for one in (whole, alone, parameters, macs)), whole.p]
-
-
-def _three_targets(whole: Figure, alone: Figure, *rounds: Figure) -> Cells:
-    published = ", ".join(one.printed(".0f") for one in rounds)
-    return [whole.both("g", 3), alone.both("g", 3), published, rounds[0].reached]
-
-
+SAYS = "The own system, by "
 _BEST = ("best accuracy", "rounds")
 _SENT = ("last accuracy", "Mb sent")
 _OWN = ("global accuracy", "local accuracy")
-
-PUBLISHED: Mapping[str, tuple[str, Sequence[str], Callable[..., Cells]]] = {
-    "FedProf's Table 3": ("fedprof_v2_table_3", _BEST, _best_and_rounds),
-    "FedProf's Table 4": ("fedprof_v2_table_4_twin", _BEST, _best_and_rounds),
-    "FedProf's Table 5": ("fedprof_v2_table_5_twin", _BEST, _best_and_rounds),
-    "FedProf v1's Table 2": ("fedprof_v1_table_2", _BEST, _best_and_rounds),
-    "FedProf v1's Table 2, tuned": ("fedprof_v1_table_2_tuned", _BEST, _best_and_rounds),
-    "FedProf v1's Table 3": ("fedprof_v1_table_3_twin", _BEST, _best_and_rounds),
-    "FedCor's Table 1": (
-        "fedcor_table_1_twin",
-        ("rounds",),
-        lambda rounds: [rounds.both(".1f", 1, "N/A"), rounds.reached, rounds.p],
-    ),
-    "FedCor's Table 1 on CIFAR-10": (
-        "fedcor_table_1_cifar10_twin",
-        _BEST,
-        lambda best, rounds: [rounds.printed(".1f", "N/A"), rounds.reached, best.measured(3), best.p],
-    ),
-    "FedLog's Table 1": ("fedlog_table_1_mnist_twin", _SENT, _last_and_sent),
-    "FedLog's Table 1 on CIFAR-10": (
-        "fedlog_table_1_cifar10_twin",
-        _SENT,
-        _last_and_sent,
-    ),
+PUBLISHED: Mapping[str, tuple[str, Sequence[str]]] = {
+    "FedProf's Table 3": ("fedprof_v2_table_3", _BEST),
+    "FedProf's Table 4": ("fedprof_v2_table_4_twin", _BEST),
+    "FedProf's Table 5": ("fedprof_v2_table_5_twin", _BEST),
+    "FedProf v1's Table 2": ("fedprof_v1_table_2", _BEST),
+    "FedProf v1's Table 2, tuned": ("fedprof_v1_table_2_tuned", _BEST),
+    "FedProf v1's Table 3": ("fedprof_v1_table_3_twin", _BEST),
+    "FedCor's Table 1": ("fedcor_table_1_twin", ("rounds",)),
+    "FedCor's Table 1 on CIFAR-10": ("fedcor_table_1_cifar10_twin", ("rounds", "best accuracy")),
+    "FedLog's Table 1": ("fedlog_table_1_mnist_twin", _SENT),
+    "FedLog's Table 1 on CIFAR-10": ("fedlog_table_1_cifar10_twin", _SENT),
     "FedLog's Figure 2, two lengths of bodies": (
         "fedlog_figure_2_flexible",
         ("last accuracy", "best accuracy"),
-        lambda last, best: [last.printed(".4f"), last.measured(3), best.measured(3), last.p],
     ),
-    "ADDS' Table III, all systems": (
-        "adds_table_3_all_rows",
-        (*_OWN, "parameters (share)", "MACs (share)"),
-        _shares,
-    ),
-    "ADDS' Table IV": (
-        "adds_table_4_twin",
-        (*_OWN, "rounds to 0.4", "rounds to 0.45", "rounds to 0.5"),
-        _three_targets,
-    ),
+    "ADDS' Table III, all systems": ("adds_table_3_all_rows", (*_OWN, "parameters (share)", "MACs (share)")),
+    "ADDS' Table IV": ("adds_table_4_twin", (*_OWN, "rounds to 0.4")),
 }
-"""By the section's heading: the file, its table, and the cells of a system from these measures."""
+"""By the section's heading: the file, and the measures that are shown."""
 
 
 def lenet5() -> Iterator[str]:
@@ -143,6 +141,18 @@ def lenet5() -> Iterator[str]:
             f"{row['best_accuracy']:.3f}",
             "–" if pd.isna(reached) else f"{reached:.0f}",
         )
+
+
+def rates() -> Iterator[str]:
+    for arm, own in read("fedprof_rates.csv").groupby("arm", sort=False):
+        by_rate = [
+            (
+                f"{seeds['best_accuracy'].mean():.3f} ± {seeds['best_accuracy'].std():.3f}",
+                ", ".join("–" if pd.isna(count) else f"{count:.0f}" for count in seeds["rounds_to_target"]),
+            )
+            for _, seeds in own.groupby("local.learning_rate")
+        ]
+        yield _row(arm, *(cell for pair in by_rate for cell in pair))
 
 
 def ablations() -> Iterator[str]:
@@ -168,6 +178,7 @@ def whole(file: str, *without: str) -> Iterator[str]:
 
 OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "LeNet-5 under full aggregation": lenet5,
+    "FedProf's Table 4, by learning rate": rates,
     "FedCor's ablations": ablations,
     "How normal representations are": lambda: whole("representations.csv", "elements"),
     "Targets by protocol": lambda: whole("targets.csv"),
@@ -191,11 +202,13 @@ def written(text: str, heading: str, lines: Sequence[str]) -> str:
     Raises ValueError if the section has no table.
     """
     before, section = text.split(f"\n## {heading}\n")
-    found = re.search(r"(?m)^(\|.*\n\|[-| ]+\|\n)((?:\|.*\n)*)", section)
+    found = re.search(rf"(?m)^(\|.*\n\|[-| ]+\|\n)((?:\|.*\n)*(?:\n{SAYS}.*\n)?)", section)
     if found is None or "\n## " in section[: found.start()]:
         raise ValueError(f"Expected a table under {heading!r} in {PAGE}, got none. Write its heading there.")
+    headed = any(re.fullmatch(r"[|-]+", line) for line in lines)
+    begin = found.start() if headed else found.end(1)
     table = "".join(f"{row}\n" for row in lines)
-    return f"{before}\n## {heading}\n{section[: found.end(1)]}{table}{section[found.end() :]}"
+    return f"{before}\n## {heading}\n{section[:begin]}{table}{section[found.end() :]}"
 
 
 def page() -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from securefl.protocols.tables.studies import SCALING, arm, packaged, printed, study_of
-from securefl.published.table import Figure, Measure, Part, Row, Table
+from securefl.published.table import Axis, Figure, Measure, Part, Row, Table
 
 OURS: Final = "FedLog-C"
 """The system that the paper compares all others with."""
@@ -42,12 +42,12 @@ _CIFAR10_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "CS-FL": {"measurements": 0.2, "sparsity": 0.0005, "vote_rate": 0.01}
 }
 """Those options that differ on CIFAR-10 (Table A.3)."""
-_TUNES: Final[Mapping[str, tuple[str, tuple[float, float]]]] = {
-    "FedRep": ("head_rate", (1.0, 5.0)),
-    "CS-FL": ("vote_rate", (0.001, 0.01)),
-    "FedProto": ("lamda", (0.1, 1.0)),
-    "FedDBE": ("kappa", (1.0, 10.0)),
-    OURS: ("alpha", (0.01, 0.1)),
+_TUNES: Final[Mapping[str, Axis]] = {
+    "FedRep": Axis(key="head_rate", values=(1.0, 5.0, 25.0), below=(0.04, 0.2), above=(125.0, 625.0)),
+    "CS-FL": Axis(key="vote_rate", values=(1e-4, 1e-3, 0.01), below=(1e-6, 1e-5), above=(0.1, 1.0)),
+    "FedProto": Axis(key="lamda", values=(0.1, 1.0, 10.0), below=(1e-3, 0.01), above=(100.0, 1000.0)),
+    "FedDBE": Axis(key="kappa", values=(0.1, 1.0, 10.0), below=(1e-3, 0.01), above=(100.0, 1000.0)),
+    OURS: Axis(key="alpha", values=(1e-3, 0.01, 0.1), below=(1e-5, 1e-4), above=(1.0, 10.0)),
 }
 _KEPT: Final[Mapping[str, Mapping[str, Any]]] = {"FedPer": {"layers": 2}, "FedRep": {"layers": 2}}
 """The number of layers that clients keep in the paper."""

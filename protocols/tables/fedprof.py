@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from securefl.protocols.tables.studies import arm, packaged, study_of
-from securefl.published.table import Figure, Measure, Part, Row
+from securefl.published.table import Axis, Figure, Measure, Part, Row
 
 Group = Literal["full", "partial"]
 GROUPS: Final[tuple[Group, ...]] = ("full", "partial")
@@ -30,11 +30,11 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "AFL": {"excluded": 0.75, "temperature": 0.01, "explored": 0.1, "momentum": "some, of no stated size"},
 }
 """Their options according to the papers, or to the papers that they cite."""
-TUNES: Final[Mapping[str, tuple[str, tuple[float, float]]]] = {
-    "FedProx": ("mu", (0.01, 0.1)),
-    "FedADAM": ("learning_rate", (1e-3, 1e-2)),
-    "AFL": ("momentum", (0.0, 0.9)),
-    OURS: ("alpha", (10.0, 25.0)),
+TUNES: Final[Mapping[str, Axis]] = {
+    "FedProx": Axis(key="mu", values=(0.01, 0.1, 1.0), below=(1e-4, 1e-3), above=(10.0, 100.0)),
+    "FedADAM": Axis(key="learning_rate", values=(1e-3, 1e-2, 0.1), below=(1e-5, 1e-4), above=(1.0, 10.0)),
+    "AFL": Axis(key="momentum", values=(0.0, 0.5, 0.9), above=(0.95, 0.99)),
+    OURS: Axis(key="alpha", values=(5.0, 10.0, 25.0), below=(1.0, 2.5), above=(50.0, 100.0)),
 }
 """What `securefl reproduce --tuned` chooses beside the learning rate."""
 SENDS: Final[Mapping[str, tuple[str, ...]]] = {"AFL": ("loss",), OURS: ("profile",)}

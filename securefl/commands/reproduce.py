@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from securefl.core.installed import entry_points
 from securefl.report.terminal import say
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import Console
 
     from securefl.published.table import Table
@@ -28,11 +27,12 @@ Example:  securefl reproduce
           securefl reproduce fedprof_v2_table_3
           securefl reproduce fedprof_v2_table_3 --json --workers 2
           securefl reproduce fedprof_v2_table_3 --tuned
+          securefl reproduce fedprof_v2_table_3_twin --seeds 8 --rounds 50
 """
 
 
-CHOOSING = "choosing"
-"""The folder of the runs that choose settings, in that of a tuned table."""
+CHOOSING, WIDENED = "choosing", "beyond-edges"
+"""The folders of the runs that choose settings, in that of a tuned table."""
 
 
 def _names() -> list[str]:
@@ -55,12 +55,16 @@ def _names() -> list[str]:
     help="First choose each system's learning rate, and its own option, by a half of the test records. The "
     "other half then measures.",
 )
+@click.option("--seeds", type=click.IntRange(1, 1000), help="Measure with so many seeds, from 1.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Measure with so many rounds.")
 @with_json("Print the results as JSON, and nothing else.")
 def reproduce(
     table: str | None,
     out: Path,
     workers: int | None,
     tuned: bool,
+    seeds: int | None,
+    rounds: int | None,
     as_json: bool,
 ) -> None:
     """Measure a published TABLE again, and print its figures beside the published ones.
@@ -69,26 +73,34 @@ def reproduce(
     its state: not begun, n of m cells, or done. A cell is one system under one seed. A table begun with
     --tuned has a second state.
 
-    The table's folder gets a run folder for each part, with a report, and table.csv with every figure and
-    every difference of data and scale. Pictures such as traces-rounds.png have the accuracy of all systems
-    over the rounds, time or energy that the table counts, with the paper's figures beside.
+    The table's folder gets a run folder for each part, with a report. table.csv has every figure of every
+    seed, each claim, and every difference of data and scale; traces.csv has accuracies by round. Pictures
+    such as traces-rounds.png have the accuracy of all systems over the rounds, time or energy that the table
+    counts, with the paper's figures beside.
 
     After an interruption, run the same command again: each cell resumes after its last finished round. For a
     finished table it renews table.csv and the pictures. The exit code is 4 if nothing was learnt (see
     `securefl run --help`).
 
     With --tuned every system has the same number of candidates. It takes some three times as long, in the
-    folder TABLE-tuned.
+    folder TABLE-tuned. A table with --seeds or --rounds has a folder of its own too, such as TABLE-seeds-8.
+
+    A difference has a p-value only if so many seeds can make it significant beside so many rivals; else the
+    table says how many could.
     """
     from securefl.published import table as published
 
+    sizes = [f"--{word} {number}" for word, number in (("seeds", seeds), ("rounds", rounds)) if number]
+    flags = [*(["--tuned"] if tuned else []), *sizes]
     if table is None:
-        if tuned:
-            raise click.UsageError("Expected a TABLE with --tuned, got none.")
+        if flags:
+            raise click.UsageError(f"Expected a TABLE with {flags[0]}, got none.")
         _list(out, as_json)
     else:
-        found = published.table_named(table)
-        _reproduce(table, found, out, workers=workers, tuned=tuned, as_json=as_json)
+        from securefl.published.runs import resized
+
+        found = resized(published.table_named(table), seeds, rounds)
+        _reproduce(table, found, out, flags, workers=workers, as_json=as_json)
 
 
 def _list(out: Path, as_json: bool) -> None:
@@ -121,7 +133,7 @@ def _row(name: str, table: Table, out: Path) -> dict[str, Any]:
         "data": table.data,
         "missing": published.missing(table.data),
         "state": _state(lambda: str(standing(table, out / name))),
-        "tuned": _state(lambda: _tuned_state(table, out / _tuned_name(name))),
+        "tuned": _state(lambda: _tuned_state(table, out / f"{name}-tuned")),
     }
 
 
@@ -132,10 +144,6 @@ def _state(state: Callable[[], str]) -> str:
         return f"unusable: {error}"
 
 
-def _tuned_name(name: str) -> str:
-    return f"{name}-tuned"
-
-
 def _tuned_state(table: Table, folder: Path) -> str:
     """The state of the table with --tuned, empty if it was never begun."""
     if not folder.is_dir():
@@ -143,7 +151,9 @@ def _tuned_state(table: Table, folder: Path) -> str:
     from securefl.published.comparison import CSV
     from securefl.published.runs import choosing, standing
 
-    chosen = standing(choosing(table), folder / CHOOSING)
+    first = choosing(table)
+    assert first is not None
+    chosen = standing(first, folder / CHOOSING)
     if chosen.done < chosen.of:
         return f"choosing, {chosen}"
     return "done" if (folder / CSV).is_file() else "chosen, measuring"
@@ -154,7 +164,7 @@ _Run = Callable[["Table", Path], dict[str, "Results"]]
 
 
 def _reproduce(
-    name: str, table: Table, out: Path, *, workers: int | None, tuned: bool, as_json: bool
+    name: str, table: Table, out: Path, flags: Sequence[str], *, workers: int | None, as_json: bool
 ) -> None:
     from rich.console import Console
 
@@ -163,8 +173,8 @@ def _reproduce(
 
     console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
-    folder = out / (_tuned_name(name) if tuned else name)
-    command = f"securefl reproduce {name}{' --tuned' if tuned else ''}"
+    folder = out / "-".join([name, *(flag.removeprefix("--").replace(" ", "-") for flag in flags)])
+    command = " ".join(["securefl reproduce", name, *flags])
 
     def run(part: Table, home: Path) -> dict[str, Results]:
         if (now := standing(part, home)).begun:
@@ -172,31 +182,30 @@ def _reproduce(
         with stoppable(console, f"{command} --out {out}") as stop, Bar(part, console) as bar:
             return run_table(part, home, bar.tell, workers=workers, stop=stop, say=printing(console))
 
-    if tuned:
-        table, results, metrics = _run_tuned(table, folder, run, console)
+    if "--tuned" in flags:
+        table, results = _run_tuned(table, folder, run, console)
     else:
         results = run(table, folder)
-        metrics = {part: with_figures(own) for part, own in results.items()}
+    metrics = {part: with_figures(own) for part, own in results.items()}
     _told(name, command, folder, table, results, metrics, as_json)
     console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
     end_told({part: own.alarms for part, own in results.items()}, all(own.learnt for own in results.values()))
 
 
-def _run_tuned(
-    table: Table, folder: Path, run: _Run, console: Console
-) -> tuple[Table, dict[str, Results], dict[str, pd.DataFrame]]:
-    """The table as it is printed, the results of the runs that measured it, and the metrics of each part."""
+def _run_tuned(table: Table, folder: Path, run: _Run, console: Console) -> tuple[Table, dict[str, Results]]:
+    """The table as it is printed, and the results of the runs that measured it."""
     from securefl.published import runs
-    from securefl.published.comparison import with_figures
 
     console.print(runs.GRID, highlight=False)
-    tried = run(runs.choosing(table), folder / CHOOSING)
-    choice = runs.chosen(table, {name: own.metrics for name, own in tried.items()})
-    for line in runs.in_words(table, choice):
+    tried = None
+    for home in (CHOOSING, WIDENED):
+        if (asked := runs.choosing(table, tried)) is not None:
+            found = {name: own.metrics for name, own in run(asked, folder / home).items()}
+            tried = runs.scores(table, found, tried)
+    assert tried is not None
+    for line in runs.in_words(table, tried):
         console.print(line, highlight=False)
-    results = run(runs.measured(table, choice), folder / "measured")
-    metrics = runs.together(table, choice, {name: with_figures(own) for name, own in results.items()})
-    return runs.tuned(table, choice), results, metrics
+    return runs.tuned(table, tried), run(runs.measured(table, tried), folder / "measured")
 
 
 def _told(
@@ -212,10 +221,9 @@ def _told(
     from securefl.published.table import differences
     from securefl.storage.private_folder import PRIVATE
 
-    figures = comparison.compare(table, metrics)
+    figures = comparison.write(folder, command, table, metrics)
     path = folder / comparison.CSV
-    comparison.write(path, command, table, figures)
-    drawn = traces.write(folder, table, metrics)
+    drawn = traces.write(folder, table, metrics, comparison.values(table, metrics))
     if not as_json:
         echo("\n".join(comparison.lines(table, figures)))
         echo(f"Table: {path}")

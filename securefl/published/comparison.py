@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from securefl.accounting.figures import plain
 from securefl.core.errors import ConfigError
-from securefl.published.table import Figure, Measure, Table, differences
+from securefl.published.table import Figure, Measure, Part, Row, Table, differences, tasks
 from securefl.report import terminal
-from securefl.report.significance import holm, least_p, said, signed_rank
+from securefl.report.plots import evaluated
+from securefl.report.significance import LEVEL, adjusted, listed, rank_biserial, student
 from securefl.report.tables import write_csv
 from securefl.storage.texts import read_text
 
 if TYPE_CHECKING:
     from securefl.study.results import Results
 
-CSV = "table.csv"
+CSV, TRACES = "table.csv", "traces.csv"
 _RUN: Final = ["arm", "seed"]
 
 
@@ -122,109 +125,211 @@ def _of_run(measure: Measure, run: pd.DataFrame, target: float | None) -> tuple[
 # The table ------------------------------------------------------------------------------------------------
 
 
-def compare(table: Table, metrics: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """All figures of a table, published and measured.
+def values(table: Table, metrics: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """All measured figures of a table, run by run: all that its means, intervals and p-values follow from.
 
     Args:
         table: the published table.
         metrics: by the part's name, from `with_figures`.
 
     Returns:
-        A row for each part, measure and system, in their orders. `published` and `published_deviation` are
-        nan if the paper prints none. `measured` and `deviation` (over n - 1) are over the seeds, `seeds` is
-        their number, and `reached` that of the runs which reached the target. `p` is of Wilcoxon's
-        signed-rank test, seed by seed, against the part's own system: nan for that system, and where one of
-        the two lacks the figure under a seed. `adjusted_p` is p by Holm's method over the rivals of the part
-        and measure. `lead` is that of the part's own system over this one, above 0 if it is better.
+        A row for each part, measure, system and seed, in their orders: `value` and `reached` as in `by_seed`.
 
     Raises:
         Nothing.
     """
     found = []
-    for part, measure in product(table.parts, table.measures):
-        target = part.study.study.target
-        ours = by_seed(measure, metrics[part.name], part.ours, target)["value"]
-        group = []
+    for part, measure, row in _cells(table):
+        runs = by_seed(measure, metrics[part.name], row.arm, part.study.study.target)
+        here = {"part": part.name, "system": row.label, "measure": measure.value, "seed": runs.index}
+        found.append(runs.assign(**here)[[*here, "value", "reached"]])
+    return pd.concat(found, ignore_index=True)
+
+
+def traces(table: Table, metrics: Mapping[str, pd.DataFrame], points: int = 40) -> pd.DataFrame:
+    """The accuracies of all runs in at most so many rounds, the last one included, rounded to 4 decimals.
+
+    Returns a row for each part, system and round, with a column for each seed.
+    """
+    found = []
+    for part in table.parts:
+        tested = evaluated(metrics[part.name])
         for row in part.rows:
-            runs = by_seed(measure, metrics[part.name], row.arm, target)
-            own, figure = runs["value"], row.figures.get(measure, Figure(mean=None))
-            tested = row.arm != part.ours and not (own.hasnans or ours.hasnans)
-            group.append(
+            own = tested[tested["arm"] == row.arm].pivot(index="round", columns="seed", values="accuracy")
+            kept = own.iloc[sorted({*np.linspace(0, len(own) - 1, min(points, len(own))).astype(int)})]
+            kept = kept.round(4).rename_axis(columns=None).reset_index()
+            kept.insert(0, "system", row.label)
+            kept.insert(0, "part", part.name)
+            found.append(kept)
+    return pd.concat(found, ignore_index=True)
+
+
+def _cells(table: Table) -> Iterator[tuple[Part, Measure, Row]]:
+    for part, measure in product(table.parts, table.measures):
+        for row in part.rows:
+            yield part, measure, row
+
+
+def compare(table: Table, found: pd.DataFrame) -> pd.DataFrame:
+    """All figures of a table, published and measured.
+
+    Args:
+        table: the published table.
+        found: the figures run by run, from `values` or a file.
+
+    Returns:
+        A row for each part, measure and system, in their orders. `published` and `published_deviation` are
+        nan if the paper prints none. `measured` and `deviation` (over n - 1) are over the seeds, `seeds` is
+        their number, and `reached` that of the runs which reached the target. `lead` is that of the part's
+        own system over this one, seed by seed, the mean, above 0 if it is better; `low` and `high` are the
+        ends of its 95 % interval (Student's t); `effect` is the rank-biserial correlation of the leads, from
+        -1 to 1. `level` is the number of seeds without a known difference (`_leads`). `p` is of Wilcoxon's
+        signed-rank test of the leads, both sides, by Holm's method over the rivals of the part and measure:
+        nan if the seeds could not make it significant. `needed` is the number of seeds that could. These are
+        nan for the part's own system, and where one of the two lacks the figure under a seed.
+
+    Raises:
+        Nothing.
+    """
+    by_system = {key: own.set_index("seed") for key, own in found.groupby(["part", "measure", "system"])}
+    figures = []
+    for part, measure in product(table.parts, table.measures):
+        runs = {row.arm: by_system[part.name, measure.value, row.label] for row in part.rows}
+        ours, leads = runs[part.ours], dict[str, Any]()
+        for arm, own in runs.items():
+            if arm != part.ours and not (own["value"].hasnans or ours["value"].hasnans):
+                leads[arm] = _leads(measure, ours, own)
+        p, needed = adjusted(leads)
+        for row in part.rows:
+            own, printed = runs[row.arm], row.figures.get(measure, Figure(mean=None))
+            lead = leads.get(row.arm)
+            mean, half = (nan, nan) if lead is None else student(lead)
+            figures.append(
                 {
                     "part": part.name,
                     "system": row.label,
                     "measure": measure.value,
-                    "published": figure.mean,
-                    "published_deviation": figure.deviation,
-                    "measured": own.mean(skipna=False),
-                    "deviation": own.std(skipna=False),
-                    "seeds": len(runs),
-                    "reached": runs["reached"].sum(),
-                    "p": signed_rank(own - ours) if tested else nan,
+                    "published": printed.mean,
+                    "published_deviation": printed.deviation,
+                    "measured": own["value"].mean(skipna=False),
+                    "deviation": own["value"].std(skipna=False),
+                    "seeds": len(own),
+                    "reached": own["reached"].sum(),
+                    "lead": mean,
+                    "low": mean - half,
+                    "high": mean + half,
+                    "effect": nan if lead is None else rank_biserial(lead),
+                    "level": nan if lead is None else np.count_nonzero(lead == 0),
+                    "p": p.get(row.arm, nan),
+                    "needed": nan if lead is None else needed,
                 }
             )
-        systems = pd.DataFrame(group)
-        p = systems["p"].dropna()
-        systems["adjusted_p"] = pd.Series([*holm([*p])], index=p.index, dtype=float)
-        ahead = ours.mean(skipna=False) - systems["measured"]
-        found.append(systems.assign(lead=ahead if measure.higher_is_better else -ahead))
-    figures = pd.concat(found, ignore_index=True)
-    return figures.astype(dict.fromkeys(("published", "published_deviation"), float))
+    return pd.DataFrame(figures).astype(dict.fromkeys(("published", "published_deviation"), float))
 
 
-def _printed(figures: pd.DataFrame) -> pd.DataFrame:
-    """The figures as files have them. A lead follows from two rows of them."""
-    own = dict.fromkeys(("measured", "deviation", "p", "adjusted_p"), 5)
-    return figures.drop(columns="lead").round(own)
+def _leads(measure: Measure, ours: pd.DataFrame, own: pd.DataFrame) -> NDArray[np.float64]:
+    """By how much the own system is better than another one, seed by seed.
+
+    A run that never reached the target has a lower bound in place of a figure. Where the bound does not
+    decide which of the two is better, the lead is 0, as of equal figures: no test counts it. Elsewhere it is
+    the least that it can be.
+    """
+    own = own.loc[ours.index]
+    gaps = (own["value"] - ours["value"]).to_numpy()
+    if measure.counts:
+        known = np.where(gaps > 0, ours["reached"], own["reached"])
+        return np.where(known, gaps, 0.0)
+    return -gaps if measure.higher_is_better else gaps
 
 
 def rows(figures: pd.DataFrame) -> list[dict[str, Any]]:
     """The figures of `compare` for JSON. Unknown numbers are None."""
-    found: list[dict[str, Any]] = plain(_printed(figures).to_dict("records"))
+    found: list[dict[str, Any]] = plain(figures.round(5).to_dict("records"))
     return found
 
 
+# In words -------------------------------------------------------------------------------------------------
+
+
 def claims(table: Table, figures: pd.DataFrame) -> list[str]:
-    """For each part and measure a sentence: whom the own system leads, by how much, at which adjusted p."""
+    """For each part and measure a sentence: whom the own system leads, by how much, and how sure that is."""
     found = []
     groups = figures.groupby(["part", "measure"], sort=False)
     for part, measure in product(table.parts, table.measures):
         names = {row.arm: row.label for row in part.rows}
         rivals = groups.get_group((part.name, measure.value))[[row.arm != part.ours for row in part.rows]]
-        compared = rivals[rivals["adjusted_p"].notna()]
-        without = rivals.loc[rivals["measured"].isna(), "system"]
         unit = f" {measure if measure.target is None else 'rounds'}" if measure.counts else ""
         if len(rivals):
-            leads = [*zip(compared["system"], compared["lead"], compared["adjusted_p"], strict=True)]
-            sentence = said(names.get(part.ours, part.ours), leads, unit, [*without])
-            found.append(f"{part.name}, {measure}: {sentence}")
+            words, rows_of = dict[str, list[str]](), cast(Iterable[Any], rivals.itertuples())
+            for rival in rows_of:
+                said = [] if pd.isna(rival.lead) else [f" ({lead_words(measure, rival, unit)})"]
+                words.setdefault(verdict(rival), []).append("".join([str(rival.system), *said]))
+            sentence = "; ".join(f"{way} {listed(own)}" for way, own in words.items())
+            if rivals["measured"].notna().all() and rivals["lead"].isna().all():
+                sentence = "no figure of its own"
+            found.append(f"{part.name}, {measure}: {names.get(part.ours, part.ours)}: {sentence}.")
     return found
+
+
+def verdict(rival: Any) -> str:
+    """What the seeds say of the own system beside a rival: a row of `compare`."""
+    if pd.isna(rival.lead):
+        return "no figure of"
+    if pd.isna(rival.p):
+        return f"no p, which {rival.needed:.0f} seeds could make significant, beside"
+    return "not significant beside" if rival.p >= LEVEL else "ahead of" if rival.lead > 0 else "behind"
+
+
+def lead_words(measure: Measure, rival: Any, unit: str = "") -> str:
+    """The lead over a rival with its interval, the effect size, and p if there is one."""
+
+    def number(value: float) -> str:
+        # With the sign of print: behind a comma, a spreadsheet would run the other one.
+        return f"{value:.{measure.digits}f}".replace("-", "−")
+
+    lead = f"{number(rival.lead)}{unit}"
+    if pd.notna(rival.low):
+        lead += f" [{number(rival.low)} to {number(rival.high)}]"
+    effect = f", r {rival.effect:.2f}" if pd.notna(rival.effect) else ""
+    level = f", level in {rival.level:.0f} of {rival.seeds} seeds" if rival.level else ""
+    p = "" if pd.isna(rival.p) else f", p {rival.p:.3f}" if rival.p >= 0.001 else ", p below 0.001"
+    return f"{lead}{effect}{level}{p}"
 
 
 # As text --------------------------------------------------------------------------------------------------
 
 
 def lines(table: Table, figures: pd.DataFrame) -> list[str]:
-    """The table as lines of text: for each system the published figures, the measured ones, and p."""
+    """The table as lines of text: for each system the published figures, the measured ones, and the lead."""
     found = [f"{table.title} ({table.source})"]
+    if (task := tasks(table)) is not None:
+        found.append(
+            f"Measured is a twin, whose figures are of another task: {task[1]}; published: {task[0]}."
+        )
     for part in table.parts:
         head, cells = ["", "", *(_head(one, part.study.study.target) for one in table.measures)], []
         for row in part.rows:
             own = figures[(figures["part"] == part.name) & (figures["system"] == row.label)]
-            cells.append([row.label, "published", *(_published(one, row.figures) for one in table.measures)])
-            cells.append(["", "measured", *map(_measured, table.measures, own.itertuples())])
-            if own["p"].notna().any():
-                cells.append(["", "p", *own["p"].map("{:.3g}".format, na_action="ignore").fillna("–")])
+            printed = (published_words(one, row.figures) for one in table.measures)
+            cells.append([row.label, "published", *printed])
+            cells.append(["", "measured", *map(measured_words, table.measures, own.itertuples())])
+            if own["lead"].notna().any():
+                leads: Iterable[tuple[Measure, Any]] = zip(table.measures, own.itertuples(), strict=True)
+                told = ("–" if pd.isna(one.lead) else lead_words(measure, one) for measure, one in leads)
+                cells.append(["", "lead", *told])
         found += ["", part.name, *terminal.table(head, cells, None).split("\n")]
-    seeds = figures["seeds"].iloc[0]
     return [
         *found,
         "",
-        f"Measured: mean ± standard deviation over seeds ({seeds}). p: Wilcoxon's signed-rank test against "
-        f"the part's own system, both sides, seed by seed; it cannot be below {least_p(seeds):.3g}.",
-        "Significant is p below 0.05, adjusted for the number of rivals of each part and measure (Holm):",
+        f"Measured: mean ± standard deviation over seeds ({figures['seeds'].iloc[0]}). Lead: of the part's "
+        "own system, seed by seed, above 0 if it is better, with its 95 % interval (Student's t). r: "
+        "rank-biserial correlation, 1 if it is better under all seeds. p: Wilcoxon's signed-rank test, both "
+        "sides, adjusted for the number of rivals of each part and measure (Holm).",
+        f"Significant is p below {LEVEL}. Where no outcome could be significant, there is no p, but the "
+        "number of seeds that could: securefl reproduce TABLE --seeds NUMBER.",
         *(f"- {claim}" for claim in claims(table, figures)),
-        "≥: some runs never reached the target, so the value is a lower bound from their whole length.",
+        "≥: some runs never reached the target, so the value is a lower bound from their whole length. A "
+        "lead is then the least that it can be, and 0 under a seed whose bounds decide nothing (level).",
         "Differences from the paper:",
         *(f"- {difference}" for difference in differences(table)),
     ]
@@ -235,7 +340,8 @@ def _head(measure: Measure, target: float | None) -> str:
     return measure.value if own_target or target is None else f"{measure} to {target:g}"
 
 
-def _published(measure: Measure, figures: Mapping[Measure, Figure]) -> str:
+def published_words(measure: Measure, figures: Mapping[Measure, Figure]) -> str:
+    """The paper's figure: "–" if it prints none, "N/A" if it says so."""
     if (figure := figures.get(measure)) is None or figure.mean is None:
         return "–" if figure is None else "N/A"
     # All printed decimals, and at least as many as measured ones have; a whole number has none.
@@ -244,30 +350,38 @@ def _published(measure: Measure, figures: Mapping[Measure, Figure]) -> str:
     return mean if figure.deviation is None else f"{mean} ± {figure.deviation:g}"
 
 
-def _measured(measure: Measure, own: Any) -> str:
+def measured_words(measure: Measure, own: Any) -> str:
+    """A measured mean over the seeds and its deviation, or a lower bound. own: a row of `compare`."""
     if pd.isna(own.measured):
         return "–"
-    deviation = "" if pd.isna(own.deviation) else f" ± {own.deviation:.{measure.digits}f}"
-    return f"{'≥ ' if own.reached < own.seeds else ''}{own.measured:.{measure.digits}f}{deviation}"
+    mean = f"{own.measured:.{measure.digits}f}"
+    if own.reached < own.seeds:
+        return f"≥ {mean} ({own.reached} of {own.seeds})"
+    return mean if pd.isna(own.deviation) else f"{mean} ± {own.deviation:.{measure.digits}f}"
 
 
-# In a file ------------------------------------------------------------------------------------------------
+# In files -------------------------------------------------------------------------------------------------
 
 
-def write(path: Path, command: str, table: Table, figures: pd.DataFrame) -> None:
-    """Write the figures as CSV, below comments with the command, the table's version and all differences."""
-    comments = [
-        command,
-        f"version {table.version}",
-        f"{table.title} ({table.source})",
+def write(folder: Path, command: str, table: Table, metrics: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Write table.csv, the figures run by run below comments with all differences and claims, and traces.csv.
+
+    Returns the figures of `compare`. The comments begin with the command and the table's version.
+    """
+    found = values(table, metrics)
+    figures = compare(table, found)
+    about = [command, f"version {table.version}", f"{table.title} ({table.source})"]
+    said = [
         *(f"difference: {difference}" for difference in differences(table)),
         *(f"claim: {claim}" for claim in claims(table, figures)),
     ]
-    write_csv(path, _printed(figures), comments)
+    write_csv(folder / CSV, found.round(5), [*about, *said])
+    write_csv(folder / TRACES, traces(table, metrics), about)
+    return figures
 
 
 def read(path: Path, table: Table) -> pd.DataFrame:
-    """The figures of a file that `write` made. Raises ConfigError for another version of the table."""
+    """The rows of a file that `write` made. Raises ConfigError for another version of the table."""
     above = read_text(path).splitlines()
     came = next((line.removeprefix("# ") for line in above if line.startswith("# version ")), "no version")
     if came != f"version {table.version}":

@@ -5,8 +5,8 @@
 With tuned settings, each system's settings are chosen by records that measure nothing afterwards:
 
     choosing(table)                    the studies of all candidates, tested on one half of the test records
-    chosen(table, metrics)             for each system the candidate of the highest accuracy there
-    measured(table, choice)            the studies of the chosen settings, tested on the other half
+    scores(table, metrics)             the accuracy of each; once more for those beyond an edge of a grid
+    measured(table, tried)             the studies of the best ones, tested on the other half
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import product, zip_longest
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pandas as pd
 import tomli_w
@@ -25,7 +25,7 @@ from rich.console import Console
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.logs import to_stderr
 from securefl.core.memory import free_cycles
-from securefl.published.table import Measure, Part, Row, Table, missing
+from securefl.published.table import Axis, Measure, Part, Row, Table, missing
 from securefl.report.terminal import say as line_on
 from securefl.storage.folder_lock import locked
 from securefl.storage.private_folder import CONFIG
@@ -84,6 +84,21 @@ def run_table(
             free_cycles()
             stop.check()
     return found
+
+
+def resized(table: Table, seeds: int | None, rounds: int | None) -> Table:
+    """The table with so many seeds, from 1, and rounds; with its own where that is None."""
+
+    def of(part: Part) -> Part:
+        study, own = toml(part.text), part.study.study
+        if seeds is not None:
+            put(study, "study.seeds", [*range(1, seeds + 1)])
+        if rounds is not None:
+            put(study, "study.rounds", rounds)
+            put(study, "study.evaluate_every", min(rounds, own.evaluate_every))
+        return replace(part, text=tomli_w.dumps(study))
+
+    return table if seeds is rounds is None else replace(table, parts=tuple(map(of, table.parts)))
 
 
 def _home(folder: Path, part: Part) -> Path:
@@ -158,24 +173,29 @@ class Bar(BarGroup):
 
 # Tuned settings -------------------------------------------------------------------------------------------
 
-# Every system has SIZE candidates. A system without an option of its own has SIZE learning rates. A system
-# with one (FedProx's mu, FedProf's alpha) has a half of them, with two values each. So none is tried more
-# often than another. A test record's half follows from its content: under no seed does it both choose and
-# measure.
-MANY: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+# Every system has SIZE candidates. A system without an option of its own has SIZE learning rates; a system
+# with one (FedProx's mu, FedProf's alpha) has three, with three values each. All have the same least and
+# largest rate: the rate moves accuracies by more than systems do. If the best one is at an edge of
+# its grid, a better one may be beyond: there the grid goes on, once. Candidates are compared under seeds and
+# on test records that measure nothing. A record's side follows from its content, so that no record does both
+# under any seed.
+MANY: Final = tuple(2.0 ** (k / 2) for k in range(-4, 5))
 """Factors on the paper's learning rate, for a system without an option of its own."""
-FEW: Final = (0.5, 1.0, 2.0)
-"""Factors for a system whose own option has two values."""
+FEW: Final = (1 / 4, 1.0, 4.0)
+"""Factors for a system whose own option has three values."""
 SIZE: Final = len(MANY)
 """The number of candidates of every system."""
 SEEDS: Final = 2
-"""The number of the table's seeds, from the first, under which candidates are compared."""
+"""The number of seeds under which candidates are compared."""
+FIRST_SEED: Final = 1001
+"""The first of them, beyond those of every table."""
 SHARE: Final = 0.5
 """The share of the test records that choose."""
 GRID: Final = (
-    f"{SIZE} candidates a system: the paper's learning rate times {', '.join(f'{f:g}' for f in MANY)}; or "
-    f"times {', '.join(f'{f:g}' for f in FEW)} with two values of the system's own option. The highest "
-    f"accuracy on {SHARE:.0%} of the test records, the mean over {SEEDS} seeds, chooses. The others measure."
+    f"{SIZE} candidates a system: {SIZE} learning rates from {MANY[0]:g} to {MANY[-1]:g} times the paper's, "
+    "or three in the same range with three values of the system's own option. If the best one is at an edge, "
+    f"two more values beyond it. The highest accuracy on {SHARE:.0%} of the test records, the mean over "
+    f"{SEEDS} seeds that measure nothing, chooses. The other records measure."
 )
 """The grid in words, for reports."""
 HALVED: Final = (
@@ -183,101 +203,147 @@ HALVED: Final = (
     "FedCor's, and local accuracies are of these alone."
 )
 """What the grid costs studies with a hold-out."""
+RATE: Final = "local.learning_rate"
+
+Candidate = tuple[tuple[str, float], ...]
+"""Settings that one system is tried with: keys of its [[arm]], with their values."""
+Scores = Mapping[tuple[str, str], Mapping[Candidate, float]]
+"""The accuracy of each candidate that was tried, by the part's name and the arm's."""
 
 
-class Candidate(NamedTuple):
-    """Settings that one system is tried with.
-
-    factor: on the study's learning rate. options: the system's own one with its value, if it has one.
-    """
-
-    factor: float
-    options: tuple[tuple[str, float], ...] = ()
-
-    @property
-    def words(self) -> str:
-        """The options, to follow a name or a rate."""
-        return "".join(f", {name} {value:g}" for name, value in self.options)
-
-
-class Chosen(NamedTuple):
-    """The settings that were chosen for a system, and the accuracy that chose them."""
-
-    candidate: Candidate
-    accuracy: float
+def axes(part: Part, row: Row) -> tuple[Axis, ...]:
+    """The settings of a system that tuning chooses: its learning rate, and its own option if it has one."""
+    (arm,) = (arm for arm in part.study.arms if arm.name == row.arm)
+    paper = (arm.local or part.study.local).learning_rate
+    factors = MANY if row.tunes is None else FEW
+    rates = Axis(
+        key=RATE,
+        values=tuple(f * paper for f in factors),
+        below=tuple(factors[0] * f * paper for f in (1 / 16, 1 / 4)),
+        above=tuple(factors[-1] * f * paper for f in (4, 16) if factors[-1] * f <= row.fastest),
+    )
+    return (rates,) if row.tunes is None else (rates, row.tunes)
 
 
-Choice = Mapping[tuple[str, str], Chosen]
-"""By the part's name and the arm's."""
-
-
-def candidates(row: Row) -> tuple[Candidate, ...]:
-    """The candidates of a system, SIZE of them."""
-    if row.tunes is None:
-        return tuple(Candidate(factor) for factor in MANY)
-    name, values = row.tunes
-    return tuple(Candidate(factor, ((name, value),)) for factor in FEW for value in values)
-
-
-def choosing(table: Table) -> Table:
-    """The studies of all candidates of a table, as a table: a part for each rate."""
-    parts: list[Part] = []
-    for part in table.parts:
-        tried = [(row.arm + one.words, row, one) for row in part.rows for one in candidates(row)]
-        seeds = list(part.study.study.seeds[:SEEDS])
-        parts += _by_rate(part, tried, {"study.seeds": seeds, "data.test_on": "validation"})
-    return replace(table, parts=tuple(parts), title=f"{table.title}: choosing settings", twin_of=None)
-
-
-def chosen(table: Table, metrics: Mapping[str, pd.DataFrame]) -> Choice:
-    """The best candidate of each system. metrics: of each part of `choosing(table)`, by the part's name.
-
-    Of candidates with equal accuracies the first one is taken, which has the lower rate.
-    """
-    found = {}
-    for part in table.parts:
-        for row in part.rows:
-            tried = [
-                Chosen(one, _accuracy(metrics[_name(part, one.factor)], row.arm + one.words))
-                for one in candidates(row)
-            ]
-            found[part.name, row.arm] = max(tried, key=lambda one: one.accuracy)
+def candidates(part: Part, row: Row) -> tuple[Candidate, ...]:
+    """The candidates of a system, SIZE of them. Raises ConfigError for a grid of another size."""
+    own = axes(part, row)
+    found = tuple(
+        tuple(zip([a.key for a in own], one, strict=True)) for one in product(*(a.values for a in own))
+    )
+    if len(found) != SIZE:
+        raise ConfigError(
+            f"Expected {SIZE} candidates of {row.label}, as of every system, got {len(found)}. Give "
+            f"{own[-1].key} {SIZE // len(FEW)} values."
+        )
     return found
 
 
-def measured(table: Table, choice: Choice) -> Table:
-    """The studies of the chosen settings, as a table: a part for each rate that was chosen in a part."""
-    parts: list[Part] = []
+def beyond(part: Part, row: Row, tried: Mapping[Candidate, float]) -> tuple[Candidate, ...]:
+    """The candidates beyond the edges of a grid at which its best one is."""
+    best = dict(best_of(tried)[0])
+    return tuple(
+        tuple({**best, axis.key: value}.items())
+        for axis in axes(part, row)
+        for edge, more in ((axis.values[0], axis.below), (axis.values[-1], axis.above))
+        if best[axis.key] == edge
+        for value in more
+    )
+
+
+def best_of(tried: Mapping[Candidate, float]) -> tuple[Candidate, float]:
+    """The best candidate and its accuracy. Of equal ones the first, which has the lowest learning rate."""
+    return max(sorted(tried.items()), key=lambda one: one[1])
+
+
+def choosing(table: Table, tried: Scores | None = None) -> Table | None:
+    """The studies of all candidates, as a table. With `tried`, of those beyond edges; None without any."""
+    parts = []
     for part in table.parts:
-        taken = [(row.arm, row, choice[part.name, row.arm].candidate) for row in part.rows]
-        parts += _by_rate(part, taken, {})
+        asked = [
+            (f"{row.arm}, {_words(one)}", row, one)
+            for row in part.rows
+            for one in (
+                candidates(part, row) if tried is None else beyond(part, row, tried[part.name, row.arm])
+            )
+        ]
+        seeds = range(max(FIRST_SEED, 1 + max(part.study.study.seeds)), 1 << 31)[:SEEDS]
+        if asked:
+            parts.append(_with(part, asked, {"study.seeds": [*seeds], "data.test_on": "validation"}))
+    title = f"{table.title}: choosing settings"
+    return replace(table, parts=tuple(parts), title=title, twin_of=None) if parts else None
+
+
+def scores(table: Table, metrics: Mapping[str, pd.DataFrame], tried: Scores | None = None) -> Scores:
+    """The accuracies of the candidates of `choosing(table, tried)`, beside those of `tried`.
+
+    metrics: of each of its parts, by the part's name.
+    """
+    found: dict[tuple[str, str], dict[Candidate, float]] = {}
+    for part in table.parts:
+        runs = metrics.get(part.name)
+        for row in part.rows:
+            known = {} if tried is None else dict(tried[part.name, row.arm])
+            asked = candidates(part, row) if tried is None else beyond(part, row, known)
+            if runs is not None:
+                known |= {one: _accuracy(runs, f"{row.arm}, {_words(one)}") for one in asked}
+            found[part.name, row.arm] = known
+    return found
+
+
+def measured(table: Table, tried: Scores) -> Table:
+    """The studies of the chosen settings, as a table."""
+    parts = [
+        _with(part, [(row.arm, row, best_of(tried[part.name, row.arm])[0]) for row in part.rows], {})
+        for part in table.parts
+    ]
     return replace(table, parts=tuple(parts), title=f"{table.title}: tuned", twin_of=None)
 
 
-def together(table: Table, choice: Choice, metrics: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """The metrics of `measured(table, choice)` by the parts of the table itself."""
-    found = {}
-    for part in table.parts:
-        names = dict.fromkeys(_name(part, choice[part.name, row.arm].candidate.factor) for row in part.rows)
-        found[part.name] = pd.concat([metrics[name] for name in names], ignore_index=True)
-    return found
+def tuned(table: Table, tried: Scores) -> Table:
+    """The table as it is printed: with the last accuracy first, and every chosen setting as a difference.
 
-
-def tuned(table: Table, choice: Choice) -> Table:
-    """The table as it is printed: with the last accuracy first, and every chosen setting as a difference."""
+    Its version is the table's own: the studies follow from it and the choices.
+    """
+    parts = tuple(
+        replace(part, rows=tuple(replace(row, options=_not_tuned(row)) for row in part.rows))
+        for part in table.parts
+    )
     measures = tuple(dict.fromkeys((Measure.LAST, *table.measures)))
     halved = (HALVED,) if any(part.study.data.holdout for part in table.parts) else ()
-    words = (*table.differences, GRID, *halved, *in_words(table, choice))
-    return replace(table, measures=measures, differences=words)
+    words = (*table.differences, GRID, *halved, *in_words(table, tried))
+    return replace(table, parts=parts, measures=measures, differences=words)
 
 
-def in_words(table: Table, choice: Choice) -> Iterator[str]:
+def _not_tuned(row: Row) -> dict[str, Any]:
+    return {key: value for key, value in row.options.items() if row.tunes is None or key != row.tunes.key}
+
+
+def in_words(table: Table, tried: Scores) -> Iterator[str]:
     """A sentence for each system: the settings that were chosen, and the accuracy that chose them."""
     for part in table.parts:
         for row in part.rows:
-            one, accuracy = choice[part.name, row.arm]
-            rate = f"{_rate(part, one.factor):g}{one.words}"
-            yield f"{part.name}: {row.label}: chosen learning rate {rate} ({accuracy:.3f})."
+            own = tried[part.name, row.arm]
+            best, accuracy = best_of(own)
+            extra = len(own) - SIZE
+            wider = f", of {SIZE} candidates and {extra} beyond an edge" if extra else ""
+            edges = [*filter(None, (_edge(axis, own) for axis in axes(part, row)))]
+            at = f"; {' and '.join(edges)}" if edges else ""
+            yield f"{part.name}: {row.label}: chosen {_words(best)} ({accuracy:.3f}{wider}{at})."
+
+
+def _edge(axis: Axis, tried: Mapping[Candidate, float]) -> str:
+    """At which edge of all its values a choice still is, or nothing."""
+    values, value = sorted({dict(one)[axis.key] for one in tried}), dict(best_of(tried)[0])[axis.key]
+    if values[0] < value < values[-1]:
+        return ""
+    if not (axis.below if value == values[0] else axis.above):
+        return f"{axis.key} {value:g} is the end of its range"
+    return f"{axis.key} {value:g} is still at an edge"
+
+
+def _words(candidate: Candidate) -> str:
+    return ", ".join(f"{key.replace('.', ' ').replace('_', ' ')} {value:g}" for key, value in candidate)
 
 
 def _accuracy(metrics: pd.DataFrame, arm: str) -> float:
@@ -287,33 +353,19 @@ def _accuracy(metrics: pd.DataFrame, arm: str) -> float:
     return float(best.mean()) if best.notna().all() else -1.0
 
 
-def _by_rate(
-    part: Part, arms: Sequence[tuple[str, Row, Candidate]], changes: Mapping[str, Any]
-) -> Iterator[Part]:
-    """The part once for each rate, with the arms of this rate alone. arms: their names, rows and settings."""
-    for factor in sorted({one.factor for _, _, one in arms}):
-        own = [arm for arm in arms if arm[2].factor == factor]
-        study = toml(part.text)
-        halved = {"data.validation": SHARE, "local.learning_rate": _rate(part, factor)}
-        for key, value in {**changes, **halved}.items():
-            put(study, key, value)
-        unprotected = study["privacy"].get("non_private", [])
-        sent = {name for _, row, _ in own for name in (unprotected if row.sends is None else row.sends)}
-        study["privacy"]["non_private"] = [name for name in unprotected if name in sent]
-        study["arm"] = [{**part.arms[row.arm], "name": name, **dict(one.options)} for name, row, one in own]
-        yield replace(
-            part,
-            name=_name(part, factor),
-            text=tomli_w.dumps(study),
-            rows=tuple(Row(label=name, arm=name) for name, _, _ in own),
-            ours=own[0][0],
-            setting={},
-        )
-
-
-def _name(part: Part, factor: float) -> str:
-    return f"{part.name}, rate x {factor:g}"
-
-
-def _rate(part: Part, factor: float) -> float:
-    return part.study.local.learning_rate * factor
+def _with(part: Part, arms: Sequence[tuple[str, Row, Candidate]], changes: Mapping[str, Any]) -> Part:
+    """The part with these arms alone. arms: their names, rows and settings."""
+    study = toml(part.text)
+    for key, value in {"data.validation": SHARE, **changes}.items():
+        put(study, key, value)
+    unprotected = study["privacy"].get("non_private", [])
+    sent = {name for _, row, _ in arms for name in (unprotected if row.sends is None else row.sends)}
+    study["privacy"]["non_private"] = [name for name in unprotected if name in sent]
+    study["arm"] = []
+    for name, row, settings in arms:
+        own: dict[str, Any] = {"arm": [{**part.arms[row.arm], "name": name}]}
+        for key, value in settings:
+            put(own, f"arm.{key}", value)
+        study["arm"] += own["arm"]
+    rows = tuple(Row(label=name, arm=name) for name, _, _ in arms)
+    return replace(part, text=tomli_w.dumps(study), rows=rows, ours=arms[0][0], setting={})

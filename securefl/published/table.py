@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from math import inf
+from typing import Any, Final
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.installed import entry_points
@@ -96,12 +97,41 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Axis:
+    """A setting of a system that tuning chooses, and the values that it tries.
+
+    key: of the system's [[arm]], dotted. values: three or more, from the lowest. below, above: the values
+    that follow if the best one is the lowest, or the highest; empty at the end of its range.
+
+    Raises ValueError for fewer values, of which the best one is always at an edge, and for another order.
+
+    >>> from securefl.published import Axis
+    >>> Axis(key="momentum", values=(0.0, 0.5, 0.9), above=(0.95, 0.99)).below
+    ()
+    """
+
+    key: str
+    values: tuple[float, ...]
+    below: tuple[float, ...] = ()
+    above: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        whole = [*self.below, *self.values, *self.above]
+        if len(self.values) < 3 or sorted({*whole}) != whole:
+            raise ValueError(
+                f"Expected three or more values of {self.key} in rising order, each once, got {whole}: of "
+                "fewer, the best one is at an edge. Add values."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """A line of a published table.
 
     label: the paper's name of the system. arm: the name of the arm that runs it. figures: as printed.
     options: the paper's values of the system's options, by their names here. tunes: the option, if any, that
-    tuning chooses beside the learning rate, and its two values (`tuning`). sends: those values that it sends
+    tuning chooses beside the learning rate. fastest: the largest factor on the study's learning rate that
+    the system takes. sends: those values that it sends
     of the study's `non_private`; by default all.
 
     Raises nothing.
@@ -115,7 +145,8 @@ class Row:
     arm: str
     figures: Mapping[Measure, Figure] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    tunes: tuple[str, tuple[float, float]] | None = None
+    tunes: Axis | None = None
+    fastest: float = inf
     sends: tuple[str, ...] | None = None
 
 
@@ -268,6 +299,45 @@ def differences(table: Table) -> tuple[str, ...]:
     everywhere = [part.name for part in table.parts]
     derived = [said if own == everywhere else f"{', '.join(own)}: {said}" for said, own in found.items()]
     return (*derived, *table.differences)
+
+
+_SAME_TASK: Final = {
+    "model.kind": "{}",
+    "data.source": "{}",
+    "data.clients": "{} clients",
+    "data.records": "{} records",
+    "local.epochs": "{} epochs",
+    "local.steps": "{} steps",
+    "study.target": "to {}",
+}
+"""What must be the same if two figures are of one task, and its words in a heading."""
+
+
+def tasks(table: Table) -> tuple[str, str] | None:
+    """The published task and the one that was run, in words such as "lenet5, to 0.9", or None if it is one.
+
+    Each has what differs. Where parts differ in it, each value has the part's first word behind it.
+    """
+    found: tuple[dict[str, dict[str, str]], ...] = ({}, {})
+    for part in table.parts:
+        for key in _SAME_TASK.keys() & part.setting.keys():
+            both = show(part.setting[key]), show(value_at(part.study, key, part.study.arms[0]))
+            if both[0] != both[1]:
+                for own, value in zip(found, both, strict=True):
+                    own.setdefault(key, {}).setdefault(value, part.name.split()[0])
+    if not found[0]:
+        return None
+    published, here = (
+        ", ".join(_of_task(words, own[key]) for key, words in _SAME_TASK.items() if key in own)
+        for own in found
+    )
+    return published, here
+
+
+def _of_task(words: str, values: Mapping[str, str]) -> str:
+    """values: each with the first word of the first part that has it."""
+    apart = len(values) > 1
+    return ", ".join(words.format(value) + (f" ({part})" if apart else "") for value, part in values.items())
 
 
 def _of_part(part: Part) -> Iterator[str]:

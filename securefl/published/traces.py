@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from securefl.published.comparison import by_seed, costs
+from securefl.published.comparison import costs
 from securefl.published.table import Figure, Measure, Part, Row, Table
 from securefl.report import style
 from securefl.report.plots import evaluated, lines, seeds_words
@@ -34,31 +34,54 @@ _MARKS: Final[Mapping[str, Mapping[str, Any]]] = {
 _NONE: Final = Figure(mean=None)
 
 
-def write(folder: Path, table: Table, metrics: Mapping[str, pd.DataFrame]) -> list[Path]:
+def write(folder: Path, table: Table, metrics: Mapping[str, pd.DataFrame], found: pd.DataFrame) -> list[Path]:
     """Write the table's pictures into its folder, such as traces-rounds.png. Returns their paths."""
-    found = []
-    for measure, picture in pictures(table, metrics).items():
-        found.append(folder / f"traces-{slug(measure)}.png")
-        write_png(found[-1], picture)
-    return found
+    paths = []
+    for measure, picture in pictures(table, metrics, found).items():
+        paths.append(folder / f"traces-{slug(measure)}.png")
+        write_png(paths[-1], picture)
+    return paths
 
 
-def pictures(table: Table, metrics: Mapping[str, pd.DataFrame]) -> dict[Measure, Picture]:
+def pictures(
+    table: Table, metrics: Mapping[str, pd.DataFrame], found: pd.DataFrame
+) -> dict[Measure, Picture]:
     """A picture for each measure of the table that counts.
 
-    metrics: of each part's results, by the part's name, as `comparison.compare` takes them.
+    Args:
+        table: the published table.
+        metrics: of each part, by its name: arm, seed, round, accuracy, and the costs of the measures.
+            Rounds have no costs, and may leave some out.
+        found: the figures run by run, as `comparison.values` has them.
+
+    Returns:
+        The pictures by measure.
+
+    Raises:
+        Nothing.
     """
     counted = [one for one in table.measures if one.counts and one.target is None]
-    return {measure: _picture(table, measure, metrics) for measure in counted}
+    return {measure: _picture(table, measure, metrics, found) for measure in counted}
 
 
-def _picture(table: Table, measure: Measure, metrics: Mapping[str, pd.DataFrame]) -> Picture:
+def from_file(table: Table, kept: pd.DataFrame, found: pd.DataFrame) -> Picture:
+    """The picture over rounds, from the rows of traces.csv and of table.csv."""
+    names = {row.label: row.arm for part in table.parts for row in part.rows}
+    long = kept.melt(["part", "system", "round"], var_name="seed", value_name="accuracy").dropna()
+    long = long.assign(arm=long["system"].map(names))
+    return _picture(table, Measure.ROUNDS, {str(part): own for part, own in long.groupby("part")}, found)
+
+
+def _picture(
+    table: Table, measure: Measure, metrics: Mapping[str, pd.DataFrame], found: pd.DataFrame
+) -> Picture:
     looks = style.looks(row.label for part in table.parts for row in part.rows)
     heights = [2.3, 0.17 * max(len(part.rows) for part in table.parts) + 0.15] * len(table.parts)
     figure = blank(height=1.1 * len(table.parts) + sum(heights))
     panels = figure.subplots(len(heights), 1, height_ratios=heights)
     for above, below, part in zip(panels[::2], panels[1::2], table.parts, strict=True):
-        _draw(above, below, part, measure, metrics[part.name], looks)
+        needed = found[(found["part"] == part.name) & (found["measure"] == measure)]
+        _draw(above, below, part, measure, metrics[part.name], needed, looks)
     for label, own in _MARKS.items():
         panels[0].plot([], [], color="#555555", linestyle="none", markersize=5, label=label, **own)
     style.legend(figure)
@@ -66,7 +89,13 @@ def _picture(table: Table, measure: Measure, metrics: Mapping[str, pd.DataFrame]
 
 
 def _draw(
-    above: Axes, below: Axes, part: Part, measure: Measure, metrics: pd.DataFrame, looks: Mapping[str, Look]
+    above: Axes,
+    below: Axes,
+    part: Part,
+    measure: Measure,
+    metrics: pd.DataFrame,
+    needed: pd.DataFrame,
+    looks: Mapping[str, Look],
 ) -> None:
     """Draw a part: its curves above, and below what its systems needed to reach the target."""
     target = part.study.study.target
@@ -74,7 +103,9 @@ def _draw(
     names = {row.arm: row.label for row in part.rows}
     own = metrics[metrics["arm"].isin(names)].sort_values(["seed", "round"])
     # Costs add up over all rounds, also over those in which no model was tested.
-    spent = costs(measure, own).groupby([own["arm"], own["seed"]]).cumsum()
+    spent = own["round"]
+    if measure is not Measure.ROUNDS:
+        spent = costs(measure, own).groupby([own["arm"], own["seed"]]).cumsum()
     own = own.assign(spent=spent, arm=own["arm"].map(names))
     for (line, *_), accuracy in lines(above, evaluated(own), looks, x="spent").values():
         # Curves begin at chance, or below 0 for regressions: beside that, the systems would not differ.
@@ -91,7 +122,7 @@ def _draw(
             heights += [best.mean, best.mean + (best.deviation or 0)]
             at = {"clip_on": False, "transform": above.get_yaxis_transform()}
             _mark(above, worn, "published", 1.03 + 0.035 * place, best.mean, yerr=best.deviation, **at)
-        ends += _draw_needed(below, place, row, by_seed(measure, metrics, row.arm, target), measure, worn)
+        ends += _draw_needed(below, place, row, needed[needed["system"] == row.label], measure, worn)
     if printed:
         above.text(1.02, -0.02, "published\nbest", transform=above.transAxes, fontsize=8, va="top")
     if target is not None:

@@ -2,13 +2,13 @@
 
 Two systems are compared by Wilcoxon's signed-rank test, both sides, seed by seed. Several p-values are
 adjusted for their number by Holm's method (1979). A sentence calls a difference significant if p is below
-LEVEL.
+LEVEL. Where no outcome of the seeds could be significant there is no p, but the number of seeds that could.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Final
 
@@ -64,6 +64,43 @@ def signed_rank(gaps: ArrayLike) -> float:
     return float(wilcoxon(differences, method=every).pvalue)
 
 
+def rank_biserial(gaps: ArrayLike) -> float:
+    """The effect size of the signed-rank test (Kerby 2014): from -1 (all pairs below 0) to 1 (all above).
+
+    It is the difference of the two sums of ranks over their sum. Pairs without a difference are left out. If
+    fewer than two remain, it is nan: of one pair it is always 1 or -1.
+    """
+    differences = np.asarray(gaps, dtype=np.float64)
+    differences = differences[differences != 0]
+    if len(differences) < 2:
+        return math.nan
+    from scipy.stats import rankdata  # late, as above
+
+    ranks = rankdata(np.abs(differences))
+    return float(ranks @ np.sign(differences) / ranks.sum())
+
+
+def adjusted(gaps: Mapping[str, ArrayLike]) -> tuple[dict[str, float], int]:
+    """The p-values of several signed-rank tests, adjusted by Holm's method, where they can be below LEVEL.
+
+    Args:
+        gaps: by the test's name, the difference of each pair of seeds.
+
+    Returns:
+        The adjusted p by name, without the tests that could not be significant whatever the signs of their
+        gaps; and the number of pairs with a difference that each test needs.
+
+    Raises:
+        Nothing.
+    """
+    unequal = {name: int(np.count_nonzero(own)) for name, own in gaps.items()}
+    hopeful = sum(pairs >= least_pairs(1) for pairs in unequal.values())
+    # Without any, all of them could be if only there were more seeds.
+    needed = least_pairs(hopeful or max(1, len(gaps)))
+    tested = [name for name, pairs in unequal.items() if pairs >= needed]
+    return dict(zip(tested, holm([signed_rank(gaps[name]) for name in tested]), strict=True)), needed
+
+
 def least_p(seeds: int) -> float:
     """The smallest p of the test with this many pairs: two patterns (all signs equal) of 2^seeds."""
     return float(min(1.0, 2.0 ** (1 - seeds)))
@@ -88,34 +125,6 @@ def holm(p: Sequence[float]) -> tuple[float, ...]:
     found = np.empty(len(p))
     found[order] = np.minimum(grown, 1.0)
     return tuple(map(float, found))
-
-
-def said(
-    label: str, rivals: Sequence[tuple[str, float, float]], unit: str, without: Sequence[str] = ()
-) -> str:
-    """Who is ahead of whom, in a sentence.
-
-    label: the part's own system. rivals: name, lead of the own system over it (above 0 if the own one is
-    better), and adjusted p. unit: follows the leads, such as " rounds". without: the rivals that lack the
-    figure under a seed.
-    """
-    words: dict[str, list[str]] = {"ahead of": [], "behind": [], "not significant beside": []}
-    for name, lead, p in rivals:
-        sure, by = p < LEVEL and lead != 0, f"{_number(abs(lead))}{unit}"
-        way = "not significant beside" if not sure else "ahead of" if lead > 0 else "behind"
-        sign = "+" if lead > 0 else "−" if lead < 0 else ""
-        words[way].append(f"{name} by {by} (p {_p(p)})" if sure else f"{name} ({sign}{by}, p {_p(p)})")
-    words["no figure of"] = [*without]
-    parts = [f"{way} {listed(names)}" for way, names in words.items() if names]
-    return f"{label}: {'; '.join(parts) or 'no figure of its own'}."
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}" if value < 1 else f"{value:.1f}"
-
-
-def _p(p: float) -> str:
-    return f"{p:.3f}" if p >= 0.001 else "below 0.001"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from securefl.data import NAMES
 from securefl.report import plots
 from securefl.report.pages import APART, Picture, environment, number_text
 from securefl.report.run_page import TESTED
-from securefl.report.significance import LEVEL, holm, least_pairs, signed_rank, with_interval
+from securefl.report.significance import LEVEL, adjusted, with_interval
 from securefl.report.style import looks
 from securefl.storage.texts import show
 from securefl.study.finished import EPSILONS, Finished, finished_run
@@ -151,22 +151,19 @@ def _beside_the_first(series: pd.DataFrame, ended: pd.DataFrame, apart: str) -> 
     gaps = ended[[*others]] - ended[[*others.values()]].to_numpy()
     # The test leaves out seeds that ended level.
     unequal = gaps.fillna(0.0).ne(0.0).sum()
-    hopeful = max(1, int((unequal >= least_pairs(1)).sum()))
-    needed = least_pairs(hopeful)
-    tested = [label for label in others if unequal[label] >= needed and not apart]
-    p = holm([signed_rank(gaps[label].dropna()) for label in tested])
+    p, needed = adjusted({label: gaps[label].fillna(0.0) for label in others}) if not apart else ({}, 0)
     series["of"] = "seeds of each" if apart else "paired seeds"
     series["other"] = pd.Series(others, dtype=object)
     series["pairs"], series["points"] = gaps.count().astype(float), 100 * gaps.mean()
-    series["p"] = pd.Series(dict(zip(tested, p, strict=True)), dtype=float)
+    series["p"] = pd.Series(p, dtype=float)
     if not others:
         return ["No arm has an opponent: no later run has an arm with a name of the first run."]
     whys = [
         apart
         or f"{gaps[label].count()} paired seeds, of which {unequal[label]} differ, cannot give a p below "
-        f"{LEVEL} in {counted(hopeful, 'test')}; run {needed} seeds or more in both"
+        f"{LEVEL} in {counted(len(others), 'test')}; run {needed} seeds or more in both"
         for label in others
-        if label not in tested
+        if label not in p
     ]
     return [f"No test: {why}." for why in dict.fromkeys(whys)]
 

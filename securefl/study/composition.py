@@ -27,7 +27,7 @@ from securefl.training.task import Problem
 
 def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
     """The arm's algorithm and plan. Raises ConfigError for a release that the plan would never allow."""
-    unit, problem = study.privacy.unit, world.problem
+    unit, problem = study.privacy.unit, world.under(arm.local).problem
     holders = problem.records if unit == "record" else problem.clients
     with placed(study, "[privacy]"):
         check_delta(study.privacy.delta, holders, force=study.privacy.force_delta)

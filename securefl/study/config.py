@@ -166,11 +166,14 @@ class ArmSection:
     """The keys of an [[arm]] that are not its protocol's options. Tables and plots show it under `name`.
 
     accepts_kept_state: as in `Plan`: the server may open single inputs of this arm's hidden sums.
+    local: keys of [local] that this arm has otherwise, such as `local = { learning_rate = 0.1 }`. The others
+    are those of the section; `epochs` takes the place of `steps` there, and `steps` that of `epochs`.
     """
 
     name: str
     protocol: str
     accepts_kept_state: bool = False
+    local: LocalTraining | None = None
 
     def __post_init__(self) -> None:
         require_name(self.name)
@@ -371,7 +374,7 @@ def parse(
     for name, own in with_one_epsilon(table).items():
         with mistakes.noted():
             if name == "arm":
-                arms = _arms(own, home, namer, brought.protocol)
+                arms = _arms(own, table.get("local"), home, namer, brought.protocol)
             elif name in _SECTIONS:
                 kind = _SECTIONS[name]
                 if name == "model":
@@ -416,8 +419,8 @@ def _require_one_target(privacy: PrivacySection, training: DPSGDSection | None) 
         )
 
 
-def _arms(tables: Any, *read_with: Any) -> tuple[Arm, ...]:
-    """read_with: home, namer and protocol of the study, as for `kind_of`."""
+def _arms(tables: Any, local: Any, *read_with: Any) -> tuple[Arm, ...]:
+    """local: the table [local]. read_with: home, namer and protocol of the study, as for `kind_of`."""
     if not isinstance(tables, list) or not tables:
         raise ConfigError(
             f"Expected at least one [[arm]] in double brackets, got {'[arm]' if tables else 'none'}. "
@@ -426,7 +429,7 @@ def _arms(tables: Any, *read_with: Any) -> tuple[Arm, ...]:
     arms, mistakes = list[Arm](), Mistakes()
     for place, table in enumerate(tables, start=1):
         with mistakes.noted():
-            arms.append(_arm(table, f"arm {place}", *read_with))
+            arms.append(_arm(table, local, f"arm {place}", *read_with))
     if read_with[-1] is not None and all(isinstance(table, dict) and "protocol" in table for table in tables):
         mistakes.said.append(
             "[[arm]] Expected an arm without `protocol`, which the one from Python is for, got none."
@@ -441,7 +444,7 @@ def _arms(tables: Any, *read_with: Any) -> tuple[Arm, ...]:
     return tuple(arms)
 
 
-def _arm(table: Any, where: str, *read_with: Any) -> Arm:
+def _arm(table: Any, local: Any, where: str, *read_with: Any) -> Arm:
     if not isinstance(table, dict):
         raise ConfigError(f"[{where}] Expected a table [[arm]], got {table!r}.")
     kind: Any = None
@@ -455,6 +458,10 @@ def _arm(table: Any, where: str, *read_with: Any) -> Arm:
         for key in table
         if key in keys or (not isinstance(kind, partial) and key not in options and near(key, keys))
     }
+    if isinstance(changed := own.get("local"), dict) and isinstance(local, dict):
+        lengths = {"epochs", "steps"}
+        shared = {key: local[key] for key in local if key not in lengths or not lengths & {*changed}}
+        own["local"] = {**shared, **changed}
     found = dict[str, Any]()
     with mistakes.noted():
         found |= vars(convert(ArmSection, own, where))

@@ -128,6 +128,7 @@ def forecasts(
 
 def forecast(study: Study, arm: Arm, world: World) -> Forecast:
     """Forecast one arm. Raises ConfigError if the study could not run."""
+    world = world.under(arm.local)
     algorithm, plan = composition(study, arm, world)
     sent = specs_of(algorithm)
     first, later, *last = _rehearsed(study, arm, world, sent)

@@ -67,7 +67,7 @@ def run_arm(
     run is also reserved there before its first round; if the budget does not allow it, BudgetExceeded is
     raised.
     """
-    stop, backend = stop or Interruption(), backend or OneProcess()
+    stop, backend, world = stop or Interruption(), backend or OneProcess(), world.under(arm.local)
     algorithm, plan = composition(study, arm, world)
     home = made_folder(folder, arm, world.seed)
     bounds = allotted(study, arm, world.seed, (algorithm, plan), "").charges

@@ -6,7 +6,7 @@ All arms of a study run in the same world, so their results differ only by their
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ from securefl.algorithm.queries import Floats
 from securefl.data.schema import Schema
 from securefl.engine.party.computing import Records
 from securefl.study import cost
+from securefl.training.local import LocalTraining
 from securefl.training.task import Problem
 
 
@@ -70,6 +71,10 @@ class World:
     held: Sequence[Records] | None = None
     unscaled_x: NDArray[Any] | None = None
     marks: Digests = field(default_factory=Digests)
+
+    def under(self, local: LocalTraining | None) -> World:
+        """This world with an arm's own settings of training, if it has any."""
+        return self if local is None else replace(self, problem=replace(self.problem, local=local))
 
     @cached_property
     def tests(self) -> Sequence[Records]:

@@ -34,7 +34,7 @@ from securefl.storage.files import folder_at, write
 from securefl.storage.own_code import CALLER, Namer
 from securefl.storage.private_folder import SWEEP, note_format, require_format
 from securefl.storage.texts import read_text, show, toml
-from securefl.study.config import Arm, Brought, Study, note_home, parse, slug
+from securefl.study.config import Arm, ArmSection, Brought, Study, note_home, parse, slug
 
 CONFIG = "sweep.toml"
 _CELLS: Final = "cells"
@@ -229,7 +229,7 @@ def value_at(study: Study, key: str, arm: Arm) -> Any:
     section, *path = key.split(".")
     at: Any = getattr(study, section, None)
     if section == "arm":
-        at = arm if path[0] in ("name", "protocol") else arm.options
+        at = arm if path[0] in ArmSection.__dataclass_fields__ else arm.options
     for part in path:
         at = getattr(at, part, None)
     return asdict(at) if is_dataclass(at) and not isinstance(at, type) else at

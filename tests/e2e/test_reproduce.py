@@ -46,7 +46,7 @@ def test_a_table_from_the_list_to_its_csv(
     traces = tmp_path / "digits" / "traces-rounds.png"
     assert printed.endswith(f"Table: {path}\nTraces: {traces}\n")
     assert traces.is_file()
-    assert len(comparison.read(path, TABLE)) == 4
+    assert len(comparison.read(path, TABLE)) == 8
 
     assert listed(capfd, tmp_path)["digits"]["state"] == "done"
     code, printed, _ = securefl(capfd, "reproduce", "digits", "--out", tmp_path, "--json")
@@ -60,12 +60,28 @@ def test_a_table_from_the_list_to_its_csv(
     assert "Fetch it with `securefl data fetch mnist`" in printed
 
 
+def test_a_table_of_another_size_has_a_folder_and_a_command_of_its_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, printed, _ = securefl(
+        capfd, "reproduce", "digits", "--seeds", 1, "--rounds", 1, "--out", tmp_path, "--workers", 1
+    )
+    assert code in (0, 4)  # one round may learn nothing
+    path = tmp_path / "digits-seeds-1-rounds-1" / "table.csv"
+    assert f"Table: {path}" in printed
+    assert "no p, which 6 seeds could make significant, beside Avg" in printed
+    assert path.read_text().startswith("# securefl reproduce digits --seeds 1 --rounds 1\n")
+    assert listed(capfd, tmp_path)["digits"]["state"] == "not begun"
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # some thirty runs, on a busy machine
 @pytest.mark.usefixtures("forked_cells")
 def test_a_tuned_table_from_its_choice_to_its_csv(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "MANY", (1.0, 4.0))
+    monkeypatch.setattr(runs, "MANY", (0.5, 1.0, 2.0))  # the best one is likely at an edge
+    monkeypatch.setattr(runs, "SIZE", 3)
     code, printed, err = securefl(
         capfd, "reproduce", "digits", "--tuned", "--out", tmp_path, "--workers", 1, "--json"
     )
@@ -73,23 +89,20 @@ def test_a_tuned_table_from_its_choice_to_its_csv(
     told = json.loads(printed)
     assert told["csv"] == str(tmp_path / "digits-tuned" / "table.csv")
     assert {row["measure"] for row in told["figures"]} == {"last accuracy", "best accuracy", "rounds"}
-    assert any("chosen learning rate" in line for line in told["differences"])
+    assert any("chosen local learning rate" in line for line in told["differences"])
     assert len(told["claims"]) == 3
     assert err == ""
     # A second call reads what is there.
     first = Path(told["csv"]).read_bytes()
     again, _, err = securefl(capfd, "reproduce", "digits", "--tuned", "--out", tmp_path, "--workers", 1)
     assert (again, Path(told["csv"]).read_bytes()) == (code, first)
-    assert err.index("candidates a system") < err.index("Avg: chosen learning rate")
+    assert err.index("candidates a system") < err.index("Avg: chosen local learning rate")
     assert listed(capfd, tmp_path)["digits"]["tuned"] == "done"
     (tmp_path / "digits-tuned" / "table.csv").unlink()
     assert listed(capfd, tmp_path)["digits"]["tuned"] == "chosen, measuring"
-    rmtree(tmp_path / "digits-tuned" / "choosing" / "one-rate-x-4")
+    rmtree(next((tmp_path / "digits-tuned" / "choosing").glob("one/private/arms/*")))
     _, printed, _ = securefl(capfd, "reproduce", "--out", tmp_path)
-    assert "with --tuned: choosing, 4 of 8 cells" in printed
-    code, _, err = securefl(capfd, "reproduce", "--tuned")
-    assert code == 2
-    assert "Expected a TABLE with --tuned" in err
+    assert "with --tuned: choosing, 10 of 12 cells" in printed
 
 
 @pytest.mark.parametrize(
@@ -99,6 +112,10 @@ def test_a_tuned_table_from_its_choice_to_its_csv(
         (("lacking",), 1, "got none called fedcorr"),
         (("elsewhere",), 1, "securefl data fetch mnist"),
         (("digits", "more"), 2, "Usage: securefl reproduce"),
+        (("--tuned",), 2, "Expected a TABLE with --tuned"),
+        (("--seeds", "3"), 2, "Expected a TABLE with --seeds 3"),
+        (("digits", "--seeds", "0"), 2, "--seeds"),
+        (("digits", "--rounds", "0"), 2, "--rounds"),
     ],
 )
 def test_what_it_refuses(

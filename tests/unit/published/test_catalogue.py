@@ -12,7 +12,7 @@ from support.tiny_table import ELSEWHERE, TABLE, install, part, table
 from securefl.core.errors import ConfigError, DataError
 from securefl.published import table as catalogue
 from securefl.published.runs import run_table
-from securefl.published.table import differences
+from securefl.published.table import differences, tasks
 
 
 def test_a_table_whose_protocols_are_missing_is_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +61,20 @@ def test_parts_that_differ_alike_share_a_sentence() -> None:
     assert "data.partition.kind = iid; published is shards." in found
     assert "one: Seeds: 2; published are 5." in found
     assert "two: Seeds: 2; the paper does not say how many it ran." in found
+
+
+def test_a_twin_of_another_task_has_its_words_beside_the_published_ones() -> None:
+    """Rounds, seeds and partitions may differ: then the figures are of one task."""
+    assert tasks(TABLE) is None
+    setting = {**TABLE.parts[0].setting, "data.source": "mnist", "study.target": 0.9}
+    own = replace(part(), setting=setting)
+    assert tasks(table(own)) == ("mnist, to 0.9", "digits, to 0.2")
+    other = replace(part("two"), setting={**setting, "study.target": 0.8})
+    assert tasks(table(own, other)) == ("mnist, to 0.9 (one), to 0.8 (two)", "digits, to 0.2")
+    assert tasks(table(replace(own, setting={**setting, "local.epochs": 5}))) == (
+        "mnist, 5 epochs, to 0.9",
+        "digits, 2 epochs, to 0.2",
+    )
 
 
 def test_what_is_no_table() -> None:

@@ -8,13 +8,20 @@ from math import nan
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from support.tiny_table import ROWS, TABLE, metrics, part, table
 
 from securefl.published import comparison
-from securefl.published.table import Measure
+from securefl.published.table import Measure, Table
 
 RUNS = {"one": metrics(FedAvg=[[0.1, 0.1], [0.1, 0.3]], FedProf=[[0.2, 0.4], [0.1, 0.5]])}
-FIGURES = comparison.compare(TABLE, RUNS)
+
+
+def compared(of: Table, runs: pd.DataFrame) -> pd.DataFrame:
+    return comparison.compare(of, comparison.values(of, {"one": runs}))
+
+
+FIGURES = compared(TABLE, RUNS["one"])
 
 
 def test_the_table_in_lines() -> None:
@@ -23,32 +30,87 @@ def test_the_table_in_lines() -> None:
         "Digits (Nobody, Table 1)",
         "",
         "one",
-        "                 best accuracy  rounds to 0.2",
-        "Avg   published  0.500 ± 0.01   –",
-        "      measured   0.200 ± 0.141  ≥ 2.0 ± 0.0",
-        "      p          0.5            1",
-        "Ours  published  0.600          N/A",
-        "      measured   0.450 ± 0.071  1.5 ± 0.7",
+        "                 best accuracy                    rounds to 0.2",
+        "Avg   published  0.500 ± 0.01                     –",
+        "      measured   0.200 ± 0.141                    ≥ 2.0 (1 of 2)",
+        "      lead       0.250 [−0.385 to 0.885], r 1.00  0.5 [−5.9 to 6.9], level in 1 of 2 seeds",
+        "Ours  published  0.600                            N/A",
+        "      measured   0.450 ± 0.071                    1.5 ± 0.7",
         "",
     ]
-    assert said[10].endswith("seed by seed; it cannot be below 0.5.")
     assert "- study.rounds = 2; published is 500." in said
     assert "- Digits in place of everything." in said
 
 
-def test_a_file_says_what_it_is_and_every_difference(tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    comparison.write(path, "securefl reproduce digits", TABLE, FIGURES)
-    lines = path.read_text().splitlines()
+def test_files_have_every_run_and_every_claim(tmp_path: Path) -> None:
+    figures = comparison.write(tmp_path, "securefl reproduce digits", TABLE, RUNS)
+    lines = (tmp_path / comparison.CSV).read_text().splitlines()
     assert lines[:3] == [
         "# securefl reproduce digits",
         f"# version {TABLE.version}",
         "# Digits (Nobody, Table 1)",
     ]
     assert "# difference: Ours: scheme = not set; published is II." in lines
-    found = comparison.read(path, TABLE)
-    pd.testing.assert_frame_equal(found, pd.DataFrame(comparison.rows(FIGURES)), check_dtype=False)
-    assert found["reached"].tolist() == [2, 2, 1, 2]
+    assert f"# claim: {comparison.claims(TABLE, figures)[0]}" in lines
+    found = comparison.read(tmp_path / comparison.CSV, TABLE)
+    assert found["value"].tolist() == [0.1, 0.3, 0.4, 0.5, 2.0, 2.0, 1.0, 2.0]
+    assert found["reached"].tolist() == [True] * 4 + [False, True, True, True]
+    pd.testing.assert_frame_equal(comparison.compare(TABLE, found), figures)
+    kept = comparison.read(tmp_path / comparison.TRACES, TABLE)
+    assert kept["round"].tolist() == [1, 2, 1, 2]
+    assert kept[["0", "1"]].to_numpy().tolist() == [[0.1, 0.1], [0.1, 0.3], [0.2, 0.1], [0.4, 0.5]]
+
+
+def test_a_trace_of_a_file_has_its_first_its_last_and_few_rounds_between() -> None:
+    long = metrics(FedAvg=[[k / 1000 for k in range(500)]], FedProf=[[0.5, nan, 0.7]])
+    kept = comparison.traces(TABLE, {"one": long}, points=5)
+    assert kept["round"].tolist() == [1, 125, 250, 375, 500, 1, 3]
+
+
+def ranked(seeds: int, **rivals: list[list[float]]) -> pd.DataFrame:
+    return metrics(FedAvg=[[0.1 + 0.01 * k] for k in range(seeds)], **rivals)
+
+
+def test_too_few_seeds_have_no_p_and_are_told_how_many_could() -> None:
+    runs = ranked(5, FedProf=[[0.5]] * 5)
+    figures = compared(TABLE, runs)
+    assert figures["p"].isna().all()
+    assert comparison.claims(TABLE, figures)[0] == (
+        "one, best accuracy: Ours: no p, which 6 seeds could make significant, beside "
+        "Avg (0.380 [0.360 to 0.400], r 1.00)."
+    )
+    sure = compared(TABLE, ranked(6, FedProf=[[0.5]] * 6))
+    assert sure["p"].tolist()[0] == pytest.approx(2**-5)
+    assert comparison.claims(TABLE, sure)[0].endswith(
+        "ahead of Avg (0.375 [0.355 to 0.395], r 1.00, p 0.031)."
+    )
+
+
+def test_one_seed_has_a_lead_and_nothing_that_needs_two() -> None:
+    figures = compared(TABLE, metrics(FedAvg=[[0.1]], FedProf=[[0.4]]))
+    assert figures[["deviation", "low", "high", "effect", "p"]].isna().all(axis=None)
+    assert comparison.claims(TABLE, figures)[0].endswith("beside Avg (0.300).")
+
+
+def test_an_arm_that_never_reaches_its_target_has_bounds_and_no_deviation() -> None:
+    runs = metrics(FedAvg=[[0.1, 0.1]] * 6, FedProf=[[0.3, 0.4], [0.1, 0.3]] * 3)
+    figures = compared(replace(TABLE, measures=(Measure.ROUNDS, Measure.MINUTES)), runs)
+    assert comparison.measured_words(Measure.ROUNDS, next(figures.itertuples())) == "≥ 2.0 (0 of 6)"
+    # In half of the seeds the own system reached it in the last round: that is no difference that is known.
+    assert figures["level"].tolist()[:3:2] == [3, 3]
+    assert figures["lead"].tolist()[0] == 0.5
+    assert figures["p"].isna().all()
+    nobody = compared(TABLE, metrics(FedAvg=[[0.1, 0.1]] * 6, FedProf=[[0.1, 0.1, 0.1]] * 6))
+    assert "level in 6 of 6 seeds" in comparison.claims(TABLE, nobody)[1]
+    assert nobody["lead"].tolist()[2] == 0
+
+
+def test_ties_under_all_seeds_are_level_without_a_p() -> None:
+    figures = compared(TABLE, metrics(FedAvg=[[0.3]] * 8, FedProf=[[0.3]] * 8))
+    assert comparison.claims(TABLE, figures)[0] == (
+        "one, best accuracy: Ours: no p, which 6 seeds could make significant, beside "
+        "Avg (0.000 [0.000 to 0.000], level in 8 of 8 seeds)."
+    )
 
 
 LOCAL = table(
@@ -61,21 +123,19 @@ def test_a_system_without_a_figure_is_named_and_compared_with_nobody() -> None:
     """It was in no sentence ("Ours: ."), and its p counted among those that are adjusted."""
     runs = metrics(FedAvg=[[0.1], [0.2]], FedProf=[[0.5], [0.6]])
     runs["local accuracy"] = [nan, nan, 0.5, 0.6]
-    figures = comparison.compare(LOCAL, {"one": runs})
-    assert figures.loc[figures["measure"] == Measure.LOCAL, "adjusted_p"].isna().all()
+    figures = compared(LOCAL, runs)
+    assert figures.loc[figures["measure"] == Measure.LOCAL, "p"].isna().all()
     assert comparison.claims(LOCAL, figures)[1] == "one, local accuracy: Ours: no figure of Avg and None."
     lines = comparison.lines(LOCAL, figures)
-    assert "      measured   0.150 ± 0.071  –" in lines
-    assert "      p          0.5            –" in lines
+    assert "      measured   0.150 ± 0.071                   –" in lines
+    assert "      lead       0.400 [0.400 to 0.400], r 1.00  –" in lines
     assert [row["measured"] for row in comparison.rows(figures)][3:] == [None, 0.55, None]
 
 
 def test_a_run_that_diverged_has_no_last_accuracy_and_ends_no_table() -> None:
     """Its accuracies are all unknown. The table of a whole night stopped with an IndexError."""
     runs = metrics(FedAvg=[[nan, nan], [0.2, 0.3]], FedProf=[[0.5, 0.5], [0.6, 0.6]])
-    figures = comparison.compare(
-        replace(TABLE, measures=(Measure.LAST, Measure.BEST, Measure.ROUNDS)), {"one": runs}
-    )
+    figures = compared(replace(TABLE, measures=(Measure.LAST, Measure.BEST, Measure.ROUNDS)), runs)
     assert figures["measured"].isna().tolist() == [True, False, True, False, False, False]
     assert "NaN" not in json.dumps(comparison.rows(figures))
     assert "one, last accuracy: Ours: no figure of Avg." in comparison.claims(
@@ -85,10 +145,10 @@ def test_a_run_that_diverged_has_no_last_accuracy_and_ends_no_table() -> None:
 
 def test_if_the_own_system_has_no_figure_nobody_is_compared() -> None:
     runs = metrics(FedAvg=[[0.2], [0.3]], FedProf=[[nan], [0.6]])
-    figures = comparison.compare(TABLE, {"one": runs})
+    figures = compared(TABLE, runs)
     assert comparison.claims(TABLE, figures)[0] == "one, best accuracy: Ours: no figure of its own."
 
 
 def test_json_has_no_nan() -> None:
-    one = comparison.compare(TABLE, {"one": metrics(FedAvg=[[0.1]], FedProf=[[0.2]])})
+    one = compared(TABLE, metrics(FedAvg=[[0.1]], FedProf=[[0.2]]))
     assert "NaN" not in json.dumps(comparison.rows(one))

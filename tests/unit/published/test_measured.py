@@ -11,9 +11,9 @@ from scipy.stats import rankdata
 from support.every import every
 from support.tiny_table import metrics, table
 
-from securefl.published.comparison import by_seed, compare
+from securefl.published.comparison import by_seed, compare, values
 from securefl.published.table import Measure
-from securefl.report.significance import holm, least_p, said, signed_rank
+from securefl.report.significance import adjusted, holm, least_p, rank_biserial, signed_rank
 
 RUNS = metrics(a=[[0.1, 0.5, 0.4], [0.2, 0.3, 0.6]], b=[[0.9, 0.9, 0.9], [0.1, 0.1, 0.1]])
 
@@ -51,12 +51,12 @@ def test_rounds_without_an_evaluation_are_not_the_round() -> None:
 def test_means_and_deviations_over_the_seeds() -> None:
     own = table(measures=(Measure.MINUTES,))
     runs = metrics(FedAvg=[[0.1, 0.5], [0.2, 0.2], [0.3, 0.3]], FedProf=[[0.9], [0.9], [0.9]])
-    found = compare(own, {"one": runs}).iloc[0]
+    found = compare(own, values(own, {"one": runs})).iloc[0]
     minutes = (2.0, 1.0, 1.0)
     assert found["measured"] == pytest.approx(np.mean(minutes))
     assert found["deviation"] == pytest.approx(np.std(minutes, ddof=1))
     assert (found["seeds"], found["reached"]) == (3, 3)
-    alone = compare(own, {"one": metrics(FedAvg=[[0.5]], FedProf=[[0.9]])})
+    alone = compare(own, values(own, {"one": metrics(FedAvg=[[0.5]], FedProf=[[0.9]])}))
     assert alone["deviation"].isna().all()
 
 
@@ -93,17 +93,28 @@ def test_holm_by_hand() -> None:
     assert holm([]) == ()
 
 
-def test_a_sentence_says_who_leads_whom_and_what_is_open() -> None:
-    rivals = [("A", 0.02, 0.004), ("B", -0.01, 0.0301), ("C", 0.03, 0.05), ("D", 0.0, 0.01)]
-    assert said("Ours", rivals, "") == (
-        "Ours: ahead of A by 0.020 (p 0.004); behind B by 0.010 (p 0.030); not significant beside "
-        "C (+0.030, p 0.050) and D (0.000, p 0.010)."
-    )
-    assert (
-        said("Ours", [("A", 12.0, 0.0001)], " rounds") == "Ours: ahead of A by 12.0 rounds (p below 0.001)."
-    )
+@every(("rivals", "seeds"), [(1, 6), (2, 7), (3, 7), (4, 8), (5, 8), (6, 8), (7, 9), (10, 9)])
+def test_there_is_a_p_from_the_number_of_seeds_that_can_be_significant(rivals: int, seeds: int) -> None:
+    """With one seed less, not even the same order under every seed is."""
+    gaps = {str(k): np.arange(1.0, seeds + 1) for k in range(rivals)}
+    p, needed = adjusted(gaps)
+    assert needed == seeds
+    assert max(p.values()) < 0.05
+    assert rivals * least_p(seeds - 1) >= 0.05
+    assert adjusted({name: own[1:] for name, own in gaps.items()}) == ({}, seeds)
 
 
-@every(("rivals", "least"), [(2, 8), (3, 8), (6, 8), (4, 10)])
-def test_eight_seeds_have_power_beside_six_rivals(rivals: int, least: int) -> None:
-    assert rivals * least_p(least) < 0.05
+def test_a_tie_under_all_seeds_has_no_p_and_takes_none_from_others() -> None:
+    gaps = {"level": np.zeros(7), **{name: np.arange(1.0, 8.0) for name in "abc"}}
+    p, needed = adjusted(gaps)
+    assert [*p] == ["a", "b", "c"]
+    assert [*p.values()] == pytest.approx([3 * 2**-6] * 3)
+    assert (needed, adjusted({"level": np.zeros(9)})[0]) == (7, {})
+
+
+def test_the_effect_size_by_hand() -> None:
+    # Ranks 1, 2.5, 2.5, 4: those below 0 have 2.5 of 10.
+    assert rank_biserial([1.0, 2.0, -2.0, 3.0, 0.0]) == pytest.approx((7.5 - 2.5) / 10)
+    assert (rank_biserial([0.1, 0.2]), rank_biserial([-0.1, -0.2])) == (1.0, -1.0)
+    assert np.isnan(rank_biserial([0.1]))
+    assert np.isnan(rank_biserial([0.0, 0.0, 0.0]))

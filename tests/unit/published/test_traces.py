@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from support.every import every
 from support.tiny_table import TABLE, metrics, part, table
 
-from securefl.published import traces
+from securefl.published import comparison, traces
+from securefl.published.comparison import values
 from securefl.published.table import Figure, Measure, Row
 
 ACCURACIES = {"FedAvg": [[0.1, 0.2, 0.1], [0.1, 0.15, 0.12]], "FedProf": [[0.2, 0.4, 0.3], [0.1, 0.5, 0.5]]}
@@ -38,8 +39,12 @@ def runs(**accuracies: Any) -> dict[str, pd.DataFrame]:
     return {"one": found}
 
 
+def pictures(of: Any, found: dict[str, pd.DataFrame]) -> Any:
+    return traces.pictures(of, found, values(of, found))
+
+
 def panels(measure: Measure, of: Any = None, **accuracies: Any) -> tuple[Axes, Axes]:
-    figure = traces.pictures(of or printed(), runs(**accuracies))[measure]
+    figure = pictures(of or printed(), runs(**accuracies))[measure]
     above, below = figure.axes
     return above, below
 
@@ -59,10 +64,11 @@ def hollow(axes: Axes) -> list[tuple[float, float]]:
 
 
 def test_a_picture_for_each_measure_that_counts() -> None:
-    assert list(traces.pictures(printed(), runs())) == [Measure.ROUNDS, Measure.MINUTES]
-    assert list(traces.pictures(TABLE, runs())) == [Measure.ROUNDS]
+    assert list(pictures(printed(), runs())) == [Measure.ROUNDS, Measure.MINUTES]
+    assert list(pictures(TABLE, runs())) == [Measure.ROUNDS]
+    columns = {"local accuracy": 0.5, "global accuracy": 0.5}
     shares = table(printed().parts[0], measures=(Measure.BEST, Measure.LOCAL, Measure.ROUNDS_40))
-    assert traces.pictures(shares, runs()) == {}
+    assert pictures(shares, {"one": runs()["one"].assign(**columns)}) == {}
 
 
 @every(("measure", "spent"), [(Measure.ROUNDS, [1.0, 2.0, 3.0]), (Measure.MINUTES, [1.5, 3.0, 4.5])])
@@ -105,7 +111,7 @@ def test_what_was_measured_is_filled_and_a_lower_bound_is_an_arrow() -> None:
 def test_both_targets_are_told_where_they_differ() -> None:
     _, below = panels(Measure.ROUNDS)
     assert below.get_xlabel() == "rounds to 0.2 (published: to 0.9)"
-    figure = traces.pictures(TABLE, runs())[Measure.ROUNDS]
+    figure = pictures(TABLE, runs())[Measure.ROUNDS]
     assert figure.axes[1].get_xlabel() == "rounds to 0.2"
 
 
@@ -125,7 +131,7 @@ def test_systems_that_spend_amounts_of_different_orders_share_a_logarithmic_axis
 ) -> None:
     spent = runs()
     spent["one"].loc[spent["one"]["arm"] == "FedAvg", "seconds"] *= times
-    figure = traces.pictures(printed({"Avg": {}, "Ours": {}}), spent)[Measure.MINUTES]
+    figure = pictures(printed({"Avg": {}, "Ours": {}}), spent)[Measure.MINUTES]
     above, below = figure.axes
     assert (above.get_xscale(), below.get_xscale()) == (scale, scale)
 
@@ -159,6 +165,16 @@ def test_a_system_that_diverged_in_every_round_has_no_curve_and_ends_no_picture(
 
 
 def test_files_are_named_by_what_they_show(tmp_path: Path) -> None:
-    found = traces.write(tmp_path, printed(), runs())
+    found = traces.write(tmp_path, printed(), runs(), values(printed(), runs()))
     assert [path.name for path in found] == ["traces-rounds.png", "traces-minutes.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in found)
+
+
+def test_a_picture_of_files_is_that_of_the_runs() -> None:
+    whole = table(printed().parts[0], measures=(Measure.ROUNDS,))
+    found, kept = values(whole, runs()), comparison.traces(whole, runs())
+    drawn = traces.from_file(whole, kept.rename(columns=str), found)
+    beside = pictures(whole, runs())[Measure.ROUNDS]
+    for own, other in zip(drawn.axes, beside.axes, strict=True):
+        for line, there in zip(own.lines, other.lines, strict=True):
+            assert line.get_xydata() == pytest.approx(there.get_xydata())

@@ -18,6 +18,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.data import Dataset, Split
 from securefl.protocols.tables import adds, fedcor, fedlog, fedprof_v1, fedprof_v2
 from securefl.published.table import Figure, Measure, Part, Table, differences
+from securefl.report.significance import least_pairs
 from securefl.study import own_code, world
 from securefl.study.composition import compositions
 from securefl.sweep.cells import put
@@ -70,6 +71,13 @@ def test_what_takes_long_has_a_twin_that_says_so() -> None:
             assert [[row.figures for row in part.rows] for part in twin.parts] == [
                 [row.figures for row in part.rows] for part in table.parts
             ], name
+
+
+def test_a_table_at_full_size_has_seeds_that_can_bear_its_rivals() -> None:
+    """In the paper's scale nobody runs a table twice because it had a seed too few."""
+    for name in {table.twin_of for table in TABLES.values() if table.twin_of}:
+        for part in TABLES[name].parts:
+            assert len(part.study.study.seeds) >= least_pairs(len(part.rows) - 1), name
 
 
 @pytest.mark.parametrize("table", [fedprof_v1.TABLE_2, fedprof_v2.TABLE_3], ids=["v1", "v2"])
