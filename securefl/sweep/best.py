@@ -43,7 +43,10 @@ def headline(series: Sequence[Series]) -> str:
     where = f"At a true epsilon of {middle:g}{holds([lead])}" if middle < inf else "Without a finite epsilon"
     floor = lead.rows["floor"].mean()
     if not mean <= floor:
-        return f"{where}, {lead.line} has the highest accuracy: {mean:.3f}."
+        alone = len({own.label for _, _, own in known}) == 1
+        return (
+            f"{where}, {lead.line} has {'an accuracy of' if alone else 'the highest accuracy:'} {mean:.3f}."
+        )
     better = sorted({at for at, best, own in known if best > own.rows["floor"].mean()})
     learnt = ", ".join(SIGN if at == inf else f"{at:g}" for at in better)
     elsewhere = f"An arm is better at epsilon {learnt}." if learnt else "It is so at each epsilon."
