@@ -261,6 +261,12 @@ def rows(n: int = 64) -> pd.DataFrame:
     return found.assign(site=np.arange(n) % 4, label=(found["a"] > found["b"]).astype(int))
 
 
+def written(table: pd.DataFrame, delimiter: str = ",", decimal: str = ".") -> str:
+    """The text of a CSV in a dialect. It is read here alone, and by no spreadsheet."""
+    cells = [[*table.columns], *table.astype(object).where(table.notna(), "").to_numpy().tolist()]
+    return "\n".join(delimiter.join(str(cell).replace(".", decimal) for cell in row) for row in cells) + "\n"
+
+
 def files(home: Path) -> Iterator[Kind]:
     """The files, written to `home`, and the kinds that read them."""
     table = rows()
@@ -270,14 +276,14 @@ def files(home: Path) -> Iterator[Kind]:
     def of(name: str, file: str, more: str = words, training: str = "[dpsgd]", **other: Any) -> Kind:
         return Kind(name=name, data=f'source = "{file}"\n{more}', training=training, **other)
 
-    table.to_csv(home / "plain.csv", index=False)
+    (home / "plain.csv").write_text(written(table))
     yield of("CSV", "plain.csv")
-    table.to_csv(home / "semicolons.csv", index=False, sep=";", decimal=",")
+    (home / "semicolons.csv").write_text(written(table, ";", ","))
     yield of("CSV of semicolons, undeclared", "semicolons.csv")
     yield of(
         "CSV of semicolons, declared", "semicolons.csv", words + '\ncsv = { delimiter = ";", decimal = "," }'
     )
-    table.to_csv(home / "latin.csv", index=False, encoding="utf-16")
+    (home / "latin.csv").write_text(written(table), encoding="utf-16")
     yield of("CSV in UTF-16", "latin.csv", words + '\ncsv = { encoding = "utf-16" }')
     table.to_parquet(home / "table.parquet")
     yield of("parquet", "table.parquet")
@@ -301,7 +307,7 @@ def files(home: Path) -> Iterator[Kind]:
         ("initial weights as a pickle", "weights.pt"),
     ):
         yield Kind(name=name, made=dense, model=f'weights = "{file}"\ntrained_on = "public"')
-    table.assign(a=table["a"].mask(table.index == 3)).to_csv(home / "empty.csv", index=False)
+    (home / "empty.csv").write_text(written(table.assign(a=table["a"].mask(table.index == 3))))
     yield of(
         "CSV with an empty cell, declared",
         "empty.csv",

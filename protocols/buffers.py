@@ -86,7 +86,7 @@ class Apart(Part):
         averaged = self.problem.averaged[0]
         # After a training that failed it sends 0 twice: silence would tell of its records.
         step = np.zeros(len(averaged), np.float32)
-        if not isinstance(trained, DataError):
+        if not isinstance(trained, DataError) and np.isfinite(trained[averaged]).all():
             step = trained[averaged] - context.broadcast[averaged]
         return replace(super().value(context, trained), new_state={**made_in(context), "step": step})
 

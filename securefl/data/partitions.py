@@ -229,6 +229,8 @@ class Partition(Ranged):
     deviation: Annotated[float, Range("[0, 10^9]")] | None = None
 
     def refusals(self) -> Iterator[str]:
+        if self.kind not in _KINDS:
+            return
         given = self._given()
         needed, taken = (set(names.split()) for names in _KINDS[self.kind][:2])
         for name in sorted(needed - given):

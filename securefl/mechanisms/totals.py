@@ -62,8 +62,12 @@ def _drawn(
     if mechanism.correlation.correlated:
         before = record.row(header, name, of)
         return row_noise(mechanism, record.lasting(header.session), header, wanted, before)
-    source = Source(derived(secret, b"central|" + fields(u32(*header.place()), name.encode(), of)))
-    return mechanism.total_noise(SERVER, wanted.size, [source])
+    return mechanism.total_noise(SERVER, wanted.size, [_source(secret, name, of, header)])
+
+
+def _source(secret: SecretKey, name: str, of: bytes, at: Header) -> Source:
+    """The randomness of independent noise on the total with the digest `of`."""
+    return Source(derived(secret, b"central|" + fields(u32(*at.place()), name.encode(), of)))
 
 
 def row_noise(

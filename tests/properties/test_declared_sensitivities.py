@@ -34,12 +34,13 @@ from securefl.deployment.updates import Updates
 from securefl.mechanisms import mechanism
 from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import protect
-from securefl.protocols.adds.contributions import FIRST, MASK, Map, SubnetUpdate, packed
+from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.feddrop import UNITS, Dropped
+from securefl.protocols.buffers import Apart, Buffers
 from securefl.protocols.class_counts import COUNTS, Counts
 from securefl.protocols.class_sums import Clipping
 from securefl.protocols.class_sums import Statistic as FedLogStatistic
-from securefl.protocols.client_state import digest_of, made_in
+from securefl.protocols.client_state import FIRST, digest_of, made_in
 from securefl.protocols.compression import CompressedUpdate
 from securefl.protocols.contributions import Count, Loss, Size
 from securefl.protocols.fedbabu import Tuned
@@ -84,11 +85,17 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     hidden: tuple[int, ...] = ()
     update_bound: float | None = None
+    buffers_bound: float | None = None
     private: bool = False
     slow: bool = False
 
     def __str__(self) -> str:
-        told = {"update_bound": self.update_bound, "private": self.private or None, **self.options}
+        told = {
+            "update_bound": self.update_bound,
+            "buffers_bound": self.buffers_bound,
+            "private": self.private or None,
+            **self.options,
+        }
         return f"{self.protocol} " + ", ".join(f"{k}={v}" for k, v in told.items() if v is not None)
 
     def contributions(self) -> tuple[Contribution, ...]:
@@ -98,13 +105,21 @@ class Case:
         return tuple(options(**{**needed, **self.options}).build(self._problem()).contributions)
 
     def _problem(self) -> Problem:
+        normed = self.buffers_bound is not None
         return Problem(
-            model=ModelConfig(kind="mlp", hidden=self.hidden),
+            model=ModelConfig(kind="adds_cnn", width=0.02)
+            if normed
+            else ModelConfig(kind="mlp", hidden=self.hidden),
             local=LocalTraining(
-                optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=4, update_bound=self.update_bound
+                optimizer="sgd",
+                learning_rate=0.1,
+                epochs=1,
+                batch_size=4,
+                update_bound=self.update_bound,
+                buffers_bound=self.buffers_bound,
             ),
             kind="classification",
-            shape=(_WIDTH,),
+            shape=(1, 4, 4) if normed else (_WIDTH,),
             outputs=_CLASSES,
             clients=3,
             records=300,
@@ -132,6 +147,7 @@ CASES = (
     *(Case(protocol="stc", options={"p": p}, update_bound=bound) for p, bound in ((0.1, 0.3), (1.0, 1000.0))),
     *(Case(protocol="cs_fl", options={"signs": signs}, update_bound=0.3) for signs in (False, True)),
     Case(protocol="fedavg", options={"stale": True}, update_bound=0.3),
+    *(Case(protocol="fedavg", update_bound=0.3, buffers_bound=bound) for bound in (0.3, 1000.0)),
     Case(protocol="fedproto", options={"client_bound": 60.0}),
     Case(protocol="fedproto", options={"clip": Clipping(), "client_bound": 60.0}, slow=True),
     *(Case(protocol=name, update_bound=1000.0, hidden=(8,)) for name in ("lg_fedavg", "feddrop", "adds")),
@@ -356,6 +372,13 @@ def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> I
             yield contribution.value(
                 asked(contribution, nobody, broadcast=np.zeros(3, np.float32), kept=kept), trained
             )
+    elif isinstance(contribution, Buffers):  # it sends what its client kept of the training of its update
+        first = contribution.problem.initial
+        trained = Apart(contribution.problem)
+        for model in (DataError("it diverged"), *_models(first, rng, draws)):
+            kept = trained.value(asked(contribution, nobody, broadcast=first), model).new_state
+            how = {"broadcast": first[:0], "public": {FIRST: digest_of(first)}, "kept": kept}
+            yield contribution.compute(asked(contribution, nobody, **how))
     elif isinstance(contribution, Update):
         part, how = contribution.part, dict[str, Any]()
         how["broadcast"] = part.initial
@@ -430,6 +453,7 @@ SEARCHES: dict[tuple[type, Unit], Callable[[Any, Pair, int], Iterable[tuple[Valu
             SubnetUpdate,
             Map,
             UnitUpdate,
+            Buffers,
         )
     },
     (Count, "record"): of_counts,

@@ -274,9 +274,7 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
     patch.setattr(
         totals,
         "_source",
-        lambda record, question, total, header: Source(
-            drawn("central", header.round, header.stage, question.spec.name)
-        ),
+        lambda secret, name, of, header: Source(drawn("central", header.round, header.stage, name)),
     )
     source = Computing._source
 

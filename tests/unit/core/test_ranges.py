@@ -21,6 +21,7 @@ from securefl.study.data_section import DataSection
 BESIDE: dict[str, dict[str, Any]] = {
     "Partition": {"kind": "iid"},
     "LocalTraining": {"epochs": 1},
+    "LossSection": {"class_weights": (1.0,)},
     "StudySection": {"name": "tiny", "seeds": (1,)},
     "DataSection": {"clients": 3},
     "Trials": {"trials": "negative-binomial"},
@@ -62,7 +63,7 @@ def ends(allowed: Range) -> tuple[float, float]:
 
 def inside(allowed: Range, whole: bool) -> float:
     low, high = ends(allowed)
-    middle = low + 1 if isinf(high) else (low + high) / 2
+    middle = (1 if isinf(low) else low + 1) if isinf(high) else (low + high) / 2
     return max(int(low), 1) if whole else middle
 
 
@@ -89,7 +90,8 @@ def made(kind: type[Any], /, **changes: Any) -> dict[str, Any]:
             if get_origin(hint) is Literal:
                 given[one.name] = get_args(hint)[0]
             elif isinstance(allowed, Range):
-                given[one.name] = inside(allowed, hint is int)
+                number = inside(allowed, hint is int)
+                given[one.name] = (number,) if get_origin(hint) is tuple else number
     return given | changes
 
 

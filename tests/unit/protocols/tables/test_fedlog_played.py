@@ -15,7 +15,7 @@ from support.every import every
 from securefl.dp import epsilon_of
 from securefl.protocols.tables import fedlog
 from securefl.published import comparison
-from securefl.published.runs import SIZE, Chosen, candidates, choosing, run_table, tuned
+from securefl.published.runs import SIZE, candidates, choosing, run_table, tuned
 from securefl.published.table import Measure, Part, Table
 from securefl.storage.texts import toml
 from securefl.study.composition import composition
@@ -56,7 +56,7 @@ def test_every_system_plays(table: Table, tmp_path: Path) -> None:
     with undrawn():
         results = run_table(small, tmp_path, lambda *told: None, workers=1)
     metrics = {name: own.metrics for name, own in results.items()}
-    figures = comparison.compare(small, metrics)
+    figures = comparison.compare(small, comparison.values(small, metrics))
     (found,) = metrics.values()
     assert found["accuracy"].notna().all()
     common = {"FedAvg", "CS-FL"} & {*found["arm"]}
@@ -72,16 +72,18 @@ def test_every_system_plays(table: Table, tmp_path: Path) -> None:
 @every("table", [fedlog.TABLE_1_MNIST, fedlog.TABLE_1_CIFAR10])
 def test_the_eleven_systems_are_tried_equally_often(table: Table) -> None:
     (part,) = table.parts
-    assert [len(candidates(row)) for row in part.rows] == [SIZE] * 11
-    tried = [arm["name"] for one in choosing(table).parts for arm in toml(one.text)["arm"]]
+    assert [len(candidates(part, row)) for row in part.rows] == [SIZE] * 11
+    first = choosing(table)
+    assert first is not None
+    tried = [arm["name"] for one in first.parts for arm in toml(one.text)["arm"]]
     assert len(tried) == 11 * SIZE
 
 
 def test_a_tuned_table_has_each_measure_once() -> None:
     table = fedlog.TABLE_1_MNIST
     (part,) = table.parts
-    choice = {(part.name, row.arm): Chosen(candidate=candidates(row)[0], accuracy=0.9) for row in part.rows}
-    assert tuned(table, choice).measures == table.measures
+    tried = {(part.name, row.arm): {candidates(part, row)[0]: 0.9} for row in part.rows}
+    assert tuned(table, tried).measures == table.measures
 
 
 def test_bodies_of_two_lengths_in_every_arm() -> None:
