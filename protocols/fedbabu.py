@@ -96,11 +96,12 @@ class FixedHead(SharedLayers):
     """The body is shared, under a head that is the same for all clients. At the end all clients fine-tune."""
 
     reads_state = "none"
+    keeps_trained = False
     options: FedBABU
 
     def under_head(self, broadcast: Float32s) -> Float32s:
         """The whole model (d,): a body under the fixed head."""
-        return super().model(0, broadcast, {})
+        return self.under_shared(0, broadcast, {})
 
     def fit(self, context: ClientContext) -> TrainingJob:
         start = self.under_head(context.broadcast)

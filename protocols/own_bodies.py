@@ -37,6 +37,7 @@ class OwnBodies:
     bodies: Bodies
     activation: Bounded | None
     under_head: ClassVar[bool] = False
+    keeps_trained: ClassVar[bool] = True
     reads_state: Literal["none", "unbound"] = field(default="unbound", kw_only=True)
     schedule: Schedule = field(default_factory=Schedule, kw_only=True)
 

@@ -96,6 +96,7 @@ class SharedLayers(Personal):
     Raises ConfigError unless the shared layers have equal shapes in the bodies of both lengths.
     """
 
+    keeps_trained = True
     layers: int = 1
     side: Literal["head", "body"] = "body"
     shorter: float = 0.0
@@ -122,13 +123,18 @@ class SharedLayers(Personal):
         return self.problem.initial[self.places(self.problem)]
 
     def fit(self, context: ClientContext) -> TrainingJob:
-        start = self.model(context.client, context.broadcast, context.kept)
+        start = self.under_shared(context.client, context.broadcast, context.kept)
         return training_job(self.of(context.client), context, start)
 
     def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
         return trained[self.places(self.of(context.client))], {"model": trained.copy()}
 
     def model(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
+        averaged = self.under_shared(client, shared, kept)
+        return kept_values(kept, "model", averaged) if self.problem.tested_at == "own" else averaged
+
+    def under_shared(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
+        """The client's model (d,) with the shared layers that the server sent: the start of its training."""
         problem = self.of(client)
         vector = kept_values(kept, "model", problem.initial)
         places = self.places(problem)

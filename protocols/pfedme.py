@@ -78,6 +78,7 @@ class NearGlobal(Personal):
     """The whole model w is shared. Each client keeps its theta, which begins at w in each round."""
 
     reads_state = "none"
+    keeps_trained = True
     envelope: Envelope
 
     def fit(self, context: ClientContext) -> TrainingJob:

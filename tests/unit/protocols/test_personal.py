@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support.every import every
 from support.private_studies import private
 from support.tiny_problem import tiny_problem
 from support.tiny_study import composed, run, spied, study, world
@@ -24,6 +25,7 @@ from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.protocols.fedbabu import FedBABU
 from securefl.protocols.fedlog import FedLog
+from securefl.protocols.fedper import FedPer
 from securefl.protocols.fedproto import FedProto
 from securefl.protocols.fedrep import FedRep
 from securefl.protocols.pfedme import PFedMe
@@ -77,6 +79,73 @@ def test_bodies_are_averaged_and_heads_stay(name: str, tmp_path: Path) -> None:
     heads = [model[-HEAD:] for model in models]
     assert all(not np.array_equal(heads[0], other) for other in heads[1:])
     assert finished.records[-1]["personal"]
+
+
+def test_a_model_is_tested_and_exported_with_the_layers_that_at_names(tmp_path: Path) -> None:
+    """A client that was not drawn yet has trained nothing, so it has the averaged layers under both."""
+    of = one("fedper", "fraction = 0.5", rounds=1)
+    own = replace(of, measures=replace(of.measures, at="own"))
+    losses = [run(each, tmp_path / each.measures.at).records[0]["loss"] for each in (of, own)]
+    assert losses[1] < losses[0]
+    (algorithm, _), states = composed(own), kept(own, tmp_path / "own")
+    assert len(states) == 2
+    shared = np.zeros_like(algorithm.start().broadcast)
+    for client in range(4):
+        (model, _), state = np.split(_exported(own, client, states), [len(shared)]), states.get(client)
+        np.testing.assert_array_equal(model, shared if state is None else state["model"][: len(shared)])
+
+
+def test_a_second_training_starts_under_the_averaged_layers() -> None:
+    """Whatever is tested: `at` changes no value that is sent."""
+    sent = []
+    for at in ("own", "averaged"):
+        here = replace(tiny_problem(), tested_at=at)  # type: ignore[arg-type]
+        (update,) = FedPer().build(here).contributions
+        sent.append(update.compute(context(here.initial[:56], kept={"model": here.initial * 2})).clear)
+    np.testing.assert_array_equal(*sent)
+
+
+def _exported(of: Study, client: int, states: Any) -> NDArray[np.float32]:
+    algorithm: Any = composed(of)[0]
+    state = algorithm.start()
+    return algorithm.learnt(  # type: ignore[no-any-return]
+        replace(state, broadcast=np.zeros_like(state.broadcast)), client, states.get(client, {})
+    ).vector
+
+
+def at_own(name: str, options: str = "", **model: Any) -> Study:
+    of = one(name, options)
+    privacy = replace(of.privacy, non_private=(*of.privacy.non_private, "statistic"))
+    return replace(
+        of, measures=replace(of.measures, at="own"), privacy=privacy, model=replace(of.model, **model)
+    )
+
+
+NORMS = {"kind": "adds_cnn", "hidden": None, "width": 0.02, "buffers": "local"}
+
+
+@every("model", [{}, NORMS])
+@every("name", ["fedavg", "fedbabu", "feddbe"])
+def test_at_own_is_refused_where_no_client_keeps_what_it_trained(name: str, model: dict[str, Any]) -> None:
+    """FedBABU's and FedDBE's clients have a model of their own, and keep no trained layer of those shared."""
+    options = {"fedavg": "fraction = 0.5", "fedbabu": 'fine_tuned = "never"'}.get(name, "")
+    with pytest.raises(ConfigError, match="Leave `at` out, or take a protocol such as fedrep"):
+        composed(at_own(name, options, **model))
+    of = at_own(name, options, **model)
+    composed(replace(of, measures=replace(of.measures, at="averaged")))
+
+
+def test_at_own_is_refused_for_bodies_that_nobody_trains() -> None:
+    composed(at_own("fedlog", 'body = "private"'))
+    with pytest.raises(ConfigError, match="a protocol such as fedrep"):
+        composed(at_own("fedlog"))
+
+
+@every("name", ["fedrep", "fedper", "pfedme", "lg_fedavg", "fedproto"])
+def test_at_own_is_taken_where_clients_keep_what_they_trained(name: str) -> None:
+    composed(at_own(name, "lamda = 1.0" if name == "pfedme" else ""))
+    if name in ("fedper", "lg_fedavg"):
+        composed(at_own(name, **NORMS))
 
 
 # FedRep -------------------------------------------------------------------------------------------
