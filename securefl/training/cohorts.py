@@ -107,6 +107,8 @@ def why_alone(problem: Problem) -> str:
         return "the model is not one of this package's"
     if problem.model.train is not None:
         return "some of the model's values are frozen"
+    if problem.model.draws:
+        return "dropout draws from each client's own generator"
     return f"{type(problem.layers).__name__} is not the packaged stack of dense layers"
 
 

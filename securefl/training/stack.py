@@ -38,13 +38,14 @@ def stackable(model: Architecture) -> bool:
     """Whether models of this description can train side by side: dense layers with ReLU between, all trained.
 
     Other models may keep state between batches, which slots would share. Convolutions are not faster on a
-    CPU.
+    CPU. Dropout draws from each client's own generator.
     """
     if isinstance(model, Changed):
         return model.change is shifted and stackable(model.of)
     # By the description, since a user's own one may build this package's `MLP` and then change or hook its
     # layers.
-    return isinstance(model, ModelConfig) and model.kind == "mlp" and model.train is None
+    known = isinstance(model, ModelConfig) and model.kind == "mlp"
+    return known and model.train is None and not model.draws  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, kw_only=True)

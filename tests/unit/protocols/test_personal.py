@@ -200,19 +200,9 @@ def test_fedrep_trains_the_head_and_then_the_body_under_it() -> None:
     assert not np.allclose(after_first, head, atol=1e-2)
 
 
-class Dropping(ModelConfig):
-    """The packaged model with dropout behind its hidden layer: an author's own one."""
-
-    draws = True
-
-    def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
-        model = super().build(shape, outputs, seed)
-        return nn.Sequential(nn.Sequential(model.fc1, nn.ReLU(), nn.Dropout(0.5)), model.fc2)
-
-
 def test_the_body_is_in_evaluation_mode_while_the_head_learns() -> None:
     """Dropout would change the features from one mini-batch to the next."""
-    here = replace(tiny_problem(), model=Dropping(kind="mlp", hidden=(8,)))
+    here = replace(tiny_problem(), model=ModelConfig(kind="mlp", hidden=(8,), dropout=0.5))
     plain_one = tiny_problem()
     first, second = (FedRep().build(own).contributions[0] for own in (here, plain_one))
     start = plain_one.initial[:56]
