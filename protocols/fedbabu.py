@@ -105,7 +105,7 @@ class FixedHead(SharedLayers):
 
     def fit(self, context: ClientContext) -> TrainingJob:
         start = self.under_head(context.broadcast)
-        return replace(training_job(self.problem, context, start), under_head=True)
+        return replace(training_job(self.problem, context, start), under_head=1)
 
     def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
         return super().split(context, trained)[0], None

@@ -52,14 +52,14 @@ def stackable(model: Architecture) -> bool:
 class Tail:
     """The computation after the last hidden layer.
 
-    activation: a function of the head's input. penalty: added to each record's loss. under_head: whether the
-    head is not trained.
+    activation: a function of the head's input. penalty: added to each record's loss. under_head: the
+    number of layers, from the last, that are not trained.
     """
 
     loss: Loss
     activation: Differentiable | None = None
     penalty: Pull | None = None
-    under_head: bool = False
+    under_head: int = 0
 
 
 @dataclass(frozen=True)
@@ -174,12 +174,15 @@ class Stack:
             torch.sum(slope, 1, out=layer.bias)
         return made
 
-    def features(self, x: Tensor) -> Tensor:
-        """The input of the head (slots, rows, values), from records (slots, rows, width), `widened`."""
-        *hidden, head = self._layers[: len(self._layers) - self._shifted]
-        for layer in hidden:
+    def features(self, x: Tensor, layers: int = 1) -> Tensor:
+        """The input of the head (slots, rows, values), from records (slots, rows, width), `widened`.
+
+        layers: the number of layers, from the last, that are the head.
+        """
+        head = len(self._layers) - self._shifted - layers
+        for layer in self._layers[:head]:
             x = layer.forward(x).relu_()
-        return narrow(x, head.inputs)
+        return narrow(x, self._layers[head].inputs)
 
     def back(self, x: Tensor, y: Tensor, weights: Tensor, there: Tensor | None = None) -> Back:
         """Compute a forward and a backward pass of all slots.
@@ -210,7 +213,7 @@ class Stack:
             given = given + self._layers[-1].bias[:, None]
         losses, slope = _LOSSES[self._tail.loss](narrow(head.forward(given), head.outputs), y, weights)
         slope = widened(slope)
-        layers = [] if self._tail.under_head else [(given, slope)]
+        layers = [(given, slope)]
         if hidden or self._shifted:
             slope = head.back(slope)
         if self._shifted:
@@ -229,7 +232,7 @@ class Stack:
             layers.append((inputs[at], slope))
             if at:
                 slope = hidden[at].back(slope)
-        return Back(losses, layers[::-1])
+        return Back(losses, layers[self._tail.under_head :][::-1])
 
 
 def _where(there: Tensor | None, of: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.training.devices import Hardware
 from securefl.training.evaluation import Task, evaluate
-from securefl.training.heads import output_layer, places
+from securefl.training.heads import last_layers, output_layer, places
 from securefl.training.local import LocalTraining
 from securefl.training.losses import DeclaredLoss, TrainingLoss, has_code
 from securefl.training.models import Architecture, ModelConfig
@@ -246,6 +246,10 @@ class Problem:
         Raises ConfigError as `output_layer` does.
         """
         return places(self.layers, [output_layer(self.layers, self.outputs)])
+
+    def last(self, layers: int) -> NDArray[np.int64]:
+        """The positions of the values of the last `layers` dense layers in the model's vector."""
+        return places(self.layers, last_layers(self.layers, layers))
 
     def head_of(self, vector: NDArray[np.float32]) -> NDArray[np.float64]:
         """The head of a model (d,), which has biases: (outputs, 1 + width), bias first."""

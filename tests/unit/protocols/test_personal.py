@@ -37,6 +37,7 @@ from securefl.training import DPSGD, ModelConfig, evaluate
 from securefl.training.chunks import body_features
 from securefl.training.cohorts import Batched
 from securefl.training.jobs import TrainingJob
+from securefl.training.own_models import OwnModel
 from securefl.training.run_jobs import _again, one_by_one, run_job
 
 HEAD = 10 * 9
@@ -200,6 +201,34 @@ def test_fedrep_trains_the_head_and_then_the_body_under_it() -> None:
     assert not np.allclose(after_first, head, atol=1e-2)
 
 
+def test_a_head_of_two_layers_is_trained_whole_and_then_the_body_under_it() -> None:
+    here = tiny_problem(hidden=(8, 7))
+    algorithm = FedRep(head_epochs=3, layers=2).build(here)
+    (update,) = algorithm.contributions
+    start = algorithm.start().broadcast
+    assert len(start) == 56
+    own = context(start, kept={"model": here.initial})
+    value = update.compute(own)
+
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 3))
+    nn.utils.vector_to_parameters(torch.from_numpy(here.initial.copy()), model.parameters())
+    rng = np.random.default_rng(0)
+    by_hand(model, [*model[2].parameters(), *model[4].parameters()], own, rng, 0.1, 3)
+    by_hand(model, model[0].parameters(), own, rng, 0.1, 2)
+    assert value.new_state is not None
+    np.testing.assert_allclose(value.new_state["model"], flat(model), atol=2e-6)
+    np.testing.assert_allclose(value.clear, flat(model)[:56] - start, atol=2e-6)
+
+
+def test_a_head_of_several_layers_of_an_own_model_is_refused() -> None:
+    """What is between its layers is not known."""
+    own = OwnModel(factory=lambda: plain(tiny_problem().initial), name="mine").resolved((6,), 3, 2)
+    with pytest.raises(ConfigError, match="Set layers = 1, or take `kind"):
+        FedRep(layers=2).build(tiny_problem(model=own))
+    FedRep(layers=1).build(tiny_problem(model=own))
+    FedRep(layers=2).build(tiny_problem(hidden=(8, 7)))
+
+
 def test_the_body_is_in_evaluation_mode_while_the_head_learns() -> None:
     """Dropout would change the features from one mini-batch to the next."""
     here = replace(tiny_problem(), model=ModelConfig(kind="mlp", hidden=(8,), dropout=0.5))
@@ -215,8 +244,9 @@ def test_the_body_is_in_evaluation_mode_while_the_head_learns() -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("private_training", [False, True])
-def test_fedrep_trains_side_by_side_as_alone(optimizer: str, private_training: bool) -> None:
-    here = tiny_problem(optimizer=optimizer, learning_rate=0.02)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_fedrep_trains_side_by_side_as_alone(optimizer: str, private_training: bool, layers: int) -> None:
+    here = tiny_problem(optimizer=optimizer, learning_rate=0.02, hidden=(8, 7)[:layers])
     if private_training:
         steps = {
             "steps": 3,
@@ -226,7 +256,7 @@ def test_fedrep_trains_side_by_side_as_alone(optimizer: str, private_training: b
             "learning_rate": 0.1,
         }
         here = replace(here, private=DPSGD(clip_norm=1.0, noise_multiplier=1.0, **steps))  # type: ignore[arg-type]
-    (update,) = FedRep(head_epochs=2).build(here).contributions
+    (update,) = FedRep(head_epochs=2, layers=layers).build(here).contributions
     start = here.initial[:56]
 
     def fits() -> list[TrainingJob]:
