@@ -296,6 +296,11 @@ class Averaging:
         return self.part or whole_model(self.problem)
 
     @property
+    def keeps_trained(self) -> bool:
+        """Whether each client keeps the model that it trained, so that it can be tested before averaging."""
+        return self.averaged.keeps_trained
+
+    @property
     def _sums(self) -> tuple[Contribution, ...]:
         """The contributions that the part sums."""
         count = cohort_size(self.fraction, self.problem.clients)

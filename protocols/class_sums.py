@@ -332,6 +332,11 @@ class ClassSums(OneSum):
         """The head (C, 1 + width), bias first, of a broadcast. None leaves each body its own."""
         raise NotImplementedError
 
+    @property
+    def keeps_trained(self) -> bool:
+        """Whether each client keeps the body that it trained. No body is averaged."""
+        return getattr(self.statistic.body, "keeps_trained", False)
+
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         return self.statistic.body.evaluate(self.head(state.broadcast), devices)
 

@@ -96,15 +96,16 @@ class FixedHead(SharedLayers):
     """The body is shared, under a head that is the same for all clients. At the end all clients fine-tune."""
 
     reads_state = "none"
+    keeps_trained = False
     options: FedBABU
 
     def under_head(self, broadcast: Float32s) -> Float32s:
         """The whole model (d,): a body under the fixed head."""
-        return super().model(0, broadcast, {})
+        return self.under_shared(0, broadcast, {})
 
     def fit(self, context: ClientContext) -> TrainingJob:
         start = self.under_head(context.broadcast)
-        return replace(training_job(self.problem, context, start), under_head=True)
+        return replace(training_job(self.problem, context, start), under_head=1)
 
     def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
         return super().split(context, trained)[0], None

@@ -36,7 +36,8 @@ class OwnBodies:
 
     bodies: Bodies
     activation: Bounded | None
-    under_head: ClassVar[bool] = False
+    under_head: ClassVar[int] = 0
+    keeps_trained: ClassVar[bool] = True
     reads_state: Literal["none", "unbound"] = field(default="unbound", kw_only=True)
     schedule: Schedule = field(default_factory=Schedule, kw_only=True)
 

@@ -88,6 +88,8 @@ class Part:
     problem: Problem
     reads_state: ClassVar[ReadsState] = "none"
     """As in `ValueSpec`: "none" if `fit` and `value` read nothing that a client keeps. They then get none."""
+    keeps_trained: ClassVar[bool] = False
+    """Whether each client keeps the model that it trained, which `Problem.tested_at` may name."""
 
     @property
     def charged(self) -> Problem:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from securefl.algorithm import ClientContext, ClientState, Device, Evaluation, Float32s
 from securefl.errors import ConfigError, DataError
@@ -25,7 +26,7 @@ from securefl.protocols.contributions import training_job
 from securefl.protocols.local_accuracy import Tested, local_accuracy
 from securefl.protocols.parts import Part, ReadsState
 from securefl.training import Learnt, ModelConfig, Problem, evaluate, pooled
-from securefl.training.heads import entries, last_dense, last_layers, output_layer, places
+from securefl.training.heads import entries, last_layers, output_layer, places
 from securefl.training.jobs import TrainingJob
 from securefl.training.task import Bodies
 
@@ -96,6 +97,7 @@ class SharedLayers(Personal):
     Raises ConfigError unless the shared layers have equal shapes in the bodies of both lengths.
     """
 
+    keeps_trained = True
     layers: int = 1
     side: Literal["head", "body"] = "body"
     shorter: float = 0.0
@@ -122,13 +124,18 @@ class SharedLayers(Personal):
         return self.problem.initial[self.places(self.problem)]
 
     def fit(self, context: ClientContext) -> TrainingJob:
-        start = self.model(context.client, context.broadcast, context.kept)
+        start = self.under_shared(context.client, context.broadcast, context.kept)
         return training_job(self.of(context.client), context, start)
 
     def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
         return trained[self.places(self.of(context.client))], {"model": trained.copy()}
 
     def model(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
+        averaged = self.under_shared(client, shared, kept)
+        return kept_values(kept, "model", averaged) if self.problem.tested_at == "own" else averaged
+
+    def under_shared(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
+        """The client's model (d,) with the shared layers that the server sent: the start of its training."""
         problem = self.of(client)
         vector = kept_values(kept, "model", problem.initial)
         places = self.places(problem)
@@ -194,23 +201,35 @@ def each_on_its_own(devices: Sequence[Device], tested: Tested) -> Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class HeadAlone:
-    """The training of the head alone, the last dense layer, under a frozen body in evaluation mode.
+    """The training of the head alone, the last dense layers, under a frozen body in evaluation mode.
 
     epochs: the passes over the records. Private training has its own number of steps.
     rate: the learning rate, in multiples of the problem's.
+    layers: the number of dense layers, from the last, that are the head.
     Raises ConfigError for a model whose head cannot be trained alone.
     """
 
     whole: Problem
     epochs: int
     rate: float = 1.0
+    layers: int = 1
 
     def __post_init__(self) -> None:
         output_layer(self.whole.layers, self.whole.outputs)
+        if self.layers > 1 and not isinstance(self.whole.model, ModelConfig):
+            raise ConfigError(
+                "Expected a packaged model for a head of several layers, between which ReLU is known to be, "
+                f"got another one with layers = {self.layers}. Set layers = 1, or take `kind = "
+                '"mlp"` or a packaged CNN under [model].'
+            )
+
+    @property
+    def _dense(self) -> Sequence[nn.Linear]:
+        return last_layers(self.whole.layers, self.layers)
 
     def before(self, training: TrainingJob) -> TrainingJob:
         """The training, before which the head of its start is trained alone."""
-        head = training.start[self.whole.head]
+        head = training.start[self.whole.last(self.layers)]
         return replace(
             training, head_first=TrainingJob(problem=self._head, start=head, context=training.context)
         )
@@ -224,8 +243,12 @@ class HeadAlone:
             private = replace(private, learning_rate=rate * private.learning_rate)
         return replace(
             whole,
-            model=ModelConfig(kind="mlp", hidden=()),
-            shape=(last_dense(whole.layers).in_features,),
+            model=ModelConfig(
+                kind="mlp",
+                hidden=tuple(layer.out_features for layer in self._dense[:-1]),
+                dropout=getattr(whole.model, "dropout", 0.0) if self.layers > 1 else 0.0,
+            ),
+            shape=(self._dense[0].in_features,),
             local=replace(local, learning_rate=rate * local.learning_rate, epochs=self.epochs, steps=None),
             private=private,
         )

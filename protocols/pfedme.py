@@ -9,7 +9,8 @@ Both models are tested on records like the client's own: theta gives the accurac
 Differences from the paper: the mean is over the clients that were drawn, and a client that was not drawn
 sends nothing. In the paper all clients train, and some are averaged. [local] has the solver of the inner
 problem: its `learning_rate` is the paper's personal learning rate, and `steps` its R local rounds. Theta
-begins at w in each round and is not reset between mini-batches, as in the authors' code.
+begins at w in each round and is not reset between mini-batches, as in the authors' code. That code also adds
+0.001 theta to each gradient of theta, which the paper has not: `weight_decay = 0.001` under [local].
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class NearGlobal(Personal):
     """The whole model w is shared. Each client keeps its theta, which begins at w in each round."""
 
     reads_state = "none"
+    keeps_trained = True
     envelope: Envelope
 
     def fit(self, context: ClientContext) -> TrainingJob:

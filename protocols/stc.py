@@ -11,6 +11,8 @@ Differences from the paper:
   code is then used on the way down only.
 - A client that missed rounds gets their changes one by one, and not their sum, which is as exact and longer.
   All clients of a cohort get the same changes (`compression`).
+- The authors' code compresses each tensor by itself, and sends all entries that are as large as the last one
+  of the top: `per_tensor` and `ties`. If that last one is 0, it also sends -mu for each 0. Here a 0 stays 0.
 - Under `update_bound` the ternary value is scaled down to the bound. The residual is what the value without a
   bound leaves.
 
@@ -20,7 +22,10 @@ from Non-IID Data. IEEE Transactions on Neural Networks and Learning Systems, 20
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil
 
 import numpy as np
 
@@ -30,7 +35,7 @@ from securefl.errors import DataError
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.compression import Compressed, entries, largest
 from securefl.protocols.contributions import bounded
-from securefl.training import Problem
+from securefl.training import Problem, trained_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,23 +43,32 @@ class STC(Options):
     """Options of STC.
 
     p: share of the entries that are sent, up and down. The paper takes 1/400.
+    per_tensor: whether each tensor, such as a layer's weights, is compressed by itself, with a mu of its own.
+        Of its n entries ceil(p n) are sent. Otherwise the whole model is compressed at once.
+    ties: whether entries as large as the last one of the top are sent too. Otherwise the first of them are.
+        The mean of a few ternary values has many equal entries.
     """
 
     p: Fraction = 0.0025
+    per_tensor: bool = False
+    ties: bool = False
 
     def build(self, problem: Problem) -> Algorithm:
-        part = Compressed(problem, phases=(Ternary(problem, self.p),))
+        part = Compressed(problem, phases=(Ternary(problem, self),))
         return Averaging(problem=problem, fraction=self.fraction, part=part)
 
 
-def ternary(whole: Floats, p: float) -> Floats:
-    """The top share p of the values by size, at least one, as mu times their signs. All others are 0.
+def ternary(whole: Floats, count: int, *, ties: bool = False) -> Floats:
+    """The `count` largest values by size as mu times their signs. All others are 0.
 
-    mu is the mean of their sizes (Algorithm 1).
+    mu is the mean of their sizes (Algorithm 1). ties: whether equals of the last of them are sent too.
     """
-    found = np.zeros(len(whole))
-    top = largest(whole, entries(p, len(whole)))
-    found[top] = np.abs(whole[top]).mean() * np.sign(whole[top])
+    found, sizes = np.zeros(len(whole)), np.abs(whole)
+    top = largest(whole, count)
+    mu = sizes[top].mean()
+    if ties:
+        top = np.flatnonzero(sizes >= sizes[top].min())
+    found[top] = mu * np.sign(whole[top])
     return found
 
 
@@ -63,7 +77,7 @@ class Ternary:
     """STC's compression of a model's update (d,)."""
 
     problem: Problem
-    p: float
+    options: STC
 
     @property
     def size(self) -> int:
@@ -71,7 +85,25 @@ class Ternary:
 
     @property
     def nonzero(self) -> int:
-        return entries(self.p, self.size)
+        """Without ties."""
+        return sum(count for _, count in self._tensors)
+
+    @cached_property
+    def _tensors(self) -> Sequence[tuple[int, int]]:
+        """The size of each part that is compressed by itself, and the number of its entries that are sent."""
+        p = self.options.p
+        if not self.options.per_tensor:
+            return [(self.size, entries(p, self.size))]
+        sizes = [entry.numel() for entry in trained_state(self.problem.layers).values()]
+        return [(size, ceil(p * size - 1e-9)) for size in sizes]
+
+    def _ternary(self, whole: Floats) -> Floats:
+        sizes, counts = zip(*self._tensors, strict=True)
+        parts = np.split(whole, np.cumsum(sizes)[:-1])
+        found = [
+            ternary(part, count, ties=self.options.ties) for part, count in zip(parts, counts, strict=True)
+        ]
+        return np.concatenate(found)
 
     def spec(self, update: ValueSpec) -> ValueSpec:
         return replace(
@@ -81,7 +113,7 @@ class Ternary:
         )
 
     def sent(self, whole: Floats) -> tuple[Float32s, Floats]:
-        found = ternary(whole, self.p).astype(np.float32)
+        found = self._ternary(whole).astype(np.float32)
         return found, found.astype(np.float64)
 
     def value(self, numbers: Float32s | DataError) -> Value:
@@ -90,5 +122,5 @@ class Ternary:
     def change(self, mean: Floats, residual: Floats) -> tuple[Float32s, Floats]:
         """The ternary part of mean and residual. What it leaves is the next residual."""
         whole = residual + mean
-        change = ternary(whole, self.p).astype(np.float32)
+        change = self._ternary(whole).astype(np.float32)
         return change, whole - change

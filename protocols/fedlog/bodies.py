@@ -72,7 +72,7 @@ class Trained(OwnBodies):
     compact: float = 0.0
     apart: float = 0.0
     prior: Prior = PAPER
-    under_head = True
+    under_head = 1
     schedule: Schedule = field(default_factory=lambda: Schedule(initial=1), kw_only=True)
 
     def start(self, context: ClientContext) -> Float32s:

@@ -145,16 +145,20 @@ class RuntimeSection(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuresSection(Ranged):
-    """The section [measures]: the models that an observer trains for comparison, beside the arms.
+    """The section [measures]: the models that an observer tests, and those that it trains for comparison.
 
     pooled: a model on the records of all clients together, without noise. alone: a model of each client on
     its own records, without noise. By default a run has both, and a cell of a sweep neither.
     passes: over the records; by default rounds x epochs, but at least 5 and at most 20.
+    at: the part of a personal model that clients share, when the model is tested or exported. "averaged": as
+    the server sent it last. "own": as the client trained it last, before averaging; a client that has not
+    trained yet has the averaged one. No epsilon covers the figures of personal models: they stay in private/.
     """
 
     pooled: bool | None = None
     alone: bool | None = None
     passes: Annotated[int, Range("[1, 10^4]")] | None = None
+    at: Literal["own", "averaged"] = "averaged"
 
     def over(self, rounds: int, local: LocalTraining) -> int:
         """The passes over the records in a study of so many rounds."""

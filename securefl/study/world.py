@@ -161,6 +161,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         planned=_planned(study, owned, clients, leaving),
         rounds=study.study.rounds,
         declared_loss=loss,
+        tested_at=study.measures.at,
     )
     if not study.claims and isinstance(model, OwnModel) and problem.codes is not None:
         _require_codes(kept, train.name, problem.codes)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.training.devices import as_tensor, computed, device_of, in_mode, one_thread, records_apart
-from securefl.training.heads import Activation, last_dense
+from securefl.training.heads import Activation, last_layers
 from securefl.training.isolation import (
     Read,
     lone_reader,
@@ -94,10 +94,11 @@ def _chunk(read: Read, parts: list[Tensor], rows: int) -> Tensor:
 
 
 def body_features(
-    model: nn.Module, x: NDArray[Any], activation: Activation | None = None
+    model: nn.Module, x: NDArray[Any], activation: Activation | None = None, *, layers: int = 1
 ) -> NDArray[np.float64]:
     """The features of records (n, *shape): the head's input in evaluation mode, after the activation.
 
+    layers: the number of dense layers, from the last, that are the head.
     Returns float64 (n, width). A record's features do not depend on other records (`chunks`). Raises
     ConfigError if the model's records cannot be kept apart.
     """
@@ -111,8 +112,9 @@ def body_features(
         model(rows)
         return given[-1].double()
 
-    with last_dense(model).register_forward_pre_hook(RowHook(note)):
-        return np.asarray(per_record_outputs(model, ("features", activation), read, as_tensor(x)).numpy())
+    with last_layers(model, layers)[0].register_forward_pre_hook(RowHook(note)):
+        kind = ("features", activation, layers)
+        return np.asarray(per_record_outputs(model, kind, read, as_tensor(x)).numpy())
 
 
 def record_losses(

@@ -107,6 +107,8 @@ def why_alone(problem: Problem) -> str:
         return "the model is not one of this package's"
     if problem.model.train is not None:
         return "some of the model's values are frozen"
+    if problem.model.draws:
+        return "dropout draws from each client's own generator"
     return f"{type(problem.layers).__name__} is not the packaged stack of dense layers"
 
 
@@ -138,7 +140,7 @@ class Batched:
     def __init__(self, rest: Trainer, slots: int = SLOTS) -> None:
         self._rest, self.slots = rest, slots
         self._stackable: dict[Problem, bool] = {}
-        self._tried: set[tuple[Problem, bool]] = set()
+        self._tried: set[tuple[Problem, int]] = set()
 
     def __call__(self, fits: Sequence[TrainingJob]) -> Sequence[TrainingResult]:
         came: dict[int, Result] = {}
@@ -176,12 +178,13 @@ class Batched:
         """The fits, under the heads that are trained first, side by side too. Errors go into `came`."""
         found, heads = list(fits), dict[int, TrainingJob]()
         # Whole models, so that the test of the kernels covers the features too.
-        whole = [replace(fit, under_head=False) for fit in fits]
+        whole = [replace(fit, under_head=0) for fit in fits]
         groups = self._groups({place: whole[place] for place, fit in enumerate(fits) if fit.head_first})
         # A fit that runs alone trains its own head: one attempt on a GPU then covers both trainings.
         groups.pop(None, None)
         for slots, places in self._waves(whole, groups):
-            features = features_together([whole[place] for place in places], slots)
+            layers = fits[places[0]].under_head or 1
+            features = features_together([whole[place] for place in places], slots, layers)
             for place, own in zip(places, features, strict=True):
                 heads[place] = fits[place].on_features(own)
         for place, head in zip(heads, self([*heads.values()]) if heads else (), strict=True):
@@ -263,8 +266,10 @@ def fit_together(fits: Sequence[TrainingJob], slots: int) -> Results:
     return Results([came[slot] for slot in range(len(fits))])
 
 
-def features_together(fits: Sequence[TrainingJob], slots: int) -> list[Float32s]:
+def features_together(fits: Sequence[TrainingJob], slots: int, layers: int = 1) -> list[Float32s]:
     """The features (n, width) that the body of each fit's start has of its records.
+
+    layers: the number of dense layers, from the last, that are the head.
 
     Its passes have the shape of those in which at most `slots` clients train.
     """
@@ -274,7 +279,7 @@ def features_together(fits: Sequence[TrainingJob], slots: int) -> list[Float32s]
         stack = stack_of(fits[0], [fit.start for fit in fits], slots)
         batches = [(x.flatten(1), y) for x, y in columns]
         chunks = range(0, max(1, *(len(y) for _, y in columns)), rows)
-        passes = [stack.features(widened(_chunk(batches, at, (slots, rows))[0])) for at in chunks]
+        passes = [stack.features(widened(_chunk(batches, at, (slots, rows))[0]), layers) for at in chunks]
         whole = torch.cat(passes, 1).numpy()
     return [own[: len(y)] for own, (_, y) in zip(whole, columns, strict=False)]
 

@@ -84,7 +84,7 @@ class TrainingJob:
         problem: The model and its training, with or without record-level privacy.
         start: The model before training, float32 (d,). With an envelope, it stands here twice, (2d,).
         context: The client's records, round and streams.
-        under_head: Whether the head, the last dense layer, is not trained.
+        under_head: The number of dense layers, from the last, that are not trained: the head.
         activation: A function of the head's input.
         penalty: Added to the mean loss. A training works on a copy, which may remember the mini-batches that
             it saw. Private training minimises the mean loss alone.
@@ -101,7 +101,7 @@ class TrainingJob:
     problem: Problem
     start: Float32s
     context: ClientContext
-    under_head: bool = False
+    under_head: int = 0
     activation: Differentiable | None = None
     penalty: Pull | None = None
     head_first: TrainingJob | None = None
@@ -120,9 +120,9 @@ class TrainingJob:
         return replace(self.head_first, context=replace(self.head_first.context, x=x))
 
     def under(self, head: Float32s) -> TrainingJob:
-        """This training, starting under these values of the head, weights first."""
+        """This training, starting under these values of the head's layers, each with its weights first."""
         start = self.start.copy()
-        start[self.problem.head] = head
+        start[self.problem.last(self.under_head or 1)] = head
         return replace(self, start=start, head_first=None)
 
 

@@ -68,6 +68,11 @@ class KeptNorms:
             for own in self._own.contributions
         )
 
+    @property
+    def keeps_trained(self) -> bool:
+        """Whether each client keeps the model that it trained. Its statistics are its own in any case."""
+        return getattr(self._own, "keeps_trained", False)
+
     def start(self) -> State:
         return self._own.start()
 

@@ -56,11 +56,17 @@ def _add_dense(model: nn.Module, *widths: int) -> None:
 
 
 def _dense(model: nn.Module, x: Tensor) -> Tensor:
-    """The outputs (n, outputs) of the model's dense layers, with ReLU between, from values (n, ...)."""
+    """The outputs (n, outputs) of the model's dense layers, with ReLU between, from values (n, ...).
+
+    A dropout of the model is behind each ReLU.
+    """
     *hidden, last = (layer for layer in model.children() if isinstance(layer, nn.Linear))
+    dropout = next((layer for layer in model.children() if isinstance(layer, nn.Dropout)), None)
     x = x.flatten(1)
     for layer in hidden:
         x = torch.relu(layer(x))
+        if dropout is not None:
+            x = dropout(x)
     found: Tensor = last(x)
     return found
 
@@ -389,6 +395,9 @@ class ModelConfig(Architecture):
             depends on the images). Other kinds do not have it.
         width: Scale of the hidden layers, for adds_cnn and char_lstm (in (0, 1], default 1) and shufflenet_v2
             (0.25, 0.5 or 1, default 0.5). Other kinds do not have it.
+        dropout: The probability with which training sets an output of a hidden dense layer to 0, in [0, 1);
+            the others are divided by 1 - dropout. Tests have none. FedCor's MLP has 0.5. shufflenet_v2 has no
+            such layer. Clients with dropout are not trained side by side.
         profiled_layer: Name of a layer. The default is the first dense layer ("fc1", in fedlog_cnn
             "dense.fc1"), and for ShuffleNet v2 the last convolution, "conv5" (FedProf, section 3.1).
         train: The layers or parameters that are trained, by name, or "head", the last dense layer. All others
@@ -406,6 +415,7 @@ class ModelConfig(Architecture):
     kind: Kind
     hidden: tuple[int, ...] | None = None
     width: float | None = None
+    dropout: float = 0.0
     profiled_layer: str | None = None
     train: TrainedNames = None
     buffers: Buffers = "averaged"
@@ -424,6 +434,15 @@ class ModelConfig(Architecture):
             raise ValueError(
                 f"Expected at most {_MOST_LAYERS} hidden layers of at most {MOST_PARAMETERS:,} units each."
             )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(
+                f"Expected dropout in [0, 1), got {self.dropout}. FedCor's MLP has 0.5; 0 is none."
+            )
+        if self.dropout and (self.kind == "shufflenet_v2" or self.hidden == ()):
+            raise ValueError(
+                f"Expected a model with hidden dense layers for dropout = {self.dropout}, got kind "
+                f"{self.kind!r}{' with hidden = []' if self.hidden == () else ''}. Leave `dropout` out."
+            )
         if self.width is None:
             return
         if self.kind not in _WIDTHS:
@@ -438,6 +457,10 @@ class ModelConfig(Architecture):
     def reads_text(self) -> bool:
         """Whether a record is a row of int64 codes and not of real numbers."""
         return self.kind == "char_lstm"
+
+    @property
+    def draws(self) -> bool:
+        return self.dropout > 0
 
     @property
     def layer(self) -> str:
@@ -473,6 +496,9 @@ class ModelConfig(Architecture):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             model = self._made(shape, outputs)
+        if self.dropout:
+            dense = model.dense if isinstance(model, FedLogCNN) else model
+            dense.add_module("dropout", nn.Dropout(self.dropout))
         named_layer(model, self.layer)
         return with_choices(model, self)
 

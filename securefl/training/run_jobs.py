@@ -15,7 +15,7 @@ from torch import nn
 from securefl.core.errors import DataError
 from securefl.dp.noise import Source
 from securefl.training.chunks import body_features
-from securefl.training.heads import activated, frozen, last_dense
+from securefl.training.heads import activated, frozen, last_layers
 from securefl.training.jobs import Hook, TrainingJob, TrainingResult
 from securefl.training.local import descend, penalty_of, train
 from securefl.training.vector import statistics_vector, to_vector, views_of
@@ -61,7 +61,7 @@ def _run(fit: TrainingJob) -> TrainingResult:
     problem = fit.problem
     if fit.head_first is not None:
         # Such a body gives a record the same features in every pass.
-        features = body_features(problem.module(fit.start), fit.context.x)
+        features = body_features(problem.module(fit.start), fit.context.x, layers=fit.under_head or 1)
         came = _run(fit.on_features(features))
         return came if isinstance(came, DataError) else _run(fit.under(came))
     found = _trained(fit)
@@ -75,7 +75,7 @@ def _trained(fit: TrainingJob) -> TrainingResult:
     try:
         # A start of another length, such as a forged broadcast, raises a DataError for its client alone.
         model = problem.module(fit.model)
-        head = [last_dense(model)] if fit.under_head else []
+        head = last_layers(model, fit.under_head) if fit.under_head else []
         with _drawing(fit), activated(model, fit.activation):
             if problem.private is not None:
                 from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import

@@ -38,27 +38,28 @@ def stackable(model: Architecture) -> bool:
     """Whether models of this description can train side by side: dense layers with ReLU between, all trained.
 
     Other models may keep state between batches, which slots would share. Convolutions are not faster on a
-    CPU.
+    CPU. Dropout draws from each client's own generator.
     """
     if isinstance(model, Changed):
         return model.change is shifted and stackable(model.of)
     # By the description, since a user's own one may build this package's `MLP` and then change or hook its
     # layers.
-    return isinstance(model, ModelConfig) and model.kind == "mlp" and model.train is None
+    known = isinstance(model, ModelConfig) and model.kind == "mlp"
+    return known and model.train is None and not model.draws  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tail:
     """The computation after the last hidden layer.
 
-    activation: a function of the head's input. penalty: added to each record's loss. under_head: whether the
-    head is not trained.
+    activation: a function of the head's input. penalty: added to each record's loss. under_head: the
+    number of layers, from the last, that are not trained.
     """
 
     loss: Loss
     activation: Differentiable | None = None
     penalty: Pull | None = None
-    under_head: bool = False
+    under_head: int = 0
 
 
 @dataclass(frozen=True)
@@ -173,12 +174,15 @@ class Stack:
             torch.sum(slope, 1, out=layer.bias)
         return made
 
-    def features(self, x: Tensor) -> Tensor:
-        """The input of the head (slots, rows, values), from records (slots, rows, width), `widened`."""
-        *hidden, head = self._layers[: len(self._layers) - self._shifted]
-        for layer in hidden:
+    def features(self, x: Tensor, layers: int = 1) -> Tensor:
+        """The input of the head (slots, rows, values), from records (slots, rows, width), `widened`.
+
+        layers: the number of layers, from the last, that are the head.
+        """
+        head = len(self._layers) - self._shifted - layers
+        for layer in self._layers[:head]:
             x = layer.forward(x).relu_()
-        return narrow(x, head.inputs)
+        return narrow(x, self._layers[head].inputs)
 
     def back(self, x: Tensor, y: Tensor, weights: Tensor, there: Tensor | None = None) -> Back:
         """Compute a forward and a backward pass of all slots.
@@ -209,7 +213,7 @@ class Stack:
             given = given + self._layers[-1].bias[:, None]
         losses, slope = _LOSSES[self._tail.loss](narrow(head.forward(given), head.outputs), y, weights)
         slope = widened(slope)
-        layers = [] if self._tail.under_head else [(given, slope)]
+        layers = [(given, slope)]
         if hidden or self._shifted:
             slope = head.back(slope)
         if self._shifted:
@@ -228,7 +232,7 @@ class Stack:
             layers.append((inputs[at], slope))
             if at:
                 slope = hidden[at].back(slope)
-        return Back(losses, layers[::-1])
+        return Back(losses, layers[self._tail.under_head :][::-1])
 
 
 def _where(there: Tensor | None, of: Tensor) -> Tensor:

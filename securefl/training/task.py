@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import nan
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.training.devices import Hardware
 from securefl.training.evaluation import Task, evaluate
-from securefl.training.heads import output_layer, places
+from securefl.training.heads import last_layers, output_layer, places
 from securefl.training.local import LocalTraining
 from securefl.training.losses import DeclaredLoss, TrainingLoss, has_code
 from securefl.training.models import Architecture, ModelConfig
@@ -74,6 +74,8 @@ class Problem:
         norms: The running statistics of the model's norms, if each client keeps its own, float32 (b,). None
             is the initial ones.
         declared_loss: The loss of the training, if a study declares one. None is the loss of the task.
+        tested_at: The shared part of a personal model that is tested and exported: "averaged", or the
+            client's "own", as it was trained.
 
     Raises nothing. `initial` and `module` raise ConfigError if the model cannot be built.
     """
@@ -95,6 +97,7 @@ class Problem:
     rounds: int | None = None
     norms: NDArray[np.float32] | None = None
     declared_loss: DeclaredLoss | None = None
+    tested_at: Literal["own", "averaged"] = "averaged"
 
     @cached_property
     def bare_plan(self) -> Plan | None:
@@ -243,6 +246,10 @@ class Problem:
         Raises ConfigError as `output_layer` does.
         """
         return places(self.layers, [output_layer(self.layers, self.outputs)])
+
+    def last(self, layers: int) -> NDArray[np.int64]:
+        """The positions of the values of the last `layers` dense layers in the model's vector."""
+        return places(self.layers, last_layers(self.layers, layers))
 
     def head_of(self, vector: NDArray[np.float32]) -> NDArray[np.float64]:
         """The head of a model (d,), which has biases: (outputs, 1 + width), bias first."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support.every import every
 from support.private_studies import private
 from support.tiny_problem import tiny_problem
 from support.tiny_study import composed, run, spied, study, world
@@ -24,6 +25,7 @@ from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.protocols.fedbabu import FedBABU
 from securefl.protocols.fedlog import FedLog
+from securefl.protocols.fedper import FedPer
 from securefl.protocols.fedproto import FedProto
 from securefl.protocols.fedrep import FedRep
 from securefl.protocols.pfedme import PFedMe
@@ -35,6 +37,7 @@ from securefl.training import DPSGD, ModelConfig, evaluate
 from securefl.training.chunks import body_features
 from securefl.training.cohorts import Batched
 from securefl.training.jobs import TrainingJob
+from securefl.training.own_models import OwnModel
 from securefl.training.run_jobs import _again, one_by_one, run_job
 
 HEAD = 10 * 9
@@ -77,6 +80,73 @@ def test_bodies_are_averaged_and_heads_stay(name: str, tmp_path: Path) -> None:
     heads = [model[-HEAD:] for model in models]
     assert all(not np.array_equal(heads[0], other) for other in heads[1:])
     assert finished.records[-1]["personal"]
+
+
+def test_a_model_is_tested_and_exported_with_the_layers_that_at_names(tmp_path: Path) -> None:
+    """A client that was not drawn yet has trained nothing, so it has the averaged layers under both."""
+    of = one("fedper", "fraction = 0.5", rounds=1)
+    own = replace(of, measures=replace(of.measures, at="own"))
+    losses = [run(each, tmp_path / each.measures.at).records[0]["loss"] for each in (of, own)]
+    assert losses[1] < losses[0]
+    (algorithm, _), states = composed(own), kept(own, tmp_path / "own")
+    assert len(states) == 2
+    shared = np.zeros_like(algorithm.start().broadcast)
+    for client in range(4):
+        (model, _), state = np.split(_exported(own, client, states), [len(shared)]), states.get(client)
+        np.testing.assert_array_equal(model, shared if state is None else state["model"][: len(shared)])
+
+
+def test_a_second_training_starts_under_the_averaged_layers() -> None:
+    """Whatever is tested: `at` changes no value that is sent."""
+    sent = []
+    for at in ("own", "averaged"):
+        here = replace(tiny_problem(), tested_at=at)  # type: ignore[arg-type]
+        (update,) = FedPer().build(here).contributions
+        sent.append(update.compute(context(here.initial[:56], kept={"model": here.initial * 2})).clear)
+    np.testing.assert_array_equal(*sent)
+
+
+def _exported(of: Study, client: int, states: Any) -> NDArray[np.float32]:
+    algorithm: Any = composed(of)[0]
+    state = algorithm.start()
+    return algorithm.learnt(  # type: ignore[no-any-return]
+        replace(state, broadcast=np.zeros_like(state.broadcast)), client, states.get(client, {})
+    ).vector
+
+
+def at_own(name: str, options: str = "", **model: Any) -> Study:
+    of = one(name, options)
+    privacy = replace(of.privacy, non_private=(*of.privacy.non_private, "statistic"))
+    return replace(
+        of, measures=replace(of.measures, at="own"), privacy=privacy, model=replace(of.model, **model)
+    )
+
+
+NORMS = {"kind": "adds_cnn", "hidden": None, "width": 0.02, "buffers": "local"}
+
+
+@every("model", [{}, NORMS])
+@every("name", ["fedavg", "fedbabu", "feddbe"])
+def test_at_own_is_refused_where_no_client_keeps_what_it_trained(name: str, model: dict[str, Any]) -> None:
+    """FedBABU's and FedDBE's clients have a model of their own, and keep no trained layer of those shared."""
+    options = {"fedavg": "fraction = 0.5", "fedbabu": 'fine_tuned = "never"'}.get(name, "")
+    with pytest.raises(ConfigError, match="Leave `at` out, or take a protocol such as fedrep"):
+        composed(at_own(name, options, **model))
+    of = at_own(name, options, **model)
+    composed(replace(of, measures=replace(of.measures, at="averaged")))
+
+
+def test_at_own_is_refused_for_bodies_that_nobody_trains() -> None:
+    composed(at_own("fedlog", 'body = "private"'))
+    with pytest.raises(ConfigError, match="a protocol such as fedrep"):
+        composed(at_own("fedlog"))
+
+
+@every("name", ["fedrep", "fedper", "pfedme", "lg_fedavg", "fedproto"])
+def test_at_own_is_taken_where_clients_keep_what_they_trained(name: str) -> None:
+    composed(at_own(name, "lamda = 1.0" if name == "pfedme" else ""))
+    if name in ("fedper", "lg_fedavg"):
+        composed(at_own(name, **NORMS))
 
 
 # FedRep -------------------------------------------------------------------------------------------
@@ -131,19 +201,37 @@ def test_fedrep_trains_the_head_and_then_the_body_under_it() -> None:
     assert not np.allclose(after_first, head, atol=1e-2)
 
 
-class Dropping(ModelConfig):
-    """The packaged model with dropout behind its hidden layer: an author's own one."""
+def test_a_head_of_two_layers_is_trained_whole_and_then_the_body_under_it() -> None:
+    here = tiny_problem(hidden=(8, 7))
+    algorithm = FedRep(head_epochs=3, layers=2).build(here)
+    (update,) = algorithm.contributions
+    start = algorithm.start().broadcast
+    assert len(start) == 56
+    own = context(start, kept={"model": here.initial})
+    value = update.compute(own)
 
-    draws = True
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 3))
+    nn.utils.vector_to_parameters(torch.from_numpy(here.initial.copy()), model.parameters())
+    rng = np.random.default_rng(0)
+    by_hand(model, [*model[2].parameters(), *model[4].parameters()], own, rng, 0.1, 3)
+    by_hand(model, model[0].parameters(), own, rng, 0.1, 2)
+    assert value.new_state is not None
+    np.testing.assert_allclose(value.new_state["model"], flat(model), atol=2e-6)
+    np.testing.assert_allclose(value.clear, flat(model)[:56] - start, atol=2e-6)
 
-    def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
-        model = super().build(shape, outputs, seed)
-        return nn.Sequential(nn.Sequential(model.fc1, nn.ReLU(), nn.Dropout(0.5)), model.fc2)
+
+def test_a_head_of_several_layers_of_an_own_model_is_refused() -> None:
+    """What is between its layers is not known."""
+    own = OwnModel(factory=lambda: plain(tiny_problem().initial), name="mine").resolved((6,), 3, 2)
+    with pytest.raises(ConfigError, match="Set layers = 1, or take `kind"):
+        FedRep(layers=2).build(tiny_problem(model=own))
+    FedRep(layers=1).build(tiny_problem(model=own))
+    FedRep(layers=2).build(tiny_problem(hidden=(8, 7)))
 
 
 def test_the_body_is_in_evaluation_mode_while_the_head_learns() -> None:
     """Dropout would change the features from one mini-batch to the next."""
-    here = replace(tiny_problem(), model=Dropping(kind="mlp", hidden=(8,)))
+    here = replace(tiny_problem(), model=ModelConfig(kind="mlp", hidden=(8,), dropout=0.5))
     plain_one = tiny_problem()
     first, second = (FedRep().build(own).contributions[0] for own in (here, plain_one))
     start = plain_one.initial[:56]
@@ -156,8 +244,9 @@ def test_the_body_is_in_evaluation_mode_while_the_head_learns() -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("private_training", [False, True])
-def test_fedrep_trains_side_by_side_as_alone(optimizer: str, private_training: bool) -> None:
-    here = tiny_problem(optimizer=optimizer, learning_rate=0.02)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_fedrep_trains_side_by_side_as_alone(optimizer: str, private_training: bool, layers: int) -> None:
+    here = tiny_problem(optimizer=optimizer, learning_rate=0.02, hidden=(8, 7)[:layers])
     if private_training:
         steps = {
             "steps": 3,
@@ -167,7 +256,7 @@ def test_fedrep_trains_side_by_side_as_alone(optimizer: str, private_training: b
             "learning_rate": 0.1,
         }
         here = replace(here, private=DPSGD(clip_norm=1.0, noise_multiplier=1.0, **steps))  # type: ignore[arg-type]
-    (update,) = FedRep(head_epochs=2).build(here).contributions
+    (update,) = FedRep(head_epochs=2, layers=layers).build(here).contributions
     start = here.initial[:56]
 
     def fits() -> list[TrainingJob]:

@@ -92,9 +92,13 @@ def test_many_steps_find_the_proximal_point_of_a_cross_entropy() -> None:
     np.testing.assert_allclose(value.new_state["personal"], point, atol=1e-4)
 
 
-def test_the_moving_model_follows_every_mini_batch() -> None:
-    """Two mini-batches with one step each, by hand: theta goes on from where it was, and w_k from its own."""
-    here = problem(batch_size=15, steps=2)
+@pytest.mark.parametrize("decay", [0.0, 0.001])
+def test_the_moving_model_follows_every_mini_batch(decay: float) -> None:
+    """Two mini-batches with one step each, by hand: theta goes on from where it was, and w_k from its own.
+
+    The decay is that of the authors' code. It counts in theta's step alone.
+    """
+    here = problem(batch_size=15, steps=2, weight_decay=decay)
     (update,) = PFedMe(lamda=2.0, personal_steps=1, eta=0.25).build(here).contributions
     w = np.linspace(-1, 1, 10, dtype=np.float32)
     own = context(here, w)
@@ -106,7 +110,7 @@ def test_the_moving_model_follows_every_mini_batch() -> None:
         weight, bias = parted(theta)
         error = own.x[batch] @ weight.T + bias - own.y[batch]
         slope = np.concatenate([(error.T @ own.x[batch]).ravel(), error.sum(0)]) / len(batch)
-        theta = theta - 0.1 * (slope + 2.0 * (theta - moving))
+        theta = theta - 0.1 * (slope + 2.0 * (theta - moving) + decay * theta)
         moving = moving - 0.25 * 2.0 * (moving - theta)
     assert value.new_state is not None
     np.testing.assert_allclose(value.new_state["personal"], theta, atol=1e-6)

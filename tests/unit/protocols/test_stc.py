@@ -31,12 +31,15 @@ def by_hand(values: list[float], p: float) -> list[float]:
 
 
 def test_the_paper_s_algorithm() -> None:
-    assert ternary(np.array([0.5, -4.0, 0.0, 2.0, 1.0]), 0.4).tolist() == [0, -3.0, 0, 3.0, 0]
+    assert ternary(np.array([0.5, -4.0, 0.0, 2.0, 1.0]), 2).tolist() == [0, -3.0, 0, 3.0, 0]
     rng = np.random.default_rng(1)
     for p in (0.001, 0.1, 0.5, 1.0):
         values = rng.normal(size=97)
-        np.testing.assert_allclose(ternary(values, p), by_hand(values.tolist(), p), rtol=1e-12)
-    assert not ternary(np.zeros(9), 0.5).any()
+        np.testing.assert_allclose(
+            ternary(values, max(int(p * 97), 1)), by_hand(values.tolist(), p), rtol=1e-12
+        )
+    for ties in (False, True):
+        assert not ternary(np.zeros(9), 4, ties=ties).any()
 
 
 def test_two_rounds_by_hand(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
-from securefl.training import to_vector
+from securefl.training import ModelConfig, to_vector
 from securefl.training.chunks import body_features, record_losses
 from securefl.training.dpsgd import train_privately
 from securefl.training.isolation import sentence
@@ -468,6 +468,10 @@ DRAWING: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "noise": (Noisy, ROWS),
     "gumbel": (Gumbel, ROWS),
     "fused": (Fused, ROWS),
+    "packaged": (
+        lambda: ModelConfig(kind="mlp", hidden=(9, 9), dropout=0.4).build((FEATURES,), CLASSES, 0),
+        ROWS,
+    ),
 }
 
 

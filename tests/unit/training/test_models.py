@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,52 @@ def test_an_mlp_without_hidden_layers_is_linear() -> None:
     assert [name for name, _ in model.named_parameters()] == ["fc1.weight", "fc1.bias"]
     x = torch.randn(5, 4)
     torch.testing.assert_close(model(x), model.get_submodule("fc1")(x))
+
+
+@every(
+    "config",
+    [
+        ModelConfig(kind="mlp", hidden=(8, 7), dropout=0.5),
+        ModelConfig(kind="lenet5", dropout=0.5),
+        ModelConfig(kind="fedlog_cnn", dropout=0.5),
+        ModelConfig(kind="fedcor_cnn", dropout=0.5),
+        ModelConfig(kind="adds_cnn", width=0.1, dropout=0.5),
+        ModelConfig(kind="char_lstm", width=0.05, dropout=0.5),
+    ],
+)
+def test_dropout_is_behind_each_hidden_dense_layer_in_training_alone(config: ModelConfig) -> None:
+    shape = (5,) if config.reads_text else (1, 28, 28)
+    bare, model = (own.build(shape, 10, seed=1) for own in (replace(config, dropout=0.0), config))
+    np.testing.assert_array_equal(*(to_vector(own, statistics=True) for own in (bare, model)))
+    assert config.draws
+    assert not replace(config, dropout=0.0).draws
+    x = config.blank(shape).expand(3, *shape)
+    with torch.no_grad():
+        assert torch.equal(bare.eval()(x), model.eval()(x))
+    seen: list[int] = []
+    (dropout,) = (layer for layer in model.modules() if isinstance(layer, nn.Dropout))
+    dropout.register_forward_hook(lambda layer, given, output: seen.append(given[0].shape[1]))
+    dropout.train()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        model(x)
+    dense = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    assert seen == [layer.out_features for layer in dense[:-1]]
+
+
+@every(
+    ("settings", "said"),
+    [
+        ({"kind": "mlp", "hidden": ()}, "got kind 'mlp' with hidden = .*Leave `dropout` out"),
+        ({"kind": "shufflenet_v2"}, "got kind 'shufflenet_v2'. Leave `dropout` out"),
+        ({"kind": "mlp", "dropout": 1.0}, "dropout in .*got 1.0"),
+        ({"kind": "mlp", "dropout": -0.1}, "dropout in .*got -0.1"),
+        ({"kind": "mlp", "dropout": float("nan")}, "dropout in .*got nan"),
+    ],
+)
+def test_dropout_that_would_do_nothing_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ModelConfig(**{"dropout": 0.5, **settings})
+    ModelConfig(**{**settings, "dropout": 0.0})
 
 
 def test_shuffle_interleaves_the_halves_and_half_the_channels_pass_a_unit_of_stride_one() -> None:
