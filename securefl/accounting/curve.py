@@ -126,15 +126,15 @@ class Curve:
         if self.gaussian:
             return np.asarray(ndtr(-ndtri(of) - self.mu))
         # Each point of the curve bounds the misses by two lines (Kairouz, Oh and Viswanath 2015).
-        points, found = self._points, of[..., None]
+        points, found = self.points, of[..., None]
         steep = 1 - found * np.exp(points[0]) - points[1]
         flat = np.exp(-points[0]) * (1 - found - points[1])
         bound: Floats = np.max(np.maximum(steep, flat), axis=-1, initial=0.0)
         return bound
 
     @cached_property
-    def _points(self) -> tuple[Floats, Floats]:
-        """Points of the curve: epsilons and deltas, each (m,)."""
+    def points(self) -> tuple[Floats, Floats]:
+        """Points of the curve: epsilons from 0 to that at a delta of 1e-10, and their deltas, each (m,)."""
         epsilons = np.linspace(0.0, min(self.epsilon(1e-10), _LARGEST_EPSILON), _POINTS)
         return epsilons, self.delta(epsilons)
 
