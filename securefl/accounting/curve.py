@@ -23,7 +23,7 @@ from securefl.accounting.events import History, Key
 from securefl.accounting.statements import releases_of
 from securefl.accounting.store import require_delta
 from securefl.core.errors import ConfigError
-from securefl.core.release import PARTIES
+from securefl.core.release import PARTIES, Charge
 
 _POINTS: Final = 513
 """Points of a curve whose tangents bound the misses. With twice as many, none moves by 0.001."""
@@ -139,6 +139,14 @@ class Curve:
         return epsilons, self.delta(epsilons)
 
 
+def against(party: str, releases: Mapping[tuple[str, Charge], int]) -> Curve:
+    """Return the curve of one holder's releases (`releases_of`) against a party."""
+    events = Counter[DpEvent]()
+    for (_, charge), count in releases.items():
+        events[charge.by_party()[party]] += count
+    return Curve.of(events)
+
+
 def curves(path: Path, *, holder: str | None = None) -> dict[str, dict[str, Curve]]:
     """Return the curves of a ledger's file, by data holder and by party. The file is not changed.
 
@@ -169,9 +177,6 @@ def curves(path: Path, *, holder: str | None = None) -> dict[str, dict[str, Curv
         if holder not in (None, who):
             continue
         for party in PARTIES:
-            events = Counter[DpEvent]()
-            for (_, charge), count in releases.items():
-                events[charge.by_party()[party]] += count
-            one = Curve.of(events)
+            one = against(party, releases)
             found.setdefault(who, {})[party] = made.setdefault(one.history.key(), one)
     return found

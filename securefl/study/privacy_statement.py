@@ -8,9 +8,7 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
-from dp_accounting import DpEvent
-
-from securefl.accounting.composition import compose
+from securefl.accounting.curve import Curve, against
 from securefl.accounting.events import History
 from securefl.accounting.figures import counted, in_words
 from securefl.accounting.statements import releases_of, terms_of
@@ -59,11 +57,14 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
     yield "Adjacency", [f"Neighbouring data differ in one {terms.unit} ({terms.adjacency})."]
     yield "Delta", [f"δ = {terms.delta:g}."]
     reason = run.infinite_reason.get(arm.name)
-    epsilons = {party: _epsilon(holders, party, terms.delta) for party in PARTIES}
-    against = " and the ".join(terms.adversaries) or "nobody"
-    claimed = f"It is claimed against {'the ' * bool(terms.adversaries)}{against}."
+    worst = {party: _worst(holders, party, terms.delta) for party in PARTIES}
+    epsilons = {party: own.epsilon(terms.delta) for party, own in worst.items()}
+    named = " and the ".join(terms.adversaries) or "nobody"
+    claimed = f"It is claimed against {'the ' * bool(terms.adversaries)}{named}."
     against_each = (f"ε = {in_words(epsilon)} against the {party}." for party, epsilon in epsilons.items())
     yield "Epsilon", [*against_each, claimed, *([f"It is not finite: {reason}."] if reason else [])]
+    if curves := list(_in_curves(worst)):
+        yield "Curve", curves
     mechanisms = (
         f"{name}: {_in_words(charge, shown)}, {counted(count, 'time')} at most."
         for (name, charge), count in most.items()
@@ -87,15 +88,22 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
     yield "Not covered", list(_uncovered(run, study))
 
 
-def _epsilon(holders: Sequence[Counter[tuple[str, Charge]]], party: str, delta: float) -> float:
-    """The largest epsilon of a holder against a party."""
-    largest = 0.0
-    for own in holders:
-        events = Counter[DpEvent]()
-        for (_, charge), count in own.items():
-            events[charge.by_party()[party]] += count
-        largest = max(largest, compose(events, delta))
-    return largest
+def _worst(holders: Sequence[Counter[tuple[str, Charge]]], party: str, delta: float) -> Curve:
+    """The curve of the holder with the largest epsilon against a party."""
+    found = (against(party, own) for own in holders)
+    return max(found, key=lambda own: own.epsilon(delta), default=Curve(History()))
+
+
+def _in_curves(worst: Mapping[str, Curve]) -> Iterator[str]:
+    """What the curves of finite epsilons say beside them."""
+    for party, own in worst.items():
+        if own.history.endless or own.mu == 0:
+            continue
+        exact = f"μ = {own.mu:.3g} (Gaussian DP) and ρ = {own.rho:.3g} (zCDP); " if own.gaussian else ""
+        yield (
+            f"Against the {party}: {exact}a test for one unit with 5 % of false alarms misses at least "
+            f"{100 * float(own.miss(0.05)):.3g} %."
+        )
 
 
 def _trust(run: Finished, study: Study, arm: Arm, epsilons: Mapping[str, float]) -> Iterator[str]:
