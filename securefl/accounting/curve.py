@@ -139,6 +139,15 @@ class Curve:
         return epsilons, self.delta(epsilons)
 
 
+def beside_epsilon(own: Curve) -> str:
+    """What a curve says beside its epsilon, for a sentence. Empty if epsilon is 0 or infinite."""
+    if own.history.endless or own.mu == 0:
+        return ""
+    exact = f"μ = {own.mu:.3g} (Gaussian DP) and ρ = {own.rho:.3g} (zCDP); " if own.gaussian else ""
+    misses = f"{100 * float(own.miss(0.05)):.3g} %"
+    return f"{exact}a test for one unit with 5 % of false alarms misses at least {misses}"
+
+
 def against(party: str, releases: Mapping[tuple[str, Charge], int]) -> Curve:
     """Return the curve of one holder's releases (`releases_of`) against a party."""
     events = Counter[DpEvent]()

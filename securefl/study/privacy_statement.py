@@ -8,7 +8,7 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
-from securefl.accounting.curve import Curve, against
+from securefl.accounting.curve import Curve, against, beside_epsilon
 from securefl.accounting.events import History
 from securefl.accounting.figures import counted, in_words
 from securefl.accounting.statements import releases_of, terms_of
@@ -63,7 +63,8 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
     claimed = f"It is claimed against {'the ' * bool(terms.adversaries)}{named}."
     against_each = (f"ε = {in_words(epsilon)} against the {party}." for party, epsilon in epsilons.items())
     yield "Epsilon", [*against_each, claimed, *([f"It is not finite: {reason}."] if reason else [])]
-    if curves := list(_in_curves(worst)):
+    said = ((party, beside_epsilon(own)) for party, own in worst.items())
+    if curves := [f"Against the {party}: {words}." for party, words in said if words]:
         yield "Curve", curves
     mechanisms = (
         f"{name}: {_in_words(charge, shown)}, {counted(count, 'time')} at most."
@@ -92,18 +93,6 @@ def _worst(holders: Sequence[Counter[tuple[str, Charge]]], party: str, delta: fl
     """The curve of the holder with the largest epsilon against a party."""
     found = (against(party, own) for own in holders)
     return max(found, key=lambda own: own.epsilon(delta), default=Curve(History()))
-
-
-def _in_curves(worst: Mapping[str, Curve]) -> Iterator[str]:
-    """What the curves of finite epsilons say beside them."""
-    for party, own in worst.items():
-        if own.history.endless or own.mu == 0:
-            continue
-        exact = f"μ = {own.mu:.3g} (Gaussian DP) and ρ = {own.rho:.3g} (zCDP); " if own.gaussian else ""
-        yield (
-            f"Against the {party}: {exact}a test for one unit with 5 % of false alarms misses at least "
-            f"{100 * float(own.miss(0.05)):.3g} %."
-        )
 
 
 def _trust(run: Finished, study: Study, arm: Arm, epsilons: Mapping[str, float]) -> Iterator[str]:
