@@ -1,4 +1,6 @@
 from securefl.accounting.composition import compose as compose
+from securefl.accounting.curve import Curve as Curve
+from securefl.accounting.curve import curves as curves
 from securefl.accounting.events import NO_COST as NO_COST
 from securefl.accounting.events import NON_PRIVATE as NON_PRIVATE
 from securefl.accounting.events import steps_event as steps_event

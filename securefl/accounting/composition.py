@@ -53,6 +53,8 @@ _FEW: Final = (2, 4, 8, 16, 32)
 """Orders of RDP for a first bound, in a thirtieth of the time: a broken order is a long series."""
 _USUAL: Final = 2.0**18
 """No discretisation is refined beyond so many entries of one step's distribution."""
+_TILTED: Final = 1e-9
+"""The delta for which the first convolution of a curve is tilted. It has the digits down to 10^-14."""
 _LARGEST: Final = 5e6
 """A loss distribution with more entries would take hours or exhaust the memory, so RDP is used."""
 
@@ -83,6 +85,32 @@ def epsilon(history: History, delta: float, *, interval: float = FINE) -> float:
         return 0.0
     with np.errstate(divide="ignore"):  # log 0 on the way means a delta of 0, which is intended
         return gaussian_epsilon(1 / math.sqrt(history.mu_squared), delta)
+
+
+def deltas(history: History, epsilons: Floats) -> Floats:
+    """Return the delta of the whole history at each epsilon, from the bounds that `epsilon` takes.
+
+    Args:
+        history: all events.
+        epsilons: each at least 0, of any shape.
+
+    Returns:
+        Deltas of that shape: exact for Gaussians, upper bounds if steps are sampled.
+
+    Raises nothing.
+    """
+    if history.endless or history.mu_squared > _LARGEST_MU**2:
+        return np.ones_like(epsilons)
+    if not history.steps:
+        mu = math.sqrt(history.mu_squared)
+        return _gaussian_delta(1 / mu, epsilons) if mu > 0 else np.zeros_like(epsilons)
+    found, orders = np.ones_like(epsilons), None
+    if composable(history, _TILTED):
+        interval, orders = _interval(history, COARSE), _FEW
+        found = np.maximum(*(_deltas_of(parts, interval, epsilons) for parts in _composed(history, interval)))
+    accountant = _accountant(history, orders)
+    by_rdp = [accountant.get_delta(one) for one in np.ravel(epsilons).tolist()]
+    return np.minimum(found, np.reshape(by_rdp, np.shape(epsilons)))
 
 
 def gaussian_epsilon(sigma: float, delta: float) -> float:
@@ -217,11 +245,15 @@ def _rdp(key: Key, delta: float, orders: tuple[float, ...] | None) -> float:
     history = History.of_key(key)
     if history.endless:
         return math.inf
+    return float(_accountant(history, orders).get_epsilon(delta))
+
+
+def _accountant(history: History, orders: tuple[float, ...] | None) -> RdpAccountant:
     accountant = RdpAccountant(orders)
     with without_remarks():
         for event, count in history.events():
             accountant.compose(event, count)
-    return float(accountant.get_epsilon(delta))
+    return accountant
 
 
 @contextmanager
@@ -237,6 +269,49 @@ def without_remarks() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(before)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tail:
+    """Upper bounds on delta at the points of a grid, from the largest loss down.
+
+    most: the largest loss, in intervals. infinite: the mass of all above it, and the delta there. above: (m,)
+    the mass of the losses of `most` - k intervals and above. below: (m,) the delta one interval lower. Both
+    are empty if the grid would be too large.
+    """
+
+    interval: float
+    most: int
+    infinite: float
+    above: Floats
+    below: Floats
+
+    @property
+    def least(self) -> float:
+        """The smallest loss on the grid. At smaller epsilons nothing is known."""
+        return (self.most - len(self.above) + 1) * self.interval if len(self.above) else math.inf
+
+    def epsilon(self, delta: float) -> tuple[float, bool]:
+        """The epsilon at delta, and whether it is in the window of the FFT, or 0."""
+        if not len(self.above):
+            return math.inf, self.infinite < delta
+        beyond = np.flatnonzero(self.below > delta)
+        if not len(beyond):
+            return max(0.0, self.least), self.least <= 0
+        k = int(beyond[0])
+        at = self.below[k - 1] if k else self.infinite
+        further = math.log1p(-(delta - at) / (self.above[k] - at))
+        return max(0.0, (self.most - k) * self.interval + further), True
+
+    def deltas(self, epsilons: Floats) -> Floats:
+        """The delta at each epsilon; 1 below the grid."""
+        if not len(self.above):
+            return np.ones_like(epsilons)
+        k = np.clip(np.floor(self.most - epsilons / self.interval), 0, len(self.above) - 1).astype(np.int64)
+        # As in `_tail`. Above the grid delta falls no further.
+        share = np.exp(np.minimum(epsilons - (self.most - k) * self.interval, 0.0))
+        found = share * np.append(self.infinite, self.below)[k] + (1 - share) * self.above[k]
+        return np.where(epsilons < self.least, 1.0, np.minimum(found / _EXACT, 1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,6 +354,29 @@ def _composed(history: History, interval: float) -> tuple[list[tuple[_Losses, in
 
 def _epsilon_of(parts: Sequence[tuple[_Losses, int]], interval: float, delta: float) -> float:
     """Return an upper bound on the epsilon at `delta` of composed losses."""
+    found = math.inf
+    for theta in _tilts(parts, interval, delta):
+        new, reached = _tail(parts, interval, delta * _EXACT, theta).epsilon(delta * _EXACT)
+        found = min(found, new)
+        if reached:
+            break
+    return found
+
+
+def _deltas_of(parts: Sequence[tuple[_Losses, int]], interval: float, epsilons: Floats) -> Floats:
+    """Return upper bounds on the deltas at epsilons of composed losses."""
+    found = np.ones_like(epsilons)
+    for theta in _tilts(parts, interval, _TILTED):
+        tail = _tail(parts, interval, math.inf, theta)
+        before, found = found, np.minimum(found, tail.deltas(epsilons))
+        # A tilt for small deltas magnifies the rounding errors of the FFT at losses far below them.
+        if tail.least <= np.min(epsilons, initial=math.inf) and np.allclose(found, before, 1e-6, 0.0):
+            break
+    return found
+
+
+def _tilts(parts: Sequence[tuple[_Losses, int]], interval: float, delta: float) -> Iterator[float]:
+    """Yield tilts, the first for the tail in which `delta` lies, and smaller ones for smaller losses."""
 
     @cache
     def bound(theta: float) -> float:
@@ -289,28 +387,22 @@ def _epsilon_of(parts: Sequence[tuple[_Losses, int]], interval: float, delta: fl
 
     deviation = math.sqrt(math.fsum(count * own.spread(own.masses)[1] for own, count in parts))
     # The bound has one minimum, mostly at some deviations. Any tilt is sound, and one near it is exact.
-    theta, found = 4 / deviation, math.inf
+    theta = 4 / deviation
     for factor in (2.0, 0.5):
         while 2**-6 < theta * deviation < 2**8 and bound(theta * factor) < bound(theta):
             theta *= factor
     # Where delta is about as large as the whole mass of positive losses, epsilon lies far below RDP's.
     while theta * deviation >= 2**-7:
-        new, reached = _convolved(parts, interval, delta * _EXACT, theta)
-        found = min(found, new)
-        if reached:
-            break
+        yield theta
         theta /= 4
-    return found
 
 
 def _log_moment(parts: Sequence[tuple[_Losses, int]], theta: float) -> float:
     return math.fsum(count * own.tilted(theta)[0] for own, count in parts)
 
 
-def _convolved(
-    parts: Sequence[tuple[_Losses, int]], interval: float, delta: float, theta: float
-) -> tuple[float, bool]:
-    """Return an upper bound on epsilon, and whether it is in the window of the FFT, or 0.
+def _tail(parts: Sequence[tuple[_Losses, int]], interval: float, delta: float, theta: float) -> _Tail:
+    """Return the tail of composed losses, empty if so much of it is infinite that delta has no epsilon.
 
     The masses are convolved after a tilt by e^(theta loss), which moves their mean to about epsilon. So the
     rounding errors of the FFT are small beside the tail, not only beside the whole mass. All that the window
@@ -331,7 +423,7 @@ def _convolved(
     if most < end:
         infinite += math.exp(min(_LOG_CUT + log_whole - theta * most, 0.0))
     if infinite >= delta or most - least > _LARGEST:
-        return math.inf, infinite < delta
+        return _Tail(interval, most, infinite, np.empty(0), np.empty(0))
     length = next_fast_len(max(most - least + 1, longest), real=True)
     transform: NDArray[np.complex128] = np.ones(length // 2 + 1, np.complex128)
     for _, masses, _, count in tilted:
@@ -342,12 +434,7 @@ def _convolved(
     # With P the mass of losses of x and above, delta(y) = e^(y - x) delta(x) + (1 - e^(y - x)) P, y below x.
     above, less = infinite + np.cumsum(masses), math.exp(-interval)
     below, _ = lfilter([-math.expm1(-interval)], [1.0, -less], above, zi=[less * infinite])
-    beyond = np.flatnonzero(below > delta)
-    if not len(beyond):
-        return max(0.0, least * interval), least <= 0
-    k = int(beyond[0])
-    at = below[k - 1] if k else infinite
-    return max(0.0, (most - k) * interval + math.log1p(-(delta - at) / (above[k] - at))), True
+    return _Tail(interval, most, infinite, above, below)
 
 
 @lru_cache(maxsize=16)  # the rounds of a run repeat one step

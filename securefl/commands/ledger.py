@@ -1,4 +1,4 @@
-"""The commands `ledger show`, `ledger runs` and `ledger epsilon`: releases in ledgers, and their epsilon."""
+"""The commands `ledger show`, `curve`, `runs` and `epsilon`: releases in ledgers, and what they cost."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import json
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from securefl.commands.choices import FILE, with_json
+from securefl.commands.choices import FILE, NEW_FILE, with_json
 from securefl.commands.printing import Group, echo, echo_json, echo_table
 from securefl.core.errors import DataError
 from securefl.core.text_safety import excerpt
 from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
+if TYPE_CHECKING:
+    from securefl.accounting.curve import Curve
+    from securefl.accounting.events import Key
+
 _MAGIC = b"SQLite format 3\0"
+_DELTAS: Final = (1e-3, 1e-5, 1e-7)
+_FALSE_ALARMS: Final = (0.01, 0.05)
 
 
 def _ledger(context: click.Context, parameter: click.Parameter, path: Path) -> Path:
@@ -36,6 +43,18 @@ def _ledger(context: click.Context, parameter: click.Parameter, path: Path) -> P
         f"Expected a ledger, got {shown(path)}, which is no database. Name a ledger.sqlite. If a ledger "
         "stood there, the file is damaged: restore it from the newest backup, or count its budget as spent."
     )
+
+
+def _of_one_run(path: Path) -> Path:
+    """The path. Raises DataError if several runs share the ledger."""
+    from securefl.accounting.shared import is_shared
+
+    if is_shared(path):
+        raise DataError(
+            f"Expected the ledger of one run or party, got {path}, which several runs share. Show it with: "
+            f"securefl ledger runs {path}"
+        )
+    return path
 
 
 @click.group(
@@ -62,15 +81,9 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
     The head is the last link of a hash chain over the releases of all holders. If a release is lost or
     changed, the head differs. To detect that, keep a copy of the head elsewhere.
     """
-    from securefl.accounting.shared import is_shared
     from securefl.accounting.statements import statement
 
-    if is_shared(path):
-        raise DataError(
-            f"Expected the ledger of one run or party, got {path}, which several runs share. Show it with: "
-            f"securefl ledger runs {path}"
-        )
-    found = statement(path, party=party, holder=holder)
+    found = statement(_of_one_run(path), party=party, holder=holder)
     if as_json:
         parts = {"count": found.head.count, "head": found.head.digest.hex(), "releases": found.releases}
         echo_json(parts, 1)
@@ -86,6 +99,70 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
     echo(f"head after {found.head.count} entries: {found.head.digest.hex()}")
     # The head is public. The participation of clients in rounds is not.
     echo("The table is for the person at this machine: no epsilon covers who took part when.", err=True)
+
+
+@ledger.command(epilog="Example:  securefl ledger curve ledger.sqlite --holder client-0003 -o curve.svg")
+@click.argument("path", type=FILE, callback=_ledger)
+@click.option("--holder", help="Show one data holder only.")
+@click.option("-o", "--out", type=NEW_FILE, help="Draw the curves, too: .pdf, .svg or .png.")
+@with_json("Print points of the curves as JSON, for each holder and party.")
+def curve(path: Path, holder: str | None, out: Path | None, as_json: bool) -> None:
+    """Show the whole privacy curve of each data holder against each party, not only its one epsilon.
+
+    A line has the mu of Gaussian differential privacy, the rho of zCDP, epsilon at several deltas, and how
+    often the best test misses at 1 % and 5 % of false alarms. Sampling of training steps lowers neither mu
+    nor rho. Holders of equal releases share a line. All is of the same composition as the epsilon of `show`.
+    The picture has, for each party, the holder who spent most.
+    """
+    from securefl.accounting.curve import curves
+    from securefl.accounting.figures import plain, short
+    from securefl.accounting.statements import terms_of
+    from securefl.report.paper import require_picture, write_figure
+    from securefl.report.privacy_plots import curves as drawn
+
+    if out is not None:
+        require_picture(out)
+    found, delta = curves(_of_one_run(path), holder=holder), terms_of(path).delta
+    lines: dict[tuple[str, Key], tuple[Curve, list[str]]] = {}
+    for who, parties in found.items():
+        for party, own in parties.items():
+            lines.setdefault((party, own.history.key()), (own, []))[1].append(who)
+    if out is not None and lines:
+        worst: dict[str, Curve] = {}
+        for (party, _), (own, _) in lines.items():
+            worst[party] = max(worst.get(party, own), own, key=lambda one: one.epsilon(delta))
+        write_figure(out, drawn({f"against the {party}": own for party, own in worst.items()}))
+    if as_json:
+        rows = [
+            {"holders": names, "party": party, **_figures(own)} for (party, _), (own, names) in lines.items()
+        ]
+        echo_json(plain({"delta": delta, "curves": rows}), 1)
+        return
+    if not lines:
+        echo("No releases.")
+        return
+    deltas = sorted({*_DELTAS, delta}, reverse=True)
+    head = ["holder", "party", "mu", "rho", *(f"epsilon at {at:g}" for at in deltas)]
+    shown = []
+    for (party, _), (own, (first, *others)) in lines.items():
+        whose = excerpt(first) + (f" and {len(others)} more" if others else "")
+        costs = [own.mu, own.rho, *(own.epsilon(at) for at in deltas)]
+        misses = [f"{miss:.1%}" for miss in own.miss(_FALSE_ALARMS)]
+        shown.append([whose, party, *map(short, costs), *misses])
+    echo_table([*head, *(f"misses at {rate:.0%}" for rate in _FALSE_ALARMS)], shown)
+    echo("The table is for the person at this machine: no epsilon covers who took part how often.", err=True)
+    if out is not None:
+        echo(f"Figure: {out}")
+
+
+def _figures(own: Curve) -> dict[str, object]:
+    """Mu, rho and points of a curve, for scripts."""
+    import numpy as np
+
+    epsilons, deltas = (part[::8].tolist() for part in own.points)
+    alarms = np.linspace(0, 1, 101)
+    trade = {"false_alarm": alarms.tolist(), "miss": own.miss(alarms).tolist()}
+    return {"mu": own.mu, "rho": own.rho, "epsilon": epsilons, "delta": deltas, **trade}
 
 
 @ledger.command(epilog="Example:  securefl ledger runs people.ledger --json")

@@ -18,9 +18,9 @@ from securefl.core.text_safety import escaped
 def statement(folder: Path, latex: bool, as_json: bool) -> None:
     """Print the privacy statement of the finished run in the folder RUN, for each of its arms.
 
-    Its topics are what a paper must state: unit, adjacency, delta, epsilon and against whom, mechanism,
-    sampling, composition, trust, and what no epsilon covers. The figures come from the run's ledgers, so the
-    command runs on the machine of the run. The folder is only read.
+    Its topics are what a paper must state: unit, adjacency, delta, epsilon and against whom, its curve,
+    mechanism, sampling, composition, trust, and what no epsilon covers. The figures come from the run's
+    ledgers, so the command runs on the machine of the run. The folder is only read.
     """
     from securefl.study.privacy_statement import as_latex, as_text, statements
 

@@ -20,6 +20,8 @@ _COMMANDS: Final = str.maketrans(
         "ε": r"$\varepsilon$",
         "δ": r"$\delta$",
         "σ": r"$\sigma$",
+        "μ": r"$\mu$",
+        "ρ": r"$\rho$",
         SIGN: r"$\infty$",
         "±": r"$\pm$",
         "≤": r"$\le$",

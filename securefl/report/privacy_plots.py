@@ -1,4 +1,4 @@
-"""The figure of what data holders have spent: epsilon over the rounds, a panel for each party."""
+"""The figures of what data holders have spent: epsilon over the rounds, and the whole privacy curve."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from securefl.report.style import (
     Look,
     arms_of,
     beyond,
+    blank,
     checked,
     curve,
     legend,
+    light_frame,
     limit,
     panels_of,
     whole_numbers,
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from securefl.accounting.curve import Curve
+
+_LEAST_DELTA: Final = 1e-10
 COLUMNS: Final = ("arm", "seed", "round", "party", "least", "most")
 
 
@@ -76,5 +81,41 @@ def epsilon(
         whole_numbers(axes.xaxis)
         beyond(axes, top, "infinite")
         axes.set_ylabel("epsilon of a data holder")
+    legend(figure)
+    return figure
+
+
+def curves(
+    of: Mapping[str, Curve], *, looks: Mapping[str, Look] | None = None, width: float = WIDE
+) -> Figure:
+    """Privacy curves: delta at each epsilon, and beside it the least misses at each rate of false alarms.
+
+    Args:
+        of: the curves by their name in the legend.
+        looks: by name.
+        width: in inches.
+
+    Raises nothing.
+    """
+    looks = looks or style.looks(of)
+    figure = blank(height=3.4 if width >= WIDE else 6.4, width=width)
+    left, right = figure.subplots(*((1, 2) if width >= WIDE else (2, 1)))
+    tops = (own.epsilon(_LEAST_DELTA) for own in of.values())
+    epsilons = np.linspace(0, max((top for top in tops if np.isfinite(top)), default=0.0) or 1.0, 200)
+    alarms = np.linspace(0, 1, 201)
+    for place, (name, own) in enumerate(of.items()):
+        deltas = own.delta(epsilons)
+        # A logarithmic axis has no 0.
+        curve(left, epsilons, np.where(deltas > 0, deltas, np.nan), looks[name], label=name, place=place)
+        curve(right, alarms, own.miss(alarms), looks[name], label=name, place=place)
+    right.plot([0, 1], [1, 0], color="#8a8a8a", linestyle=":", label="a guess without the release")
+    for axes in (left, right):
+        light_frame(axes)
+    left.set_yscale("log")
+    left.set_ylim(_LEAST_DELTA, 1.5)
+    left.set_xlabel("epsilon")
+    left.set_ylabel("delta")
+    right.set_xlabel("false alarms (share, 0 to 1)")
+    right.set_ylabel("misses of the best test")
     legend(figure)
     return figure

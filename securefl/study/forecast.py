@@ -15,6 +15,7 @@ from dp_accounting import DpEvent, GaussianDpEvent
 
 from securefl.accounting.budget import most_rounds
 from securefl.accounting.composition import compose, within
+from securefl.accounting.curve import Curve, beside_epsilon
 from securefl.accounting.events import dump_event
 from securefl.accounting.figures import brief, counted, plain
 from securefl.algorithm.clients import specs_of
@@ -59,6 +60,8 @@ class Forecast:
     Attributes:
         clients: the number of clients.
         learns, epsilon: by party. Epsilon is the one after the last round of the schedule.
+        curves: what the privacy curve against each party says beside its epsilon, in words. Empty if that is
+            0 or infinite.
         by_round: the largest epsilon against an adversary after some rounds, by their number.
         takes: the parts of epsilon, one for training and one for each value that costs any.
         noise: the noise of private training in words. Empty without it.
@@ -87,6 +90,7 @@ class Forecast:
     clients: int
     learns: dict[str, str]
     epsilon: dict[str, float]
+    curves: dict[str, str] = field(default_factory=dict)
     affordable: int | None
     bytes_up: tuple[int, ...]
     bytes_down: tuple[int, ...]
@@ -148,6 +152,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         clients=world.problem.clients,
         learns={party: learns(plan, sent, party) for party in PARTIES},
         epsilon=epsilon,
+        curves={party: beside_epsilon(Curve.of(own)) for party, own in _final(plan, sent).items()},
         by_round=_by_round(plan, sent),
         takes=tuple(_parts(plan, sent)),
         noise=_noise(study, arm, world, sent),
@@ -180,7 +185,12 @@ def _buffers(problem: Problem) -> str:
 
 def final_epsilon(plan: Plan, sent: Sequence[ValueSpec]) -> dict[str, float]:
     """The epsilon against each party after the last round of the schedule."""
-    return {party: compose(events_of(plan, sent, party, plan.max_rounds), plan.delta) for party in PARTIES}
+    return {party: compose(own, plan.delta) for party, own in _final(plan, sent).items()}
+
+
+def _final(plan: Plan, sent: Sequence[ValueSpec]) -> dict[str, Counter[DpEvent]]:
+    """The events against each party after the last round of the schedule."""
+    return {party: events_of(plan, sent, party, plan.max_rounds) for party in PARTIES}
 
 
 def _spent(
@@ -417,6 +427,9 @@ def _spending(privacy: PrivacySection, own: Forecast) -> Iterator[str]:
     against = ", ".join(privacy.adversaries) or "anybody"
     rounds = ", ".join(f"{brief(value)} after round {number}" for number, value in own.by_round.items())
     yield f"  ε against {against}: {rounds}"
+    worst = max(privacy.adversaries or PARTIES, key=own.epsilon.__getitem__)
+    if own.curves[worst]:
+        yield f"  against {worst} after all rounds: {own.curves[worst]}"
     parts = "; ".join(
         f"{part.name} ε {brief(part.epsilon)} ({counted(part.releases, 'time')}"
         f"{'' if part.noise_multiplier is None else f', noise multiplier {part.noise_multiplier:.5g}'})"

@@ -8,9 +8,7 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
-from dp_accounting import DpEvent
-
-from securefl.accounting.composition import compose
+from securefl.accounting.curve import Curve, against, beside_epsilon
 from securefl.accounting.events import History
 from securefl.accounting.figures import counted, in_words
 from securefl.accounting.statements import releases_of, terms_of
@@ -59,11 +57,15 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
     yield "Adjacency", [f"Neighbouring data differ in one {terms.unit} ({terms.adjacency})."]
     yield "Delta", [f"δ = {terms.delta:g}."]
     reason = run.infinite_reason.get(arm.name)
-    epsilons = {party: _epsilon(holders, party, terms.delta) for party in PARTIES}
-    against = " and the ".join(terms.adversaries) or "nobody"
-    claimed = f"It is claimed against {'the ' * bool(terms.adversaries)}{against}."
+    worst = {party: _worst(holders, party, terms.delta) for party in PARTIES}
+    epsilons = {party: own.epsilon(terms.delta) for party, own in worst.items()}
+    named = " and the ".join(terms.adversaries) or "nobody"
+    claimed = f"It is claimed against {'the ' * bool(terms.adversaries)}{named}."
     against_each = (f"ε = {in_words(epsilon)} against the {party}." for party, epsilon in epsilons.items())
     yield "Epsilon", [*against_each, claimed, *([f"It is not finite: {reason}."] if reason else [])]
+    said = ((party, beside_epsilon(own)) for party, own in worst.items())
+    if curves := [f"Against the {party}: {words}." for party, words in said if words]:
+        yield "Curve", curves
     mechanisms = (
         f"{name}: {_in_words(charge, shown)}, {counted(count, 'time')} at most."
         for (name, charge), count in most.items()
@@ -87,15 +89,10 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
     yield "Not covered", list(_uncovered(run, study))
 
 
-def _epsilon(holders: Sequence[Counter[tuple[str, Charge]]], party: str, delta: float) -> float:
-    """The largest epsilon of a holder against a party."""
-    largest = 0.0
-    for own in holders:
-        events = Counter[DpEvent]()
-        for (_, charge), count in own.items():
-            events[charge.by_party()[party]] += count
-        largest = max(largest, compose(events, delta))
-    return largest
+def _worst(holders: Sequence[Counter[tuple[str, Charge]]], party: str, delta: float) -> Curve:
+    """The curve of the holder with the largest epsilon against a party."""
+    found = (against(party, own) for own in holders)
+    return max(found, key=lambda own: own.epsilon(delta), default=Curve(History()))
 
 
 def _trust(run: Finished, study: Study, arm: Arm, epsilons: Mapping[str, float]) -> Iterator[str]:

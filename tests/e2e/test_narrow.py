@@ -31,6 +31,7 @@ SCRIPT = (
     "report run",
     "export run --arm FedAvg --out model.safetensors",
     "ledger show run/private/arms/fedavg/seed-3/ledger.sqlite",
+    "ledger curve run/private/arms/fedavg/seed-3/ledger.sqlite",
     "ledger epsilon --events events.json --delta 1e-5",
     "plan sweep.toml --workers 1",
     "sweep sweep.toml --out sweep --workers 1",

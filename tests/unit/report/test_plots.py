@@ -17,8 +17,10 @@ from matplotlib.text import Text
 from scipy.stats import t
 from support.every import every
 
+from securefl.accounting.curve import Curve
+from securefl.accounting.events import History
 from securefl.core.errors import DataError
-from securefl.report import client_plots, measure_plots, plots, style
+from securefl.report import client_plots, measure_plots, plots, privacy_plots, style
 
 
 def metrics(seeds: tuple[int, ...] = (0,)) -> pd.DataFrame:
@@ -348,3 +350,18 @@ def test_a_confusion_matrix_has_a_scale_and_numbers_if_they_fit(classes: int, nu
     assert "%" in scale.get_ylabel()
     (image,) = axes.images
     assert image.to_rgba([0.0])[0][3] == 0, "the page shows through, light or dark"
+
+
+def test_privacy_curves_are_drawn_from_delta_1e_10_and_to_all_false_alarms() -> None:
+    private, bare = Curve(History(mu_squared=1.0)), Curve(History(endless=True))
+    figure = privacy_plots.curves({"private": private, "bare": bare})
+    left, right = figure.axes
+    epsilons, deltas = left.lines[0].get_data()
+    assert epsilons[[0, -1]] == pytest.approx([0, private.epsilon(1e-10)])
+    assert deltas == pytest.approx(private.delta(epsilons))
+    alarms, misses = right.lines[0].get_data()
+    assert alarms[[0, -1]] == pytest.approx([0, 1])
+    assert misses == pytest.approx(private.miss(alarms))
+    assert [float(np.max(axes.lines[1].get_ydata())) for axes in (left, right)] == [1, 0]
+    assert legend_words(figure) == ["private", "bare", "a guess without the release"]
+    assert len(privacy_plots.curves({"none": Curve(History())}, width=3.3).axes) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from support.private_studies import private as at_a_tenth
 from support.tiny_fedlog import study as fedlog
 from support.tiny_study import FEDPROF, run, study, world
 
+from securefl.accounting import curves
+from securefl.accounting.curve import beside_epsilon
 from securefl.commands.plan import plan
 from securefl.core.errors import ConfigError
 from securefl.study.config import Study, parse
@@ -51,6 +54,12 @@ def test_epsilon_and_bytes_are_those_of_the_run(name: str, tmp_path: Path) -> No
     records = run(of, tmp_path, here=here).records
     for party, epsilon in found.epsilon.items():
         assert records[-1]["epsilon"][party] == pytest.approx(epsilon, rel=1e-3)
+    (path,) = tmp_path.rglob("ledger.sqlite")
+    filed = curves(path).values()
+    for party, words in found.curves.items():
+        assert words in {beside_epsilon(own[party]) for own in filed}
+    told = [line for line in lines(of, [found]) if "after all rounds: " in line]
+    assert len(told) == any(0 < found.epsilon[party] < math.inf for party in of.privacy.adversaries)
     assert found.bytes_up == (records[0]["bytes_up"], records[-1]["bytes_up"])
     assert found.bytes_down == (records[0]["bytes_down"], records[-1]["bytes_down"])
     assert found.affordable is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections import Counter
@@ -19,6 +20,7 @@ from support.every import every
 from support.private_studies import DPSGD as TRAINED
 from support.tiny_study import FEDAVG, text, with_privacy, world
 
+from securefl.accounting import Curve, curves
 from securefl.accounting.figures import in_words
 from securefl.accounting.statements import releases_of, statement, terms_of
 from securefl.commands.main import cli
@@ -28,7 +30,7 @@ from securefl.study.composition import built
 from securefl.study.config import Study, parse
 from securefl.study.folder import study_of
 from securefl.study.forecast import forecasts, lines
-from securefl.study.privacy_statement import _epsilon, as_latex, as_text, statements
+from securefl.study.privacy_statement import _worst, as_latex, as_text, statements
 from securefl.study.session import run_study
 
 PROTOCOLS = list(dict(reversed([*((name, (name, options)) for name, options in ARMS)])).values())
@@ -59,6 +61,19 @@ def ledgers(folder: Path) -> list[Path]:
     return sorted((folder / "private" / "arms").rglob("ledger.sqlite"))
 
 
+def largest(folder: Path, party: str) -> Curve:
+    """The curve of the holder of a run who spent most against a party, by mu."""
+    found = [own[party] for path in ledgers(folder) for own in curves(path).values()]
+    return max(found, key=lambda own: own.mu)
+
+
+def said_of(party: str, own: Curve) -> str:
+    """Mu and rho are exact for Gaussians alone, and so stated of them alone."""
+    exact = f"μ = {own.mu:.3g} (Gaussian DP) and ρ = {own.mu**2 / 2:.3g} (zCDP); "
+    bound = f"a test for one unit with 5 % of false alarms misses at least {100 * own.miss([0.05])[0]:.3g} %."
+    return f"Against the {party}: {'' if own.history.steps else exact}{bound}"
+
+
 def held(folder: Path) -> None:
     """Check each figure of the statement of a run with one arm against its ledgers."""
     (said,) = statements(folder).values()
@@ -78,6 +93,9 @@ def held(folder: Path) -> None:
         assert f"ε = {in_words(epsilon)} against the {party}." in said["Epsilon"]
     claimed = f"It is claimed against the {' and the '.join(terms.adversaries)}."
     assert claimed in said["Epsilon"]
+    assert said.get("Curve", []) == [
+        said_of(party, worst) for party in PARTIES if 0 < (worst := largest(folder, party)).mu < math.inf
+    ]
     mechanisms = " ".join(said["Mechanism"])
     for name, count in most.items():
         assert re.search(rf"\b{name}: [^:]*, {count} times? at most\.", mechanisms), (name, count, mechanisms)
@@ -128,9 +146,10 @@ def test_the_largest_epsilon_is_that_of_the_holder_with_most_releases(ran: Ran) 
     path = ledgers(ran(("fedavg", "fraction = 1.0"), "clear", "local"))[0]
     own = next(iter(releases_of(path).values()))
     often = Counter({release: 4 * count for release, count in own.items()})
-    once, most = (_epsilon([one], "server", 1e-5) for one in (own, often))
+    once, most = (_worst([one], "server", 1e-5).epsilon(1e-5) for one in (own, often))
     assert 0 < once < most
-    assert _epsilon([own, often], "server", 1e-5) == _epsilon([often, own], "server", 1e-5) == most
+    for both in ([own, often], [often, own]):
+        assert _worst(both, "server", 1e-5).epsilon(1e-5) == most
 
 
 def test_fedprof_per_client_says_that_it_has_no_such_form(ran: Ran) -> None:
@@ -153,9 +172,11 @@ def test_the_command_prints_text_latex_and_json(ran: Ran) -> None:
     assert plain.output == as_text(found)
     assert latex.output == as_latex(found)
     assert json.loads(told.output) == found
-    topics = ["Unit", "Adjacency", "Delta", "Epsilon", "Mechanism", "Sampling", "Composition", "Trust"]
+    topics = "Unit", "Adjacency", "Delta", "Epsilon", "Curve", "Mechanism", "Sampling", "Composition", "Trust"
     assert [*found["x"]] == [*topics, "Not covered"]
     assert latex.output.count(r"\item[") == len(topics) + 1
+    assert r"$\mu$ = " in latex.output
+    assert r"$\rho$ = " in latex.output
 
 
 def test_no_word_of_a_study_is_a_command_of_latex() -> None:
