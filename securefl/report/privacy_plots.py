@@ -85,21 +85,18 @@ def epsilon(
     return figure
 
 
-def curves(
-    of: Mapping[str, Curve], *, looks: Mapping[str, Look] | None = None, width: float = WIDE
-) -> Figure:
-    """Privacy curves: delta at each epsilon, and beside it the least misses at each rate of false alarms.
+def curves(of: Mapping[str, Curve], *, looks: Mapping[str, Look] | None = None) -> Figure:
+    """Privacy curves: delta at each epsilon, and below it the least misses at each rate of false alarms.
 
     Args:
         of: the curves by their name in the legend.
         looks: by name.
-        width: in inches.
 
     Raises nothing.
     """
     looks = looks or style.looks(of)
-    figure = blank(height=3.4 if width >= WIDE else 6.4, width=width)
-    left, right = figure.subplots(*((1, 2) if width >= WIDE else (2, 1)))
+    figure = blank(height=6.4)
+    left, right = figure.subplots(2, 1)
     tops = (own.epsilon(_LEAST_DELTA) for own in of.values())
     epsilons = np.linspace(0, max((top for top in tops if np.isfinite(top)), default=0.0) or 1.0, 200)
     alarms = np.linspace(0, 1, 201)

@@ -167,8 +167,9 @@ class MeasuresSection(Ranged):
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSection:
-    """The keys of an [[arm]] that are not its protocol's options. Tables and plots show it under `name`.
+    """The keys of an [[arm]] that are not its protocol's options.
 
+    name: tables and plots show the arm under it. protocol: the protocol that the arm runs.
     accepts_kept_state: as in `Plan`: the server may open single inputs of this arm's hidden sums.
     local: keys of [local] that this arm has otherwise, such as `local = { learning_rate = 0.1 }`. The others
     are those of the section; `epochs` takes the place of `steps` there, and `steps` that of `epochs`.

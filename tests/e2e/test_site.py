@@ -152,6 +152,13 @@ def test_every_protocol_has_its_keys(site: Path) -> None:
     assert {f"[[arm]] {point.name}" for point in entry_points(group="securefl.protocols")} <= {*found}
 
 
+def test_every_key_has_a_meaning_and_an_example() -> None:
+    """The site needs the page, and the default suite builds no site: a new key would break it unseen."""
+    page = keys.page()
+    for name in ("name", "protocol", "accepts-kept-state", "local"):
+        assert f"{{#arm-{name}}}" in page
+
+
 def test_a_key_without_a_meaning_is_an_error() -> None:
     assert keys.meanings(type(parse(keys.packaged()["demo"]).study))["rounds"]
     with pytest.raises(LookupError, match="example"):

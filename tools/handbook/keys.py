@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import tomli_w
 
 from securefl.data.columns import Column
-from securefl.study.config import _SECTIONS
+from securefl.study.config import _SECTIONS, ArmSection
 from securefl.study.packaged import packaged
 from securefl.sweep.choice import Trials
 from securefl.training.own_models import OwnModelSection
@@ -46,6 +46,7 @@ def tables() -> Iterator[Table]:
             yield Table("[data.columns.NAME]", "data.columns.*", Column)
         if name == "model":
             yield Table("[model] of your own", "model", OwnModelSection)
+    yield Table("[[arm]]", "arm", ArmSection)
     for point in sorted(entry_points(group="securefl.protocols"), key=lambda one: one.name):
         yield from _with_inner(Table(f"[[arm]] {point.name}", f"arm.={point.name}", point.load()))
     yield Table("[sweep.choice]", "sweep.choice", Trials)

@@ -364,4 +364,4 @@ def test_privacy_curves_are_drawn_from_delta_1e_10_and_to_all_false_alarms() -> 
     assert misses == pytest.approx(private.miss(alarms))
     assert [float(np.max(axes.lines[1].get_ydata())) for axes in (left, right)] == [1, 0]
     assert legend_words(figure) == ["private", "bare", "a guess without the release"]
-    assert len(privacy_plots.curves({"none": Curve(History())}, width=3.3).axes) == 2
+    assert len(privacy_plots.curves({"none": Curve(History())}).axes) == 2
