@@ -19,7 +19,9 @@ import pandas as pd
 from kept import DOCS, RESULTS, read
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
+from results_page import figures_of
 
+from securefl.published import comparison, traces
 from securefl.report import client_plots, plots
 from securefl.report.accuracy import MEASURES
 from securefl.report.style import blank, legend, light_frame, look, plain_logarithmic
@@ -158,6 +160,17 @@ def growth() -> Figure:
     return figure
 
 
+def _traces(file: str) -> Callable[[], Figure]:
+    """The accuracies of a published table by round, with what each system needed, from its two files."""
+
+    def drawn() -> Figure:
+        table, _ = figures_of(file)
+        kept = comparison.read(RESULTS / f"{file}_traces.csv", table)
+        return traces.from_file(table, kept, comparison.read(RESULTS / f"{file}.csv", table))
+
+    return drawn
+
+
 def _curves(name: str) -> Callable[[], Figure]:
     return lambda: plots.accuracy(read(name))
 
@@ -169,6 +182,7 @@ PICTURES: Mapping[str, Callable[[], Figure]] = {
     "fedlog_tradeoff": lambda: bodies("fedlog_tradeoff.csv"),
     "fedlog_tradeoff_mnist": lambda: bodies("fedlog_tradeoff_mnist.csv"),
     "fedprof_private": _curves("fedprof_private.csv"),
+    "fedprof_v2_table_4_twin_tuned_traces": _traces("fedprof_v2_table_4_twin_tuned"),
     "growth": growth,
     "heads": heads,
     "participation": lambda: client_plots.participation(read("participation.csv")),

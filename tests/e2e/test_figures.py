@@ -71,6 +71,23 @@ def test_a_figure_a_row_and_a_table_that_differ_are_found() -> None:
         results_page.written(TEXT, "FedAvg under four conditions of data", [])
 
 
+def test_traces_are_of_the_runs_of_their_table() -> None:
+    """A file of traces ends at the last accuracies of the table, under every seed."""
+    files = [path.name.removesuffix("_traces.csv") for path in RESULTS.glob("*_traces.csv")]
+    assert files
+    for file in files:
+        table, _ = results_page.figures_of(file)
+        kept = comparison.read(RESULTS / f"{file}_traces.csv", table).groupby(["part", "system"])
+        found = comparison.read(RESULTS / f"{file}.csv", table)
+        last = found[found["measure"] == "last accuracy"].groupby(["part", "system"])
+        assert {*kept.groups} == {*last.groups} != set()
+        for system, own in kept:
+            ends = own.loc[own["round"].idxmax()].drop(["part", "system", "round"]).astype(float)
+            values = last.get_group(system).set_index("seed")["value"]
+            assert [*map(int, ends.index)] == [*values.index]
+            assert ends.to_numpy() == pytest.approx(values.to_numpy(), abs=6e-5), system
+
+
 @every(
     ("heading", "file", "rows"),
     [
