@@ -20,12 +20,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import fsum, isfinite, sqrt
+from math import fsum, hypot, isfinite, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError
+from securefl.dp.gaussian import TAIL, require_exact
 from securefl.dp.noise import Source
 
 Floats = NDArray[np.float64]
@@ -120,8 +121,9 @@ class CorrelatedNoise:
     def reach(self, rounds: int) -> float:
         """The largest norm of the weights of one total's noise, whichever rows before it are lost."""
         # The noise of some rows together is a difference of two prefix sums.
-        prefixes = np.cumsum(self.inverse(rounds))
-        return 2 * sqrt(fsum(prefixes * prefixes)) if self.correlated else 1.0
+        with np.errstate(invalid="ignore"):  # of a C whose inverse grows beyond a float
+            prefixes = np.cumsum(self.inverse(rounds))
+        return 2 * hypot(*prefixes) if self.correlated else 1.0
 
     def noise(self, size: int, sigma: float, rows: Sequence[Source]) -> Integers:
         """The noise of one row: round(sigma * sum_j d_j z_(t-j)), rounded once after the sum.
@@ -134,9 +136,13 @@ class CorrelatedNoise:
 
         Returns:
             int64 (size,), in grid units.
+
+        Raises:
+            ConfigError: sigma is too large for integers (`gaussian.require_exact`).
         """
-        total = np.zeros(size)
-        for weight, row in zip(self.inverse(len(rows)), rows, strict=True):
+        total, inverse = np.zeros(size), self.inverse(len(rows))
+        require_exact(TAIL * sigma * hypot(*inverse))
+        for weight, row in zip(inverse, rows, strict=True):
             if weight:
                 total += weight * row.normal(size)
         return np.rint(sigma * total).astype(np.int64)
