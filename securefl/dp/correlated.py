@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import fsum, hypot, isfinite, sqrt
+from numbers import Real
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +49,7 @@ class CorrelatedNoise:
 
     Attributes:
         coefficients: the first column of C, from its diagonal on, which is 1. (1.0,) is independent noise.
+            Any sequence of numbers; it becomes a tuple of floats, so that equal plans have equal digests.
         min_separation: the least number of rounds between two participations of a client.
         max_participations: the most participations of a client, k.
 
@@ -63,12 +66,13 @@ class CorrelatedNoise:
         for name in ("min_separation", "max_participations"):
             if type(value := getattr(self, name)) is not int or value < 1:
                 raise ConfigError(f"Expected {name} as a whole number from 1, got {value!r}.")
-        own = self.coefficients
+        own = _floats(self.coefficients)
         if not own or own[0] != 1 or not all(map(isfinite, own)):
             raise ConfigError(
-                f"Expected finite coefficients of which the first is 1, got {own!r}. Take (1.0,) for "
-                "independent noise, or those of CorrelatedNoise.optimised."
+                f"Expected finite coefficients of which the first is 1, got {self.coefficients!r:.80}. Take "
+                "(1.0,) for independent noise, or those of CorrelatedNoise.optimised."
             )
+        object.__setattr__(self, "coefficients", own)
         if len(own) > self.min_separation:
             raise ConfigError(
                 f"Expected at most {self.min_separation} coefficients, as many as a client's separation in "
@@ -146,6 +150,16 @@ class CorrelatedNoise:
             if weight:
                 total += weight * row.normal(size)
         return np.rint(sigma * total).astype(np.int64)
+
+
+def _floats(given: Any) -> tuple[float, ...]:
+    """A sequence of numbers as floats. Empty if it is none."""
+    try:
+        own = tuple(given)
+        numbers = all(isinstance(one, Real) and not isinstance(one, bool) for one in own)
+        return tuple(map(float, own)) if numbers else ()
+    except (TypeError, OverflowError):
+        return ()
 
 
 def _inverse(coefficients: tuple[float, ...], rows: int) -> Floats:
