@@ -50,6 +50,7 @@ SPEC = ValueSpec(
     name="own",
     reduction="sum",
     reveals="it",
+    accumulates=True,
     sensitivity={("client", "zero-out"): 1.0},
     grid=Grid(step=2.0**-12, bound=64.0),
 )
@@ -174,6 +175,16 @@ def test_other_sums_than_those_of_each_round_have_independent_noise(schedule: Sc
     assert not Protection(PLAN, spec).mechanism.correlation.correlated
     assert PLAN.apart(spec) == 1
     assert spec.asked(ROUNDS, APART) == schedule.asked(ROUNDS)
+
+
+def test_a_sum_that_no_model_adds_up_has_independent_noise_and_its_separation() -> None:
+    """Correlated noise cancels in sums over rounds. In a total that is used once it is more of it."""
+    added, once = (Protection(PLAN, replace(SPEC, accumulates=own)).mechanism for own in (True, False))
+    assert (added.correlation.correlated, once.correlation.correlated) == (True, False)
+    assert once.sigma == added.sigma / added.correlation.column_norm
+    assert PLAN.apart(once.spec) == APART
+    assert once.correlation.max_participations == added.correlation.max_participations == 5
+    assert added.deviation(1) / once.deviation(1) == pytest.approx(added.correlation.error(ROUNDS))
 
 
 @every("noise", ("local", "distributed"))

@@ -26,6 +26,7 @@ SPEC = ValueSpec(
     name="own",
     reduction="sum",
     reveals="it",
+    accumulates=True,
     sensitivity={("client", "zero-out"): 1.0},
     grid=Grid(step=2.0**-20, bound=64.0),
     cohort=8,
