@@ -184,9 +184,9 @@ def _optimum(rounds: int, bands: int) -> tuple[float, ...]:
     from scipy.optimize import minimize
     from scipy.signal import lfilter
 
-    def squared(rest: Floats) -> tuple[float, Floats]:
-        """The log of the squared error, and its gradient."""
-        own = np.r_[1.0, rest]
+    def squared(falls: Floats) -> tuple[float, Floats]:
+        """The log of the squared error, and its gradient by the logs of each coefficient over the next."""
+        own = np.exp(-np.cumsum(np.r_[0.0, falls]))
         prefix = np.cumsum(_inverse(tuple(own), rounds))
         whole, weights = _prefix_error(_inverse(tuple(own), rounds)), np.arange(rounds, 0, -1)
         # The generating function of `prefix` is 1 / ((1 - x) c(x)), so its derivative by c_j is
@@ -194,10 +194,14 @@ def _optimum(rounds: int, bands: int) -> tuple[float, ...]:
         moved = lfilter([1.0], own, prefix)
         slopes = [-2 * (weights[j:] * prefix[j:] * moved[: rounds - j]).sum() for j in range(1, bands)]
         norm = float((own**2).sum())
-        return float(np.log(whole * norm)), np.array(slopes) / whole + 2 * rest / norm
+        moves = (np.array(slopes) / whole + 2 * own[1:] / norm) * own[1:]
+        return float(np.log(whole * norm)), -np.cumsum(moves[::-1])[::-1]
 
+    # Coefficients that fall have an inverse that does not grow (Eneström and Kakeya), so that no step of the
+    # search meets one that overflows. Those of the optimum fall.
     # The square root of A, which is optimal without bands (Fichtenberger et al. 2022), is near the optimum.
     root = np.cumprod([(2 * j - 1) / (2 * j) for j in range(1, bands)])
     options = {"maxiter": 5000, "ftol": 1e-15, "gtol": 1e-10}
-    found = minimize(squared, root, jac=True, method="L-BFGS-B", options=options)
-    return (1.0, *(round(float(own), _DIGITS) for own in found.x))
+    start, bounds = -np.diff(np.log(np.r_[1.0, root])), [(0.0, None)] * len(root)
+    found = minimize(squared, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return (1.0, *(round(float(own), _DIGITS) for own in np.exp(-np.cumsum(found.x))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 from typing import Any
@@ -61,6 +62,18 @@ def test_prefix_sums_have_little_of_the_error_of_independent_noise(
     found = np.sqrt((np.cumsum(drawn, 0) ** 2.0).mean() / ((rounds + 1) / 2)) / 1e6
     assert found <= most
     assert found == pytest.approx(noise.error(rounds), rel=0.1)
+
+
+@every(("rounds", "bands", "most"), [(1000, 2, 0.712), (2000, 2, 0.710), (5000, 2, 0.709), (1000, 50, 0.196)])
+def test_the_search_ends_at_the_optimum_in_long_runs(rounds: int, bands: int, most: float) -> None:
+    """A step to coefficients whose inverse grows would overflow in so many rounds, and end the search."""
+    with warnings.catch_warnings(action="error"):
+        noise = CorrelatedNoise.optimised(rounds=rounds, separation=bands)
+    assert noise.error(rounds) <= most
+    for scale in (0.98, 1.02):  # no better ones are near
+        rest = (scale * own for own in noise.coefficients[1:])
+        other = CorrelatedNoise((1.0, *rest), bands, noise.max_participations)
+        assert noise.error(rounds) <= other.error(rounds)
 
 
 def patterns(rounds: int, separation: int, most: int) -> Iterator[tuple[int, ...]]:
