@@ -10,9 +10,10 @@ the noise C^-1 z, so what is released is C^-1 (C x + z). Let a client move only 
 these rows have no entry in common. The client moves C x by at most sqrt(k) * column_norm * D in k rows:
 one Gaussian of multiplier sigma / (column_norm * D) a row, composed as any other.
 
-Each row has one total at most. A row that is lost, since no total of it was opened, counts as the total 0 of
-no client. Its noise goes into the total of the next row that is opened, so prefix sums have the noise that
-they would have had. That is a sum of rows of C^-1 (C x + z), with x 0 in the lost ones: post-processing.
+Each row has one total at most. A row to which no total was bound counts as the total 0 of no client. Its
+noise goes into the total of the next row that is opened, so prefix sums have the noise that they would have
+had. That is a sum of rows of C^-1 (C x + z), with x 0 in the lost ones: post-processing. A total that is lost
+after its row was bound takes its noise with it, and prefix sums err more.
 """
 
 from __future__ import annotations
