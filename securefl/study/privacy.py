@@ -338,7 +338,7 @@ class PrivacySection(Ranged):
             noise=NO_NOISE if self.epsilon == inf else self.noise,
             noise_multiplier=self._multiplier(self._noised(rounds, specs), spent),
             separation=self.separation,
-            coefficients=self._coefficients(rounds),
+            coefficients=self.coefficients(rounds),
             dropout=self.dropout or 0.0,
             corrupt=self.corrupt,
             min_cohort_size=self.min_cohort_size,
@@ -407,7 +407,8 @@ class PrivacySection(Ranged):
             raise ConfigError(f"[dpsgd] {error}") from None
         return target.sized(noise)
 
-    def _coefficients(self, rounds: int) -> tuple[float, ...]:
+    def coefficients(self, rounds: int) -> tuple[float, ...]:
+        """The coefficients of the noise on sums that a model adds up, as in `Plan`."""
         if not self._adds_noise:
             return (1.0,)
         bands = None if self.bands is None else min(self.bands, rounds)
