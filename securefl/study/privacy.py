@@ -249,7 +249,7 @@ class PrivacySection(Ranged):
                 f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}. No noise gives 0. Write a "
                 "number such as 2."
             )
-        if (self.bands or 1) > self.separation:
+        if 0 < self.separation < (self.bands or 1):  # another separation is refused as no number of rounds
             yield (
                 f"Expected at most {self.separation} bands, the `separation`, got {self.bands}: the columns "
                 "of two contributions of a client would overlap. "

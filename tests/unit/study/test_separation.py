@@ -116,7 +116,7 @@ def test_a_client_that_is_asked_too_early_refuses_and_is_not_charged(
     refused = {name for record in found.records for name in record["abstained"]} - {SERVER}
     assert refused, "some client was drawn too early"
     assert all(
-        "rounds between two releases of 'update'" in said
+        "rounds between two releases of 'update'" in said and "if the plan ends before it" in said
         for record in found.records
         for name, said in record["abstained"].items()
         if name != SERVER
@@ -146,6 +146,15 @@ def test_what_no_separation_fits_is_refused(
     with pytest.raises(ConfigError, match=said):
         composed(study(**privacy))
     composed(study(**remedy))
+
+
+@every("separation", ("0", "-3"))
+def test_a_separation_that_is_none_is_refused_once(separation: str) -> None:
+    """Not also for its bands, of which there would be -3 at most."""
+    for bands in ({}, {"bands": "2"}):
+        with pytest.raises(ConfigError, match="separation") as refused:
+            composed(study(separation=separation, **bands))
+        assert "bands" not in str(refused.value)
 
 
 def test_more_rounds_between_contributions_need_less_noise() -> None:
