@@ -124,7 +124,9 @@ class Compressed(Part):
     def contributions(self, sampling: Sampling) -> tuple[CompressedUpdate, ...]:
         """One for each phase."""
         # Signs, or mostly 0: a total tells more of them than of the updates themselves.
-        spec = replace(update_sends(self.problem, sampling), form="discrete", reads_state="unbound")
+        spec = replace(
+            update_sends(self.problem, sampling), form="discrete", reads_state="unbound", accumulates=False
+        )
         return tuple(CompressedUpdate(self.problem, phase, phase.spec(spec)) for phase in self.phases)
 
     @property

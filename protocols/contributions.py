@@ -93,6 +93,7 @@ UPDATE = ValueSpec(
     form="real",
     depends_on="trained-state",
     reads_state="none",
+    accumulates=True,
     bounded_by={"record": 'a section [dpsgd], under adjacency = "add-remove"', **CLIPPED},
 )
 SIZE = ValueSpec(

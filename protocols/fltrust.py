@@ -84,6 +84,7 @@ UNIT_UPDATE: Final = replace(
     UPDATE,
     reveals="its model update at norm 1 (nobody checks the norm, nor that it is the update that was scored)",
     reads_state="bound",
+    accumulates=False,  # the server scales each round's total by its own update and the scores
     sensitivity=of_client(1.0),
     grid=_GRID,
     weighs="draws",

@@ -107,7 +107,9 @@ class SubnetUpdate:
     @property
     def spec(self) -> ValueSpec:
         own = update_sends(self.supernet.problem, self.sampling)
-        own = replace(own, on_model=False, packed=True, bounded_by=CLIPPED, reads_state="bound")
+        # Each round sums other entries, over other numbers of clients.
+        own = replace(own, on_model=False, accumulates=False, packed=True)
+        own = replace(own, bounded_by=CLIPPED, reads_state="bound")
         return with_model(own, self.supernet.problem)
 
     def compute(self, context: ClientContext) -> Value:

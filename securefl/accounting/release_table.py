@@ -168,8 +168,8 @@ class ReleaseTable:
             return None
         return BudgetExceeded(
             f"{key.holder}: expected at least {apart} rounds between two releases of {key.name!r} "
-            f"(`separation`), got round {at} after round {other}: noise and charges assume no more. Ask from "
-            f"round {other + apart} on."
+            f"(`separation`), got round {at} after round {other}: noise and charges assume no more. Ask "
+            f"again from round {other + apart} on, or not again if the plan ends before it."
         )
 
 

@@ -71,9 +71,9 @@ class Plan:
             needs before a ledger opens.
         separation: the least number of rounds between two contributions of a client to one sum that each
             round queries once (`ValueSpec.each_round`). The client's ledger refuses an earlier one.
-        coefficients: of the noise on these sums, which is correlated over rounds if there are several
-            (`dp.CorrelatedNoise`). No more than `separation`. Sigma is then `noise_multiplier` times the
-            sensitivity times their norm.
+        coefficients: of the noise on those of these sums that a model adds up (`ValueSpec.accumulates`). It
+            is correlated over rounds if there are several (`dp.CorrelatedNoise`). No more than `separation`.
+            Sigma is then `noise_multiplier` times the sensitivity times their norm.
         dropout, corrupt: for hidden sums and distributed noise, the largest share of a cohort that falls
             silent (rounded down), and that colludes with the server (rounded up). `corrupt` has no default
             there.
@@ -172,7 +172,8 @@ class Plan:
                 f"Expected noise as a word and a finite noise_multiplier >= 0, got {self.noise!r} and "
                 f"{self.noise_multiplier}."
             )
-        CorrelatedNoise(tuple(self.coefficients), self.separation, 1)
+        noise = CorrelatedNoise(self.coefficients, self.separation, 1)
+        object.__setattr__(self, "coefficients", noise.coefficients)
         self._check_weights()
         if self.hidden:
             self._check_hidden()
@@ -373,7 +374,7 @@ class Plan:
     def correlation(self, spec: ValueSpec) -> CorrelatedNoise:
         """How the noise on the totals of this value hangs together over rounds."""
         most = max(1, spec.asked(self.max_rounds, self.separation))
-        own = tuple(self.coefficients) if spec.each_round else (1.0,)
+        own = self.coefficients if spec.each_round and spec.accumulates else (1.0,)
         return CorrelatedNoise(own, self.separation, most)
 
     def beside(self, cohort: int, *, told: bool = True) -> int:

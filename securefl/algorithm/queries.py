@@ -135,6 +135,8 @@ class ValueSpec:
         weighs: how orders weight its values in a sum. A client refuses an order that weights them otherwise,
             and an order with weights that `Plan.weights` does not name.
         draws: the number of draws of clients for one weighted sum of it. 0 if the protocol does not state it.
+        accumulates: whether a model is a sum of its totals over rounds. Only such a value gains by noise that
+            is correlated over rounds (`Plan.coefficients`): a total that is used once would have more of it.
         packed: whether a sum in the clear travels without its zeros. In hidden sums zeros would reveal part
             of the value, so they travel.
         spread: whether its queries have a bound on the spread of their weights (`LinearBounds.spread`).
@@ -162,6 +164,7 @@ class ValueSpec:
     cohort: int = 0
     weighs: Literal["equal", "draws", "counts"] = "equal"
     draws: int = 0
+    accumulates: bool = False
     packed: bool = False
     spread: bool = False
 

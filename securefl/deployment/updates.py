@@ -116,6 +116,7 @@ class Updates:
             reduction="sum",
             reveals=reveals,
             depends_on="trained-state",
+            accumulates=name == UPDATE,
             grid=GRID,
             cohort=self.cohort,
         )

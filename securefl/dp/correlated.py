@@ -10,9 +10,10 @@ the noise C^-1 z, so what is released is C^-1 (C x + z). Let a client move only 
 these rows have no entry in common. The client moves C x by at most sqrt(k) * column_norm * D in k rows:
 one Gaussian of multiplier sigma / (column_norm * D) a row, composed as any other.
 
-Each row has one total at most. A row that is lost, since no total of it was opened, counts as the total 0 of
-no client. Its noise goes into the total of the next row that is opened, so prefix sums have the noise that
-they would have had. That is a sum of rows of C^-1 (C x + z), with x 0 in the lost ones: post-processing.
+Each row has one total at most. A row to which no total was bound counts as the total 0 of no client. Its
+noise goes into the total of the next row that is opened, so prefix sums have the noise that they would have
+had. That is a sum of rows of C^-1 (C x + z), with x 0 in the lost ones: post-processing. A total that is lost
+after its row was bound takes its noise with it, and prefix sums err more.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import fsum, isfinite, sqrt
+from math import fsum, hypot, isfinite, sqrt
+from numbers import Real
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError
+from securefl.dp.gaussian import TAIL, require_exact
 from securefl.dp.noise import Source
 
 Floats = NDArray[np.float64]
@@ -46,6 +50,7 @@ class CorrelatedNoise:
 
     Attributes:
         coefficients: the first column of C, from its diagonal on, which is 1. (1.0,) is independent noise.
+            Any sequence of numbers; it becomes a tuple of floats, so that equal plans have equal digests.
         min_separation: the least number of rounds between two participations of a client.
         max_participations: the most participations of a client, k.
 
@@ -62,12 +67,13 @@ class CorrelatedNoise:
         for name in ("min_separation", "max_participations"):
             if type(value := getattr(self, name)) is not int or value < 1:
                 raise ConfigError(f"Expected {name} as a whole number from 1, got {value!r}.")
-        own = self.coefficients
+        own = _floats(self.coefficients)
         if not own or own[0] != 1 or not all(map(isfinite, own)):
             raise ConfigError(
-                f"Expected finite coefficients of which the first is 1, got {own!r}. Take (1.0,) for "
-                "independent noise, or those of CorrelatedNoise.optimised."
+                f"Expected finite coefficients of which the first is 1, got {self.coefficients!r:.80}. Take "
+                "(1.0,) for independent noise, or those of CorrelatedNoise.optimised."
             )
+        object.__setattr__(self, "coefficients", own)
         if len(own) > self.min_separation:
             raise ConfigError(
                 f"Expected at most {self.min_separation} coefficients, as many as a client's separation in "
@@ -120,8 +126,9 @@ class CorrelatedNoise:
     def reach(self, rounds: int) -> float:
         """The largest norm of the weights of one total's noise, whichever rows before it are lost."""
         # The noise of some rows together is a difference of two prefix sums.
-        prefixes = np.cumsum(self.inverse(rounds))
-        return 2 * sqrt(fsum(prefixes * prefixes)) if self.correlated else 1.0
+        with np.errstate(invalid="ignore"):  # of a C whose inverse grows beyond a float
+            prefixes = np.cumsum(self.inverse(rounds))
+        return 2 * hypot(*prefixes) if self.correlated else 1.0
 
     def noise(self, size: int, sigma: float, rows: Sequence[Source]) -> Integers:
         """The noise of one row: round(sigma * sum_j d_j z_(t-j)), rounded once after the sum.
@@ -134,12 +141,26 @@ class CorrelatedNoise:
 
         Returns:
             int64 (size,), in grid units.
+
+        Raises:
+            ConfigError: sigma is too large for integers (`gaussian.require_exact`).
         """
-        total = np.zeros(size)
-        for weight, row in zip(self.inverse(len(rows)), rows, strict=True):
+        total, inverse = np.zeros(size), self.inverse(len(rows))
+        require_exact(TAIL * sigma * hypot(*inverse))
+        for weight, row in zip(inverse, rows, strict=True):
             if weight:
                 total += weight * row.normal(size)
         return np.rint(sigma * total).astype(np.int64)
+
+
+def _floats(given: Any) -> tuple[float, ...]:
+    """A sequence of numbers as floats. Empty if it is none."""
+    try:
+        own = tuple(given)
+        numbers = all(isinstance(one, Real) and not isinstance(one, bool) for one in own)
+        return tuple(map(float, own)) if numbers else ()
+    except (TypeError, OverflowError):
+        return ()
 
 
 def _inverse(coefficients: tuple[float, ...], rows: int) -> Floats:
@@ -164,9 +185,9 @@ def _optimum(rounds: int, bands: int) -> tuple[float, ...]:
     from scipy.optimize import minimize
     from scipy.signal import lfilter
 
-    def squared(rest: Floats) -> tuple[float, Floats]:
-        """The log of the squared error, and its gradient."""
-        own = np.r_[1.0, rest]
+    def squared(falls: Floats) -> tuple[float, Floats]:
+        """The log of the squared error, and its gradient by the logs of each coefficient over the next."""
+        own = np.exp(-np.cumsum(np.r_[0.0, falls]))
         prefix = np.cumsum(_inverse(tuple(own), rounds))
         whole, weights = _prefix_error(_inverse(tuple(own), rounds)), np.arange(rounds, 0, -1)
         # The generating function of `prefix` is 1 / ((1 - x) c(x)), so its derivative by c_j is
@@ -174,10 +195,14 @@ def _optimum(rounds: int, bands: int) -> tuple[float, ...]:
         moved = lfilter([1.0], own, prefix)
         slopes = [-2 * (weights[j:] * prefix[j:] * moved[: rounds - j]).sum() for j in range(1, bands)]
         norm = float((own**2).sum())
-        return float(np.log(whole * norm)), np.array(slopes) / whole + 2 * rest / norm
+        moves = (np.array(slopes) / whole + 2 * own[1:] / norm) * own[1:]
+        return float(np.log(whole * norm)), -np.cumsum(moves[::-1])[::-1]
 
+    # Coefficients that fall have an inverse that does not grow (Eneström and Kakeya), so that no step of the
+    # search meets one that overflows. Those of the optimum fall.
     # The square root of A, which is optimal without bands (Fichtenberger et al. 2022), is near the optimum.
     root = np.cumprod([(2 * j - 1) / (2 * j) for j in range(1, bands)])
     options = {"maxiter": 5000, "ftol": 1e-15, "gtol": 1e-10}
-    found = minimize(squared, root, jac=True, method="L-BFGS-B", options=options)
-    return (1.0, *(round(float(own), _DIGITS) for own in found.x))
+    start, bounds = -np.diff(np.log(np.r_[1.0, root])), [(0.0, None)] * len(root)
+    found = minimize(squared, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return (1.0, *(round(float(own), _DIGITS) for own in np.exp(-np.cumsum(found.x))))

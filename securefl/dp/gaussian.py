@@ -36,6 +36,10 @@ LARGEST_SHARE = 2.0**24
 """An upper bound of one share's sigma, in grid units: 13 sigma stay far within a 32-bit grid integer."""
 TAIL = 13.0
 """In sigma: discrete noise is truncated here. The mass beyond is less than 2^-120."""
+LARGEST_NOISE = 2.0**52
+"""An upper bound of 13 deviations of noise, in grid units. An int64 holds more, but totals are floats: a sum
+of 2^21 clients on the finest grid, with its noise, is a whole number below 2^53, so it is not rounded. Gaps
+between variates (`ziggurat`) stay below one unit."""
 _FRACTION = 192
 """Fractional bits of a table's recurrence. A table keeps 128 of them; the others absorb rounding."""
 _BLOCKS = 128
@@ -61,9 +65,10 @@ def rounded(count: int, sigma: float, source: Source) -> Integers:
         int64 (count,), in grid units.
 
     Raises:
-        ConfigError: sigma is not finite and above 0.
+        ConfigError: sigma is not finite and above 0, or too large for integers (`require_exact`).
     """
     _check(sigma)
+    require_exact(TAIL * sigma)
     return np.rint(sigma * source.normal(count)).astype(np.int64)
 
 
@@ -130,6 +135,24 @@ def share(total: float, survivors: int, corrupt: int) -> float:
     own = total / sqrt(honest)
     _check_share(own)
     return own
+
+
+def require_exact(farthest: float) -> None:
+    """Refuse noise that no float or int64 holds exactly. Beyond int64 a cast makes a constant of all noise.
+
+    Args:
+        farthest: 13 deviations of the noise, in grid units. Not what was drawn: a refusal says nothing of it.
+
+    Raises:
+        ConfigError: it is above 2^52, or not a number.
+    """
+    if not farthest <= LARGEST_NOISE:
+        raise ConfigError(
+            f"Expected noise within 2^52 grid units, got {farthest:.3g} at {TAIL:g} deviations: integers "
+            "beyond are not exact, and the noise would not be what is charged. Take a smaller "
+            "noise_multiplier, or a coarser grid. If noise is correlated over rounds, take coefficients of "
+            "CorrelatedNoise.optimised."
+        )
 
 
 def _check_share(sigma: float) -> None:

@@ -116,6 +116,7 @@ def needed(strategy: FedAvg) -> int:
 def never_opened(strategy: FedAvg, plan: Plan, updates: Updates, nodes: int) -> Iterator[ConfigError]:
     """Why no round of this strategy over this many nodes would ever open a sum. Nothing if one may.
 
+    Or why too few clients would be left for some rounds, since those of earlier rounds rest (`separation`).
     A round with fewer nodes than that is another matter: it opens no sum, and the next one may.
     """
     if (least := needed(strategy)) > nodes:
@@ -140,7 +141,18 @@ def never_opened(strategy: FedAvg, plan: Plan, updates: Updates, nodes: int) -> 
                 f"Expected {low} to {high} clients in a sum of {name!r}, as the plan says, got {size} of "
                 f"{nodes} nodes. Change the strategy's fraction, or the plan's sizes of cohorts."
             )
-        elif scheme is not None and name in specs:
+            continue
+        if name not in specs:  # another check refuses it
+            continue
+        apart = min(plan.apart(specs[name]), plan.max_rounds)
+        if size <= nodes < size * apart:
+            yield ConfigError(
+                f"Expected at most {nodes // apart} of {nodes} nodes in a sum of {name!r} for a separation "
+                f"of {plan.separation} rounds, got {size}: too few clients would be left for a round. Take "
+                f"separation = {nodes // size} or less in the plan, or a smaller {word} and "
+                f"{word.replace('fraction', 'min')}_nodes in the strategy."
+            )
+        elif scheme is not None:
             try:
                 scheme.check(specs[name], size)
             except ConfigError as error:

@@ -29,6 +29,7 @@ class Distributed(Mechanism):
 
         If the grid's bound cut shares off, the sum would have less noise than is charged.
         """
+        super().check()
         discrete_event(self._total_sigma(), self.sensitivity_on_grid)
         farthest = self.sensitivity_on_grid + TAIL * self.share_sigma()
         limit = self.spec.grid.limit

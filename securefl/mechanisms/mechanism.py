@@ -19,7 +19,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
 from securefl.dp.correlated import CorrelatedNoise
-from securefl.dp.gaussian import TAIL, Integers, rounded
+from securefl.dp.gaussian import TAIL, Integers, require_exact, rounded
 from securefl.dp.noise import Source
 
 KEY_HOLDER_ADDS: Final = "two-server"
@@ -110,8 +110,23 @@ class Mechanism:
         """Whether each client adds all of the noise to its own value."""
         return self.noised and self.total_by is None and not self.mutual
 
+    @property
+    def _farthest(self) -> int:
+        """13 deviations of the noise on one total, whichever rows before it are lost, in grid units.
+
+        Raises ConfigError if they are too large for integers.
+        """
+        rows = self.plan.max_rounds if self.correlation.correlated else 1
+        # Multiply from left to right: another order could round up to one unit more, and so give another
+        # modulus than a peer's.
+        farthest = TAIL * self.sigma * self.correlation.reach(rows)
+        require_exact(farthest)
+        # The noise of each row is rounded by itself, and a total may have that of several rows.
+        return ceil(farthest) + rows
+
     def check(self) -> None:
         """Raises ConfigError if no release under this plan would have the noise that `charge` states."""
+        _ = self._farthest
 
     def charge(self) -> Charge | None:
         """The cost of one release, after `check`. None if no bound holds against an adversary of the plan."""
@@ -223,11 +238,7 @@ class KeyHolder(Mechanism):
     total_by: ClassVar[str | None] = KEY_HOLDER
 
     def headroom(self) -> Headroom:
-        # Multiply from left to right: another order could round up to one unit more, and so give another
-        # modulus than a peer's.
-        # The noise of each row is rounded by itself, and a total may have that of several rows.
-        rows = self.plan.max_rounds if self.correlation.correlated else 1
-        return Headroom(total=ceil(TAIL * self.sigma * self.correlation.reach(rows)) + rows)
+        return Headroom(total=self._farthest)
 
     def learns(self, party: str) -> str:
         if party == KEY_HOLDER:

@@ -28,7 +28,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError, LocalProtocolError, SecureFLError, UnsupportedEvent
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
 from securefl.dp.correlated import CorrelatedNoise
-from securefl.dp.gaussian import Integers
+from securefl.dp.gaussian import LARGEST_NOISE, Integers
 from securefl.dp.noise import Source
 from securefl.mechanisms.mechanism import Headroom, Kind, Mechanism
 
@@ -145,8 +145,9 @@ class Outside:
             # Its type alone: noise that a log shows protects nothing.
             came = f"{np.asarray(found).dtype} of shape {np.shape(found)}"
             self._refuse(f"int64 noise of shape {(size,)}", came, LocalProtocolError)
+        most = int(LARGEST_NOISE) if most is None else most
         # Two comparisons: the magnitude of the least int64 is no int64.
-        if most is not None and size and not (-most <= found.min() and found.max() <= most):
+        if size and not (-most <= found.min() and found.max() <= most):
             came = "more: a part of it would be cut off"
             self._refuse(f"noise within its own headroom of {most} grid units", came, LocalProtocolError)
         drawn: Integers = found

@@ -249,7 +249,7 @@ class PrivacySection(Ranged):
                 f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}. No noise gives 0. Write a "
                 "number such as 2."
             )
-        if (self.bands or 1) > self.separation:
+        if 0 < self.separation < (self.bands or 1):  # another separation is refused as no number of rounds
             yield (
                 f"Expected at most {self.separation} bands, the `separation`, got {self.bands}: the columns "
                 "of two contributions of a client would overlap. "
@@ -338,7 +338,7 @@ class PrivacySection(Ranged):
             noise=NO_NOISE if self.epsilon == inf else self.noise,
             noise_multiplier=self._multiplier(self._noised(rounds, specs), spent),
             separation=self.separation,
-            coefficients=self._coefficients(rounds),
+            coefficients=self.coefficients(rounds),
             dropout=self.dropout or 0.0,
             corrupt=self.corrupt,
             min_cohort_size=self.min_cohort_size,
@@ -407,7 +407,8 @@ class PrivacySection(Ranged):
             raise ConfigError(f"[dpsgd] {error}") from None
         return target.sized(noise)
 
-    def _coefficients(self, rounds: int) -> tuple[float, ...]:
+    def coefficients(self, rounds: int) -> tuple[float, ...]:
+        """The coefficients of the noise on sums that a model adds up, as in `Plan`."""
         if not self._adds_noise:
             return (1.0,)
         bands = None if self.bands is None else min(self.bands, rounds)

@@ -48,7 +48,12 @@ NOISED = replace(
     non_private=(),
 )
 NOISED_SENDS = tuple(
-    replace(one, sensitivity={("record", "add-remove"): 1.0}, grid=Grid(step=2.0**-6, bound=100.0))
+    replace(
+        one,
+        sensitivity={("record", "add-remove"): 1.0},
+        accumulates=True,
+        grid=Grid(step=2.0**-6, bound=100.0),
+    )
     for one in SENDS
 )
 SERVER_KEY = AgreementKey(SecretKey(entropy("the server")(32)))

@@ -173,3 +173,17 @@ def test_the_log_of_a_simulation_says_it_once_for_all_of_its_clients(
 
 def loose(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one for one in caplog.messages if "state" in one and "update" in one]
+
+
+def test_noise_is_correlated_on_the_update_alone() -> None:
+    """No model adds up metrics of an evaluation, of which each round is read by itself."""
+    resting = Plan(
+        delta=1e-5, max_rounds=9, unit="client", adjacency="zero-out", noise="central", noise_multiplier=1.0,
+        separation=3, coefficients=(1.0, 0.5), adversaries=("others",),
+    )  # fmt: skip
+    own = Updates(update_bound=1.0, evaluation=("loss",), evaluation_bound=1.0).spec(resting)
+    assert {name: resting.correlation(spec).correlated for name, spec in own.items()} == {
+        "update": True,
+        "evaluation": False,
+    }
+    assert {resting.apart(spec) for spec in own.values()} == {3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from scipy.linalg import toeplitz
 from support.every import every
 
+from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.correlated import CorrelatedNoise
@@ -60,6 +62,18 @@ def test_prefix_sums_have_little_of_the_error_of_independent_noise(
     found = np.sqrt((np.cumsum(drawn, 0) ** 2.0).mean() / ((rounds + 1) / 2)) / 1e6
     assert found <= most
     assert found == pytest.approx(noise.error(rounds), rel=0.1)
+
+
+@every(("rounds", "bands", "most"), [(1000, 2, 0.712), (2000, 2, 0.710), (5000, 2, 0.709), (1000, 50, 0.196)])
+def test_the_search_ends_at_the_optimum_in_long_runs(rounds: int, bands: int, most: float) -> None:
+    """A step to coefficients whose inverse grows would overflow in so many rounds, and end the search."""
+    with warnings.catch_warnings(action="error"):
+        noise = CorrelatedNoise.optimised(rounds=rounds, separation=bands)
+    assert noise.error(rounds) <= most
+    for scale in (0.98, 1.02):  # no better ones are near
+        rest = (scale * own for own in noise.coefficients[1:])
+        other = CorrelatedNoise((1.0, *rest), bands, noise.max_participations)
+        assert noise.error(rounds) <= other.error(rounds)
 
 
 def patterns(rounds: int, separation: int, most: int) -> Iterator[tuple[int, ...]]:
@@ -118,6 +132,13 @@ def test_one_band_is_independent_noise_bit_for_bit() -> None:
         ({"coefficients": ()}, "finite coefficients of which the first is 1"),
         ({"coefficients": (0.5, 1.0)}, "the first is 1"),
         ({"coefficients": (1.0, float("nan"))}, "finite coefficients"),
+        ({"coefficients": (1.0, 10**400)}, "finite coefficients"),
+        ({"coefficients": (1.0, "0.5")}, "finite coefficients .* got .1.0, '0.5'"),
+        ({"coefficients": "10"}, "finite coefficients"),
+        ({"coefficients": (1.0, None)}, "finite coefficients"),
+        ({"coefficients": None}, "finite coefficients .* got None"),
+        ({"coefficients": (True, 0.5)}, "finite coefficients"),
+        ({"coefficients": np.ones((2, 2))}, "finite coefficients"),
         ({"coefficients": (1.0, 0.5, 0.4, 0.3)}, "at most 3 coefficients"),
         ({"min_separation": 0}, "min_separation as a whole number from 1"),
         ({"max_participations": 2.0}, "max_participations as a whole number"),
@@ -134,3 +155,16 @@ def test_more_bands_than_rounds_or_separation_are_refused() -> None:
     for bands in (0, 4, 10):
         with pytest.raises(ConfigError, match="got " + str(bands)):
             CorrelatedNoise.optimised(rounds=9, separation=3, bands=bands)
+
+
+@every(
+    "given", [(1, 0.5), [1.0, 0.5], np.array([1, 0.5]), (np.float32(1), np.float64(0.5)), (np.int64(1), 0.5)]
+)
+def test_any_numbers_are_floats(given: Any) -> None:
+    """Equal plans have equal digests, which parties compare."""
+    own = CorrelatedNoise(given, 3, 4).coefficients
+    assert own == (1.0, 0.5)
+    assert {type(one) for one in own} == {float}
+    plans = [Plan(delta=1e-5, max_rounds=9, separation=3, coefficients=one) for one in (given, (1.0, 0.5))]
+    assert plans[0] == plans[1]
+    assert plans[0].digest() == plans[1].digest()

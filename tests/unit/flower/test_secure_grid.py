@@ -153,6 +153,11 @@ NEVER: dict[str, tuple[Any, Any, str]] = {
         lambda: FedAvg(fraction_evaluate=0.7),
         "a sum of 'evaluation', as the plan says, got 2 of 3 nodes",
     ),
+    "clients that rest": (
+        replace(CLEAR, separation=3),
+        FedAvg,
+        "at most 1 of 3 nodes in a sum of 'update' for a separation of 3 rounds, got 3",
+    ),
 }
 
 
@@ -169,6 +174,23 @@ def test_sums_that_can_never_open_are_refused_at_the_start_in_the_words_of_the_c
             grid_of(house, strategy(), double)
         assert str(refused.value) == said[0]
     assert FRAME not in {one.metadata.message_type for one in double.seen}, "no party was asked"
+
+
+def test_a_strategy_leaves_clients_for_rounds_in_which_others_rest() -> None:
+    """Each remedy of the refusal is tried: less separation, or fewer nodes in a round."""
+    plan = replace(CLEAR, separation=3)
+    few = FedAvg(fraction_train=0.4, fraction_evaluate=0.4)
+    [*said] = never_opened(FedAvg(min_train_nodes=3), plan, UPDATES, 8)
+    assert "separation = 1 or less in the plan, or a smaller fraction_train and min_train_nodes" in str(
+        said[0]
+    )
+    assert "fraction_evaluate and min_evaluate_nodes" in str(said[1])
+    for strategy, changes, nodes in (
+        (FedAvg(), {"separation": 1}, 8),
+        (few, {}, 9),
+        (FedAvg(), {"max_rounds": 1}, 8),
+    ):
+        assert not [*never_opened(strategy, replace(plan, **changes), UPDATES, nodes)]
 
 
 def test_no_message_of_the_strategy_reaches_a_node(tmp_path: Path) -> None:

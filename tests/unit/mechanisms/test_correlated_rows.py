@@ -50,6 +50,7 @@ SPEC = ValueSpec(
     name="own",
     reduction="sum",
     reveals="it",
+    accumulates=True,
     sensitivity={("client", "zero-out"): 1.0},
     grid=Grid(step=2.0**-12, bound=64.0),
 )
@@ -143,6 +144,28 @@ def test_a_lost_row_leaves_its_noise_to_the_next(tmp_path: Path) -> None:
     assert np.array_equal(first + last, both[5])
 
 
+def test_a_total_lost_after_its_row_was_bound_takes_its_noise_with_it(tmp_path: Path) -> None:
+    """It may have been seen, so no second total gets its noise."""
+    whole, lossy = Drawer(tmp_path / "a"), Drawer(tmp_path / "b")
+    rows = [whole.noise(number) for number in range(1, 5)]
+    assert np.array_equal([lossy.noise(number) for number in range(1, 4)], rows[:3])
+    assert lossy.noise(3, total=1.0) is None
+    assert np.array_equal(lossy.noise(4, total=1.0), rows[3]), "without that of the third"
+
+
+@every(("lost", "error"), [(0, 0.36), (1, 0.40), (3, 0.46), (7, 0.57)])
+def test_the_error_grows_with_totals_that_are_lost_so(lost: int, error: float) -> None:
+    """PROOF.md and the page of mechanisms quote it: the error of sums over the other rows, by algebra."""
+    noise, rng, found = PLAN.correlation(SPEC), np.random.default_rng(1), []
+    d = noise.inverse(ROUNDS) * noise.column_norm
+    rows = np.array([np.r_[d[: t + 1][::-1], np.zeros(ROUNDS - 1 - t)] for t in range(ROUNDS)])
+    for _ in range(200):
+        kept = np.sort(rng.choice(ROUNDS, ROUNDS - lost, replace=False))
+        variances = (np.cumsum(rows[kept], 0) ** 2).sum(1)
+        found.append(np.sqrt(variances.mean() / ((ROUNDS + 1) / 2)))
+    assert np.mean(found) == pytest.approx(error, abs=0.01)
+
+
 def test_each_row_value_and_secret_has_a_z_of_its_own(tmp_path: Path) -> None:
     first = Drawer(tmp_path / "a").noise(1, size=2000)
     drawer = Drawer(tmp_path / "b")
@@ -174,6 +197,16 @@ def test_other_sums_than_those_of_each_round_have_independent_noise(schedule: Sc
     assert not Protection(PLAN, spec).mechanism.correlation.correlated
     assert PLAN.apart(spec) == 1
     assert spec.asked(ROUNDS, APART) == schedule.asked(ROUNDS)
+
+
+def test_a_sum_that_no_model_adds_up_has_independent_noise_and_its_separation() -> None:
+    """Correlated noise cancels in sums over rounds. In a total that is used once it is more of it."""
+    added, once = (Protection(PLAN, replace(SPEC, accumulates=own)).mechanism for own in (True, False))
+    assert (added.correlation.correlated, once.correlation.correlated) == (True, False)
+    assert once.sigma == added.sigma / added.correlation.column_norm
+    assert PLAN.apart(once.spec) == APART
+    assert once.correlation.max_participations == added.correlation.max_participations == 5
+    assert added.deviation(1) / once.deviation(1) == pytest.approx(added.correlation.error(ROUNDS))
 
 
 @every("noise", ("local", "distributed"))

@@ -30,7 +30,7 @@ from securefl.study.composition import built
 from securefl.study.config import Study, parse
 from securefl.study.folder import study_of
 from securefl.study.forecast import forecasts, lines
-from securefl.study.privacy_statement import _worst, as_latex, as_text, statements
+from securefl.study.privacy_statement import _over_rounds, _worst, as_latex, as_text, statements
 from securefl.study.session import run_study
 
 PROTOCOLS = list(dict(reversed([*((name, (name, options)) for name, options in ARMS)])).values())
@@ -113,6 +113,29 @@ def test_noise_of_a_trusted_server_is_no_epsilon_against_it(ran: Ran) -> None:
     assert "No ε is claimed against: server. The statement trusts them." in said["Trust"]
     assert "ε = ∞ (non-private) against the server." in said["Epsilon"]
     assert "ε = 0 against the key-holder." in said["Epsilon"]
+
+
+def test_correlated_noise_and_its_separation_are_named(tmp_path: Path) -> None:
+    arm = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 0.5\naggregation = "partial"\n'
+    written = text(arm, rounds=2, clients=4, non_private="[]")
+    written = written.replace("batch_size = 48\n", "batch_size = 48\nupdate_bound = 0.5\n")
+    client = {
+        "unit": '"client"',
+        "adjacency": '"zero-out"',
+        "epsilon": "8.0",
+        "budget": "8.0",
+        "delta": "1e-2",
+    }
+    client |= {"noise": '"central"', "adversaries": '["key-holder", "others"]', "separation": "2"}
+    apart = "A client contributes to a sum of each round in one of 2 rounds at most (`separation`)."
+    of = parse(with_privacy(written, client))
+    folder = run(of, tmp_path / "run")
+    held(folder)
+    (said,) = statements(folder).values()
+    together = "Noise of such sums that a model adds up is correlated over 2 rounds (BandMF)."
+    assert said["Mechanism"][-2:] == [apart, together]
+    for more, words in (({"bands": "1"}, [apart]), ({"separation": "1"}, [])):
+        assert list(_over_rounds(parse(with_privacy(written, client | more)))) == words
 
 
 def test_private_training_states_its_sampling(tmp_path: Path) -> None:

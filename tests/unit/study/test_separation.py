@@ -27,6 +27,7 @@ from securefl.engine import server
 from securefl.engine.account import Account
 from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.totals import row_noise
+from securefl.protocols.fltrust import UNIT_UPDATE
 from securefl.study.arm import made_folder
 from securefl.study.config import Study, parse
 from securefl.study.forecast import forecast, lines
@@ -45,8 +46,14 @@ CENTRAL = {
 }
 
 
-def study(rounds: int = ROUNDS, share: float = 1 / 3, **privacy: str) -> Study:
-    arm = f'[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = {share}\naggregation = "partial"\n'
+def study(
+    rounds: int = ROUNDS,
+    share: float = 1 / 3,
+    protocol: str = "fedavg",
+    more: str = 'aggregation = "partial"',
+    **privacy: str,
+) -> Study:
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\nfraction = {share}\n{more}\n'
     written = text(arm, rounds=rounds, clients=CLIENTS, non_private="[]")
     written = written.replace("batch_size = 48\n", "batch_size = 16\nupdate_bound = 0.5\n")
     return parse(with_privacy(written, CENTRAL | privacy))
@@ -109,7 +116,7 @@ def test_a_client_that_is_asked_too_early_refuses_and_is_not_charged(
     refused = {name for record in found.records for name in record["abstained"]} - {SERVER}
     assert refused, "some client was drawn too early"
     assert all(
-        "rounds between two releases of 'update'" in said
+        "rounds between two releases of 'update'" in said and "if the plan ends before it" in said
         for record in found.records
         for name, said in record["abstained"].items()
         if name != SERVER
@@ -141,11 +148,40 @@ def test_what_no_separation_fits_is_refused(
     composed(study(**remedy))
 
 
+@every("separation", ("0", "-3"))
+def test_a_separation_that_is_none_is_refused_once(separation: str) -> None:
+    """Not also for its bands, of which there would be -3 at most."""
+    for bands in ({}, {"bands": "2"}):
+        with pytest.raises(ConfigError, match="separation") as refused:
+            composed(study(separation=separation, **bands))
+        assert "bands" not in str(refused.value)
+
+
 def test_more_rounds_between_contributions_need_less_noise() -> None:
     """Two contributions in place of six: independent noise is the smaller one of them by sqrt(3)."""
     rare, often = (composed(study(separation=apart, bands="1"))[1] for apart in (str(APART), "1"))
     assert often.noise_multiplier / rare.noise_multiplier == pytest.approx(np.sqrt(3), rel=1e-9)
     assert rare.max_releases == {"update": 2}
+
+
+@every(
+    ("protocol", "more", "accumulates"),
+    [
+        ("fedavg", 'aggregation = "partial"', ["update"]),
+        ("cs_fl", "", []),
+        ("adds", "", []),
+    ],
+)
+def test_noise_is_correlated_on_what_a_model_adds_up_alone(
+    protocol: str, more: str, accumulates: list[str]
+) -> None:
+    """All rest between two sums, and are charged for as few of them."""
+    of = study(protocol=protocol, more=more)
+    algorithm, plan = composed(of)[:2]
+    sums = [one.spec for one in algorithm.contributions if one.spec.reduction == "sum"]
+    assert [own.name for own in sums if plan.correlation(own).correlated] == accumulates
+    assert not plan.correlation(UNIT_UPDATE).correlated, "FLTrust: each round's total has a factor of its own"
+    assert all(plan.apart(own) == APART and own.asked(ROUNDS, APART) == 2 for own in sums)
 
 
 @every("privacy", ({}, KEY_HOLDER))
