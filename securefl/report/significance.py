@@ -2,7 +2,7 @@
 
 Two systems are compared by Wilcoxon's signed-rank test, both sides, seed by seed. Several p-values are
 adjusted for their number by Holm's method (1979). A sentence calls a difference significant if p is below
-LEVEL. Where no outcome of the seeds could be significant there is no p, but the number of seeds that could.
+LEVEL. Where no outcome of the seeds could be significant there is no p.
 """
 
 from __future__ import annotations
