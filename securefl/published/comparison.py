@@ -185,8 +185,9 @@ def compare(table: Table, found: pd.DataFrame) -> pd.DataFrame:
         ends of its 95 % interval (Student's t); `effect` is the rank-biserial correlation of the leads, from
         -1 to 1. `level` is the number of seeds without a known difference (`_leads`). `p` is of Wilcoxon's
         signed-rank test of the leads, both sides, by Holm's method over the rivals of the part and measure:
-        nan if the seeds could not make it significant. `needed` is the number of seeds that could. These are
-        nan for the part's own system, and where one of the two lacks the figure under a seed.
+        nan if the seeds could not make it significant. `needed` is the number of seeds that could, if all
+        further ones differ; nan if none does. These are nan for the part's own system, and where one of the
+        two lacks the figure under a seed. `own_reached` is `reached` of the part's own system.
 
     Raises:
         Nothing.
@@ -203,6 +204,7 @@ def compare(table: Table, found: pd.DataFrame) -> pd.DataFrame:
         for row in part.rows:
             own, printed = runs[row.arm], row.figures.get(measure, Figure(mean=None))
             lead = leads.get(row.arm)
+            level = nan if lead is None else np.count_nonzero(lead == 0)
             mean, half = (nan, nan) if lead is None else student(lead)
             figures.append(
                 {
@@ -219,9 +221,10 @@ def compare(table: Table, found: pd.DataFrame) -> pd.DataFrame:
                     "low": mean - half,
                     "high": mean + half,
                     "effect": nan if lead is None else rank_biserial(lead),
-                    "level": nan if lead is None else np.count_nonzero(lead == 0),
+                    "level": level,
                     "p": p.get(row.arm, nan),
-                    "needed": nan if lead is None else needed,
+                    "needed": needed + level if level < len(own) else nan,
+                    "own_reached": ours["reached"].sum(),
                 }
             )
     return pd.DataFrame(figures).astype(dict.fromkeys(("published", "published_deviation"), float))
@@ -275,6 +278,9 @@ def verdict(rival: Any) -> str:
     """What the seeds say of the own system beside a rival: a row of `compare`."""
     if pd.isna(rival.lead):
         return "no figure of"
+    if pd.isna(rival.needed):
+        reached = rival.reached or rival.own_reached
+        return "level under all seeds beside" if reached else "no run reaches the target, nor any of"
     if pd.isna(rival.p):
         return f"no p, which {rival.needed:.0f} seeds could make significant, beside"
     return "not significant beside" if rival.p >= LEVEL else "ahead of" if rival.lead > 0 else "behind"
@@ -326,7 +332,7 @@ def lines(table: Table, figures: pd.DataFrame) -> list[str]:
         "rank-biserial correlation, 1 if it is better under all seeds. p: Wilcoxon's signed-rank test, both "
         "sides, adjusted for the number of rivals of each part and measure (Holm).",
         f"Significant is p below {LEVEL}. Where no outcome could be significant, there is no p, but the "
-        "number of seeds that could: securefl reproduce TABLE --seeds NUMBER.",
+        "number of seeds that could if further ones differ: securefl reproduce TABLE --seeds NUMBER.",
         *(f"- {claim}" for claim in claims(table, figures)),
         "≥: some runs never reached the target, so the value is a lower bound from their whole length. A "
         "lead is then the least that it can be, and 0 under a seed whose bounds decide nothing (level).",

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product, zip_longest
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -348,9 +349,12 @@ def _words(candidate: Candidate) -> str:
 
 def _accuracy(metrics: pd.DataFrame, arm: str) -> float:
     """The mean over the seeds of the best accuracy of a run."""
-    best = metrics[metrics["arm"] == arm].groupby("seed")["accuracy"].max()
-    # A run that diverged has no accuracy, and is never chosen.
-    return float(best.mean()) if best.notna().all() else -1.0
+    # Models are tested in the same rounds under all settings, and in the last one of each run.
+    tested = metrics["accuracy"].notna().groupby(metrics["round"]).transform("any")
+    tested |= ~metrics.duplicated(["arm", "seed"], keep="last")
+    own = metrics[(metrics["arm"] == arm) & tested]
+    # A run that diverged has no accuracy there, and is never chosen: that of a regression has no least value.
+    return float(own.groupby("seed")["accuracy"].max().mean()) if own["accuracy"].notna().all() else -inf
 
 
 def _with(part: Part, arms: Sequence[tuple[str, Row, Candidate]], changes: Mapping[str, Any]) -> Part:

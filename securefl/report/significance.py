@@ -2,7 +2,7 @@
 
 Two systems are compared by Wilcoxon's signed-rank test, both sides, seed by seed. Several p-values are
 adjusted for their number by Holm's method (1979). A sentence calls a difference significant if p is below
-LEVEL. Where no outcome of the seeds could be significant there is no p, but the number of seeds that could.
+LEVEL. Where no outcome of the seeds could be significant there is no p.
 """
 
 from __future__ import annotations
@@ -88,17 +88,15 @@ def adjusted(gaps: Mapping[str, ArrayLike]) -> tuple[dict[str, float], int]:
 
     Returns:
         The adjusted p by name, without the tests that could not be significant whatever the signs of their
-        gaps; and the number of pairs with a difference that each test needs.
+        gaps; and the number of pairs with a difference that each test needs. The family is all tests, also
+        those without a p: which of them have one follows from the gaps.
 
     Raises:
         Nothing.
     """
-    unequal = {name: int(np.count_nonzero(own)) for name, own in gaps.items()}
-    hopeful = sum(pairs >= least_pairs(1) for pairs in unequal.values())
-    # Without any, all of them could be if only there were more seeds.
-    needed = least_pairs(hopeful or max(1, len(gaps)))
-    tested = [name for name, pairs in unequal.items() if pairs >= needed]
-    return dict(zip(tested, holm([signed_rank(gaps[name]) for name in tested]), strict=True)), needed
+    needed = least_pairs(max(1, len(gaps)))
+    p = dict(zip(gaps, holm([signed_rank(own) for own in gaps.values()]), strict=True))
+    return {name: p[name] for name, own in gaps.items() if np.count_nonzero(own) >= needed}, needed
 
 
 def least_p(seeds: int) -> float:

@@ -101,15 +101,35 @@ def test_an_arm_that_never_reaches_its_target_has_bounds_and_no_deviation() -> N
     assert figures["lead"].tolist()[0] == 0.5
     assert figures["p"].isna().all()
     nobody = compared(TABLE, metrics(FedAvg=[[0.1, 0.1]] * 6, FedProf=[[0.1, 0.1, 0.1]] * 6))
-    assert "level in 6 of 6 seeds" in comparison.claims(TABLE, nobody)[1]
+    assert comparison.claims(TABLE, nobody)[1] == (
+        "one, rounds: Ours: no run reaches the target, nor any of Avg (0.0 rounds [0.0 to 0.0], level in 6 "
+        "of 6 seeds)."
+    )
     assert nobody["lead"].tolist()[2] == 0
 
 
 def test_ties_under_all_seeds_are_level_without_a_p() -> None:
     figures = compared(TABLE, metrics(FedAvg=[[0.3]] * 8, FedProf=[[0.3]] * 8))
-    assert comparison.claims(TABLE, figures)[0] == (
-        "one, best accuracy: Ours: no p, which 6 seeds could make significant, beside "
-        "Avg (0.000 [0.000 to 0.000], level in 8 of 8 seeds)."
+    level = "Ours: level under all seeds beside Avg (0.000 [0.000 to 0.000], level in 8 of 8 seeds)."
+    assert comparison.claims(TABLE, figures)[0] == f"one, best accuracy: {level}"
+    last = compared(
+        replace(TABLE, measures=(Measure.ROUNDS,)),
+        metrics(FedAvg=[[0.1, 0.1]] * 8, FedProf=[[0.1, 0.3]] * 8),
+    )
+    (said,) = comparison.claims(replace(TABLE, measures=(Measure.ROUNDS,)), last)
+    assert "Ours: level under all seeds beside Avg" in said, "a bound of two rounds beside two rounds"
+
+
+def test_as_many_seeds_as_ran_are_never_asked_for() -> None:
+    """Five of eight seeds differ. Six that differ could be significant, and three do not."""
+    runs = ranked(5, FedProf=[[0.5]] * 8)
+    level = metrics(FedAvg=[[0.5]] * 8)
+    level.loc[level["seed"] < 5, "accuracy"] = runs[runs["arm"] == "FedAvg"]["accuracy"].tolist()
+    figures = compared(TABLE, pd.concat([level, runs[runs["arm"] == "FedProf"]], ignore_index=True))
+    assert figures["level"].tolist()[0] == 3
+    assert (
+        "Ours: no p, which 9 seeds could make significant, beside Avg"
+        in (comparison.claims(TABLE, figures)[0])
     )
 
 

@@ -163,6 +163,26 @@ def test_a_candidate_of_which_a_run_diverged_is_never_chosen(seeds: list[int]) -
     assert runs.best_of(runs.scores(TABLE, there)["one", "FedAvg"])[0] != (("local.learning_rate", 0.4),)
 
 
+@every("lost", [[2], [1, 2]])
+def test_a_run_that_diverged_is_behind_every_finite_one(lost: list[int]) -> None:
+    """A best accuracy before it diverged chose it, and -1 stood before a regression's -1.478."""
+    there = tried(FIRST)
+    own = there["one"]
+    own["accuracy"] = -1.478
+    diverged = own["arm"] == "FedAvg, local learning rate 0.4"
+    own.loc[diverged, "accuracy"] = 0.9
+    own.loc[diverged & own["round"].isin(lost), "accuracy"] = float("nan")
+    best, accuracy = runs.best_of(runs.scores(TABLE, there)["one", "FedAvg"])
+    assert best != (("local.learning_rate", 0.4),)
+    assert accuracy == pytest.approx(-1.478)
+
+
+def test_a_round_in_which_nobody_is_tested_is_no_divergence() -> None:
+    there = tried(FIRST, **INSIDE)
+    there["one"].loc[there["one"]["round"] == 1, "accuracy"] = float("nan")
+    assert runs.best_of(runs.scores(TABLE, there)["one", "FedAvg"]) == ((("local.learning_rate", 0.4),), 0.8)
+
+
 def test_the_printed_table_has_every_choice_and_the_last_accuracy() -> None:
     whole = runs.tuned(TABLE, scored(**INSIDE))
     assert whole.measures[0] is Measure.LAST
