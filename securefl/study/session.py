@@ -30,6 +30,7 @@ from securefl.study.folder import (
     note_rounds,
     private_copy,
     require_own,
+    rounds_of,
     study_of,
 )
 from securefl.study.forecast import affordable_rounds
@@ -324,7 +325,9 @@ def _written(
         infinite_reason=run_report.infinite_reasons_of(study, collected, made.arms),
     )
     card = run_report.privacy_card(collected, made.arms)
-    reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
+    again = f"securefl run {folder / CONFIG} --out {folder}-again"
+    # More rounds are asked for of a finished run: each number of rounds is a command.
+    reproduce = "\n".join([again, *(f"{again} --rounds {one}" for one in rounds_of(study, folder)[1:])])
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))
     marks = made.first.marks
     page = run_report.write(

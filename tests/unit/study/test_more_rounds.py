@@ -43,8 +43,10 @@ def test_a_run_with_more_rounds_is_the_run_that_had_them_from_the_start(tmp_path
     results, _ = reopen(tmp_path / "more")
     assert results.metrics["round"].max() == 3
     wanted, _ = reopen(tmp_path / "once")
-    copied, _ = reopen(tmp_path / "more", tmp_path / "page")  # from a private copy of the run
+    copied, page = reopen(tmp_path / "more", tmp_path / "page")  # from a private copy of the run
     assert copied.measures.equals(results.measures)
+    again = f"securefl run {tmp_path}/more/study.toml --out {tmp_path}/more-again"
+    assert f"<pre>{again}\n{again} --rounds 3</pre>" in page.read_text()
     assert results.measures.equals(wanted.measures)  # of the model after round 3
 
 
