@@ -131,7 +131,8 @@ def devices(folder: Path) -> list[str]:
 
 @contextmanager
 def private_copy(folder: Path, part: Path) -> Iterator[Path]:
-    """A temporary folder with copies of all databases in `part` of a run folder, and of their logs.
+    """A temporary folder with copies of all databases in `part` of a run folder, of their logs, and of the
+    note of its rounds, from which the sessions of the run follow.
 
     Raises ConfigError if a process runs in the folder, or starts there during the copy.
     """
@@ -143,7 +144,8 @@ def private_copy(folder: Path, part: Path) -> Iterator[Path]:
 
 def _copy(folder: Path, part: Path, private: Path) -> None:
     # SQLite rebuilds the indices of logs (`-shm`).
-    files = [path for path in (folder / part).rglob("*") if path.is_file() and path.name[-4:] != "-shm"]
+    found = [*(folder / part).rglob("*"), folder / ROUNDS_NOTE]
+    files = [path for path in found if path.is_file() and path.name[-4:] != "-shm"]
     before = [_stamp(path) for path in files]
     for path in files:
         target = private / path.relative_to(folder)

@@ -30,6 +30,7 @@ from securefl.study.folder import (
     note_rounds,
     private_copy,
     require_own,
+    rounds_of,
     study_of,
 )
 from securefl.study.forecast import affordable_rounds
@@ -128,14 +129,12 @@ def extended(study: Study, folder: Path, rounds: int) -> Study:
         )
     if rounds <= before:
         raise ConfigError(f"Expected more than its {before} rounds for the run in {folder}, got {rounds}.")
-    afresh = (
-        f"Begin a new run of {rounds - before} rounds from this one's export: `weights` under [model], with "
-        'trained_on = "ledger".'
-    )
+    afresh = f"Run the study with rounds = {rounds} in another folder."
     if study.privacy.ledger is not None:
         raise ConfigError(
             f"[privacy] Expected no `ledger` for more rounds of a finished run, got {study.privacy.ledger}, "
-            f"in which {before} rounds are reserved. {afresh}"
+            f"in which {before} rounds are reserved. Begin a new run of {rounds - before} rounds from this "
+            'one\'s export: `weights` under [model], with trained_on = "ledger".'
         )
     longer = replace(study, study=replace(study.study, rounds=rounds))
     keeper = split_key.of_run(study, folder, began=True)
@@ -153,7 +152,7 @@ def extended(study: Study, folder: Path, rounds: int) -> Study:
         if bought is not None and bought < rounds:
             raise ConfigError(
                 f"Expected a budget for {rounds} rounds, got {wanted.budget:g}, which buys {bought}. "
-                + (f"Ask for {bought}." if bought > before else afresh)
+                + (f"Ask for {bought}." if bought > before else f"Set a larger `budget`. {afresh}")
             )
     if not _unfinished(longer, folder):
         raise ConfigError(f"Expected an arm that can go on in {folder}, got none: all ended early. {afresh}")
@@ -324,7 +323,9 @@ def _written(
         infinite_reason=run_report.infinite_reasons_of(study, collected, made.arms),
     )
     card = run_report.privacy_card(collected, made.arms)
-    reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
+    again = f"securefl run {folder / CONFIG} --out {folder}-again"
+    # More rounds are asked for of a finished run: each number of rounds is a command.
+    reproduce = "\n".join([again, *(f"{again} --rounds {one}" for one in rounds_of(study, folder)[1:])])
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))
     marks = made.first.marks
     page = run_report.write(

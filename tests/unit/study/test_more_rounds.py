@@ -12,7 +12,7 @@ from support.tiny_study import FEDAVG, plain, study
 from securefl.core.errors import ConfigError, DataError
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
-from securefl.study.config import Study
+from securefl.study.config import Study, parse
 from securefl.study.export import taken
 from securefl.study.folder import ROUNDS_NOTE, study_of
 from securefl.study.session import reopen, run_study
@@ -43,6 +43,10 @@ def test_a_run_with_more_rounds_is_the_run_that_had_them_from_the_start(tmp_path
     results, _ = reopen(tmp_path / "more")
     assert results.metrics["round"].max() == 3
     wanted, _ = reopen(tmp_path / "once")
+    copied, page = reopen(tmp_path / "more", tmp_path / "page")  # from a private copy of the run
+    assert copied.measures.equals(results.measures)
+    again = f"securefl run {tmp_path}/more/study.toml --out {tmp_path}/more-again"
+    assert f"<pre>{again}\n{again} --rounds 3</pre>" in page.read_text()
     assert results.measures.equals(wanted.measures)  # of the model after round 3
 
 
@@ -58,11 +62,14 @@ def test_private_training_goes_on_until_its_budget_is_spent(tmp_path: Path) -> N
 
 
 REFUSED: dict[str, tuple[Study, str]] = {
-    "noise": (client_level(rounds=1), "noise for 1, beyond which ledgers refuse.*`weights` under .model."),
+    "noise": (
+        client_level(rounds=1),
+        "noise for 1, beyond which ledgers refuse. Run the study with rounds = 4 in another folder",
+    ),
     "shares": (client_level(rounds=1, sum='"masked"', **DISTRIBUTED), "ledgers refuse"),
     "spent": (
         private("fedavg", 'fraction = 1.0\naggregation = "partial"', rounds=1, budget="1.3"),
-        "which buys 1. Begin a new run of 3 rounds",
+        "which buys 1. Set a larger `budget`. Run the study with rounds = 4 in another folder",
     ),
 }
 
@@ -76,6 +83,10 @@ def test_noise_for_other_rounds_and_a_spent_budget_are_refused_with_what_to_do(
         ran(own, tmp_path, rounds=4)
     assert ran(own, tmp_path) == before
     assert not (tmp_path / ROUNDS_NOTE).exists()
+
+
+def test_the_remedy_of_noise_for_other_rounds_works(tmp_path: Path) -> None:
+    assert len(ran(client_level(rounds=4), tmp_path)) == 4
 
 
 def test_no_finished_run_no_more_rounds_and_a_damaged_note(tmp_path: Path) -> None:
@@ -95,5 +106,8 @@ def test_a_shared_ledger_has_no_place_for_more(tmp_path: Path) -> None:
     named = {"ledger": f'"{tmp_path / "shared.sqlite"}"', "budget": "4.0"}
     own = private("fedavg", 'fraction = 1.0\naggregation = "partial"', rounds=1, **named)
     ran(own, tmp_path / "run")
-    with pytest.raises(ConfigError, match="in which 1 rounds are reserved"):
+    with pytest.raises(ConfigError, match=r"reserved\. Begin a new run of 1 rounds from this one's export"):
         ran(own, tmp_path / "run", rounds=2)
+    taken(own, tmp_path / "run", "x").write(tmp_path / "model.safetensors")
+    given = f'hidden = [8]\nweights = "{tmp_path / "model.safetensors"}"\ntrained_on = "ledger"'
+    assert len(ran(parse(own.text.replace("hidden = [8]", given), home=tmp_path), tmp_path / "on")) == 1
