@@ -215,6 +215,8 @@ def _by_layers(model: nn.Module, loss: TrainingLoss) -> Iterator[Gradients]:
                     continue
                 # Contiguous, since Opacus' convolutions misread a strided input.
                 found = GradSampleModule.GRAD_SAMPLERS[type(layer)](layer, [taken.contiguous()], slope)
+                if type(layer) is nn.Embedding and layer.padding_idx is not None:
+                    found[layer.weight][:, layer.padding_idx] = 0  # as torch's own gradient
                 for one, own in found.items():  # gradients of two uses are added before the norm
                     if one.requires_grad:
                         whole[one] = whole[one] + own if one in whole else own

@@ -373,6 +373,12 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
         lambda: nn.Sequential(nn.Embedding(CODES, 4), nn.Flatten(), nn.Linear(4 * PLACES, CLASSES)),
         TEXT,
     ),
+    "padded text": (
+        lambda: nn.Sequential(
+            nn.Embedding(CODES, 4, padding_idx=0), nn.Flatten(), nn.Linear(4 * PLACES, CLASSES)
+        ),
+        TEXT,
+    ),
     "norms": (
         lambda: nn.Sequential(nn.InstanceNorm1d(PLACES), nn.Flatten(), nn.Linear(PLACES * FEATURES, CLASSES)),
         PLACED,
