@@ -202,11 +202,6 @@ def _by_layers(model: nn.Module, loss: TrainingLoss) -> Iterator[Gradients]:
         times = Counter(one for layer, *_ in uses for one in trained[layer])
         with torch.no_grad():
             for (layer, taken, _), slope in zip(uses, slopes, strict=True):
-                if len(taken) != len(x):
-                    raise ConfigError(
-                        f"Expected layer {layer} to take one row a record ({len(x)}), got {len(taken)} rows. "
-                        "Flatten other dimensions than the first, or freeze it."
-                    )
                 alone = all(times[one] == 1 for one in trained[layer])
                 if type(layer) is nn.Linear and taken.ndim == 2 and alone:
                     both = layer.weight, layer.bias
