@@ -21,6 +21,7 @@ from securefl.dp.noise import Source
 from securefl.study import world
 from securefl.study.config import Brought, Study, parse
 from securefl.training.dpsgd import train_privately
+from securefl.training.jobs import readable
 from securefl.training.local import train
 
 PLACES, KNOWN, WIDTH = 6, 12, 8
@@ -122,6 +123,18 @@ class FrozenEncoder(nn.Module):
         return self.head(self.encoder(x, attention_mask=(x != 0).long()).last_hidden_state[:, 0])
 
 
+class Tables(nn.Module):
+    """A table for each column: a code of one may be beyond that of another."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.few, self.many = nn.Embedding(2, 4), nn.Embedding(KNOWN, 4)
+        self.head = nn.Linear(8, outputs)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(torch.cat([self.few(x[:, 0]), self.many(x[:, 1])], 1))
+
+
 class Mixed(nn.Module):
     """A code and two numbers in one record: several inputs."""
 
@@ -155,6 +168,10 @@ def numbers(*shape: int) -> Clients:
     return [(x, (x.reshape(30, -1)[:, 0] > 0.5).astype(int)) for x in drawn]
 
 
+def two_columns() -> Clients:
+    return [(x[:, :2] % [2, KNOWN], y) for x, y in texts()]
+
+
 MODELS: dict[str, tuple[type[nn.Module], Clients]] = {
     "embedding bag": (Bag, texts()),
     "char-LSTM": (CharLSTM, texts()),
@@ -162,6 +179,7 @@ MODELS: dict[str, tuple[type[nn.Module], Clients]] = {
     "attention": (Attending, texts()),
     "encoder block, tied": (Block, texts()),
     "frozen encoder": (FrozenEncoder, texts()),
+    "columns of unlike codes": (Tables, two_columns()),
     "several inputs": (Mixed, numbers(3)),
     "image of one pixel": (Pixels, numbers(1, 1, 1)),
 }
@@ -182,6 +200,7 @@ def test_a_model_as_people_bring_it_trains(case: str, private: bool) -> None:
     model, clients = MODELS[case]
     problem = world.build(here := study(model, clients, private=private), 0).problem
     x, y = world.build(here, 0).records[0]
+    assert readable(problem, x).all()
     made = problem.module(problem.initial)
     before = {name: one.clone() for name, one in made.state_dict().items()}
     names = {*before}
@@ -244,6 +263,8 @@ def test_a_code_that_the_model_does_not_know(odd: float) -> None:
     tested = {"train": clients, "test": clients[0]}
     with pytest.raises(DataError, match=r"expected (whole numbers|codes) from 0 to .* got .* in a record"):
         world.build(study(Bag, tested, private=False), 0)
+    with pytest.raises(DataError, match=r"expected (whole numbers|codes) from 0 to .* got .* in a record"):
+        world.build(study(Bag, {"train": texts(), "test": clients[1]}, private=False), 0)
     here = world.build(study(Bag, tested, private=True), 0)
     problem, (x, y) = here.problem, here.records[1]
     assert problem.private is not None
