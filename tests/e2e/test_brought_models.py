@@ -253,6 +253,8 @@ def test_whole_numbers_reach_an_embedding_as_such(form: str, tmp_path: Path) -> 
         assert model.predict(table.head(4)).tolist() == model.predict(table.iloc[:4, :PLACES].values).tolist()
         with pytest.raises(DataError, match="expected whole numbers"):
             model.predict(table.head(4).assign(w1=0.5))
+        with pytest.raises(DataError, match=rf"row 3, column 'w1': {KNOWN} .*a code must be one"):
+            model.predict(table.head(4).assign(w1=[0, 1, KNOWN, 2]))
 
 
 @pytest.mark.parametrize("odd", [KNOWN, -1, 1.5, 2**24], ids=["beyond", "negative", "a fraction", "rounded"])
