@@ -36,7 +36,7 @@ from securefl.training.profiling import outputs
 from securefl.training.row_wise import outside
 
 Floats = NDArray[np.float64]
-FEATURES, CLASSES, CODES, PLACES = 8, 3, 20, 6
+FEATURES, CLASSES, CODES, PLACES = 8, 3, 5, 6
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(40, FEATURES)).astype(np.float32)
 PLACED = RNG.normal(size=(40, PLACES, FEATURES)).astype(np.float32)
