@@ -101,6 +101,8 @@ def _public(model: nn.Module) -> Iterator[None]:
         text = str(error).strip().partition("\n")[0]
         if isinstance(error, IndexError):
             text += ". Keep codes that `forward` computes inside their table: x[:, 0].long().clamp(0, n - 1)"
+        if "nested" in text:
+            text += " Make nn.TransformerEncoder with enable_nested_tensor=False"
         raise ConfigError(
             f"Expected {type(model).__name__} to compute made-up records of this shape, each on its own, got "
             f"{type(error).__name__}: {text[:300]}. Correct the model: it may compute with tensors alone, by "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from support.private_studies import DPSGD
 from torch import Tensor, nn
 
 import securefl
-from securefl.core.errors import DataError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.study import world
@@ -91,6 +92,19 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         return self.head(self.back(self.body(self.words(x), src_key_padding_mask=x == 0).mean(1)))
+
+
+class Padded(nn.Module):
+    """torch's encoder over padded texts. A record of padding alone has no output."""
+
+    def __init__(self, outputs: int, *, nested: bool = True) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(KNOWN, WIDTH, padding_idx=0), nn.Linear(WIDTH, outputs)
+        layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 1, enable_nested_tensor=nested)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.body(self.words(x), src_key_padding_mask=x == 0).mean(1))
 
 
 @dataclass
@@ -213,6 +227,13 @@ def test_a_model_as_people_bring_it_trains(case: str, private: bool) -> None:
         assert bool((one != before[name]).any()) == (name not in frozen), name
     if "BatchNorm" not in repr(model(2)):  # group norm stands in for it
         assert names == {*model(2).state_dict()}  # type: ignore[call-arg]
+
+
+def test_an_encoder_over_padded_texts_is_not_judged_by_padding_alone() -> None:
+    world.build(study(Padded, texts(), private=False), 0)
+    with pytest.raises(ConfigError, match="enable_nested_tensor=False"):
+        world.build(study(Padded, texts(), private=True), 0)
+    world.build(study(partial(Padded, nested=False), texts(), private=True), 0)
 
 
 # Codes, from arrays and files ---------------------------------------------------------------------------
