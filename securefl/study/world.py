@@ -163,8 +163,8 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         declared_loss=loss,
     )
     if not study.claims and isinstance(model, OwnModel) and problem.codes is not None:
-        own = [(f"client {client}", x) for part in (kept, held or ()) for client, (x, _) in enumerate(part)]
-        _require_codes([*own, ("the test part", test.x)], train.name, problem.codes)
+        all_x = [(f"client {client}", x) for part in (kept, held or ()) for client, (x, _) in enumerate(part)]
+        _require_codes([*all_x, ("the test part", test.x)], train.name, problem.codes)
     preset = PRESETS[study.cost.preset]
     return World(
         seed=seed,

@@ -201,8 +201,8 @@ def require_slopes_apart(model: nn.Module, x: Tensor, y: Tensor, loss: TrainingL
     own = rows // 2 + 1
     with _undrawn(model), RowsAlike(), torch.enable_grad(), _public(model):
         with ExitStack() as hooks:
-            for layer in embeddings:
-                hooks.enter_context(layer.register_forward_hook(note))
+            for table in embeddings:
+                hooks.enter_context(table.register_forward_hook(note))
             for layer in trained:
                 hooks.enter_context(layer.register_forward_hook(require_rows))
             losses = losses_of(model(inputs), targets, loss)
