@@ -113,6 +113,11 @@ class FedLog(Ranged):
     def _body(self, problem: Problem) -> Featurizer:
         activation = self.clip.activation()
         if self.body == "public":
+            if problem.declared_loss is not None:
+                raise ConfigError(
+                    'Expected no section [loss] with body = "public", got one: the head is computed in '
+                    'closed form, by no loss. Leave [loss] out, or train the body by it with "private".'
+                )
             return Public(problem, activation)
         # A study may have [dpsgd] for its other arms: this body is trained without it.
         if self.body == "private":

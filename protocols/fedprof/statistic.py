@@ -203,8 +203,9 @@ class RepresentationProfile:
         def made(broadcast: bytes) -> Anchor:
             problem = self.problem
             model, codes = problem.to_read(np.frombuffer(broadcast, np.float32)), problem.codes
+            least = None if codes is None else int(codes.min())
             return Anchor.of(
-                probe_profile(model, problem.layer, problem.shape, problem.seed, characters=codes)
+                probe_profile(model, problem.layer, problem.shape, problem.seed, characters=least)
             )
 
         return lru_cache(maxsize=1)(made)

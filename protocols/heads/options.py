@@ -241,6 +241,11 @@ class Heads(Ranged):
             raise ConfigError(
                 "Expected a data set with classes for heads, got numeric targets. Take another protocol."
             )
+        if problem.declared_loss is not None:
+            raise ConfigError(
+                "Expected no section [loss] for heads, got one: a head is computed in closed form, by no "
+                "loss. Leave [loss] out, or take another protocol, such as fedavg."
+            )
         width = output_layer(problem.layers, problem.outputs).in_features
         chosen = self._choice(problem, width)
         statistic = self._statistic(problem, width, chosen)

@@ -408,7 +408,7 @@ def protocols(study: Study) -> Digests:
 def _require_private(
     model: OwnModel, train: Dataset, outputs: int, config: DPSGD, declared: DeclaredLoss | None
 ) -> None:
-    """Raises ConfigError if one step of private training on a record of zeros fails."""
+    """Raises ConfigError if one step of private training, with a record of zeros in it, fails."""
     from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import
 
     x = model.blank(train.shape).numpy()
@@ -417,7 +417,7 @@ def _require_private(
     try:
         module, _ = make_private(model.build(train.shape, outputs, 0))
         with torch.random.fork_rng(devices=[]):
-            train_privately(module, x, y, replace(config, steps=1), loss, Source())
+            train_privately(module, x, y, replace(config, steps=1, sampling_rate=1.0), loss, Source())
     except DataError:  # a diverged step does not show that the layers are unusable
         return
     except Exception as error:  # a person's own layers may raise any error under Opacus's hooks

@@ -164,7 +164,8 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         tested_at=study.measures.at,
     )
     if not study.claims and isinstance(model, OwnModel) and problem.codes is not None:
-        _require_codes(kept, train.name, problem.codes)
+        all_x = [(f"client {client}", x) for part in (kept, held or ()) for client, (x, _) in enumerate(part)]
+        _require_codes([*all_x, ("the test part", test.x)], train.name, problem.codes)
     preset = PRESETS[study.cost.preset]
     return World(
         seed=seed,
@@ -187,14 +188,15 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
     )
 
 
-def _require_codes(records: Sequence[Records], name: str, codes: int) -> None:
-    """Raises DataError if a record has a code that the model does not know."""
-    for client, (x, _) in enumerate(records):
+def _require_codes(records: Sequence[tuple[str, NDArray[Any]]], name: str, codes: NDArray[np.int64]) -> None:
+    """Raises DataError if a record has a code that the model does not know. records: with their owners."""
+    for owner, x in records:
         if (strange := (x < 0) | (x >= codes)).any():
+            row, *place = np.argwhere(strange)[0].tolist()
             raise DataError(
-                f"{name}: expected codes from 0 to {codes - 1:,}, as many as the model knows, got "
-                f"{x[strange][0]:,} in a record of client {client}. Correct the record, or give the model a "
-                "larger table."
+                f"{name}: expected codes from 0 to {codes[*place] - 1:,} at {tuple(place)}, as many as the "
+                f"model knows, got {x[row, *place]:,} in a record of {owner}. Correct the record, or give "
+                "the model a larger table."
             )
 
 

@@ -108,7 +108,7 @@ class Whole:
 
         How many does not depend on the rows: a record's norm has the same bits in every batch.
         """
-        flat = self.gradients.flatten(1).float()
+        flat = self.gradients[:, None].flatten(1).float()  # a parameter may have no dimension
         held = flat.new_empty((len(flat), min(_ENTRIES, flat.shape[1])), dtype=torch.float64)
         for at in range(0, flat.shape[1], _ENTRIES):
             part = flat[:, at : at + _ENTRIES]

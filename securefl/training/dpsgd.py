@@ -202,11 +202,6 @@ def _by_layers(model: nn.Module, loss: TrainingLoss) -> Iterator[Gradients]:
         times = Counter(one for layer, *_ in uses for one in trained[layer])
         with torch.no_grad():
             for (layer, taken, _), slope in zip(uses, slopes, strict=True):
-                if len(taken) != len(x):
-                    raise ConfigError(
-                        f"Expected layer {layer} to take one row a record ({len(x)}), got {len(taken)} rows. "
-                        "Flatten other dimensions than the first, or freeze it."
-                    )
                 alone = all(times[one] == 1 for one in trained[layer])
                 if type(layer) is nn.Linear and taken.ndim == 2 and alone:
                     both = layer.weight, layer.bias
@@ -215,6 +210,8 @@ def _by_layers(model: nn.Module, loss: TrainingLoss) -> Iterator[Gradients]:
                     continue
                 # Contiguous, since Opacus' convolutions misread a strided input.
                 found = GradSampleModule.GRAD_SAMPLERS[type(layer)](layer, [taken.contiguous()], slope)
+                if type(layer) is nn.Embedding and layer.padding_idx is not None:
+                    found[layer.weight][:, layer.padding_idx] = 0  # as torch's own gradient
                 for one, own in found.items():  # gradients of two uses are added before the norm
                     if one.requires_grad:
                         whole[one] = whole[one] + own if one in whole else own

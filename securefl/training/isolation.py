@@ -101,6 +101,8 @@ def _public(model: nn.Module) -> Iterator[None]:
         text = str(error).strip().partition("\n")[0]
         if isinstance(error, IndexError):
             text += ". Keep codes that `forward` computes inside their table: x[:, 0].long().clamp(0, n - 1)"
+        if "nested" in text:
+            text += " Make nn.TransformerEncoder with enable_nested_tensor=False"
         raise ConfigError(
             f"Expected {type(model).__name__} to compute made-up records of this shape, each on its own, got "
             f"{type(error).__name__}: {text[:300]}. Correct the model: it may compute with tensors alone, by "
@@ -175,6 +177,7 @@ def require_slopes_apart(model: nn.Module, x: Tensor, y: Tensor, loss: TrainingL
     """Raises ConfigError unless the gradient of one row's loss is zero with respect to all other rows.
 
     x, y: only their shapes, types and device are used. For codes, the gradient at their embeddings is tested.
+    Raises it too if a layer with trained parameters takes another number of rows than the records'.
     """
     inputs, targets = (part.clone() for part in probes_of((x, y), rows, codes=codes_of(model))[0])
     given: list[Tensor] = [inputs.requires_grad_()] if inputs.is_floating_point() else []
@@ -182,12 +185,26 @@ def require_slopes_apart(model: nn.Module, x: Tensor, y: Tensor, loss: TrainingL
     def note(_layer: nn.Module, _given: Any, output: Tensor) -> None:
         given.append(output)
 
+    def require_rows(layer: nn.Module, taken: tuple[Tensor], _output: Any) -> None:
+        if len(taken[0]) != rows:
+            raise ConfigError(
+                f"Expected layer {layer} to take one row a record ({rows}), got {len(taken[0])} rows. "
+                "Flatten other dimensions than the first, or freeze it."
+            )
+
     embeddings = [] if given else [layer for layer in model.modules() if type(layer) is nn.Embedding]
+    trained = [
+        layer
+        for layer in model.modules()
+        if any(one.requires_grad for one in layer.parameters(recurse=False))
+    ]
     own = rows // 2 + 1
     with _undrawn(model), RowsAlike(), torch.enable_grad(), _public(model):
         with ExitStack() as hooks:
-            for layer in embeddings:
-                hooks.enter_context(layer.register_forward_hook(note))
+            for table in embeddings:
+                hooks.enter_context(table.register_forward_hook(note))
+            for layer in trained:
+                hooks.enter_context(layer.register_forward_hook(require_rows))
             losses = losses_of(model(inputs), targets, loss)
         free = [one for one in given if one.requires_grad]
         if not losses.requires_grad or not free:

@@ -315,8 +315,9 @@ def _reads_codes(model: nn.Module, shape: tuple[int, ...]) -> bool:
     """Whether the model takes a record of whole numbers, and none of real ones, as an `Embedding` does."""
 
     def takes(kind: torch.dtype) -> bool:
+        # Not of zeros alone: of padding alone, attention may have no output.
         try:
-            model(torch.zeros((1, *shape), dtype=kind))
+            model(_varied(torch.zeros((1, *shape), dtype=kind)))
         except Exception:  # the model is the caller's code: it can raise any exception
             return False
         return True

@@ -73,7 +73,8 @@ def _as(drawn: Tensor, column: Tensor, codes: int, change: Change) -> Tensor:
 
 def codes_of(model: nn.Module) -> int:
     """The number of codes that every embedding of the model knows, or a default if it has no embedding."""
-    known = [layer.num_embeddings for layer in model.modules() if isinstance(layer, nn.Embedding)]
+    tables = nn.Embedding | nn.EmbeddingBag
+    known = [layer.num_embeddings for layer in model.modules() if isinstance(layer, tables)]
     return max(1, min(known, default=_CODES))
 
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import nan
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from securefl.algorithm.clients import Evaluation
 from securefl.algorithm.plan import Plan
@@ -38,6 +38,8 @@ from securefl.training.vector import (
     to_vector,
     trained_state,
 )
+
+_MOST_CODES: Final = 2**31
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -183,30 +185,40 @@ class Problem:
         return not isinstance(self.model, ModelConfig) and outside(self._built()[0].eval()) is not None
 
     @cached_property
-    def codes(self) -> int | None:
-        """The number of codes that a model of text reads, 0 and up. None if it reads real numbers.
+    def codes(self) -> NDArray[np.int64] | None:
+        """The number of codes, 0 and up, that a model of text reads at each place of a record, (*shape).
 
-        The model is tried on records of one code each: a person's own model does not say how many it knows.
+        None if it reads real numbers. The model is tried on records with one code, in all places and then in
+        one: a person's own model does not say how many it knows, and may have a table for each column.
         """
         if not self.model.reads_text:
             return None
         model, blank = self._built()[0].eval(), self.model.blank(self.shape)
 
-        def reads(code: int) -> bool:
+        def reads(code: int, places: Tensor) -> bool:
             try:
-                model(blank + code)
+                model(torch.where(places, code, blank))
             except Exception:  # of a person's own layers, any
                 return False
             return True
 
-        known, beyond = 0, 1
-        with torch.no_grad():
-            while beyond < 2**31 and reads(beyond):
+        def first_unread(places: Tensor, beyond: int) -> int:
+            """The first code, at least `beyond`, that the model does not read in these places."""
+            known = beyond - 1
+            while beyond < _MOST_CODES and reads(beyond, places):
                 known, beyond = beyond, 2 * beyond
             while beyond - known > 1:
                 middle = (known + beyond) // 2
-                known, beyond = (middle, beyond) if reads(middle) else (known, middle)
-        return beyond
+                known, beyond = (middle, beyond) if reads(middle, places) else (known, middle)
+            return beyond
+
+        with torch.no_grad():
+            least = first_unread(torch.ones_like(blank, dtype=torch.bool), 1)
+            found = np.full(self.shape, least, np.int64)
+            for place in range(found.size if least < _MOST_CODES else 0):
+                alone = (torch.arange(found.size) == place).reshape(blank.shape)
+                found.flat[place] = first_unread(alone, least)
+        return found
 
     @cached_property
     def shorter(self) -> Problem:

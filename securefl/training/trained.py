@@ -25,6 +25,7 @@ from securefl.storage.own_code import names_code
 from securefl.training.devices import as_tensor, in_mode
 from securefl.training.exported import Tensors, fill, read
 from securefl.training.heads import bound_features
+from securefl.training.isolation import RECORD_ERRORS
 from securefl.training.model_card import Described, described
 from securefl.training.models import Kind, ModelConfig
 from securefl.training.networks import Network, digest_of, named
@@ -105,10 +106,46 @@ class Trained(nn.Module):
         with in_mode(self.module, training=False), torch.inference_mode():
             found = np.empty((len(rows), self.about.outputs), np.float32)
             for start in range(0, len(rows), _AT_ONCE):
-                part = self.module(rows[start : start + _AT_ONCE]).float().numpy()
+                batch = rows[start : start + _AT_ONCE]
+                try:
+                    part = self.module(batch).float().numpy()
+                except RECORD_ERRORS as error:
+                    raise self._unread(batch, start, error) from error
+                if (bad := np.flatnonzero(np.isnan(part).any(1))).size:
+                    raise RecordsError(
+                        f"Expected an output for every record, got nan for row {start + bad[0] + 1}. Leave "
+                        "it out, or correct it."
+                    )
                 found[start : start + len(part)] = part
                 tell(start + len(part))
         return found
+
+    def _unread(self, batch: Tensor, start: int, error: Exception) -> Exception:
+        """The error for a batch that the model raises for: it names the record's row, and its column if one
+        value is the cause. It is `error` if the model reads each record."""
+
+        def raises(record: Tensor) -> bool:
+            try:
+                self.module(record[None])
+            except RECORD_ERRORS:
+                return True
+            return False
+
+        row = next((row for row, record in enumerate(batch) if raises(record)), None)
+        if row is None:
+            return error
+        values = batch[row].flatten()
+        alone = (values.where(torch.arange(len(values)) == at, 0) for at in range(len(values)))
+        column = next((at for at, one in enumerate(alone) if raises(one.view_as(batch[row]))), None)
+        where = f"row {start + row + 1}"
+        if column is not None:
+            names = self.about.records.names if self.about.records.columns is not None else ()
+            name = repr(names[column]) if len(names) == len(values) else column + 1
+            where += f", column {name}: {values[column].item():g}"
+        return RecordsError(
+            f"Expected records that the model reads, got {type(error).__name__} for {where} "
+            f"({str(error).strip()[:200]}). Correct it: a code must be one that the model knows."
+        )
 
     def inputs(self, x: object, tell: Told = lambda done: None) -> NDArray[Any]:
         """Encode records as the model's input, float32 (n, *shape), or int64 for text.

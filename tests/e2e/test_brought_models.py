@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from support.private_studies import DPSGD
 from torch import Tensor, nn
 
 import securefl
-from securefl.core.errors import DataError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.study import world
 from securefl.study.config import Brought, Study, parse
 from securefl.training.dpsgd import train_privately
+from securefl.training.jobs import readable
 from securefl.training.local import train
 
 PLACES, KNOWN, WIDTH = 6, 12, 8
@@ -92,6 +94,19 @@ class Block(nn.Module):
         return self.head(self.back(self.body(self.words(x), src_key_padding_mask=x == 0).mean(1)))
 
 
+class Padded(nn.Module):
+    """torch's encoder over padded texts. A record of padding alone has no output."""
+
+    def __init__(self, outputs: int, *, nested: bool = True) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(KNOWN, WIDTH, padding_idx=0), nn.Linear(WIDTH, outputs)
+        layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 1, enable_nested_tensor=nested)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.body(self.words(x), src_key_padding_mask=x == 0).mean(1))
+
+
 @dataclass
 class Found:
     last_hidden_state: Tensor
@@ -120,6 +135,18 @@ class FrozenEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         return self.head(self.encoder(x, attention_mask=(x != 0).long()).last_hidden_state[:, 0])
+
+
+class Tables(nn.Module):
+    """A table for each column: a code of one may be beyond that of another."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.few, self.many = nn.Embedding(2, 4), nn.Embedding(KNOWN, 4)
+        self.head = nn.Linear(8, outputs)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(torch.cat([self.few(x[:, 0]), self.many(x[:, 1])], 1))
 
 
 class Mixed(nn.Module):
@@ -155,6 +182,10 @@ def numbers(*shape: int) -> Clients:
     return [(x, (x.reshape(30, -1)[:, 0] > 0.5).astype(int)) for x in drawn]
 
 
+def two_columns() -> Clients:
+    return [(x[:, :2] % [2, KNOWN], y) for x, y in texts()]
+
+
 MODELS: dict[str, tuple[type[nn.Module], Clients]] = {
     "embedding bag": (Bag, texts()),
     "char-LSTM": (CharLSTM, texts()),
@@ -162,6 +193,7 @@ MODELS: dict[str, tuple[type[nn.Module], Clients]] = {
     "attention": (Attending, texts()),
     "encoder block, tied": (Block, texts()),
     "frozen encoder": (FrozenEncoder, texts()),
+    "columns of unlike codes": (Tables, two_columns()),
     "several inputs": (Mixed, numbers(3)),
     "image of one pixel": (Pixels, numbers(1, 1, 1)),
 }
@@ -182,6 +214,7 @@ def test_a_model_as_people_bring_it_trains(case: str, private: bool) -> None:
     model, clients = MODELS[case]
     problem = world.build(here := study(model, clients, private=private), 0).problem
     x, y = world.build(here, 0).records[0]
+    assert readable(problem, x).all()
     made = problem.module(problem.initial)
     before = {name: one.clone() for name, one in made.state_dict().items()}
     names = {*before}
@@ -194,6 +227,13 @@ def test_a_model_as_people_bring_it_trains(case: str, private: bool) -> None:
         assert bool((one != before[name]).any()) == (name not in frozen), name
     if "BatchNorm" not in repr(model(2)):  # group norm stands in for it
         assert names == {*model(2).state_dict()}  # type: ignore[call-arg]
+
+
+def test_an_encoder_over_padded_texts_is_not_judged_by_padding_alone() -> None:
+    world.build(study(Padded, texts(), private=False), 0)
+    with pytest.raises(ConfigError, match="enable_nested_tensor=False"):
+        world.build(study(Padded, texts(), private=True), 0)
+    world.build(study(partial(Padded, nested=False), texts(), private=True), 0)
 
 
 # Codes, from arrays and files ---------------------------------------------------------------------------
@@ -234,6 +274,8 @@ def test_whole_numbers_reach_an_embedding_as_such(form: str, tmp_path: Path) -> 
         assert model.predict(table.head(4)).tolist() == model.predict(table.iloc[:4, :PLACES].values).tolist()
         with pytest.raises(DataError, match="expected whole numbers"):
             model.predict(table.head(4).assign(w1=0.5))
+        with pytest.raises(DataError, match=rf"row 3, column 'w1': {KNOWN} .*a code must be one"):
+            model.predict(table.head(4).assign(w1=[0, 1, KNOWN, 2]))
 
 
 @pytest.mark.parametrize("odd", [KNOWN, -1, 1.5, 2**24], ids=["beyond", "negative", "a fraction", "rounded"])
@@ -244,6 +286,8 @@ def test_a_code_that_the_model_does_not_know(odd: float) -> None:
     tested = {"train": clients, "test": clients[0]}
     with pytest.raises(DataError, match=r"expected (whole numbers|codes) from 0 to .* got .* in a record"):
         world.build(study(Bag, tested, private=False), 0)
+    with pytest.raises(DataError, match=r"expected (whole numbers|codes) from 0 to .* got .* in a record"):
+        world.build(study(Bag, {"train": texts(), "test": clients[1]}, private=False), 0)
     here = world.build(study(Bag, tested, private=True), 0)
     problem, (x, y) = here.problem, here.records[1]
     assert problem.private is not None

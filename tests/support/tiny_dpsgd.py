@@ -69,11 +69,12 @@ class Twice(nn.Module):
 
 
 class Own(nn.Module):
-    """A layer of a kind that no sampler knows, with a layer of a known kind in it."""
+    """A layer of a kind that no sampler knows, with a gate of no dimension and a layer of a known kind."""
 
     def __init__(self) -> None:
         super().__init__()
         self.scale, self.inner = nn.Parameter(torch.ones(4)), nn.Linear(4, 3)
+        self.gate = nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(torch.tanh(self.scale * x))
+        return self.inner(torch.tanh(self.scale * x)) * self.gate

@@ -19,6 +19,7 @@ from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
 from securefl.study import world
 from securefl.study.config import Brought, Study, parse
+from securefl.training import per_record
 
 
 class Borrowing(nn.Module):
@@ -51,11 +52,11 @@ class Centred(nn.Module):
         return found
 
 
-def study(model: Callable[[], nn.Module]) -> Study:
+def study(model: Callable[[], nn.Module], private: str = DPSGD) -> Study:
     data = "\n[data]\nclasses = 2\nclients = 4\npublic_num_examples = 10\npartition = { kind = 'iid' }\n"
     x = np.random.default_rng(0).normal(size=(60, 3))
     brought = Brought(data=(x, (x.sum(1) > 0).astype(int)), model=model)
-    return parse(written(data=data, model="", extra=DPSGD, rounds=1), brought=brought)
+    return parse(written(data=data, model="", extra=private, rounds=1), brought=brought)
 
 
 @pytest.mark.parametrize("model", [Scaling, Borrowing])
@@ -72,6 +73,16 @@ def test_batch_norm_is_replaced_and_told() -> None:
 def test_what_cannot_be_trained_so_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"to train with .dpsgd., got ConfigError: .*got Centred"):
         world.build(study(Centred), 3)
+
+
+def test_it_is_tried_on_a_record_that_is_surely_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise IndexError("dimension out of range")
+
+    monkeypatch.setattr(per_record, "clip", fails)
+    rare = DPSGD.replace("sampling_rate = 0.1", "sampling_rate = 1e-9")
+    with pytest.raises(ConfigError, match=r"to train with .dpsgd., got IndexError: dimension out of range"):
+        world.build(study(Scaling, rare), 3)
 
 
 def test_a_plan_says_how_records_are_kept_apart(tmp_path: Path) -> None:

@@ -181,6 +181,13 @@ def test_scikit_learns_tools_take_a_trained_model() -> None:
     assert clone(MIXED) is MIXED
 
 
+def test_an_output_that_is_no_number_is_no_label() -> None:
+    huge = exported([[3e38, -3e38], [0, 0]], [0, 0])
+    assert huge.predict(np.array([[0.1, 0.0], [0.0, 0.1]])).tolist() == [0, 1]
+    with pytest.raises(DataError, match="got nan for row 2"):
+        huge.predict(np.array([[0.0, 0.0], [10.0, 10.0]]))
+
+
 def test_an_array_that_could_be_either_is_refused() -> None:
     """The trap: numbers scaled once more are still numbers, and the answer would be wrong without a word."""
     scaled = exported([[0.0], [1.0]], [0, -0.5], columns=[{"name": "age", "range": [0, 120]}])

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from support.own_study import folder
-from support.tiny_study import FEDAVG, run, text
+from support.tiny_study import FEDAVG, composed, run, text
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
@@ -120,6 +120,20 @@ def test_clients_of_a_declared_loss_train_by_it(tmp_path: Path) -> None:
         study = parse(text(FEDAVG, rounds=1, extra=section.replace("50.0]", "50.0, " + "1.0, " * 8 + "]")))
         ends.append(run(study, tmp_path / str(len(section))).records[-1]["loss"])
     assert ends[0] != ends[1]
+
+
+@pytest.mark.parametrize("protocol", ["heads", "fedlog"])
+def test_a_head_in_closed_form_takes_no_loss_and_every_remedy_works(protocol: str) -> None:
+    def made(options: str, *, weighted: bool) -> None:
+        arm = f'[[arm]]\nname = "x"\nprotocol = {options}\n'
+        extra = f"\n[loss]\nclass_weights = {[1.0] * 10}\n" if weighted else ""
+        composed(parse(text(arm, non_private='["statistic", "update"]', extra=extra)))
+
+    with pytest.raises(ConfigError, match=r"Expected no section \[loss\].* Leave \[loss\] out, or t"):
+        made(f'"{protocol}"', weighted=True)
+    made(f'"{protocol}"', weighted=False)
+    remedy = {"heads": '"fedavg"\nfraction = 1.0', "fedlog": '"fedlog"\nbody = "private"'}
+    made(remedy[protocol], weighted=True)
 
 
 def test_a_record_without_a_label_or_target_has_no_loss() -> None:
