@@ -91,7 +91,7 @@ TABLE_4_TWIN: Final = replace(
     title="MNIST, 100 clients, C 0.05",
     parts=tuple(
         _digits(group, {**SMALL_DIGITS[group], **_FEW_CLIENTS, "study.rounds": rounds})
-        for group, rounds in (("full", 40), ("partial", 20))
+        for group, rounds in zip(GROUPS, (40, 20), strict=True)
     ),
     minutes=3,
     differences=(*_TABLE_4_DIFFERENCES, "240 records a client, of 24,000; published are 480, of 240,000."),
