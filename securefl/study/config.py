@@ -403,7 +403,22 @@ def parse(
         )
     mistakes.require_none()
     _require_one_target(sections["privacy"], sections.get("dpsgd"))
+    if "dpsgd" in sections:
+        _require_no_training(arms, sections["local"])
     return Study(**sections, arms=arms, text=text, home=home, brought=brought, namer=namer)
+
+
+def _require_no_training(arms: Sequence[Arm], local: LocalTraining) -> None:
+    """Raises ConfigError for an arm with training of its own beside [dpsgd], which trains all arms."""
+    for arm in arms:
+        if arm.local is None or arm.local == replace(
+            local, update_bound=arm.local.update_bound, buffers_bound=arm.local.buffers_bound
+        ):
+            continue
+        raise ConfigError(
+            f"{place_of(arm)} Expected bounds alone in `local` beside [dpsgd], which says how every arm "
+            "trains, got settings of training. Set them under [dpsgd], or leave [dpsgd] out."
+        )
 
 
 def _require_one_target(privacy: PrivacySection, training: DPSGDSection | None) -> None:

@@ -384,7 +384,10 @@ def _weights_marks(study: Study, path: Path) -> Digests:
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     behind = {
         "public": "that are declared public: no epsilon covers these",
-        "ledger": "of these clients: of both runs together, the shared ledger says the epsilon",
+        "ledger": (
+            "of these clients, as the study says: the shared ledger has the epsilon of both runs together if "
+            "it lists that one (securefl ledger runs)"
+        ),
     }
     return Digests(
         bound={"weights": digest},

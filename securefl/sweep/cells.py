@@ -34,7 +34,7 @@ from securefl.storage.files import folder_at, write
 from securefl.storage.own_code import CALLER, Namer
 from securefl.storage.private_folder import SWEEP, note_format, require_format
 from securefl.storage.texts import read_text, show, toml
-from securefl.study.config import Arm, ArmSection, Brought, Study, note_home, parse, slug
+from securefl.study.config import Arm, ArmSection, Brought, Study, note_home, parse, place_of, slug
 
 CONFIG = "sweep.toml"
 _CELLS: Final = "cells"
@@ -281,8 +281,20 @@ def _study(table: Mapping[str, Any], overrides: Mapping[str, Any], **read_with: 
         put(own, key, copy.deepcopy(value))
     # Through TOML again, so that a cell is read and checked like any other study.
     study = parse(tomli_w.dumps(_without_noise(own)), **read_with)
+    _require_own_axes(study, overrides)
     study.privacy.plan(study.study.rounds)  # raises the error about an epsilon that no noise reaches
     return study
+
+
+def _require_own_axes(study: Study, overrides: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a swept key of [local] that an arm has otherwise: its label would be wrong."""
+    for name in (key.removeprefix("local.") for key in overrides if key.startswith("local.")):
+        for arm in study.arms:
+            if arm.local is not None and getattr(arm.local, name) != getattr(study.local, name):
+                raise ConfigError(
+                    f"{place_of(arm)} Expected no `{name}` in its own `local`, since the sweep sets that of "
+                    f"[local], got {getattr(arm.local, name)}. Leave it out of the arm, or sweep other keys."
+                )
 
 
 def require_none(cells: Sequence[tuple[str, Mapping[str, Any]]], refused: Sequence[str]) -> None:

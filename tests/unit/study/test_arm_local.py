@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.private_studies import private
 from support.tiny_study import FEDAVG, plain, run, study, text, world
 
 from securefl.core.errors import ConfigError
@@ -66,3 +67,20 @@ def test_a_bound_of_an_arm_is_what_its_value_is_charged_by() -> None:
 def test_settings_that_are_refused_name_the_arm_and_the_key(own: str, said: str) -> None:
     with pytest.raises(ConfigError, match=rf"(?s)arm 2.*{said}"):
         parse(MIXED.replace("{ learning_rate = 0.05, steps = 3 }", own))
+
+
+def test_a_sweep_over_a_key_that_an_arm_has_otherwise_is_refused_and_the_remedy_works() -> None:
+    """The arm would be labelled by a setting that it did not train with."""
+    grid = '[sweep.grid]\n"local.learning_rate" = [0.05, 0.5]\n'
+    with pytest.raises(ConfigError, match="own: Expected no `learning_rate`") as caught:
+        parse_sweep(MIXED + grid)
+    assert "the cell learning_rate = 0.5" in str(caught.value)
+    assert len(parse_sweep(MIXED.replace("learning_rate = 0.05, ", "") + grid).cells) == 2
+
+
+def test_settings_of_training_beside_dpsgd_are_refused_and_the_remedies_work() -> None:
+    whole = private("fedavg", "fraction = 1.0\n").text
+    with pytest.raises(ConfigError, match="Expected bounds alone in `local` beside"):
+        parse(f"{whole}local = {{ learning_rate = 0.05 }}\n")
+    parse(f"{whole}local = {{ update_bound = 0.5 }}\n")
+    parse(whole)
