@@ -29,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError
-from securefl.dp.gaussian import TAIL, require_exact
 from securefl.dp.noise import Source
 
 Floats = NDArray[np.float64]
@@ -145,6 +144,8 @@ class CorrelatedNoise:
         Raises:
             ConfigError: sigma is too large for integers (`gaussian.require_exact`).
         """
+        from securefl.dp.gaussian import TAIL, require_exact  # late: it loads dp_accounting
+
         total, inverse = np.zeros(size), self.inverse(len(rows))
         require_exact(TAIL * sigma * hypot(*inverse))
         for weight, row in zip(inverse, rows, strict=True):

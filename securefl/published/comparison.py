@@ -330,7 +330,7 @@ def lines(table: Table, figures: pd.DataFrame) -> list[str]:
         f"Measured: mean ± standard deviation over seeds ({figures['seeds'].iloc[0]}). Lead: of the part's "
         "own system, seed by seed, above 0 if it is better, with its 95 % interval (Student's t). r: "
         "rank-biserial correlation, 1 if it is better under all seeds. p: Wilcoxon's signed-rank test, both "
-        "sides, adjusted for the number of rivals of each part and measure (Holm).",
+        "sides, adjusted (Holm) for the number of rivals of each part and measure that differ under a seed.",
         f"Significant is p below {LEVEL}. Where no outcome could be significant, there is no p, but the "
         "number of seeds that could if further ones differ: securefl reproduce TABLE --seeds NUMBER.",
         *(f"- {claim}" for claim in claims(table, figures)),

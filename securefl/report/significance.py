@@ -88,15 +88,17 @@ def adjusted(gaps: Mapping[str, ArrayLike]) -> tuple[dict[str, float], int]:
 
     Returns:
         The adjusted p by name, without the tests that could not be significant whatever the signs of their
-        gaps; and the number of pairs with a difference that each test needs. The family is all tests, also
-        those without a p: which of them have one follows from the gaps.
+        gaps; and the number of pairs with a difference that each test needs. The family is all tests with a
+        difference in any pair, also those without a p. One without any difference tests nothing.
 
     Raises:
         Nothing.
     """
-    needed = least_pairs(max(1, len(gaps)))
-    p = dict(zip(gaps, holm([signed_rank(own) for own in gaps.values()]), strict=True))
-    return {name: p[name] for name, own in gaps.items() if np.count_nonzero(own) >= needed}, needed
+    unequal = {name: own for name, own in gaps.items() if np.any(own)}
+    # Without any, all of them could be significant if only their seeds differed.
+    needed = least_pairs(len(unequal) or max(1, len(gaps)))
+    p = dict(zip(unequal, holm([signed_rank(own) for own in unequal.values()]), strict=True))
+    return {name: p[name] for name, own in unequal.items() if np.count_nonzero(own) >= needed}, needed
 
 
 def least_p(seeds: int) -> float:

@@ -140,7 +140,7 @@ class Trained(nn.Module):
         where = f"row {start + row + 1}"
         if column is not None:
             names = self.about.records.names if self.about.records.columns is not None else ()
-            name = repr(names[column]) if len(names) == len(values) else column + 1
+            name = f"{names[column]!r}" if len(names) == len(values) else column + 1
             where += f", column {name}: {values[column].item():g}"
         return RecordsError(
             f"Expected records that the model reads, got {type(error).__name__} for {where} "

@@ -160,7 +160,8 @@ def written(model: nn.Module, sent: Sent) -> None:
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             shape, power = tuple(parameter.shape), sent.weights[number % len(sent.weights)]
-            parameter.copy_(torch.from_numpy(any_bits(rng, shape) if bits else scaled(rng, shape, power)))
+            values = any_bits(rng, shape) if bits else scaled(rng, shape, power)
+            parameter.copy_(torch.from_numpy(np.asarray(values)))  # a number, if it has no dimension
         if sent.odd[0] == "weights":
             next(model.parameters()).view(-1)[0] = sent.odd[1]
 

@@ -76,7 +76,7 @@ def test_releases_of_a_value_keep_their_separation(tmp_path: Path) -> None:
         refused = ledger.reserve([(one, CHARGES[0])], {one: apart if name == "update" else DeclaredQuery()})
         if refused:
             assert ledger.epsilon("a", "server") == before
-            assert " on." in str(refused["a"])
+            assert " on, or not again if the plan ends" in str(refused["a"])
         return not refused
 
     with Ledger(tmp_path / "ledger", TERMS) as ledger:

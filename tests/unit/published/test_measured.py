@@ -104,12 +104,12 @@ def test_there_is_a_p_from_the_number_of_seeds_that_can_be_significant(rivals: i
     assert adjusted({name: own[1:] for name, own in gaps.items()}) == ({}, seeds)
 
 
-def test_a_tie_under_all_seeds_has_no_p_and_is_counted_among_the_rivals() -> None:
+def test_a_tie_under_all_seeds_has_no_p_and_takes_none_from_others() -> None:
     gaps = {"level": np.zeros(8), **{name: np.arange(1.0, 9.0) for name in "abc"}}
     p, needed = adjusted(gaps)
     assert [*p] == ["a", "b", "c"]
-    assert [*p.values()] == pytest.approx([4 * 2**-7] * 3)
-    assert (needed, adjusted({"level": np.zeros(9)})[0]) == (8, {})
+    assert [*p.values()] == pytest.approx([3 * 2**-7] * 3)
+    assert (needed, adjusted({"level": np.zeros(9)})[0]) == (7, {})
 
 
 def test_a_rival_with_too_few_unequal_pairs_is_of_the_family_of_the_others() -> None:
