@@ -13,7 +13,8 @@ from securefl.study.packaged import packaged
 ROOT = Path(__file__).parents[2]
 # The home of the site links to pages that are made from the code; its strict build checks those links.
 PAGES = [path for path in ROOT.glob("docs/*.md") if path.name != "index.md"]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *PAGES]
+OTHERS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")
+DOCUMENTS = [*(ROOT / name for name in OTHERS), *PAGES]
 FIGURES = [ROOT / "docs" / "results.md", ROOT / "README.md"]
 
 

@@ -27,7 +27,8 @@ from securefl.study.world import build as built
 from securefl.sweep.cells import has_sweep, parse_sweep
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+OTHERS = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")
+DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in OTHERS)]
 FOREIGN = ROOT / "docs" / "coming-from"
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.toml"))
 
