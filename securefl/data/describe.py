@@ -154,9 +154,8 @@ def _column(values: pd.Series[Any], cell: Cell, words: list[str]) -> tuple[dict[
     known = numbers[~np.isnan(numbers)]
     if not len(known) or (known == known[0]).all():
         return None, "one value in all records, so it has no information."
-    if np.abs(known).max() > np.finfo(np.float32).max:
+    if (found := _scale(known)) is None:
         return None, "values beyond 32 bits. Write them in larger units if they have information."
-    found: dict[str, Any] = {"range": _around(known)}
     if len(known) == len(numbers):
         return found, ""
     found |= {"missing": found["range"][0], "indicator": True}
@@ -173,16 +172,18 @@ def _labels(values: pd.Series[Any], cell: Cell) -> tuple[Any, dict[str, Any] | N
     known = numbers[~np.isnan(numbers)]
     if len(words) <= MOST_LABELS and (known == np.round(known)).all():
         return sorted(int(one) for one in np.unique(known)), None
-    fits = len(known) and np.abs(known).max() <= np.finfo(np.float32).max
-    return 0, {"range": _around(known)} if fits else None
+    return 0, _scale(known) if len(known) else None
 
 
-def _around(known: NDArray[np.float64]) -> list[float]:
-    """A range of round numbers that contains all of `known`."""
+def _scale(known: NDArray[np.float64]) -> dict[str, Any] | None:
+    """A range of round numbers that contains all of `known`, or None if float32 does not hold them."""
+    if np.abs(known).max() > np.finfo(np.float32).max:
+        return None
     low, high = float(known.min()), float(known.max())
     step = 10.0 ** floor(log10(high - low)) / 10 if high > low else 1.0
     # Format to 12 digits: a float multiple of 0.1 has many.
-    return [float(f"{floor(low / step) * step:.12g}"), float(f"{ceil(high / step) * step:.12g}")]
+    ends = floor(low / step) * step, ceil(high / step) * step
+    return {"range": [float(f"{end:.12g}") for end in ends]}
 
 
 def lines(section: Mapping[str, Any]) -> Iterator[str]:

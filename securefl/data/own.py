@@ -279,6 +279,8 @@ def clients_of(clients: Any, cell: Cell) -> NDArray[np.object_]:
     """
     words = words_of(clients)
     cell.refuse(words == "", words, "the client of the record", "Add it.")
+    import pandas as pd
+
     values = list(clients)
     rounded = np.array([_is_rounded(one) for one in values], np.bool_)
     cell.refuse(rounded, words, "a client as text or as a whole number", "A float rounds so large a number.")
@@ -286,12 +288,12 @@ def clients_of(clients: Any, cell: Cell) -> NDArray[np.object_]:
     # Two equal numbers are one client. Two texts of one number may be two.
     pairs = zip(values, words, strict=True)
     texts = np.array([one.strip() if isinstance(one, str) else word for one, word in pairs], object)
-    first = dict(zip(words[::-1], texts[::-1], strict=True))
-    other = texts != np.array([first[word] for word in words], object)
+    first = pd.Series(texts, dtype=object).groupby(words).transform("first").to_numpy()
+    other = texts != first
     cell.refuse(
         other,
         texts,
-        f"{first[words[other.argmax()]]!r} as before" if other.any() else "",
+        f"{first[other.argmax()]!r} as before" if other.any() else "",
         "Write a client alike everywhere, or give two clients two names.",
     )
     return words
@@ -380,6 +382,8 @@ def _joined(
 
     divided: the names of all portions, if each belongs to one client. Those that tell no shape are no parts.
     """
+    import pandas as pd
+
     where, (first, whose) = next(iter(parts.items()))
     made = [part for part, _ in parts.values()]
     for key, part in zip(parts, made, strict=True):
@@ -392,11 +396,10 @@ def _joined(
         sizes = [len(parts[key][0]) if key in parts else 0 for key in divided]
         groups = np.repeat(np.arange(len(divided)), sizes)
     elif whose is not None:
-        words = [str(one) for one in whose]
+        words = [*map(str, whose)]
         declared = layout.clients or tuple(map(str, range(first.holders)))
         names = declared or tuple(sorted(set(words), key=_by_size))
-        places = {one: place for place, one in enumerate(names)}
-        groups = np.array([places.get(word, -1) for word in words], np.int64)
+        groups = pd.Index(names, dtype=object).get_indexer(pd.Index(words, dtype=object))
         if -1 in groups and not claimed:
             row = int(groups.argmin())
             raise DataError(
@@ -467,14 +470,13 @@ def _absent(train: Dataset, clients: Sequence[str], schema: Schema) -> Iterator[
     if train.groups is None or not train.classes:
         return
     used = train.usable
-    counts = np.zeros((len(clients) or int(train.groups.max(initial=0)) + 1, train.classes), np.int64)
-    np.add.at(counts, (train.groups[used], train.y[used]), 1)
-    if len(lacking := np.argwhere(counts == 0)):
-        client, label = lacking[0].tolist()
-        some = len({*lacking[:, 0].tolist()})
+    held = np.zeros((len(clients) or int(train.groups.max(initial=0)) + 1, train.classes), np.bool_)
+    held[train.groups[used], train.y[used]] = True
+    if not held.all():
+        client, label = np.argwhere(~held)[0].tolist()
         yield (
-            f"Without a training record of some class: {some} of {len(counts)} clients, such as "
-            f"{clients[client] if clients else str(client)!r} of "
+            f"Without a training record of some class: {(~held.all(1)).sum()} of {len(held)} clients, such "
+            f"as {clients[client] if clients else str(client)!r} of "
             f"{str(schema.classes(train.classes)[label])!r}."
         )
 

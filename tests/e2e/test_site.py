@@ -12,9 +12,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from e2e import browser
+from e2e.named import lies
 from handbook import commands, keys, names
-from support import browser
-from support.named import lies
 
 from securefl.commands.exit_codes import MEANINGS, ExitCode
 from securefl.core.errors import ConfigError
