@@ -438,7 +438,7 @@ def test_it_is_said_why_clients_train_one_by_one() -> None:
 def test_clients_with_dropout_train_alone() -> None:
     """Each draws its masks from its own stream, in whatever wave it is."""
     here = replace(problem(local()), model=ModelConfig(kind="mlp", hidden=(16, 8), dropout=0.5))
-    assert why_alone(here) == "dropout draws from each client's own generator"
+    assert why_alone(here) == "dropout or augmentation draws from each client's own generator"
     together = [*Batched(one_by_one)(fits(here))]
     np.testing.assert_array_equal(vectors(together[1:2]), vectors([*Batched(one_by_one)(fits(here)[1:2])]))
     np.testing.assert_array_equal(vectors(together), vectors(one_by_one(fits(here))))
