@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -380,19 +380,38 @@ def _weights_marks(study: Study, path: Path) -> Digests:
             " if they are of these clients, and the `ledger` of that run under [privacy], which counts both."
         )
     # Before it is read: a pickle, a pipe and what is too large are refused without a digest.
-    weights_of(path)
+    card = weights_of(path).card
+    run = _run_behind(path, card) if origin == "ledger" else ""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     behind = {
         "public": "that are declared public: no epsilon covers these",
-        "ledger": (
-            "of these clients, as the study says: the shared ledger has the epsilon of both runs together if "
-            "it lists that one (securefl ledger runs)"
-        ),
+        "ledger": "of these clients: the shared ledger has the epsilon of both runs together",
     }
     return Digests(
         bound={"weights": digest},
         words={"initial weights": f"{path.name} (SHA-256 {digest[:12]})"},
         outside=(f"The initial weights, {path.name}, were trained on records {behind[origin]}.",),
+        behind=run,
+    )
+
+
+def _run_behind(path: Path, card: Mapping[str, Any] | None) -> str:
+    """The identity of the run that an exported model is of. `accounted` looks for it in the shared ledger.
+
+    Raises ConfigError unless the file has a card, and the epsilon of that run covers all its values.
+    """
+    match card:
+        case {"part": "whole", "ledger": {"run": str(run)}}:
+            return run
+        case {"part": "client"}:
+            got = "the model of one client, which no epsilon covers. Export the run without --client"
+        case {"ledger": _}:
+            got = "a card without its run, or a part of a model. Export the run again, whole"
+        case _:
+            got = "a file without a card. Take what `securefl export` wrote of that run"
+    raise ConfigError(
+        f'Expected {path.name} as the export of a run in the shared ledger beside trained_on = "ledger", got '
+        f'{got}; or set trained_on = "public" if the records behind it are of nobody here.'
     )
 
 

@@ -314,7 +314,7 @@ class Choices(Protocol):
 def with_choices(model: nn.Module, choices: Choices) -> nn.Module:
     """The model with these choices, in place. Raises the errors of `weights_of`, `fill` and `train_only`."""
     if (path := choices.weights) is not None:
-        fill(model, weights_of(Path(path)), Path(path), whole=True)
+        fill(model, weights_of(Path(path)).tensors, Path(path), whole=True)
     train_only(model, choices.train)  # first: the statistics of a frozen norm stay in the state dict
     return local_statistics(model) if choices.buffers == "local" else model
 
