@@ -37,7 +37,7 @@ from securefl.study.config import Arm, Study, place_of, placed
 from securefl.study.data_section import DataSection, data_points, path_of
 from securefl.study.seeded import Digests
 from securefl.training.exported import weights_of
-from securefl.training.losses import DeclaredLoss, Loss, TrainingLoss, require_per_record
+from securefl.training.losses import LOSS_OF, DeclaredLoss, TrainingLoss, require_per_record
 from securefl.training.models import Architecture, ModelConfig
 from securefl.training.networks import Network, digest_of, made_by, named, source_of
 from securefl.training.own_models import OwnModel, model_points
@@ -293,9 +293,9 @@ def declared_loss(study: Study, train: Dataset, outputs: int) -> tuple[DeclaredL
     weights, place = study.loss.class_weights, loss_code(study)
     if weights and len(weights) != train.classes:
         wanted = f"{train.classes} class_weights, one for each class" if train.classes else "no class_weights"
-        got = f"{len(weights)}" if train.classes else "some for a regression"
+        got = f"{len(weights)}" if train.classes else f"some for a {train.task} problem"
         raise ConfigError(f"[loss] Expected {wanted}, got {got}. Correct them.")
-    of: Loss = "cross_entropy" if train.classes else "mse"
+    of = LOSS_OF[train.task]
     if place is None:
         return DeclaredLoss(of=of, class_weights=weights), Digests()
     function = load_code(place)
@@ -435,7 +435,7 @@ def _require_private(
 
     x = model.blank(train.shape).numpy()
     y = np.zeros(1, np.int64) if train.classes else np.zeros((1, outputs), np.float32)
-    loss: TrainingLoss = declared or ("cross_entropy" if train.classes else "mse")
+    loss: TrainingLoss = declared or LOSS_OF[train.task]
     try:
         module, _ = make_private(model.build(train.shape, outputs, 0))
         with torch.random.fork_rng(devices=[]):

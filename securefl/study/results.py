@@ -20,6 +20,7 @@ from securefl.accounting.figures import counted
 from securefl.algorithm.plan import CLEAR
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
+from securefl.data.dataset import Task
 from securefl.engine.attendance import spans
 from securefl.report import run_page
 from securefl.report.plots import evaluated
@@ -35,7 +36,6 @@ from securefl.study.composition import built
 from securefl.study.config import Arm, Study
 from securefl.study.observed import Observed
 from securefl.study.seeded import World
-from securefl.training.evaluation import Task
 
 _FIGURES = ["arm", "seed", "round", "client", "quality", "figure", "value"]
 _ATTENDANCE = ("arm", "seed", "party", "reason", "since", "until", "rounds")

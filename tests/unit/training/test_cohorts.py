@@ -66,7 +66,7 @@ def steps_apart(
         {"batch_size": 1, "epochs": None, "steps": 8},
     ],
 )
-@pytest.mark.parametrize("kind", ["classification", "regression"])
+@pytest.mark.parametrize("kind", ["classification", "regression", "multi-label"])
 def test_sums_are_within_a_grid_step_of_those_of_clients_alone(changes: dict[str, Any], kind: Any) -> None:
     # Of 4,196 entries: a share of 0.001 of fewer would be none or one, and a matter of luck.
     here = replace(problem(local(**changes), kind=kind), model=ModelConfig(kind="mlp", hidden=(64, 32)))
@@ -124,7 +124,7 @@ def test_the_slope_of_bounded_features_is_that_of_autograd(
 )
 def test_layers_of_any_width_train_as_alone(hidden: tuple[int, ...], changes: dict[str, Any]) -> None:
     """Zeros stand behind rows of such widths. They must neither take part nor leave zero."""
-    for kind in ("classification", "regression"):
+    for kind in ("classification", "regression", "multi-label"):
         here = problem(local(**changes), kind=kind)
         here = replace(here, model=ModelConfig(kind="mlp", hidden=hidden))
         together, alone = (vectors(run(fits(here))) for run in (Batched(one_by_one), one_by_one))
