@@ -37,7 +37,7 @@ COMPARED: Mapping[tuple[str, str], str] = {
 }
 """The begin of a block without a language, and the test that prints the same."""
 PROGRAMS = frozenset(
-    {"pip", "export", "flwr", "flower-superlink", "flower-supernode", "pytest", "ruff", "mypy"}
+    {"pip", "export", "source", "flwr", "flower-superlink", "flower-supernode", "pytest", "ruff", "mypy"}
 )
 
 

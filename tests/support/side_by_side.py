@@ -43,6 +43,8 @@ def records(clients: int, kind: str, shape: tuple[int, ...] = SHAPE) -> Sequence
         y: Any = rng.integers(0, CLASSES, n)
         if kind == "regression":
             y = rng.normal(size=(n, CLASSES)).astype(np.float32)
+        elif kind == "multi-label":
+            y = rng.integers(0, 2, (n, CLASSES)).astype(np.float32)
         made.append((rng.random((n, *shape), dtype=np.float32), y))
     return made
 
