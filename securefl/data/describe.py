@@ -169,7 +169,7 @@ def _labels(values: pd.Series[Any], cell: Cell) -> tuple[Any, dict[str, Any] | N
     known = numbers[~np.isnan(numbers)]
     if len(words) <= MOST_LABELS and (known == np.round(known)).all():
         return sorted(int(one) for one in np.unique(known)), None
-    return 0, _scale(known) if len(known) else None
+    return 0, _scale(known)
 
 
 def _labels_of_all(
@@ -180,15 +180,13 @@ def _labels_of_all(
     (classes, _), *others = each.values()
     if others and (classes == 0 or len(classes) != 2 or any(own != classes for own, _ in others)):
         numbers = {name: numbers_of(frame[name], Cell(str(path), name)) for name in target}
-        known = {name: own[~np.isnan(own)] for name, own in numbers.items()}
-        scales = {name: _scale(own) for name, own in known.items() if len(own)}
-        return 0, {name: scale for name, scale in scales.items() if scale}
+        classes, each = 0, {name: (0, _scale(own[~np.isnan(own)])) for name, own in numbers.items()}
     return classes, {name: scale for name, (_, scale) in each.items() if scale}
 
 
 def _scale(known: NDArray[np.float64]) -> dict[str, Any] | None:
-    """A range of round numbers that contains all of `known`, or None if float32 does not hold them."""
-    if np.abs(known).max() > np.finfo(np.float32).max:
+    """A range of round numbers that contains all of `known`; None for none, or for some beyond float32."""
+    if np.abs(known).max(initial=0) > np.finfo(np.float32).max or not len(known):
         return None
     low, high = float(known.min()), float(known.max())
     step = 10.0 ** floor(log10(high - low)) / 10 if high > low else 1.0

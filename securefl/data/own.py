@@ -292,10 +292,10 @@ def clients_of(clients: Any, cell: Cell) -> NDArray[np.object_]:
     Raises DataError if the reading is not lenient, and a client is missing, is written in two ways such as 7
     and 7.0, or is a float so large that floats cannot tell it from the next whole number.
     """
-    words = words_of(clients)
-    cell.refuse(words == "", words, "the client of the record", "Add it.")
     import pandas as pd
 
+    words = words_of(clients)
+    cell.refuse(words == "", words, "the client of the record", "Add it.")
     values = list(clients)
     rounded = np.array([_is_rounded(one) for one in values], np.bool_)
     cell.refuse(rounded, words, "a client as text or as a whole number", "A float rounds so large a number.")
