@@ -64,9 +64,9 @@ gpu: $(VENV)/.tested  ## the tests that need a GPU
 package: $(VENV)/.tested  ## sdist and wheel, and the demo from the wheel in a clean environment
 	$(BIN)/pytest tests/e2e/test_wheel.py
 
-docs: $(VENV)/.tested  ## the documentation site, in site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo "site/index.html"
+docs: $(VENV)/.tested  ## the documentation site
+	$(BIN)/python tools/handbook/build.py build/handbook
+	@echo "build/handbook/site/index.html"
 
 check: $(VENV)/.tested  ## lint, format, types; and how the house stands, as a report
 	$(BIN)/ruff check .

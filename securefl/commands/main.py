@@ -143,24 +143,23 @@ def main() -> None:
         code = cli(prog_name="securefl", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else ExitCode.DONE)
     except SecureFLError as error:
-        echo(f"securefl: {error}", err=True)
-        sys.exit(ExitCode.ERROR)
+        told = str(error)
     # A full disk or a missing file is shown as one line, not as a traceback.
     except OSError as error:
-        echo(f"securefl: {_told(error)}", err=True)
-        sys.exit(ExitCode.ERROR)
+        told = _told(error)
     except UnicodeEncodeError as error:
         if error.encoding != sys.getfilesystemencoding():
             raise
-        echo(f"securefl: {_unnamed(error)}", err=True)
-        sys.exit(ExitCode.ERROR)
+        told = _unnamed(error)
     except click.ClickException as error:
-        told = io.StringIO()
-        error.show(told)
-        echo(told.getvalue().rstrip("\n"), err=True)
+        shown = io.StringIO()
+        error.show(shown)
+        echo(shown.getvalue().rstrip("\n"), err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(ExitCode.INTERRUPTED)
+    echo(f"securefl: {told}", err=True)
+    sys.exit(ExitCode.ERROR)
 
 
 def _require_folder() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from securefl.accounting.figures import counted
 from securefl.core.messages import client_name
+from securefl.report.accuracy import MEASURES
 from securefl.study.arm import ArmRun
 from securefl.training.evaluation import constant_accuracy
 
@@ -180,7 +181,7 @@ def _no_better(run: ArmRun) -> _Found | None:
     final = next((r["accuracy"] for r in reversed(run.records) if r["accuracy"] is not None), None)
     if final is None or (constant := floor(run)) < final:
         return None
-    one = "the targets' mean" if run.world.problem.kind == "regression" else "the most frequent class"
+    one = MEASURES[run.world.problem.kind].constant
     who = " to each client's test records" if run.personal else ""
     words = (
         f"accuracy {final:.3f} at the end is no better than the {constant:.3f} of one constant answer{who}, "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -79,6 +79,13 @@ class StudySection(Ranged):
     def evaluates(self, number: int) -> bool:
         """Whether models are tested after this round."""
         return number % self.evaluate_every == 0 or number == self.rounds
+
+    def level(self, tested: Sequence[float]) -> bool:
+        """Whether an arm's last `patience` tests were no better than its best one. tested: its accuracies."""
+        if self.patience is None:
+            return False
+        known = [-inf if isnan(accuracy) else accuracy for accuracy in tested]
+        return len(known) > self.patience and max(known[: -self.patience]) >= max(known[-self.patience :])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -309,9 +309,7 @@ def _rehearsed(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) 
     """
     # Only the first round has initial queries and key exchanges.
     rounds = min(2, study.study.rounds)
-    # A value whose one query is none of a regular round, and no initial one.
-    times = [spec.schedule for spec in sent]
-    if ends := study.study.rounds > 2 and any(t.once and not (t.period or t.initial) for t in times):
+    if ends := study.study.rounds > 2 and any(spec.schedule.at_end for spec in sent):
         rounds = 3
     # With a lane's share of the workers, as in the run. It releases nothing, so no shared ledger counts it.
     own = replace(

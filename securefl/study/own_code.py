@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from securefl.study.config import Arm, Study, place_of, placed
 from securefl.study.data_section import DataSection, data_points, path_of
 from securefl.study.seeded import Digests
 from securefl.training.exported import weights_of
-from securefl.training.losses import DeclaredLoss, Loss, TrainingLoss, require_per_record
+from securefl.training.losses import LOSS_OF, DeclaredLoss, TrainingLoss, require_per_record
 from securefl.training.models import Architecture, ModelConfig
 from securefl.training.networks import Network, digest_of, made_by, named, source_of
 from securefl.training.own_models import OwnModel, model_points
@@ -293,9 +293,9 @@ def declared_loss(study: Study, train: Dataset, outputs: int) -> tuple[DeclaredL
     weights, place = study.loss.class_weights, loss_code(study)
     if weights and len(weights) != train.classes:
         wanted = f"{train.classes} class_weights, one for each class" if train.classes else "no class_weights"
-        got = f"{len(weights)}" if train.classes else "some for a regression"
+        got = f"{len(weights)}" if train.classes else f"some for a {train.task} problem"
         raise ConfigError(f"[loss] Expected {wanted}, got {got}. Correct them.")
-    of: Loss = "cross_entropy" if train.classes else "mse"
+    of = LOSS_OF[train.task]
     if place is None:
         return DeclaredLoss(of=of, class_weights=weights), Digests()
     function = load_code(place)
@@ -380,19 +380,38 @@ def _weights_marks(study: Study, path: Path) -> Digests:
             " if they are of these clients, and the `ledger` of that run under [privacy], which counts both."
         )
     # Before it is read: a pickle, a pipe and what is too large are refused without a digest.
-    weights_of(path)
+    card = weights_of(path).card
+    run = _run_behind(path, card) if origin == "ledger" else ""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     behind = {
         "public": "that are declared public: no epsilon covers these",
-        "ledger": (
-            "of these clients, as the study says: the shared ledger has the epsilon of both runs together if "
-            "it lists that one (securefl ledger runs)"
-        ),
+        "ledger": "of these clients: the shared ledger has the epsilon of both runs together",
     }
     return Digests(
         bound={"weights": digest},
         words={"initial weights": f"{path.name} (SHA-256 {digest[:12]})"},
         outside=(f"The initial weights, {path.name}, were trained on records {behind[origin]}.",),
+        behind=run,
+    )
+
+
+def _run_behind(path: Path, card: Mapping[str, Any] | None) -> str:
+    """The identity of the run that an exported model is of. `accounted` looks for it in the shared ledger.
+
+    Raises ConfigError unless the file has a card, and the epsilon of that run covers all its values.
+    """
+    match card:
+        case {"part": "whole", "ledger": {"run": str(run)}}:
+            return run
+        case {"part": "client"}:
+            got = "the model of one client, which no epsilon covers. Export the run without --client"
+        case {"ledger": _}:
+            got = "a card without its run, or a part of a model. Export the run again, whole"
+        case _:
+            got = "a file without a card. Take what `securefl export` wrote of that run"
+    raise ConfigError(
+        f'Expected {path.name} as the export of a run in the shared ledger beside trained_on = "ledger", got '
+        f'{got}; or set trained_on = "public" if the records behind it are of nobody here.'
     )
 
 
@@ -416,7 +435,7 @@ def _require_private(
 
     x = model.blank(train.shape).numpy()
     y = np.zeros(1, np.int64) if train.classes else np.zeros((1, outputs), np.float32)
-    loss: TrainingLoss = declared or ("cross_entropy" if train.classes else "mse")
+    loss: TrainingLoss = declared or LOSS_OF[train.task]
     try:
         module, _ = make_private(model.build(train.shape, outputs, 0))
         with torch.random.fork_rng(devices=[]):

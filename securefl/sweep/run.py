@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from securefl.core.errors import DataError, SecureFLError, WorkerDied
 from securefl.core.memory import free_cycles
+from securefl.data.dataset import Task
 from securefl.storage.files import folder_at, write
 from securefl.storage.own_code import Namer
 from securefl.storage.private_folder import CONFIG, NOTICE, PRIVATE, json_text, private_folder
@@ -26,7 +27,6 @@ from securefl.study.session import run_study
 from securefl.sweep.cells import Cell, Sweep
 from securefl.training import single_thread
 from securefl.training.devices import Hardware
-from securefl.training.evaluation import Task
 
 METRICS = f"{PRIVATE}/metrics.csv"
 FACTS = f"{PRIVATE}/cell.json"

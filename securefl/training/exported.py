@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,15 @@ MOST_PARAMETERS: Final = 10**8
 """The most parameters of a model. They take 400 MB, and a run holds several models at a time. The largest
 packaged model has 6 million."""
 Tensors = Mapping[str, NDArray[np.float32]]
+
+
+class Weights(NamedTuple):
+    """The values of a file by their names, and its card; None if another program wrote the file."""
+
+    tensors: dict[str, NDArray[np.float32]]
+    card: Mapping[str, Any] | None
+
+
 FORMAT: Final = f"securefl {VERSION} model"
 LARGEST_CARD: Final = 2**20
 _LARGEST_HEADER: Final = 8 * LARGEST_CARD
@@ -91,8 +100,8 @@ def read(path: Path) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
     return tensors, card
 
 
-def weights_of(path: Path) -> dict[str, NDArray[np.float32]]:
-    """The values in a safetensors file of another program, or in an exported model.
+def weights_of(path: Path) -> Weights:
+    """Read the values in a safetensors file of another program, or in an exported model with its card.
 
     Values of 64 and 16 bits become float32. Raises ConfigError if there is no such file, and DataError if it
     is not safetensors, is too large, damaged, or has a value that is not finite, or a variance below zero.
@@ -111,14 +120,14 @@ def weights_of(path: Path) -> dict[str, NDArray[np.float32]]:
         ) from None
     with np.errstate(over="ignore"):
         plain = {name: own.astype(np.float32) for name, own in found.items() if own.dtype.kind == "f"}
-    values = read(path)[0] if ours else plain
-    for name, own in values.items():
+    weights = Weights(*read(path)) if ours else Weights(plain, None)
+    for name, own in weights.tensors.items():
         if not np.isfinite(own).all() or (name.endswith("running_var") and (own < 0).any()):
             raise DataError(
                 f"Expected finite values in {path}, and no variance below zero, got others in {name!r}. Take "
                 "another file."
             )
-    return values
+    return weights
 
 
 def _require_fitting(path: Path) -> None:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.data.dataset import Task
 from securefl.training.devices import CPU, as_tensor
 
-Loss = Literal["cross_entropy", "mse"]
-"""A loss by name: cross-entropy of int64 labels (n,), or squared error of float32 targets (n, targets)."""
+Loss = Literal["cross_entropy", "mse", "binary_cross_entropy"]
+"""A loss by name: cross-entropy of int64 labels (n,), squared error of float32 targets (n, targets), or the
+mean of each label's cross-entropy with logits, of float32 labels 0 and 1 (n, labels)."""
+LOSS_OF: Final[Mapping[Task, Loss]] = {
+    "classification": "cross_entropy",
+    "regression": "mse",
+    "multi-label": "binary_cross_entropy",
+}
+"""The loss of each kind of problem."""
 PerRecord = Callable[[Tensor, Tensor], Tensor]
 """(outputs (n, outputs), targets) -> each record's loss (n,), which depends on that record alone."""
 
@@ -60,6 +68,8 @@ def criterion_of(loss: TrainingLoss) -> PerRecord:
             return cross_entropy
         case "mse":
             return mse_loss
+        case "binary_cross_entropy":
+            return binary_cross_entropy_with_logits
 
 
 def losses_of(outputs: Tensor, y: Tensor, loss: TrainingLoss) -> Tensor:
@@ -75,9 +85,10 @@ def losses_of(outputs: Tensor, y: Tensor, loss: TrainingLoss) -> Tensor:
             losses = own(outputs, labels) if own else cross_entropy(outputs, labels, reduction="none")
             if declared.class_weights:
                 losses = losses * outputs.new_tensor(declared.class_weights)[labels]
-        case "mse":
+        case "mse" | "binary_cross_entropy":
             known = torch.isfinite(y).all(1)
-            losses = own(outputs, y) if own else mse_loss(outputs, y, reduction="none").mean(1)
+            of: Any = mse_loss if declared.of == "mse" else binary_cross_entropy_with_logits
+            losses = own(outputs, y) if own else of(outputs, y, reduction="none").mean(1)
     return torch.where(known, losses, torch.nan)
 
 
@@ -101,6 +112,8 @@ def require_per_record(loss: DeclaredLoss, name: str, outputs: int) -> None:
     targets = torch.rand((_PROBES, outputs), generator=generator)
     if loss.of == "cross_entropy":
         targets = torch.arange(_PROBES) % outputs
+    elif loss.of == "binary_cross_entropy":
+        targets = targets.round()
     said = f"Expected {name} to give the loss of each record, of shape ({_PROBES},) for {_PROBES} records"
     own: Any = loss.function
     try:
@@ -138,7 +151,7 @@ def require_records(x: NDArray[Any], y: NDArray[Any], loss: TrainingLoss) -> Non
     match name_of(loss):
         case "cross_entropy":
             fits, expected = y.ndim == 1 and y.dtype == np.int64, "int64 labels of shape (n,)"
-        case "mse":
+        case "mse" | "binary_cross_entropy":
             fits, expected = y.ndim == 2 and y.dtype == np.float32, "float32 targets of shape (n, targets)"
     if not fits:
         raise DataError(f"Expected {expected} for loss {name_of(loss)!r}, got {y.dtype} of shape {y.shape}.")

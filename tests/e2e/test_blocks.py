@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from support.named import is_command, is_key, is_target
-from support.pages import Block, blocks
+from e2e.named import is_command, is_key, is_target
+from e2e.pages import Block, blocks
 
 pytestmark = pytest.mark.docs
 

@@ -110,11 +110,5 @@ def test_what_is_behind_the_weights_is_said_or_the_run_is_refused_and_the_remedi
     for more in ("", 'trained_on = "ledger"'):
         with pytest.raises(ConfigError, match=r'trained_on = "public" under .model.'):
             world(starting(file, more))
-    named = f'ledger = "{tmp_path / "shared.sqlite"}"\nbudget = 9.0'
-    ledger = starting(file, 'trained_on = "ledger"', named)
-    assert (
-        "the shared ledger has the epsilon of both runs together if it lists that one"
-        in world(ledger).marks.outside[0]
-    )
     with pytest.raises(ConfigError, match="Name the file"):
         world(parse(text().replace("hidden = [8]", f"hidden = [8]\n{PUBLIC}")))
