@@ -21,8 +21,9 @@ every strategy that is not on the list.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
+from random import SystemRandom
 from typing import Any, Final
 
 import numpy as np
@@ -160,6 +161,7 @@ def never_opened(strategy: FedAvg, plan: Plan, updates: Updates, nodes: int) -> 
 
 
 _log = logger(__name__)
+_Make = Callable[..., Iterable[Message]]
 _METRICS = "metrics"
 _STATISTICS: Final = ("running_mean", "running_var")
 
@@ -235,15 +237,30 @@ class SecureGrid(Grid):
         """Wrap the strategy's configure methods, to note the messages that it makes."""
         # A grid does not know its caller. With this note it refuses the messages of another strategy, whose
         # medians would silently become means.
-        for how in ("configure_train", "configure_evaluate"):
+        for how, name in (("configure_train", UPDATE), ("configure_evaluate", EVALUATION)):
             make = getattr(strategy, how)
 
-            def noted(*args: object, _make: object = make, **kwargs: object) -> list[Message]:
-                assert callable(_make)
+            def noted(
+                *args: object, _make: _Make = make, _name: str = name, **kwargs: object
+            ) -> list[Message]:
                 self._made = list(_make(*args, **kwargs))
+                self._redraw(self._made, self._place(_name)[0])
                 return self._made
 
             setattr(strategy, how, noted)
+
+    def _redraw(self, made: list[Message], number: int) -> None:
+        """Address the messages to clients that rest in this round to others, drawn among those that do not.
+
+        A strategy draws of all nodes. The nodes that rest would refuse, and the round would be lost.
+        """
+        resting = self._engine.server.account.resting(number)
+        drawn = {one.metadata.dst_node_id for one in made}
+        out = [one for one in made if self._clients.get(one.metadata.dst_node_id) in resting]
+        able = sorted(node for node, own in self._clients.items() if own not in resting and node not in drawn)
+        # The strategy's draw is uniform, so this one is too, over the clients that do not rest.
+        for one, node in zip(out, SystemRandom().sample(able, min(len(able), len(out))), strict=False):
+            one.metadata.dst_node_id = node
 
     @property
     def local(self) -> Mapping[str, Array]:
@@ -302,7 +319,7 @@ class SecureGrid(Grid):
     # Sums ---------------------------------------------------------------------------------------------
 
     def _asked(self, name: str, posted: list[Message]) -> list[Message]:
-        self._next(name)
+        self._round, self._stage = self._place(name)
         self._engine.enter()
         content, own = posted[0].content, self._strategy
         came = content.array_records[own.arrayrecord_key]
@@ -370,12 +387,11 @@ class SecureGrid(Grid):
                 )
         return self._local
 
-    def _next(self, name: str) -> None:
-        """Set the place of the next query. Training begins a round, and one evaluation may follow in it."""
+    def _place(self, name: str) -> tuple[int, int]:
+        """The next query's round and stage. Training begins a round, and one evaluation may follow in it."""
         if name == EVALUATION and self._round and not self._stage:
-            self._stage = 1
-        else:
-            self._round, self._stage = self._round + 1, 0 if name == UPDATE else 1
+            return self._round, 1
+        return self._round + 1, 0 if name == UPDATE else 1
 
     def _number(self, message: Message) -> int:
         return self._clients[message.metadata.dst_node_id]

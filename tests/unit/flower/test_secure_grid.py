@@ -193,6 +193,15 @@ def test_a_strategy_leaves_clients_for_rounds_in_which_others_rest() -> None:
         assert not [*never_opened(strategy, replace(plan, **changes), UPDATES, nodes)]
 
 
+def test_a_round_is_drawn_among_the_clients_that_do_not_rest(tmp_path: Path) -> None:
+    """Flower draws one of three nodes, of which two rest: eight rounds went by in a third of the sums."""
+    own = FedAvg(fraction_train=0.34, min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
+    plan = replace(CLEAR, separation=3)
+    with LocalDeployment(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+        result = started(own, grid_of(house, own, secured(tmp_path)), rounds=8)
+    assert set(result.train_metrics_clientapp) == set(range(1, 9))
+
+
 def test_no_message_of_the_strategy_reaches_a_node(tmp_path: Path) -> None:
     double, own = secured(tmp_path), FedAvg()
     with LocalDeployment(MASKED, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
