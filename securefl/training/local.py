@@ -280,7 +280,9 @@ def passes(n: int, config: LocalTraining, rng: np.random.Generator) -> Iterator[
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    # The gradient of an `Embedding` may be sparse.
+    dense = (tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors)
+    return torch.cat([tensor.detach().reshape(-1) for tensor in dense])
 
 
 def _require_finite(total: Tensor, values: Tensor, model: nn.Module, rate: float) -> None:
