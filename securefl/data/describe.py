@@ -83,14 +83,10 @@ def guessed(path: Path, client_column: str | None = None) -> tuple[pd.DataFrame 
     if path.suffix.lower() != ".csv" or not path.is_file() or path.stat().st_size > LARGEST:
         return read_table(path, client_column), {}
     content = path.read_bytes()
-    try:
-        text, encoding = content.decode(), PLAIN.encoding
-    except UnicodeDecodeError:
-        encoding = "latin-1"  # of any bytes
+    for encoding in (PLAIN.encoding, "cp1252", "latin-1"):  # the last one takes any bytes
         with suppress(UnicodeDecodeError):
-            content.decode("cp1252")
-            encoding = "cp1252"
-        text = content.decode(encoding, "replace")
+            text = content.decode(encoding)
+            break
     head = text.partition("\n")[0]
     signs: tuple[Any, ...] = (",", ";", "\t", "|")
     dialect = Dialect(delimiter=max(signs, key=head.count), encoding=encoding)
