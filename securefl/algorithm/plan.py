@@ -290,26 +290,24 @@ class Plan:
             )
 
     def _check_batch(self, batch: int, told: bool) -> None:
-        assert self.min_cohort_size is not None
-        assert self.max_cohort_size is not None
         if self.dropout:
             raise ConfigError(
                 f"Expected dropout = 0 with fixed_batch, got {self.dropout}: a sum without one client would "
                 "split its batch. Set dropout = 0 (such a round then aborts), or leave fixed_batch out."
             )
-        if self.min_cohort_size % batch or self.max_cohort_size % batch:
+        least, most = self.cohort_sizes
+        if least % batch or most % batch:
             raise ConfigError(
-                f"Expected cohorts of whole batches, got {self.min_cohort_size} to {self.max_cohort_size} "
-                f"clients in batches of {batch}. Take multiples of it."
+                f"Expected cohorts of whole batches, got {least} to {most} clients in batches of {batch}. "
+                "Take multiples of it."
             )
-        self.require_hiding(self.max_cohort_size, self._batch_beside(told), batch=batch)
+        self.require_hiding(most, self._batch_beside(batch, told), batch=batch)
 
-    def _batch_beside(self, told: bool) -> int:
+    def _batch_beside(self, batch: int, told: bool) -> int:
         """The number of honest others of a batch who surely hide a client in the sum over it."""
-        assert self.fixed_batch is not None
-        assert self.max_cohort_size is not None
+        _, most = self.cohort_sizes
         # All others of a cohort may be in two sums.
-        return self.beside(self.max_cohort_size, told=told) - (self.max_cohort_size - self.fixed_batch)
+        return self.beside(most, told=told) - (most - batch)
 
     @property
     def _weights(self) -> tuple[int, int]:
@@ -330,11 +328,10 @@ class Plan:
 
     def _thinnest(self) -> int:
         """The cohort size that leaves fewest honest others beside a client."""
-        assert self.min_cohort_size is not None
-        assert self.max_cohort_size is not None
+        least, most = self.cohort_sizes
         # Rounding changes each of the two shares by less than one client, so a larger cohort leaves more.
-        end = ceil((self.beside(self.min_cohort_size) + 4) / (1 - self.dropout - (self.corrupt or 0.0)))
-        return min(range(self.min_cohort_size, min(self.max_cohort_size, end) + 1), key=self.beside)
+        end = ceil((self.beside(least) + 4) / (1 - self.dropout - (self.corrupt or 0.0)))
+        return min(range(least, min(most, end) + 1), key=self.beside)
 
     @property
     def hidden(self) -> bool:
@@ -412,7 +409,7 @@ class Plan:
         if "counts" in kinds:
             shares.append(share_within(*self.counts, beside))
         if self.fixed_batch is not None:
-            shares.append(share_within(*self._weights, self._batch_beside(told)))
+            shares.append(share_within(*self._weights, self._batch_beside(self.fixed_batch, told)))
         return guess_error(max(shares))
 
     def knowing(self, cohort: int) -> int:
