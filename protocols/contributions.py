@@ -137,17 +137,20 @@ class Sampling:
     cohort: the least number of clients that the server asks, 0 if it is unknown.
     extra: the number of queries in a run beyond one in each round.
     weighs, draws: as in `ValueSpec`.
+    adds: whether the server adds each total to the model, times a constant (`ValueSpec.accumulates`).
     """
 
     cohort: int = 0
     extra: int = 0
     weighs: Literal["equal", "draws", "counts"] = "equal"
     draws: int = 0
+    adds: bool = True
 
     def of(self, spec: ValueSpec) -> ValueSpec:
         """The value's spec with this sampling."""
         schedule = replace(spec.schedule, extra=self.extra)
-        return replace(spec, cohort=self.cohort, schedule=schedule, weighs=self.weighs, draws=self.draws)
+        own = replace(spec, cohort=self.cohort, schedule=schedule, weighs=self.weighs, draws=self.draws)
+        return replace(own, accumulates=own.accumulates and self.adds)
 
 
 UNSAMPLED: Final = Sampling()

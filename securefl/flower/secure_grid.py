@@ -58,11 +58,12 @@ MEANS: Final = (FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi)
 """The served strategies. Each uses a mean of clients' models and metrics, with one weight for each client."""
 
 
-def served(strategy: Strategy, updates: Updates) -> FedAvg:
+def served(strategy: Strategy, updates: Updates, plan: Plan) -> FedAvg:
     """Return the strategy if sums of these values can serve it.
 
     Raises ConfigError for another strategy, for one that reads the metrics of single clients, for one that
-    evaluates if clients do not, and for one whose weight is among the metrics.
+    evaluates if clients do not, for one whose weight is among the metrics, and for one whose model is no sum
+    of updates if the noise on them is correlated over rounds.
     """
     # Exactly these classes: a subclass may aggregate otherwise without any sign of it.
     if type(strategy) not in MEANS or not isinstance(strategy, FedAvg):
@@ -73,6 +74,14 @@ def served(strategy: Strategy, updates: Updates) -> FedAvg:
             f"Expected a strategy of flwr.serverapp.strategy among {', '.join(names)}, got {whole}. A hidden "
             "sum gives the mean of a cohort and no single model, so any other rule would silently become the "
             "mean. Noise and clipping are the plan's."
+        )
+    noise = plan.correlation(updates.spec(plan)[UPDATE])
+    if noise.correlated and type(strategy) not in (FedAvg, FedProx):
+        raise ConfigError(
+            f"Expected FedAvg or FedProx with noise that is correlated over {noise.span}, got "
+            f"{type(strategy).__name__}: its model is no sum of updates, so what a round's noise cancels in "
+            "sums need not cancel in it. Take one of the two, or independent noise: coefficients = (1.0,) in "
+            "the plan, and no decays."
         )
     for how in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
         if getattr(strategy, how) is not aggregate_metricrecords:
@@ -210,7 +219,7 @@ class SecureGrid(Grid):
         patience: float = 120.0,
     ) -> None:
         updates.check(server.plan)
-        self._strategy = served(strategy, updates)
+        self._strategy = served(strategy, updates, server.plan)
         self._grid, self._plan, self._updates = grid, server.plan, updates
         names = sorted(set(server.pinned.members) - {SERVER})
         exchange = GridExchange(grid, deadline=deadline)
