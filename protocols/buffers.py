@@ -33,6 +33,7 @@ from securefl.algorithm import (
 )
 from securefl.errors import ConfigError, DataError
 from securefl.mechanisms import grid_within
+from securefl.protocols.adaptive_clipping import Adaptive
 from securefl.protocols.client_state import FIRST, digest_of, made_in, require_made_in
 from securefl.protocols.contributions import UNSAMPLED, UPDATE, Sampling, of_client, update_sends
 from securefl.protocols.parts import Gathering, Part, gather_mean, step_of
@@ -51,6 +52,8 @@ BUFFERS = replace(
 
 def whole_model(problem: Problem) -> Part:
     """The part that is the whole model, its running statistics apart from weights that have a bound."""
+    if problem.local.bound_quantile is not None:
+        return Adaptive(problem)
     apart = problem.local.update_bound is not None and len(problem.averaged[0])
     return Apart(problem) if apart else Part(problem)
 
