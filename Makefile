@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # many processes start in the tests, and each would compile all it imports
 
-.PHONY: demo test test-data test-docs slow restless hosts mutants mutants-list gpu package check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
+.PHONY: demo test test-data test-docs slow restless hosts mutants mutants-list gpu package release check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -63,6 +63,17 @@ gpu: $(VENV)/.tested  ## the tests that need a GPU
 
 package: $(VENV)/.tested  ## sdist and wheel, and the demo from the wheel in a clean environment
 	$(BIN)/pytest tests/e2e/test_wheel.py
+
+RELEASE := .venv-release
+$(RELEASE)/.installed:  # a release is packed by these versions, so that its bytes can be had again
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip install --quiet setuptools==84.2.1 twine==7.0.0 cyclonedx-bom==7.5.0 uv==0.13.9
+	touch $@
+
+release: $(RELEASE)/.installed  ## sdist and wheel of the last commit in dist: built twice to the same bytes, and checked
+	rm -rf dist
+	$(RELEASE)/bin/python tools/release.py dist
+	$(RELEASE)/bin/twine check --strict dist/*.whl dist/*.tar.gz
 
 docs: $(VENV)/.tested  ## the documentation site
 	$(BIN)/python tools/handbook/build.py build/handbook
@@ -137,4 +148,4 @@ sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and hal
 	$(BIN)/securefl sweep fedlog_tradeoff_mnist
 
 clean:
-	rm -rf $(VENV) $(PFL) $(LOWEST) $(NVFLARE) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PFL) $(LOWEST) $(NVFLARE) $(RELEASE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
