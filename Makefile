@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # many processes start in the tests, and each would compile all it imports
 
-.PHONY: demo test test-data test-docs slow restless hosts mutants mutants-list gpu package release check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
+.PHONY: demo test test-data test-docs slow restless hosts mutants mutants-list gpu package release lock bill check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -74,6 +74,22 @@ release: $(RELEASE)/.installed  ## sdist and wheel of the last commit in dist: b
 	rm -rf dist
 	$(RELEASE)/bin/python tools/release.py dist
 	$(RELEASE)/bin/twine check --strict dist/*.whl dist/*.tar.gz
+
+CPU := https://download.pytorch.org/whl/cpu
+lock: $(RELEASE)/.installed  ## deploy/requirements.txt: what a party installs on Linux, Python 3.11, each file with its hash
+	sed -n 's/^torch==.*/&+cpu/p' constraints.txt | $(RELEASE)/bin/uv pip compile --quiet --generate-hashes \
+	  --python-version 3.11 --python-platform x86_64-unknown-linux-gnu --constraint constraints.txt \
+	  $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--extra-index-url $(CPU)) --no-emit-find-links \
+	  --no-header --no-annotate pyproject.toml - --output-file deploy/requirements.txt
+
+PARTY := .venv-party
+bill: $(RELEASE)/.installed  ## dist/securefl.cdx.json: the bill of materials of that, with licences (CycloneDX)
+	$(RELEASE)/bin/uv venv --quiet --clear --python 3.11 $(PARTY)
+	$(RELEASE)/bin/uv pip install --quiet --python $(PARTY) --require-hashes \
+	  $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--extra-index-url $(CPU)) -r deploy/requirements.txt
+	mkdir -p dist
+	$(RELEASE)/bin/cyclonedx-py environment $(PARTY) --pyproject pyproject.toml --output-reproducible \
+	  --output-file dist/securefl.cdx.json
 
 docs: $(VENV)/.tested  ## the documentation site
 	$(BIN)/python tools/handbook/build.py build/handbook
@@ -148,4 +164,4 @@ sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and hal
 	$(BIN)/securefl sweep fedlog_tradeoff_mnist
 
 clean:
-	rm -rf $(VENV) $(PFL) $(LOWEST) $(NVFLARE) $(RELEASE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PFL) $(LOWEST) $(NVFLARE) $(RELEASE) $(PARTY) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
