@@ -70,17 +70,21 @@ $(RELEASE)/.installed:  # a release is packed by these versions, so that its byt
 	$(RELEASE)/bin/pip install --quiet setuptools==84.2.1 twine==7.0.0 cyclonedx-bom==7.5.0 uv==0.13.9
 	touch $@
 
-release: $(RELEASE)/.installed  ## sdist and wheel of the last commit in dist: built twice to the same bytes, and checked
+release: $(RELEASE)/.installed  ## sdist and wheel of the last commit in dist, built twice to the same bytes, and how to deploy them
 	rm -rf dist
 	$(RELEASE)/bin/python tools/release.py dist
 	$(RELEASE)/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	cp deploy/* dist
 
 CPU := https://download.pytorch.org/whl/cpu
-lock: $(RELEASE)/.installed  ## deploy/requirements.txt: what a party installs on Linux, Python 3.11, each file with its hash
-	sed -n 's/^torch==.*/&+cpu/p' constraints.txt | $(RELEASE)/bin/uv pip compile --quiet --generate-hashes \
-	  --python-version 3.11 --python-platform x86_64-unknown-linux-gnu --constraint constraints.txt \
-	  $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--extra-index-url $(CPU)) --no-emit-find-links \
-	  --no-header --no-annotate pyproject.toml - --output-file deploy/requirements.txt
+lock: $(RELEASE)/.installed  ## deploy/requirements*.txt: what a party installs on Linux, Python 3.11, each file with its hash
+	for extra in "" flower; do \
+	  sed -n 's/^torch==.*/&+cpu/p' constraints.txt | $(RELEASE)/bin/uv pip compile --quiet --generate-hashes \
+	    --python-version 3.11 --python-platform x86_64-unknown-linux-gnu --constraint constraints.txt \
+	    $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--extra-index-url $(CPU)) --no-emit-find-links \
+	    --no-header --no-annotate pyproject.toml - $${extra:+--extra $$extra} \
+	    --output-file deploy/requirements$${extra:+-$$extra}.txt || exit; \
+	done
 
 PARTY := .venv-party
 bill: $(RELEASE)/.installed  ## dist/securefl.cdx.json: the bill of materials of that, with licences (CycloneDX)
