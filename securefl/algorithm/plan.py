@@ -72,8 +72,10 @@ class Plan:
         separation: the least number of rounds between two contributions of a client to one sum that each
             round queries once (`ValueSpec.each_round`). The client's ledger refuses an earlier one.
         coefficients: of the noise on those of these sums that a model adds up (`ValueSpec.accumulates`). It
-            is correlated over rounds if there are several (`dp.CorrelatedNoise`). No more than `separation`.
-            Sigma is then `noise_multiplier` times the sensitivity times their norm.
+            is correlated over rounds if there are several (`dp.CorrelatedNoise`). No more than `separation`,
+            or 1 and the weights of buffers. Sigma is then `noise_multiplier` times the sensitivity times
+            `CorrelatedNoise.column_norm`.
+        decays: of the buffers. None if `coefficients` are those of bands.
         dropout, corrupt: for hidden sums and distributed noise, the largest share of a cohort that falls
             silent (rounded down), and that colludes with the server (rounded up). `corrupt` has no default
             there.
@@ -127,6 +129,7 @@ class Plan:
     noise_multiplier: float = 0.0
     separation: int = 1
     coefficients: tuple[float, ...] = (1.0,)
+    decays: tuple[float, ...] = ()
     dropout: float = 0.0
     corrupt: float | None = None
     min_cohort_size: int | None = None
@@ -172,8 +175,9 @@ class Plan:
                 f"Expected noise as a word and a finite noise_multiplier >= 0, got {self.noise!r} and "
                 f"{self.noise_multiplier}."
             )
-        noise = CorrelatedNoise(self.coefficients, self.separation, 1)
+        noise = CorrelatedNoise(self.coefficients, self.separation, 1, self.decays)
         object.__setattr__(self, "coefficients", noise.coefficients)
+        object.__setattr__(self, "decays", noise.decays)
         self._check_weights()
         if self.hidden:
             self._check_hidden()
@@ -290,26 +294,24 @@ class Plan:
             )
 
     def _check_batch(self, batch: int, told: bool) -> None:
-        assert self.min_cohort_size is not None
-        assert self.max_cohort_size is not None
         if self.dropout:
             raise ConfigError(
                 f"Expected dropout = 0 with fixed_batch, got {self.dropout}: a sum without one client would "
                 "split its batch. Set dropout = 0 (such a round then aborts), or leave fixed_batch out."
             )
-        if self.min_cohort_size % batch or self.max_cohort_size % batch:
+        least, most = self.cohort_sizes
+        if least % batch or most % batch:
             raise ConfigError(
-                f"Expected cohorts of whole batches, got {self.min_cohort_size} to {self.max_cohort_size} "
-                f"clients in batches of {batch}. Take multiples of it."
+                f"Expected cohorts of whole batches, got {least} to {most} clients in batches of {batch}. "
+                "Take multiples of it."
             )
-        self.require_hiding(self.max_cohort_size, self._batch_beside(told), batch=batch)
+        self.require_hiding(most, self._batch_beside(batch, told), batch=batch)
 
-    def _batch_beside(self, told: bool) -> int:
+    def _batch_beside(self, batch: int, told: bool) -> int:
         """The number of honest others of a batch who surely hide a client in the sum over it."""
-        assert self.fixed_batch is not None
-        assert self.max_cohort_size is not None
+        _, most = self.cohort_sizes
         # All others of a cohort may be in two sums.
-        return self.beside(self.max_cohort_size, told=told) - (self.max_cohort_size - self.fixed_batch)
+        return self.beside(most, told=told) - (most - batch)
 
     @property
     def _weights(self) -> tuple[int, int]:
@@ -330,11 +332,10 @@ class Plan:
 
     def _thinnest(self) -> int:
         """The cohort size that leaves fewest honest others beside a client."""
-        assert self.min_cohort_size is not None
-        assert self.max_cohort_size is not None
+        least, most = self.cohort_sizes
         # Rounding changes each of the two shares by less than one client, so a larger cohort leaves more.
-        end = ceil((self.beside(self.min_cohort_size) + 4) / (1 - self.dropout - (self.corrupt or 0.0)))
-        return min(range(self.min_cohort_size, min(self.max_cohort_size, end) + 1), key=self.beside)
+        end = ceil((self.beside(least) + 4) / (1 - self.dropout - (self.corrupt or 0.0)))
+        return min(range(least, min(most, end) + 1), key=self.beside)
 
     @property
     def hidden(self) -> bool:
@@ -374,8 +375,9 @@ class Plan:
     def correlation(self, spec: ValueSpec) -> CorrelatedNoise:
         """How the noise on the totals of this value hangs together over rounds."""
         most = max(1, spec.asked(self.max_rounds, self.separation))
-        own = self.coefficients if spec.each_round and spec.accumulates else (1.0,)
-        return CorrelatedNoise(own, self.separation, most)
+        if spec.each_round and spec.accumulates:
+            return CorrelatedNoise(self.coefficients, self.separation, most, self.decays)
+        return CorrelatedNoise((1.0,), self.separation, most)
 
     def beside(self, cohort: int, *, told: bool = True) -> int:
         """The number of honest others that surely hide a client in a sum over this many clients: T - 1 - c.
@@ -412,7 +414,7 @@ class Plan:
         if "counts" in kinds:
             shares.append(share_within(*self.counts, beside))
         if self.fixed_batch is not None:
-            shares.append(share_within(*self._weights, self._batch_beside(told)))
+            shares.append(share_within(*self._weights, self._batch_beside(self.fixed_batch, told)))
         return guess_error(max(shares))
 
     def knowing(self, cohort: int) -> int:

@@ -138,11 +138,10 @@ def admits(plan: Plan, draws: Mapping[int, int]) -> bool:
 
 def _require_weights(plan: Plan, weights: Weights, *, counted: bool, told: bool) -> None:
     """Refuse a cohort, draws or an n outside the plan, and a cohort in which one client would stand out."""
-    assert plan.min_cohort_size is not None
-    assert plan.max_cohort_size is not None
-    if not plan.min_cohort_size <= weights.ordered <= plan.max_cohort_size:
+    least, most = plan.cohort_sizes
+    if not least <= weights.ordered <= most:
         raise ConfigError(
-            f"Expected a cohort of {plan.min_cohort_size} to {plan.max_cohort_size} clients, as the plan "
+            f"Expected a cohort of {least} to {most} clients, as the plan "
             f"says, got {weights.ordered} (`min_cohort_size`, `max_cohort_size`)."
         )
     if min(weights.draws) < 1 or (not weights.whole and max(weights.draws) > 1):

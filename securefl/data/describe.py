@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MOST_WORDS: Final = 50
 """A column with more different words than this is proposed under `ignore`, not as categories."""
+GUESS: Final = "A guess from the file's text: `csv`. Look whether its cells are read as you would read them."
+"""The note beside a guessed dialect."""
 _UNKNOWN: Final = ("-", "--", "?", ".", "missing", "unknown", "#n/a", "k.a.")
 """Words in a column of numbers that are guessed to stand for an empty cell, in lower case."""
 MOST_LABELS: Final = 20
@@ -42,7 +44,7 @@ def proposal(
 
     Raises DataError if the file cannot be read, and ConfigError if it lacks a named column.
     """
-    table, said = _guessed(path, client_column)
+    table, said = guessed(path, client_column)
     section: dict[str, Any] = {"source": path.name, **said}
     records, clients = len(table.x if isinstance(table, Arrays) else table), 10
     if isinstance(table, Arrays):
@@ -51,12 +53,11 @@ def proposal(
         section["classes"] = 0 if most is None or (several and most > 1) else most + 1
         notes = [f"x has shape {table.x.shape}, y has shape {table.y.shape}."]
     else:
-        guess = "A guess from the file's text: `csv`. Look whether its cells are read as you would read them."
         if client_column is not None and client_column in table:
             clients = table[client_column].nunique()
         more, notes = _of_table(table, path, target, client_column)
         section |= more
-        notes = [guess, *notes] if said else notes
+        notes = [GUESS, *notes] if said else notes
     each = float(f"{max(1, records / max(1, clients)):.2g}")
     notes.append(
         f"A finite epsilon needs a public number of a client's records too: public_num_examples = {each:.0f}"
@@ -66,8 +67,19 @@ def proposal(
     return section | {"clients": 10, "partition": {"kind": "iid"}}, [*notes, "Choose clients and partition."]
 
 
-def _guessed(path: Path, client_column: str | None) -> tuple[pd.DataFrame | Arrays, dict[str, Any]]:
-    """The records of a file, and how it is written: the key `csv` of [data] if it is no plain .csv."""
+def guessed(path: Path, client_column: str | None = None) -> tuple[pd.DataFrame | Arrays, dict[str, Any]]:
+    """Read the records of a file, and guess how it is written.
+
+    Args:
+        path: the file.
+        client_column: as of `read_table`.
+
+    Returns:
+        The records, and the key `csv` of [data] if the file is no plain .csv; else no key.
+
+    Raises:
+        DataError, ConfigError: as `read_table`.
+    """
     if path.suffix.lower() != ".csv" or not path.is_file() or path.stat().st_size > LARGEST:
         return read_table(path, client_column), {}
     content = path.read_bytes()

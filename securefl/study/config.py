@@ -419,7 +419,10 @@ def _require_no_training(arms: Sequence[Arm], local: LocalTraining) -> None:
     """Raises ConfigError for an arm with training of its own beside [dpsgd], which trains all arms."""
     for arm in arms:
         if arm.local is None or arm.local == replace(
-            local, update_bound=arm.local.update_bound, buffers_bound=arm.local.buffers_bound
+            local,
+            update_bound=arm.local.update_bound,
+            bound_quantile=arm.local.bound_quantile,
+            buffers_bound=arm.local.buffers_bound,
         ):
             continue
         raise ConfigError(

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from securefl.core.errors import ConfigError, DataError, SecureFLError
+from securefl.core.text_safety import some
 from securefl.data import NAMES, Dataset, Split, load
 from securefl.data.columns import key_of
 from securefl.data.files import cache_folder
@@ -36,13 +37,15 @@ from securefl.study.arm_options import OwnProtocol
 from securefl.study.config import Arm, Study, place_of, placed
 from securefl.study.data_section import DataSection, data_points, path_of
 from securefl.study.seeded import Digests
+from securefl.training.devices import in_mode
 from securefl.training.exported import weights_of
-from securefl.training.losses import LOSS_OF, DeclaredLoss, TrainingLoss, require_per_record
+from securefl.training.losses import LOSS_OF, PROBES, DeclaredLoss, TrainingLoss, require_per_record
 from securefl.training.models import Architecture, ModelConfig
 from securefl.training.networks import Network, digest_of, made_by, named, source_of
 from securefl.training.own_models import OwnModel, model_points
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
+from securefl.training.vector import running_statistics
 
 BROUGHT = "what was handed over in Python"
 
@@ -286,8 +289,11 @@ def _marks_of(study: Study, made: Prepared, name: str, place: CodePlace | None) 
     )
 
 
-def declared_loss(study: Study, train: Dataset, outputs: int) -> tuple[DeclaredLoss | None, Digests]:
-    """The loss that the study declares, or None. Raises ConfigError for one that it cannot use."""
+def declared_loss(study: Study, train: Dataset) -> tuple[DeclaredLoss | None, Digests]:
+    """The loss that the study declares, or None. Raises ConfigError for one that it cannot use.
+
+    `architecture` tests a function on the model's outputs.
+    """
     if study.loss is None:
         return None, Digests()
     weights, place = study.loss.class_weights, loss_code(study)
@@ -301,10 +307,25 @@ def declared_loss(study: Study, train: Dataset, outputs: int) -> tuple[DeclaredL
     function = load_code(place)
     if not callable(function):
         raise ConfigError(f"[loss] Expected {place.name} to be a function, got {type(function).__name__}.")
-    found = DeclaredLoss(of=of, function=function)
+    return DeclaredLoss(of=of, function=function), Digests(
+        bound={"loss_code": place.sha256}, words={"code of the loss": str(place)}
+    )
+
+
+def _require_loss(
+    study: Study, model: Architecture, train: Dataset, outputs: int, loss: DeclaredLoss
+) -> None:
+    """Raises ConfigError unless a function of the study's own is a loss of each record for this model."""
+    if (place := loss_code(study)) is None:
+        return
+    generator, blank = torch.Generator().manual_seed(0), model.blank(train.shape)
+    drawn = torch.rand((PROBES, *train.shape), generator=generator)
+    rows = drawn if blank.is_floating_point() else (2 * drawn).to(blank.dtype)
+    module = model.build(train.shape, outputs, 0)
+    with in_mode(module, training=False), torch.no_grad():
+        found = module(rows)
     with placed(study, "[loss]"):
-        require_per_record(found, place.name, outputs)
-    return found, Digests(bound={"loss_code": place.sha256}, words={"code of the loss": str(place)})
+        require_per_record(loss, place.name, found)
 
 
 def architecture(
@@ -325,8 +346,9 @@ def architecture(
         path = path_of(section.weights, study.home, "[model]")
         section, of_weights = replace(section, weights=str(path)), _weights_marks(study, path)
     if isinstance(section, ModelConfig) and brought is None:
-        if of_weights.bound:
-            section.build(train.shape, outputs, seed)  # raises the error of a file that does not fit
+        _require_statistics(study, section, train, outputs)
+        if loss is not None:
+            _require_loss(study, section, train, outputs, loss)
         return section, of_weights
     if isinstance(section, ModelConfig):
         raise ConfigError(
@@ -353,6 +375,9 @@ def architecture(
         place=place,
         reads_text=train.x.dtype != np.float32,
     ).resolved(train.shape, outputs, seed)
+    _require_statistics(study, model, train, outputs)
+    if loss is not None:
+        _require_loss(study, model, train, outputs, loss)
     if study.private is not None:
         _require_private(model, train, outputs, study.private, loss)
     marks = of_weights | _model_marks(model, train, outputs, seed)
@@ -413,6 +438,22 @@ def _run_behind(path: Path, card: Mapping[str, Any] | None) -> str:
         f'Expected {path.name} as the export of a run in the shared ledger beside trained_on = "ledger", got '
         f'{got}; or set trained_on = "public" if the records behind it are of nobody here.'
     )
+
+
+def _require_statistics(study: Study, model: ModelConfig | OwnModel, train: Dataset, outputs: int) -> None:
+    """Raises ConfigError if the file of the weights lacks running statistics, or does not fit the model.
+
+    Private training replaces batch norm by group norm, which has none, so its export has none either.
+    """
+    if model.weights is None:
+        return
+    wanted = running_statistics(model.build(train.shape, outputs, 0)).keys()
+    if study.private is None and (gone := sorted(wanted - weights_of(Path(model.weights)).tensors.keys())):
+        raise ConfigError(
+            f"[model] Expected a file of `weights` with the statistics of batch norm, got {model.weights} "
+            f"without {some(gone, 3)}. If it is a private export, train it under [dpsgd], where group norm "
+            "has none. If its clients kept them, export one client's, by --client."
+        )
 
 
 def protocols(study: Study) -> Digests:

@@ -7,12 +7,11 @@ and compute the digest again.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -110,16 +109,14 @@ def weights_of(path: Path) -> Weights:
 
     _require_fitting(path)
     try:
-        with safe_open(path, framework="numpy") as file:
+        with safe_open(path, framework="pt") as file:  # numpy has no bfloat16
             ours = _KEY in (file.metadata() or {})
             found = {} if ours else {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError, TypeError, OSError, AttributeError) as error:
         raise DataError(
-            f"Expected {path} as a whole safetensors file of float16, float32 or float64, got damage or "
-            f"another type ({error}). Write it again."
+            f"Expected {path} as a whole safetensors file, got damage ({error}). Write it again."
         ) from None
-    with np.errstate(over="ignore"):
-        plain = {name: own.astype(np.float32) for name, own in found.items() if own.dtype.kind == "f"}
+    plain = {name: own.float().numpy() for name, own in found.items() if own.is_floating_point()}
     weights = Weights(*read(path)) if ours else Weights(plain, None)
     for name, own in weights.tensors.items():
         if not np.isfinite(own).all() or (name.endswith("running_var") and (own < 0).any()):
@@ -138,9 +135,9 @@ def _require_fitting(path: Path) -> None:
         with os.fdopen(number, "rb") as source:
             found = os.fstat(source.fileno())
             first = source.read(8) if stat.S_ISREG(found.st_mode) else b""
-    except OSError as error:
-        why = "a folder" if error.errno == errno.EISDIR else error.strerror
-        raise ConfigError(f"Expected to read {path}, got {why}. Check the path.") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with the byte 0
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"Expected to read {str(path)!r}, got {why}. Check the path.") from None
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"Expected an exported model at {path}, got no regular file. Check the path.")
     if found.st_size > _LARGEST:
@@ -163,16 +160,16 @@ def _require_fitting(path: Path) -> None:
     )
 
 
-def fill(model: nn.Module, tensors: Tensors, path: Path, *, whole: bool) -> None:
+def fill(model: nn.Module, tensors: Tensors, path: Path, *, whole: bool, but: Collection[str] = ()) -> None:
     """Write the values into the model, in place. Raises ConfigError unless names and shapes fit the model.
 
-    whole: whether all values of the model must be among `tensors`.
+    whole: whether all values of the model must be among `tensors`, but for those of the names `but`.
     """
     entries = {name: entry for name, entry in model.state_dict().items() if entry.is_floating_point()}
     said = f"Expected a model that fits {path}"
     if strange := [name for name in tensors if name not in entries]:
         raise ConfigError(f"{said}, got one without {some(strange, 3)}. Give the class that was trained.")
-    if whole and (missing := [name for name in entries if name not in tensors]):
+    if whole and (missing := [name for name in entries if name not in {*tensors, *but}]):
         statistics = all(name.endswith((".running_mean", ".running_var")) for name in missing)
         remedy = "Export one client's, by --client" if statistics else "Give the class that was trained"
         raise ConfigError(f"{said}, got one that also has {some(missing, 3)}. {remedy}.")

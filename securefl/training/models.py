@@ -26,7 +26,7 @@ from securefl.training.augmentation import Augmentation, Augmented
 from securefl.training.exported import MOST_PARAMETERS, fill, weights_of
 from securefl.training.heads import TrainedNames, named_layer, train_only
 from securefl.training.row_wise import RowHook, of_rows
-from securefl.training.vector import local_statistics
+from securefl.training.vector import local_statistics, running_statistics
 
 _MOST_LAYERS: Final = 100
 Buffers = Literal["averaged", "local"]
@@ -312,10 +312,13 @@ class Choices(Protocol):
 
 
 def with_choices(model: nn.Module, choices: Choices) -> nn.Module:
-    """The model with these choices, in place. Raises the errors of `weights_of`, `fill` and `train_only`."""
-    if (path := choices.weights) is not None:
-        fill(model, weights_of(Path(path)).tensors, Path(path), whole=True)
+    """The model with these choices, in place. Raises the errors of `weights_of`, `fill` and `train_only`.
+
+    The file of the weights may lack running statistics, as an export of private training does.
+    """
     train_only(model, choices.train)  # first: the statistics of a frozen norm stay in the state dict
+    if (path := choices.weights) is not None:
+        fill(model, weights_of(Path(path)).tensors, Path(path), whole=True, but=running_statistics(model))
     return local_statistics(model) if choices.buffers == "local" else model
 
 

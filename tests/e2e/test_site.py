@@ -244,20 +244,6 @@ def test_every_exit_code_that_exists_is_in_the_reference(site: Path) -> None:
             assert not bare, f"{path}: an exit code without a name"
 
 
-@pytest.mark.docs
-def test_the_figures_count_the_site(site: Path) -> None:
-    counts = {
-        "pages, the code of examples included": len(list(site.rglob("*.html"))),
-        "documented keys of a study": len(headings(site / "reference" / "keys.html", 3)),
-        "commands": len(headings(site / "reference" / "commands.html", 2)),
-        "public names": sum(len(names.names(face)) for face in names.FACES),
-        "attacks and limits, each with its test": len(attacks()),
-    }
-    figures = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    said = {what: re.findall(rf"^\| {what} \| (\d+) \|$", figures, re.MULTILINE) for what in counts}
-    assert said == {what: [str(count)] for what, count in counts.items()}
-
-
 # Pages that lie ------------------------------------------------------------------------------------------
 
 

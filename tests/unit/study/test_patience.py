@@ -8,6 +8,7 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from support.every import every
@@ -17,7 +18,7 @@ from support.tiny_study import FEDAVG, composed, plain, run, study, text, world
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
 from securefl.study.alarms import once
-from securefl.study.config import Study, parse
+from securefl.study.config import Brought, Study, parse
 from securefl.study.run_report import quiet
 from securefl.study.session import run_study
 
@@ -93,6 +94,17 @@ def test_a_stop_that_would_tell_of_clients_records_is_refused_and_the_remedies_w
     with pytest.raises(ConfigError, match="name a public file as `test`"):
         composed(own)
     composed(_of_file(claimed, tmp_path, {**said, "test": "public.csv", "test_share": None}))
+
+
+def test_a_test_part_that_a_function_gives_is_the_servers_own() -> None:
+    claimed = private("fedavg", 'fraction = 1.0\naggregation = "partial"')
+    text = claimed.text.replace('source = "digits"', "classes = 2\npublic_num_examples = 9")
+    rng = np.random.default_rng(0)
+    whole = rng.random((60, 3)).astype(np.float32), np.arange(60) % 2
+    with pytest.raises(ConfigError, match=r'give \{"train": \.\.\., "test": \.\.\.\} from Python'):
+        composed(patient(parse(text, brought=Brought(data=whole))))
+    parts = {"train": whole, "test": (whole[0][:20], whole[1][:20])}
+    composed(patient(parse(text, brought=Brought(data=parts))))
 
 
 def _of_file(of: Study, home: Path, said: dict[str, Any]) -> Study:
