@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.core.text_safety import some
@@ -312,20 +313,23 @@ def declared_loss(study: Study, train: Dataset) -> tuple[DeclaredLoss | None, Di
     )
 
 
-def _require_loss(
-    study: Study, model: Architecture, train: Dataset, outputs: int, loss: DeclaredLoss
-) -> None:
-    """Raises ConfigError unless a function of the study's own is a loss of each record for this model."""
-    if (place := loss_code(study)) is None:
-        return
-    generator, blank = torch.Generator().manual_seed(0), model.blank(train.shape)
-    drawn = torch.rand((PROBES, *train.shape), generator=generator)
+def _tried(
+    study: Study, model: Architecture, train: Dataset, outputs: int, loss: DeclaredLoss | None
+) -> Tensor:
+    """The model's outputs on drawn records, (PROBES, outputs).
+
+    Raises ConfigError unless a function of the study's own is a loss of each record on these outputs.
+    """
+    blank = model.blank(train.shape)
+    drawn = torch.rand((PROBES, *train.shape), generator=torch.Generator().manual_seed(0))
     rows = drawn if blank.is_floating_point() else (2 * drawn).to(blank.dtype)
     module = model.build(train.shape, outputs, 0)
     with in_mode(module, training=False), torch.no_grad():
-        found = module(rows)
-    with placed(study, "[loss]"):
-        require_per_record(loss, place.name, found)
+        found: Tensor = module(rows)
+    if loss is not None and (place := loss_code(study)) is not None:
+        with placed(study, "[loss]"):
+            require_per_record(loss, place.name, found)
+    return found
 
 
 def architecture(
@@ -348,7 +352,7 @@ def architecture(
     if isinstance(section, ModelConfig) and brought is None:
         _require_statistics(study, section, train, outputs)
         if loss is not None:
-            _require_loss(study, section, train, outputs, loss)
+            _tried(study, section, train, outputs, loss)
         return section, of_weights
     if isinstance(section, ModelConfig):
         raise ConfigError(
@@ -376,13 +380,13 @@ def architecture(
         reads_text=train.x.dtype != np.float32,
     ).resolved(train.shape, outputs, seed)
     _require_statistics(study, model, train, outputs)
-    if loss is not None:
-        _require_loss(study, model, train, outputs, loss)
+    found = _tried(study, model, train, outputs, loss)
     if study.private is not None:
         _require_private(model, train, outputs, study.private, loss)
     marks = of_weights | _model_marks(model, train, outputs, seed)
     own = loss is not None and loss.function is not None
-    if train.classes and not own and model.gives_shares(train.shape, outputs, seed):
+    shares = outputs > 1 and bool((found >= 0).all() and ((found.sum(1) - 1).abs() < 1e-4).all())
+    if train.classes and not own and shares:
         note = (
             f"{name} puts out shares that sum to 1, as behind a softmax. Cross-entropy takes a softmax "
             "itself, so it learns slowly: leave out the model's, and take predict_proba for probabilities."

@@ -215,13 +215,6 @@ class OwnModel(Architecture):
         hidden = tuple(layer.out_features for layer in layers[:-1]) if plain else None
         return replace(known, profiled_layer=found.layer, draws=found.draws, hidden=hidden)
 
-    def gives_shares(self, shape: tuple[int, ...], outputs: int, seed: int) -> bool:
-        """Whether the outputs of made-up records are not negative and sum to 1, as behind a softmax."""
-        model = self.build(shape, outputs, seed)
-        with in_mode(model, training=False), torch.no_grad():
-            found = _passed(self.name, model, _varied(self.blank(shape)))
-        return outputs > 1 and bool((found >= 0).all() and ((found.sum(1) - 1).abs() < 1e-4).all())
-
     def _require_size(self, shape: tuple[int, ...], outputs: int) -> None:
         """Raises ConfigError if there are too many parameters, if possible before they are allocated."""
         try:
