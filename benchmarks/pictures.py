@@ -56,6 +56,14 @@ NOISE: Mapping[str, Mapping[str, str]] = {
 }
 
 
+BOUNDS: Mapping[object, str] = {0.3: "update bound 0.3", 1.0: "update bound 1"}
+MATRICES: Mapping[object, str] = {
+    "1": "independent noise",
+    "20": "correlated over 20 rounds (BandMF)",
+    "blt": "correlated over all rounds (BLT)",
+}
+
+
 def series(number: int, line: str, rows: pd.DataFrame, panel: tuple[str, ...] = ()) -> Series:
     """A line over epsilon. rows: columns privacy.epsilon (asked for), epsilon_true and final_accuracy."""
     table = rows.assign(asked=rows["privacy.epsilon"], models="global", floor=float("nan"))
@@ -99,13 +107,17 @@ def bodies(name: str, lines: Mapping[str, Mapping[str, str]] = BODIES) -> Figure
     return against_epsilon(found)
 
 
-def client_level() -> Figure:
-    table = read("client_level.csv").rename(columns={"accuracy": "final_accuracy"})
+def per_client(name: str, column: str, words: Mapping[object, str]) -> Figure:
+    """FedAvg's accuracy against epsilon per client, a line for each value of a column.
+
+    words: what a legend says of each of its values.
+    """
+    table = read(f"{name}.csv").rename(columns={"accuracy": "final_accuracy"})
     table = table.assign(unit="client", delta=1e-3)
     return against_epsilon(
         [
-            series(number, f"update bound {bound:g}", rows)
-            for number, (bound, rows) in enumerate(table.groupby("local.update_bound"))
+            series(number, line, table[table[column] == value])
+            for number, (value, line) in enumerate(words.items())
         ]
     )
 
@@ -176,7 +188,8 @@ def _curves(name: str) -> Callable[[], Figure]:
 
 
 PICTURES: Mapping[str, Callable[[], Figure]] = {
-    "client_level": client_level,
+    "client_level": lambda: per_client("client_level", "local.update_bound", BOUNDS),
+    "client_level_matrix": lambda: per_client("client_level_matrix", "privacy.bands", MATRICES),
     "conditions": _curves("conditions.csv"),
     "dpsgd_epsilon": dpsgd_epsilon,
     "fedlog_tradeoff": lambda: bodies("fedlog_tradeoff.csv"),

@@ -396,3 +396,17 @@ def test_no_target_is_exceeded() -> None:
     table = pd.read_csv(RESULTS / "targets.csv", dtype=str, comment="#")
     told = pd.to_numeric(table["epsilon told"], errors="coerce").dropna()
     assert (told <= 5).all()
+
+
+def test_correlated_noise_per_client() -> None:
+    table = pd.read_csv(RESULTS / "client_level_matrix.csv", comment="#", dtype={"privacy.bands": str})
+    table = table.assign(
+        cell=[f"{a:.2f} ± {d:.2f}" for a, d in zip(table.accuracy, table.deviation, strict=True)]
+    )
+    rows = cells("Epsilon per client")
+    assert [row[1:] for row in rows] == [
+        list(own["cell"]) for _, own in table.groupby("privacy.bands", sort=False)
+    ]
+    found = table.set_index(["privacy.bands", "privacy.epsilon"])["accuracy"]
+    assert min(found["20", 2.0], found["blt", 2.0]) >= found["1", 4.5]
+    assert set(table["seeds"]) == {8}
