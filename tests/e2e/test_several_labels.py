@@ -124,7 +124,7 @@ def test_under_masks_and_noise_it_is_a_loss_of_the_record(tmp_path: Path, privac
     whole = text(**privacy).replace("fraction = 0.5", "fraction = 1.0")
     if "epsilon" in privacy:
         whole = whole.replace("batch_size = 8", "batch_size = 8\nupdate_bound = 1.0")
-        whole = whole.replace("clients = 4", "clients = 4\npublic_num_examples = 40")
+        whole = whole.replace("clients = 4", 'clients = 4\ntest = "tests.csv"\npublic_num_examples = 60')
     finds().to_csv(tmp_path / "finds.csv", index=False)
     study = parse(whole, home=tmp_path)
     assert world.build(study, 3).problem.loss == "binary_cross_entropy"
@@ -135,8 +135,11 @@ def test_with_privacy_per_record_a_damaged_label_counts_as_zero(tmp_path: Path) 
     table = finds()
     table.loc[5, "fever"] = "perhaps"
     table.to_csv(tmp_path / "finds.csv", index=False)
+    finds().to_csv(tmp_path / "tests.csv", index=False)  # else a secret key may test on the damaged record
     private = {"adjacency": '"add-remove"', "non_private": "[]", "budget": "100.0"}
-    whole = text(extra=DPSGD, **private).replace("clients = 4", "clients = 4\npublic_num_examples = 40")
+    whole = text(extra=DPSGD, **private).replace(
+        "clients = 4", 'clients = 4\ntest = "tests.csv"\npublic_num_examples = 60'
+    )
     here = world.build(parse(whole, home=tmp_path), 3)
     assert here.problem.kind == "multi-label"
     assert sum(int(np.isnan(y).any(1).sum()) for _, y in here.records) == 1
