@@ -6,13 +6,13 @@ python tools/release.py FOLDER    # sdist, wheel, the files of each, and SHA256S
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
 import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -68,15 +68,15 @@ def main(out: Path) -> None:
     if changed := git("status", "--porcelain"):
         raise SystemExit(f"A release is made of a commit. Commit or remove first:\n{changed}")
     epoch, sums = int(git("log", "-1", "--format=%ct")), []
-    for name in ("first", "second"):
-        folder = out if name == "first" else Path(tempfile.mkdtemp())
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as place:
-            git("clone", "--quiet", str(ROOT), f"{place}/{name}")
-            made = build(Path(place) / name, folder, epoch)
-        sums.append("".join(f"{hashlib.sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in made))
-        for one in made:
-            one.with_name(f"{one.name}.contents").write_text("\n".join(contents(one)) + "\n", "utf-8")
+    with tempfile.TemporaryDirectory() as place:
+        for number, folder in enumerate((out, Path(place) / "again")):
+            folder.mkdir(parents=True, exist_ok=True)
+            clone = Path(place) / f"clone {number}"
+            git("clone", "--quiet", str(ROOT), str(clone))
+            made = build(clone, folder, epoch)
+            sums.append("".join(f"{sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in made))
+            for one in made:
+                one.with_name(f"{one.name}.contents").write_text("\n".join(contents(one)) + "\n", "utf-8")
     if sums[0] != sums[1]:
         raise SystemExit(f"Two builds differ:\n{sums[0]}{sums[1]}")
     (out / "SHA256SUMS").write_text(sums[0], encoding="utf-8")
