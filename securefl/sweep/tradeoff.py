@@ -5,7 +5,6 @@ The axis is the true epsilon, or another swept key with numbers.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf, log10
@@ -15,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from securefl.core.release import PARTIES
-from securefl.core.text_safety import uncell
 from securefl.report.significance import student
 from securefl.storage.texts import show
+from securefl.study.finished import table_of_rounds
 from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, setting_in_words, short_names
 from securefl.sweep.run import Facts
 
@@ -101,17 +100,8 @@ def results_table(sweep: Sweep, told: Facts) -> pd.DataFrame:
     Columns: cell, one per swept key (its dotted path), arm, protocol, seed, round, and those of
     `results.Results.metrics`.
     """
-    tables = [with_settings(sweep, cell, _metrics(own["metrics"])) for cell, own in told]
+    tables = [with_settings(sweep, cell, table_of_rounds(own["metrics"])) for cell, own in told]
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
-
-
-def _metrics(metrics: bytes) -> pd.DataFrame:
-    # An arm may be called "nan". Only an empty field is a missing number.
-    table = io.BytesIO(metrics)
-    # The first line is a comment. Other lines may contain "#".
-    own = pd.read_csv(table, skiprows=1, dtype={"arm": str}, keep_default_na=False, na_values=[""])
-    # Arms and figures by their own names, of which the table has the cells.
-    return own.map(uncell).rename(columns=uncell)
 
 
 def with_settings(sweep: Sweep, cell: Cell, own: pd.DataFrame) -> pd.DataFrame:
